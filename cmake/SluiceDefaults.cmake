@@ -1,0 +1,65 @@
+# Compiler settings, output folders and the two helper functions that every part uses.
+include_guard()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+
+# Everything that runs lands in build/bin and build/lib; programs find build/lib by RPATH, so the pair can be copied.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/archive)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+
+find_program(SLUICE_CCACHE ccache)
+if(SLUICE_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${SLUICE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SLUICE_CCACHE})
+endif()
+
+set(SLUICE_SANITIZE "" CACHE STRING "address, undefined or thread: build with that sanitizer")
+if(SLUICE_SANITIZE)
+  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${SLUICE_SANITIZE})
+endif()
+
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
+# Paths relative to the source: reproducible objects, and ccache hits across clones.
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
+
+# sluice_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s]): a Catch2 v3 program, each case a ctest test.
+function(sluice_test name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  find_package(Catch2 3 REQUIRED)
+  include(Catch)
+  add_executable(${name} ${T_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  target_link_libraries(${name} PRIVATE ${T_LIBS} Catch2::Catch2WithMain)
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" SKIP_RETURN_CODE 4)
+endfunction()
+
+# sluice_grpc(TARGET FILE...): a static library of the messages and gRPC stubs of the .proto files (paths relative to the
+# current folder; included as "<name>.pb.h").
+function(sluice_grpc target)
+  find_package(Threads REQUIRED)
+  find_package(Protobuf REQUIRED)
+  find_package(gRPC CONFIG REQUIRED)
+  add_library(${target} STATIC ${ARGN})
+  target_link_libraries(${target} PUBLIC protobuf::libprotobuf gRPC::grpc++)
+  target_include_directories(${target} SYSTEM PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
+  target_compile_options(${target} PRIVATE -w)
+  set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "")
+  protobuf_generate(TARGET ${target} LANGUAGE cpp)
+  protobuf_generate(TARGET ${target} LANGUAGE grpc GENERATE_EXTENSIONS .grpc.pb.h .grpc.pb.cc
+    PLUGIN "protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>")
+endfunction()
