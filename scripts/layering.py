@@ -1,0 +1,49 @@
+"""Which folder may include what (design.md, "Hook library" and "Habits"): fails with the file, line and rule that is broken."""
+import pathlib
+import re
+import sys
+
+CUDA = r"cuda\w*\.h|cudnn\w*\.h|cublas\w*\.h|nvml\.h|cupti\w*\.h"
+SOCKET = r"sys/socket\.h|sys/un\.h|netinet/.*|arpa/.*|netdb\.h"
+GRPC = r"grpc.*|google/protobuf/.*|.*\.pb\.h"
+# Folder, headers that it must not include, why.
+RULES = [
+    ("hooklib/core", rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}", "the policy needs no hardware, no loader and no socket"),
+    ("hooklib", rf"{GRPC}|absl/.*|spdlog/.*|yaml-cpp/.*|nlohmann/.*|httplib\.h|prometheus/.*|iostream",
+     "inside the hooked process there is nothing beyond glibc, and iostreams crash in a preloaded constructor"),
+    ("trace/recorder.", rf"{CUDA}|{GRPC}|zstd\.h|iostream", "the recorder runs inside the hooked process"),
+    ("scheduler", rf"{CUDA}|dlfcn\.h", "placement is decided without a GPU"),
+    ("webhook", rf"{CUDA}|dlfcn\.h|{GRPC}", "admission is a pure function of pod and settings"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
+PATHS = re.compile(r"/work/|/root/")
+
+
+def main():
+    bad = 0
+    count = 0
+    root = pathlib.Path(__file__).resolve().parent.parent
+    for top in ("agent", "cli", "deviceplugin", "hooklib", "kube", "proto", "scheduler", "trace", "webhook", "test"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cc", ".c", ".cu", ".def"):
+                continue
+            name = path.relative_to(root).as_posix()
+            count += 1
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                if PATHS.search(line):
+                    bad += 1
+                    print(f"{name}:{number}: a path of one machine: {line.strip()}", file=sys.stderr)
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                for folder, forbidden, why in RULES:
+                    inside = name.startswith(folder if folder.endswith(".") else folder + "/")
+                    if inside and re.fullmatch(forbidden, match.group(1)):
+                        bad += 1
+                        print(f"{name}:{number}: includes {match.group(1)}; {folder}: {why}", file=sys.stderr)
+    print(f"layering: {count} files, {bad} violations", file=sys.stderr)
+    return 1 if bad or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
