@@ -1,0 +1,92 @@
+#include "settings/settings.h"
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace s = sluice::settings;
+
+TEST_CASE("fractions are percents, steps of 0.01 up to one GPU, then whole GPUs") {
+  CHECK(s::ParseFraction("0.5") == 50u);
+  CHECK(s::ParseFraction("0.50") == 50u);
+  CHECK(s::ParseFraction(".01") == 1u);
+  CHECK(s::ParseFraction("1") == 100u);
+  CHECK(s::ParseFraction("1.00") == 100u);
+  CHECK(s::ParseFraction("16") == 1600u);
+  for (const char* bad : {"",      "0",
+                          "0.0",   "0.005",
+                          "0.123", "1.5",
+                          "1.01",  "17",
+                          "-0.5",  "+0.5",
+                          "0.5 ",  " 0.5",
+                          "50%",   "5e-1",
+                          "nan",   "inf",
+                          "0,5",   "0..5",
+                          "1.2.3", ".",
+                          "0x1",   "99999999999999999999999999999999999"}) {
+    INFO(bad);
+    CHECK_FALSE(s::ParseFraction(bad));
+  }
+}
+
+TEST_CASE("quantities are Kubernetes' own, positive, rounded up to bytes") {
+  CHECK(s::ParseQuantity("1") == 1u);
+  CHECK(s::ParseQuantity("4Gi") == 4ull << 30);
+  CHECK(s::ParseQuantity("1.5Gi") == 3ull << 29);
+  CHECK(s::ParseQuantity("512M") == 512000000u);
+  CHECK(s::ParseQuantity("2e9") == 2000000000u);
+  CHECK(s::ParseQuantity("2E9") == 2000000000u);
+  CHECK(s::ParseQuantity("1E") == 1000000000000000000u);
+  CHECK(s::ParseQuantity("128974848000m") == 128974848u);
+  CHECK(s::ParseQuantity("1500m") == 2u);
+  CHECK(s::ParseQuantity("0.1") == 1u);
+  CHECK(s::ParseQuantity("7Ei") == 7ull << 60);
+  for (const char* bad : {"", "0", "0Gi", "-1", "4gi", "4GiB", "4 Gi", "Gi", "8Ei", "9999P", "1e30", "1e99", "1e", "e9",
+                          "1e+-3", "1ee3", "0x10", "1,5Gi", "NaN"}) {
+    INFO(bad);
+    CHECK_FALSE(s::ParseQuantity(bad));
+  }
+}
+
+TEST_CASE("shares keep six digits") {
+  CHECK(s::ParseShare("0.25") == 250000u);
+  CHECK(s::ParseShare("0.000001") == 1u);
+  CHECK(s::ParseShare("1") == 1000000u);
+  for (const char* bad : {"0", "1.1", "0.0000001", "", "x", "-1", "2"}) {
+    INFO(bad);
+    CHECK_FALSE(s::ParseShare(bad));
+  }
+}
+
+TEST_CASE("a refused value gives a sentence with field, value and what is accepted") {
+  s::Settings settings;
+  CHECK(s::Set(settings, *s::Find("gpu-fraction"), "1.5", "sluice.dev/gpu-fraction") ==
+        "sluice.dev/gpu-fraction: '1.5' is not accepted; accepted: 0.01 to 1 in steps of 0.01, or a whole number of "
+        "GPUs up to 16");
+  CHECK(settings == s::Settings{});
+  CHECK(s::Set(settings, *s::Find("log-level"), "info\n", "SLUICE_LOG_LEVEL") ==
+        "SLUICE_LOG_LEVEL: 'info?' is not accepted; accepted: ERROR, WARN, INFO, DEBUG");
+}
+
+TEST_CASE("all errors of a map are listed, conflicts included") {
+  const auto bad = s::ParseAll({{"gpu-fracton", "0.5"}, {"memory-factor", "0"}, {"prefetch", "on"}}, "sluice.dev/");
+  REQUIRE(bad.errors.size() == 3);
+  CHECK(bad.errors[0].starts_with("sluice.dev/gpu-fracton: this key is unknown; accepted: gpu-fraction, gpu-memory"));
+  const auto both =
+      s::ParseAll({{"gpu-fraction", "0.5"}, {"gpu-memory", "4Gi"}, {"memory-limit", "2Gi"}}, "sluice.dev/");
+  REQUIRE(both.errors.size() == 2);
+  CHECK(both.errors[1] == "sluice.dev/memory-limit: '2Gi' is not accepted; accepted: at least the budget, 4Gi");
+  CHECK(s::ParseAll({{"compute-request", "0.5"}, {"compute-limit", "0.4"}}, "").errors.size() == 1);
+  CHECK(s::ParseAll({{"gpu-fraction", "0.5"}, {"compute-limit", "0.4"}}, "").ok());
+}
+
+TEST_CASE("what is formatted parses to the same settings") {
+  const std::map<std::string, std::string> text = {
+      {"gpu-fraction", "0.07"}, {"memory-limit", "1536Mi"},      {"visible-memory", "limit"},
+      {"memory-factor", "80"},  {"compute-request", "0.333333"}, {"compute-limit", "1"},
+      {"prefetch", "launch"},   {"log-level", "DEBUG"},          {"inject", "false"}};
+  const auto first = s::ParseAll(text, "");
+  REQUIRE(first.ok());
+  CHECK(s::Format(first.settings) == text);
+  CHECK(s::FormatQuantity(1000) == "1000");
+  CHECK(s::HumanBytes(6ull << 30) == "6.0 GiB");
+  for (const auto& key : s::Table()) CHECK(s::Find(key.name) == &key);
+}
