@@ -1,0 +1,70 @@
+// The layout of a sluice trace: what one process asked of one machine's GPUs, in order.
+//
+// A file is the eight bytes of kMagic, a 32-bit version and 32 flag bits (both little-endian), then records; the whole
+// may be one zstd stream, which begins with zstd's own magic. A record is a type byte, its payload's length, the
+// payload. Integers are LEB128 varints ("u"), signed ones zigzag varints ("s"), strings a length and bytes ("str"). A
+// reader skips record types and trailing payload bytes that it does not know: both may be added without a new version.
+//
+// Every payload but Meta's, Function's, Duration's and Truth's begins with dt (u): nanoseconds of host time since the
+// last such record. Addresses are the recording process's own; which block an address lay in follows from the Alloc and
+// Free records before it. Stream, event, graph and device are the recording process's handles or ordinals; stream 0 is
+// the legacy default stream, 1 and 2 CUDA's own names for legacy and per-thread default.
+#ifndef SLUICE_TRACE_FORMAT_H_
+#define SLUICE_TRACE_FORMAT_H_
+
+#include <cstdint>
+
+namespace sluice::trace {
+
+inline constexpr char kMagic[8] = {'S', 'L', 'T', 'R', 'A', 'C', 'E', '\n'};
+inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kFlagSynthetic = 1;  // made by a generator, not recorded from a program
+inline constexpr uint64_t kPageBytes = 65536;  // granularity of Truth: what the driver migrates at a time
+
+enum class Type : uint8_t {
+  kMeta = 1,   // str key, str value ("command", "gpu", "driver", "peak-live-bytes", ...)
+  kAlloc = 2,  // dt, u addr, u bytes, u AllocKind, u stream (asynchronous ones), u device
+  kFree = 3,   // dt, u addr, u stream (asynchronous ones)
+  kReport =
+      4,  // dt, u addr, s bytes (negative: freed), u device: PyTorch's allocator about a range inside an allocation
+  kFunction = 5,  // u id (ids count up from 0), str name, u n, n x (u offset, u size) of the parameters
+  // dt, u function, u stream, 3 x u grid, 3 x u block, u shared bytes, u LaunchFlags, u n, n x u word (the 8-byte words
+  // of the parameters, in order), u m, m x (u addr, u bytes, u Access | AccessSource << 2): the access set as the
+  // engine knew it
+  kLaunch = 6,
+  kCopy = 7,               // dt, u stream, u destination, u source, u bytes, u CopyFlags
+  kSet = 8,                // dt, u stream, u destination, u bytes, u value
+  kStreamCreate = 9,       // dt, u stream, u flags
+  kStreamDestroy = 10,     // dt, u stream
+  kEventRecord = 11,       // dt, u event, u stream
+  kStreamWaitEvent = 12,   // dt, u stream, u event
+  kEventSync = 13,         // dt, u event
+  kStreamSync = 14,        // dt, u stream
+  kDeviceSync = 15,        // dt
+  kCaptureBegin = 16,      // dt, u stream, u mode
+  kCaptureEnd = 17,        // dt, u stream, u graph
+  kGraphInstantiate = 18,  // dt, u graph, u executable
+  kGraphLaunch = 19,       // dt, u executable, u stream
+  kStep = 20,              // dt, str name: a training step (a token, ...) begins
+  kDuration = 21,          // u launch (ordinal of the kLaunch record, from 0), u nanoseconds on the GPU
+  kTruth = 22,  // u launch, u n, n x (u addr, u bytes): the pages that the launch truly touched. No engine reads it.
+  kEnd = 23,    // dt, u records before this one: the recording is complete
+};
+
+enum class AllocKind : uint8_t { kDevice = 0, kManaged = 1, kAsync = 2, kVmm = 3, kHost = 4 };
+
+enum class Access : uint8_t { kUnknown = 0, kRead = 1, kWrite = 2, kReadWrite = 3 };
+enum class AccessSource : uint8_t { kParameters = 0, kLibrary = 1, kGraph = 2, kLearnt = 3, kCopy = 4 };
+
+enum LaunchFlags : uint32_t {
+  kLaunchCooperative = 1,
+  kLaunchCaptured = 2,
+  kLaunchIncomplete = 4 /* words are not all */
+};
+
+// From which side to which; what neither names is the host's memory.
+enum CopyFlags : uint32_t { kCopyFromDevice = 1, kCopyToDevice = 2, kCopySync = 4, kCopyPinned = 8 };
+
+}  // namespace sluice::trace
+
+#endif  // SLUICE_TRACE_FORMAT_H_

@@ -1,0 +1,111 @@
+// Writes a trace from inside the recorded process. Nothing here may disturb that process: no exception leaves, nothing
+// exits, a full disk is said once on stderr and ends the recording only. Needs libc alone (and the C++ runtime that the
+// engine links statically).
+#ifndef SLUICE_TRACE_RECORDER_H_
+#define SLUICE_TRACE_RECORDER_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "format.h"
+
+namespace sluice::trace {
+
+struct Parameter {
+  uint32_t offset, bytes;
+};
+
+struct AccessRange {
+  uint64_t address, bytes;
+  Access access;
+  AccessSource source;
+};
+
+struct LaunchRecord {
+  uint32_t function = 0;  // from Recorder::Function
+  uint64_t stream = 0;
+  uint32_t grid[3] = {1, 1, 1}, block[3] = {1, 1, 1};
+  uint32_t shared_bytes = 0;
+  uint32_t flags = 0;                     // LaunchFlags
+  std::span<const uint64_t> words;        // the parameters, packed by their offsets
+  std::span<const AccessRange> accesses;  // what the engine believes is touched; empty where it knows nothing
+};
+
+// One recording, to one file. Thread-safe; every call costs a lock and some tens of bytes in a buffer of 1 MiB.
+class Recorder {
+ public:
+  // The process's recorder when SLUICE_RECORD names a file, else null. The file is made with the first event; "%p" in
+  // its name is the process id; a file that another live process is recording to gets ".<pid>" appended, so that
+  // launchers and workers do not mix.
+  static Recorder* FromEnvironment();
+
+  explicit Recorder(std::string path, uint32_t flags = 0);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void Meta(const char* key, const char* value);
+  void Alloc(AllocKind kind, uint64_t address, uint64_t bytes, uint64_t stream = 0, uint32_t device = 0);
+  void Free(uint64_t address, uint64_t stream = 0);
+  void Report(uint64_t address, int64_t bytes, uint32_t device = 0);  // bytes < 0: freed
+
+  // The number of a kernel; the handle's first call writes its record. `name` may be null.
+  uint32_t Function(uint64_t handle, const char* name, std::span<const Parameter> parameters);
+  bool HasFunction(uint64_t handle);            // so that the caller asks the driver for name and layout once only
+  uint64_t Launch(const LaunchRecord& launch);  // its ordinal, for Duration and Truth
+
+  void Duration(uint64_t launch, uint64_t nanoseconds);
+  void Truth(uint64_t launch, std::span<const AccessRange> pages);
+
+  void Copy(uint64_t stream, uint64_t destination, uint64_t source, uint64_t bytes, uint32_t copy_flags);
+  void Set(uint64_t stream, uint64_t destination, uint64_t bytes, uint64_t value);
+  void StreamCreate(uint64_t stream, uint32_t flags);
+  void StreamDestroy(uint64_t stream);
+  void EventRecord(uint64_t event, uint64_t stream);
+  void StreamWaitEvent(uint64_t stream, uint64_t event);
+  void EventSync(uint64_t event);
+  void StreamSync(uint64_t stream);
+  void DeviceSync();
+  void CaptureBegin(uint64_t stream, uint32_t mode);
+  void CaptureEnd(uint64_t stream, uint64_t graph);
+  void GraphInstantiate(uint64_t graph, uint64_t executable);
+  void GraphLaunch(uint64_t executable, uint64_t stream);
+  void Step(const char* name);
+
+  void Flush();   // what is buffered reaches the file
+  void Finish();  // writes kEnd and closes; later calls do nothing. Runs at the process's exit for FromEnvironment's.
+
+  // Time stamps by another clock than CLOCK_MONOTONIC: generators and tests. Nanoseconds, must not fall.
+  void UseClock(uint64_t (*now)(void*), void* context);
+
+ private:
+  class Payload;
+  void Put(Type type, const Payload& payload, bool timed);
+  bool Open();
+  void WriteOut();
+  void Fail(const char* what);
+
+  std::mutex mutex_;
+  std::string path_;
+  const uint32_t flags_;
+  const pid_t owner_;  // a forked child inherits the object and the descriptor, and must write to neither
+  int fd_ = -1;
+  std::atomic<bool> dead_ = false;
+  char* buffer_ = nullptr;
+  size_t used_ = 0;
+  uint64_t last_ns_ = 0, records_ = 0, launches_ = 0;
+  uint64_t (*now_)(void*) = nullptr;
+  void* now_context_ = nullptr;
+  std::unordered_map<uint64_t, uint32_t> functions_;
+};
+
+}  // namespace sluice::trace
+
+#endif  // SLUICE_TRACE_RECORDER_H_
