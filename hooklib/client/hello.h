@@ -1,0 +1,13 @@
+#ifndef SLUICE_HOOKLIB_CLIENT_HELLO_H_
+#define SLUICE_HOOKLIB_CLIENT_HELLO_H_
+
+#include "sluice/wire.h"
+
+namespace sluice::client {
+
+// Fills pid, start time and command line of this process from /proc/self; what cannot be read stays zero.
+void FillHello(sluice_hello& hello);
+
+}  // namespace sluice::client
+
+#endif  // SLUICE_HOOKLIB_CLIENT_HELLO_H_
