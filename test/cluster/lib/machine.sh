@@ -1,0 +1,82 @@
+# What the machine must have, and what is changed on it.
+
+# lacks MODE: one line for each thing that is missing; none: the cluster can run. Every check does the thing itself.
+lacks() {
+  local c missing=
+  [ "$(id -u)" = 0 ] || { echo "root (this is uid $(id -u))"; return; }
+  for c in curl ip nsenter openssl unshare; do command -v $c >/dev/null || missing+=" $c"; done
+  if [ "$1" = full ]; then for c in gcc nft runc; do command -v $c >/dev/null || missing+=" $c"; done; fi
+  [ -z "$missing" ] || { echo "programs:$missing (scripts/setup cluster installs them)"; return; }
+  "$HERE/tools/build" --where >/dev/null 2>&1 || echo "a Go toolchain (scripts/setup cluster fetches it)"
+  unshare -n true 2>/dev/null || echo "the right to make a network namespace (CAP_SYS_ADMIN)"
+  unshare -n sh -c 'ip link add name probe0 type veth peer name probe1' 2>/dev/null || echo "veth links (kernel, CAP_NET_ADMIN)"
+  [ "$1" = full ] || return 0
+  unshare -n sh -c 'ip link add name probe0 type bridge' 2>/dev/null || echo "bridge links (kernel)"
+  unshare -n sh -c 'nft add table ip t && nft list ruleset' >/dev/null 2>&1 || echo "nftables (kernel)"
+  cni_folder >/dev/null || echo "CNI plug-ins (package containernetworking-plugins)"
+  local probe
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    for c in cpu memory pids; do grep -qw $c /sys/fs/cgroup/cgroup.controllers || echo "cgroup controller $c"; done
+    probe=/sys/fs/cgroup/sluice-probe
+  else
+    for c in cpu cpuacct cpuset memory devices pids; do [ -d /sys/fs/cgroup/$c ] || echo "cgroup controller $c"; done
+    probe=/sys/fs/cgroup/memory/sluice-probe
+  fi
+  { mkdir "$probe" && rmdir "$probe"; } 2>/dev/null || echo "the right to make cgroups (${probe%/*} is not writable)"
+  if [ -d $KUBELET_DIR ] && [ ! -e $KUBELET_DIR/.sluice-cluster ] && [ -n "$(ls -A $KUBELET_DIR)" ]; then
+    echo "a free $KUBELET_DIR: another kubelet's data lies there"
+  fi
+}
+
+cni_folder() {
+  local d
+  for d in /usr/lib/cni /opt/cni/bin; do [ -x $d/bridge ] && [ -x $d/host-local ] && { echo $d; return; }; done
+  return 1
+}
+
+# Overlay on overlay does not work (a machine that is itself a container).
+snapshotter() { case $(stat -f -c %T "$STATE") in overlayfs) echo native ;; *) echo overlayfs ;; esac; }
+
+SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
+# Paths that kubelet, CNI and ip make with names of their own: those that were not there before are removed by `down`.
+PATHS="/etc/cni /run/mount /run/netns /usr/libexec/kubernetes /var/lib/cni $KUBELET_DIR /var/log/containers /var/log/pods /var/run/cdi"
+
+remember_machine() {
+  local p
+  [ -f $STATE/sysctls ] || for p in $SYSCTLS; do printf '%s=%s\n' $p "$(sysctl -n $p)"; done >$STATE/sysctls 2>/dev/null
+  [ -f $STATE/absent ] || for p in $PATHS; do [ -e $p ] || echo $p; done >$STATE/absent
+  mkdir -p $KUBELET_DIR && touch $KUBELET_DIR/.sluice-cluster
+}
+
+restore_machine() {
+  local p
+  [ ! -f $STATE/sysctls ] || sysctl -q -p $STATE/sysctls
+  grep -E "^[^ ]+ ($KUBELET_DIR|$RUN|$STATE)[/ ]" /proc/mounts | cut -d' ' -f2 | sort -r | while read -r p; do umount "$p"; done
+  ip netns del $NETNS 2>/dev/null
+  ip link del $LINK 2>/dev/null
+  if [ -z "$(ls /run/netns 2>/dev/null)" ] && grep -q ' /run/netns ' /proc/mounts && grep -qx /run/netns $STATE/absent; then
+    umount /run/netns
+  fi
+  for p in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
+    [ ! -d "$p" ] || find "$p" -depth -type d -exec rmdir {} \; 2>/dev/null
+  done
+  rm -f /var/lib/cni/results/$CNI_NAME-* /var/lib/cni/results/cni-loopback-*
+  [ ! -f $STATE/absent ] || while read -r p; do rm -rf --one-file-system "$p"; done <$STATE/absent
+  rm -f $KUBELET_DIR/.sluice-cluster
+}
+
+# A namespace of its own for the node, reachable from the machine: API, pods and Services answer under their own addresses.
+network() {
+  [ ! -e /run/netns/$NETNS ] || return 0
+  ip netns add $NETNS
+  ip link add $LINK type veth peer name uplink netns $NETNS
+  ip addr add $HOST_IP/30 dev $LINK
+  ip link set $LINK up
+  ip -n $NETNS addr add $NODE_IP/30 dev uplink
+  ip -n $NETNS link set lo up
+  ip -n $NETNS link set uplink up
+  ip -n $NETNS route add default via $HOST_IP
+  ip route add $POD_NET via $NODE_IP dev $LINK
+  ip route add $SERVICE_NET via $NODE_IP dev $LINK
+  in_node sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1
+}

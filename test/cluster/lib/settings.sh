@@ -1,0 +1,54 @@
+# Sourced by every script of this folder. Everything that one machine can have only once is named here, and nowhere else:
+# there is one cluster a machine.
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+ROOT=$(cd "$HERE/../.." && pwd)
+. "$ROOT/scripts/env.sh"
+
+STATE=/var/lib/sluice-cluster          # gone after `down`
+RUN=/run/sluice-cluster                # sockets: short paths, a Unix socket's name holds 107 characters
+LOCK=/run/lock/sluice-cluster.lock     # held by etcd: the kernel frees it when the cluster is gone, however it went
+BUSY=/run/lock/sluice-cluster.busy     # held while a command changes the cluster
+NETNS=sluice-cluster
+LINK=sluice-cl0                        # the machine's end of the pair of links
+NODE=sluice-node
+HOST_IP=10.201.0.1
+NODE_IP=10.201.0.2
+POD_NET=10.244.0.0/24
+SERVICE_NET=10.96.0.0/16
+API=https://$NODE_IP:6443
+CNI_NAME=sluicecluster
+PAUSE=sluice.test/pause:1
+BASE=sluice.test/base:1                # a Debian, for pods and as base of our own image
+KUBELET_DIR=/var/lib/kubelet           # compiled into the kubelet's device-plugin interface
+IMAGES=$SLUICE_CACHE/images
+OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # who asks: another owner's `up` waits until this one's cluster is down
+SKIP=4                                 # exit status: the machine cannot, see lacks()
+
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+# Missing is an empty folder name, so that no program is taken from elsewhere in silence.
+BIN=$("$HERE/tools/build" --where 2>/dev/null || true)
+export KUBECONFIG=$STATE/pki/admin.kubeconfig
+
+kubectl() { "$BIN/kubectl" "$@"; }
+ctr() { "$BIN/ctr" -a "$RUN/containerd.sock" -n k8s.io "$@"; }
+in_node() { nsenter --net=/run/netns/$NETNS "$@"; }
+
+# containerd's words (a warning about cgroup v1 at every call) are shown only when it fails.
+import_image() { local said; said=$(ctr images import "$1" 2>&1) || { echo "$said" >&2; return 1; }; }
+
+STARTED=$(date +%s%N)
+tell() {  # a line with the time since the command began
+  local ms=$((($(date +%s%N) - STARTED) / 1000000))
+  printf '%3d.%d s  %s\n' $((ms / 1000)) $((ms % 1000 / 100)) "$*" >&2
+}
+
+# until_true SECONDS WHAT COMMAND...: says what it waits for when that takes longer than five seconds.
+until_true() {
+  local limit=$1 what=$2 start=$SECONDS told=
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ $((SECONDS - start)) -lt "$limit" ] || { tell "gave up after $limit s of waiting for $what"; return 1; }
+    if [ -z "$told" ] && [ $((SECONDS - start)) -ge 5 ]; then told=1; tell "waiting for $what (at most $limit s)"; fi
+    sleep 0.2
+  done
+}
