@@ -1,0 +1,152 @@
+#include "merge.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "recorder.h"
+
+namespace sluice::trace {
+namespace {
+
+void WriteLaunch(Recorder& recorder, const Trace& trace, const Launch& launch) {
+  const Function& function = trace.functions[launch.function];
+  LaunchRecord record;
+  record.function = recorder.Function(launch.function, function.name.c_str(), function.parameters);
+  record.stream = launch.stream;
+  std::copy(std::begin(launch.grid), std::end(launch.grid), record.grid);
+  std::copy(std::begin(launch.block), std::end(launch.block), record.block);
+  record.shared_bytes = launch.shared_bytes;
+  record.flags = launch.flags;
+  record.words = launch.words;
+  record.accesses = launch.accesses;
+  const uint64_t at = recorder.Launch(record);
+  if (launch.duration_ns != 0) recorder.Duration(at, launch.duration_ns);
+  if (!launch.has_truth) return;
+  std::vector<AccessRange> pages;
+  pages.reserve(launch.truth.size());
+  for (const Range& range : launch.truth)
+    pages.push_back({range.address, range.bytes, Access::kUnknown, AccessSource::kParameters});
+  recorder.Truth(at, pages);
+}
+
+void WriteEvent(Recorder& recorder, const Trace& trace, const Event& e) {
+  switch (e.type) {
+    case Type::kAlloc:
+      return recorder.Alloc(static_cast<AllocKind>(e.c), e.a, e.b, e.d, static_cast<uint32_t>(e.e));
+    case Type::kFree:
+      return recorder.Free(e.a, e.b);
+    case Type::kReport:
+      return recorder.Report(e.a, static_cast<int64_t>(e.b), static_cast<uint32_t>(e.c));
+    case Type::kLaunch:
+      return WriteLaunch(recorder, trace, trace.launches[e.a]);
+    case Type::kCopy:
+      return recorder.Copy(e.a, e.b, e.c, e.d, static_cast<uint32_t>(e.e));
+    case Type::kSet:
+      return recorder.Set(e.a, e.b, e.c, e.d);
+    case Type::kStreamCreate:
+      return recorder.StreamCreate(e.a, static_cast<uint32_t>(e.b));
+    case Type::kStreamDestroy:
+      return recorder.StreamDestroy(e.a);
+    case Type::kEventRecord:
+      return recorder.EventRecord(e.a, e.b);
+    case Type::kStreamWaitEvent:
+      return recorder.StreamWaitEvent(e.a, e.b);
+    case Type::kEventSync:
+      return recorder.EventSync(e.a);
+    case Type::kStreamSync:
+      return recorder.StreamSync(e.a);
+    case Type::kDeviceSync:
+      return recorder.DeviceSync();
+    case Type::kCaptureBegin:
+      return recorder.CaptureBegin(e.a, static_cast<uint32_t>(e.b));
+    case Type::kCaptureEnd:
+      return recorder.CaptureEnd(e.a, e.b);
+    case Type::kGraphInstantiate:
+      return recorder.GraphInstantiate(e.a, e.b);
+    case Type::kGraphLaunch:
+      return recorder.GraphLaunch(e.a, e.b);
+    case Type::kStep:
+      return recorder.Step(trace.step_names[e.a].c_str());
+    default:
+      return;
+  }
+}
+
+uint64_t ReadClock(void* at) { return *static_cast<uint64_t*>(at); }
+
+}  // namespace
+
+absl::Status Write(const Trace& trace, const std::string& to, const std::function<bool(const Event&)>& keep) {
+  uint64_t clock = 0;
+  Recorder recorder(to, trace.flags);
+  recorder.UseClock(ReadClock, &clock);
+  for (const auto& [key, value] : trace.meta) recorder.Meta(key.c_str(), value.c_str());
+  for (const Event& event : trace.events) {
+    if (keep != nullptr && !keep(event)) continue;
+    clock = event.time_ns;
+    WriteEvent(recorder, trace, event);
+  }
+  recorder.Finish();
+  const absl::StatusOr<Trace> back = Load(to);
+  if (!back.ok()) return back.status();
+  return back->complete ? absl::OkStatus() : absl::DataLossError(absl::StrCat(to, ": could not be written whole"));
+}
+
+absl::Status MergeTimes(const std::string& slow, const std::string& fast, const std::string& to) {
+  absl::StatusOr<Trace> base = Load(slow);
+  if (!base.ok()) return base.status();
+  const absl::StatusOr<Trace> timed = Load(fast);
+  if (!timed.ok()) return timed.status();
+  const size_t n = std::min(base->launches.size(), timed->launches.size());
+  for (size_t i = 0; i < n; ++i) {
+    const std::string& a = base->functions[base->launches[i].function].name;
+    const std::string& b = timed->functions[timed->launches[i].function].name;
+    if (a != b) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("launch ", i, " is ", a, " in ", slow, " and ", b, " in ", fast, ": not the same program"));
+    }
+  }
+  if (base->launches.size() != timed->launches.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(slow, " has ", base->launches.size(), " launches, ", fast, " has ",
+                                                   timed->launches.size(), ": not the same program"));
+  }
+  // Host times: between two launches the fast recording's time is spread over the slow one's events by their count,
+  // since allocator reports and copies need not be equal in number.
+  std::vector<uint64_t> launch_times;
+  for (const Event& e : timed->events) {
+    if (e.type == Type::kLaunch) launch_times.push_back(e.time_ns);
+  }
+  for (size_t i = 0; i < n; ++i) base->launches[i].duration_ns = timed->launches[i].duration_ns;
+  size_t begin = 0, next = 0;
+  uint64_t from = 0;
+  for (size_t i = 0; i < base->events.size(); ++i) {
+    if (base->events[i].type != Type::kLaunch) continue;
+    const uint64_t until = launch_times[next++];
+    for (size_t j = begin; j <= i; ++j) {
+      base->events[j].time_ns = from + (until - from) * (j - begin + 1) / (i - begin + 1);
+    }
+    begin = i + 1;
+    from = until;
+  }
+  for (size_t j = begin; j < base->events.size(); ++j) base->events[j].time_ns = from;
+  for (const auto& [key, value] : timed->meta) base->meta.try_emplace(key, value);
+  return Write(*base, to, nullptr);
+}
+
+absl::Status Cut(const std::string& from, const std::string& to, int steps) {
+  const absl::StatusOr<Trace> trace = Load(from);
+  if (!trace.ok()) return trace.status();
+  if (trace->step_names.size() < static_cast<size_t>(steps)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(from, ": has ", trace->step_names.size(), " steps, fewer than ", steps));
+  }
+  int seen = 0;
+  return Write(*trace, to, [&seen, steps](const Event& event) {
+    seen += event.type == Type::kStep ? 1 : 0;
+    return seen <= steps;
+  });
+}
+
+}  // namespace sluice::trace

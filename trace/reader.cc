@@ -1,0 +1,358 @@
+#include "reader.h"
+
+#include <absl/strings/str_cat.h>
+#include <string.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <unordered_map>
+
+namespace sluice::trace {
+namespace {
+
+// A trace is tens of MiB; a frame that unpacks to more than this is not one.
+constexpr size_t kMaxUnpacked = size_t{4} << 30;
+constexpr uint64_t kMaxWords = 8192;  // CUDA's limit on parameters is 32,764 bytes
+constexpr size_t kHeaderBytes = sizeof kMagic + 8;
+
+// Reads fields of one payload; the first field that does not fit sets bad().
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+
+  uint64_t U() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (bytes_.empty()) return Bad();
+      const auto b = static_cast<uint8_t>(bytes_.front());
+      bytes_.remove_prefix(1);
+      if (shift == 63 && b > 1) return Bad();
+      value |= static_cast<uint64_t>(b & 0x7f) << shift;
+      if (b < 0x80) return value;
+    }
+    return Bad();
+  }
+  int64_t S() {
+    const uint64_t v = U();
+    return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
+  }
+  uint32_t U32() {
+    const uint64_t v = U();
+    if (v > UINT32_MAX) Bad();
+    return static_cast<uint32_t>(v);
+  }
+  std::string Str() {
+    const uint64_t n = U();
+    if (n > bytes_.size()) {
+      Bad();
+      return {};
+    }
+    std::string text(bytes_.substr(0, n));
+    bytes_.remove_prefix(n);
+    return text;
+  }
+  // A count of items of at least `least` bytes each: no count makes us reserve more than the payload can hold.
+  uint64_t Count(uint64_t least) {
+    const uint64_t n = U();
+    if (n > bytes_.size() / least) return Bad();
+    return n;
+  }
+  bool bad() const { return bad_; }
+
+ private:
+  uint64_t Bad() {
+    bad_ = true;
+    bytes_ = {};
+    return 0;
+  }
+  std::string_view bytes_;
+  bool bad_ = false;
+};
+
+class Parser {
+ public:
+  explicit Parser(Trace& trace) : trace_(trace) {}
+
+  // An error's text, or empty.
+  std::string Record(Type type, std::string_view payload) {
+    Cursor in(payload);
+    Event event{type, 0};
+    switch (type) {
+      case Type::kMeta: {
+        std::string key = in.Str();
+        trace_.meta[std::move(key)] = in.Str();
+        return Ended(in);
+      }
+      case Type::kFunction:
+        return FunctionRecord(in);
+      case Type::kDuration:
+      case Type::kTruth:
+        return LaunchColumn(type, in);
+      default:
+        break;
+    }
+    time_ += in.U();
+    event.time_ns = time_;
+    std::string error;
+    switch (type) {
+      case Type::kAlloc:
+        event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        if (event.c > static_cast<uint64_t>(AllocKind::kHost)) error = absl::StrCat("kind ", event.c, " is unknown");
+        if (event.a + event.b < event.a) error = "the range wraps around";
+        break;
+      case Type::kReport:
+        event.a = in.U(), event.b = static_cast<uint64_t>(in.S()), event.c = in.U();
+        break;
+      case Type::kLaunch:
+        error = LaunchRecordOf(in, event);
+        break;
+      case Type::kCopy:
+        event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        break;
+      case Type::kSet:
+        event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U();
+        break;
+      case Type::kFree:
+      case Type::kStreamCreate:
+      case Type::kEventRecord:
+      case Type::kStreamWaitEvent:
+      case Type::kCaptureBegin:
+      case Type::kCaptureEnd:
+      case Type::kGraphInstantiate:
+      case Type::kGraphLaunch:
+        event.a = in.U(), event.b = in.U();
+        break;
+      case Type::kStreamDestroy:
+      case Type::kEventSync:
+      case Type::kStreamSync:
+        event.a = in.U();
+        break;
+      case Type::kDeviceSync:
+        break;
+      case Type::kStep:
+        event.a = trace_.step_names.size();
+        trace_.step_names.push_back(in.Str());
+        break;
+      case Type::kEnd:
+        if (in.U() != records_) error = "counts another number of records than the file holds";
+        trace_.complete = true;
+        break;
+      default:
+        return {};  // from a newer recorder: skipped
+    }
+    if (error.empty()) error = Ended(in);
+    if (error.empty() && type != Type::kEnd) trace_.events.push_back(event);
+    return error;
+  }
+  void Counted() { ++records_; }
+
+ private:
+  static std::string Ended(const Cursor& in) { return in.bad() ? "a field is missing or out of range" : ""; }
+
+  std::string FunctionRecord(Cursor& in) {
+    const uint64_t id = in.U();
+    if (!in.bad() && id != trace_.functions.size()) {
+      return absl::StrCat("function ", id, " out of order: ", trace_.functions.size(), " is next");
+    }
+    Function function{in.Str(), {}};
+    for (uint64_t i = in.Count(2); i > 0; --i) {
+      const uint32_t offset = in.U32();
+      function.parameters.push_back({offset, in.U32()});
+    }
+    if (in.bad()) return Ended(in);
+    trace_.functions.push_back(std::move(function));
+    return {};
+  }
+
+  std::string LaunchRecordOf(Cursor& in, Event& event) {
+    Launch launch;
+    launch.function = in.U32();
+    launch.stream = in.U();
+    for (uint32_t& n : launch.grid) n = in.U32();
+    for (uint32_t& n : launch.block) n = in.U32();
+    launch.shared_bytes = in.U32();
+    launch.flags = in.U32();
+    const uint64_t words = in.Count(1);
+    if (words > kMaxWords) return absl::StrCat(words, " parameter words; at most ", kMaxWords);
+    launch.words.reserve(words);
+    for (uint64_t i = 0; i < words; ++i) launch.words.push_back(in.U());
+    for (uint64_t i = in.Count(3); i > 0; --i) {
+      AccessRange range{in.U(), in.U(), Access::kUnknown, AccessSource::kParameters};
+      const uint64_t how = in.U();
+      if (how >> 2 > static_cast<uint64_t>(AccessSource::kCopy)) return absl::StrCat("access source ", how >> 2);
+      range.access = static_cast<Access>(how & 3);
+      range.source = static_cast<AccessSource>(how >> 2);
+      launch.accesses.push_back(range);
+    }
+    if (in.bad()) return Ended(in);
+    if (launch.function >= trace_.functions.size()) {
+      return absl::StrCat("function ", launch.function, " is not defined (", trace_.functions.size(), " are)");
+    }
+    event.a = trace_.launches.size();
+    trace_.launches.push_back(std::move(launch));
+    return {};
+  }
+
+  std::string LaunchColumn(Type type, Cursor& in) {
+    const uint64_t at = in.U();
+    if (in.bad()) return Ended(in);
+    if (at >= trace_.launches.size()) {
+      return absl::StrCat("is about launch ", at, ", but only ", trace_.launches.size(), " came before");
+    }
+    Launch& launch = trace_.launches[at];
+    if (type == Type::kDuration) {
+      launch.duration_ns = in.U();
+      return Ended(in);
+    }
+    launch.has_truth = true;
+    for (uint64_t i = in.Count(2); i > 0; --i) {
+      const uint64_t address = in.U();
+      launch.truth.push_back({address, in.U()});
+    }
+    return Ended(in);
+  }
+
+  Trace& trace_;
+  uint64_t time_ = 0, records_ = 0;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad()) return absl::DataLossError(absl::StrCat(path, ": ", strerror(errno)));
+  return bytes;
+}
+
+// What can be had of a zstd stream; a stream that ends early gives what came before.
+absl::StatusOr<std::string> Unpack(std::string_view packed, const std::string& name) {
+  const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(), ZSTD_freeDCtx);
+  std::string out;
+  std::vector<char> piece(ZSTD_DStreamOutSize());
+  ZSTD_inBuffer in{packed.data(), packed.size(), 0};
+  while (true) {
+    ZSTD_outBuffer to{piece.data(), piece.size(), 0};
+    const size_t before = in.pos;
+    const size_t rc = ZSTD_decompressStream(context.get(), &to, &in);
+    if (ZSTD_isError(rc)) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", in.pos, ": zstd: ", ZSTD_getErrorName(rc)));
+    }
+    out.append(piece.data(), to.pos);
+    if (out.size() > kMaxUnpacked) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": unpacks to more than ", kMaxUnpacked >> 30, " GiB: not a trace"));
+    }
+    if (to.pos == 0 && (in.pos == packed.size() || in.pos == before)) return out;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name) {
+  std::string unpacked;
+  if (bytes.size() >= 4 && bytes.substr(0, 4) == "\x28\xb5\x2f\xfd") {
+    absl::StatusOr<std::string> out = Unpack(bytes, name);
+    if (!out.ok()) return out.status();
+    unpacked = *std::move(out);
+    bytes = unpacked;
+  }
+  const auto wrong = [&name](size_t at, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", at, ": ", what));
+  };
+  if (bytes.size() < kHeaderBytes || memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
+    return wrong(0, "not a sluice trace (it begins with other bytes than \"SLTRACE\")");
+  }
+  uint32_t head[2];
+  memcpy(head, bytes.data() + sizeof kMagic, sizeof head);
+  if (head[0] != kVersion) {
+    return wrong(sizeof kMagic, absl::StrCat("trace version ", head[0], "; this sluice reads version ", kVersion));
+  }
+  Trace trace;
+  trace.flags = head[1];
+  Parser parser(trace);
+  size_t at = kHeaderBytes;
+  while (at < bytes.size()) {
+    if (trace.complete) return wrong(at, "records after the end record");
+    const size_t begin = at;
+    const auto type = static_cast<Type>(bytes[at++]);
+    uint64_t length = 0;
+    int shift = 0;
+    bool ended = false;
+    while (at < bytes.size() && !ended && shift < 42) {
+      const auto b = static_cast<uint8_t>(bytes[at++]);
+      length |= static_cast<uint64_t>(b & 0x7f) << shift;
+      shift += 7;
+      ended = b < 0x80;
+    }
+    if (!ended && at < bytes.size()) return wrong(begin, "a record's length has more than six bytes");
+    if (!ended || length > bytes.size() - at) break;  // cut off in mid-record
+    if (type == Type{}) return wrong(begin, "record type 0 does not exist");
+    const std::string error = parser.Record(type, bytes.substr(at, length));
+    if (!error.empty()) return wrong(begin, absl::StrCat(TypeName(type), ": ", error));
+    parser.Counted();
+    at += length;
+  }
+  return trace;
+}
+
+absl::StatusOr<Trace> Load(const std::string& path) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  return Parse(*bytes, path);
+}
+
+absl::Status Compress(const std::string& from, const std::string& to, int level) {
+  const absl::StatusOr<std::string> bytes = ReadFile(from);
+  if (!bytes.ok()) return bytes.status();
+  std::string packed(ZSTD_compressBound(bytes->size()), '\0');
+  const size_t n = ZSTD_compress(packed.data(), packed.size(), bytes->data(), bytes->size(), level);
+  if (ZSTD_isError(n)) return absl::InternalError(absl::StrCat(from, ": zstd: ", ZSTD_getErrorName(n)));
+  const std::string temporary = to + ".part";
+  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  out.write(packed.data(), static_cast<std::streamsize>(n));
+  out.close();
+  if (!out || rename(temporary.c_str(), to.c_str()) != 0) {
+    const absl::Status status = absl::UnavailableError(absl::StrCat(to, ": ", strerror(errno)));
+    remove(temporary.c_str());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+LiveBytes PeakLive(const Trace& trace) {
+  std::unordered_map<uint64_t, uint64_t> blocks;
+  uint64_t allocated = 0;
+  int64_t reported = 0;
+  LiveBytes peak;
+  for (const Event& event : trace.events) {
+    if (event.type == Type::kAlloc && event.c != static_cast<uint64_t>(AllocKind::kHost)) {
+      blocks[event.a] = event.b;
+      allocated += event.b;
+    } else if (event.type == Type::kFree) {
+      const auto it = blocks.find(event.a);
+      if (it != blocks.end()) {
+        allocated -= it->second;
+        blocks.erase(it);
+      }
+    } else if (event.type == Type::kReport) {
+      reported += static_cast<int64_t>(event.b);
+    }
+    peak.allocated_peak = std::max(peak.allocated_peak, allocated);
+    peak.reported_peak = std::max(peak.reported_peak, static_cast<uint64_t>(std::max<int64_t>(reported, 0)));
+  }
+  return peak;
+}
+
+const char* TypeName(Type type) {
+  static constexpr const char* kNames[] = {"?",           "meta",         "alloc",       "free",       "report",
+                                           "function",    "launch",       "copy",        "set",        "stream-create",
+                                           "stream-end",  "event-record", "stream-wait", "event-sync", "stream-sync",
+                                           "device-sync", "capture",      "capture-end", "graph-make", "graph-launch",
+                                           "step",        "duration",     "truth",       "end"};
+  const auto i = static_cast<size_t>(type);
+  return i < std::size(kNames) ? kNames[i] : "unknown record";
+}
+
+}  // namespace sluice::trace

@@ -1,0 +1,107 @@
+// sluice-trace: what is done to trace files between recording and playing back. `sluice record` and `sluice replay` are
+// for people.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "merge.h"
+#include "reader.h"
+#include "synthetic.h"
+
+namespace {
+
+using sluice::trace::Trace;
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Info(const std::string& path) {
+  const absl::StatusOr<Trace> trace = sluice::trace::Load(path);
+  if (!trace.ok()) return Report(trace.status());
+  const sluice::trace::LiveBytes live = sluice::trace::PeakLive(*trace);
+  uint64_t durations = 0, truths = 0, kernel_ns = 0, touched = 0, accesses = 0;
+  for (const auto& launch : trace->launches) {
+    durations += launch.duration_ns != 0 ? 1 : 0;
+    kernel_ns += launch.duration_ns;
+    truths += launch.has_truth ? 1 : 0;
+    accesses += launch.accesses.empty() ? 0 : 1;
+    for (const auto& range : launch.truth) touched += range.bytes;
+  }
+  std::printf("%s: version %u, %s%s\n", path.c_str(), sluice::trace::kVersion,
+              (trace->flags & sluice::trace::kFlagSynthetic) != 0 ? "SYNTHETIC" : "recorded",
+              trace->complete ? "" : ", cut off before its end");
+  for (const auto& [key, value] : trace->meta) std::printf("  %s: %s\n", key.c_str(), value.c_str());
+  std::printf(
+      "  %zu events, %zu functions, %zu steps, %zu launches (%llu with duration, %llu with truth, %llu with "
+      "accesses)\n",
+      trace->events.size(), trace->functions.size(), trace->step_names.size(), trace->launches.size(),
+      static_cast<unsigned long long>(durations), static_cast<unsigned long long>(truths),
+      static_cast<unsigned long long>(accesses));
+  std::printf("  peak live: %.2f GiB allocated, %.2f GiB reported; kernels %.1f ms; touched %.2f GiB\n",
+              static_cast<double>(live.allocated_peak) / (1 << 30), static_cast<double>(live.reported_peak) / (1 << 30),
+              static_cast<double>(kernel_ns) / 1e6, static_cast<double>(touched) / (1 << 30));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Looks at, packs, makes and merges sluice traces", "sluice-trace");
+  app.require_subcommand(1);
+  int status = 0;
+
+  std::string file, out;
+  CLI::App* info = app.add_subcommand("info", "what a trace holds");
+  info->add_option("FILE", file, "trace")->required();
+  info->callback([&] { status = Info(file); });
+
+  int level = 19;
+  CLI::App* pack = app.add_subcommand("pack", "compress a trace");
+  pack->add_option("FROM", file, "trace")->required();
+  pack->add_option("TO", out, "packed trace")->required();
+  pack->add_option("--level", level, "zstd level")->check(CLI::Range(1, 19));
+  pack->callback([&] { status = Report(sluice::trace::Compress(file, out, level)); });
+
+  sluice::trace::ModelShape shape;
+  std::string kind;
+  CLI::App* synth = app.add_subcommand("synth", "make a synthetic trace");
+  synth->add_option("KIND", kind, "transformer or decode")->required()->check(CLI::IsMember({"transformer", "decode"}));
+  synth->add_option("TO", out, "trace")->required();
+  synth->add_option("--layers", shape.layers, "layers")->check(CLI::Range(1, 1000));
+  synth->add_option("--width", shape.width, "model width")->check(CLI::Range(uint64_t{64}, uint64_t{65536}));
+  synth->add_option("--tokens", shape.tokens, "tokens of a batch, or of the cache")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 24));
+  synth->add_option("--vocabulary", shape.vocabulary, "vocabulary")->check(CLI::Range(uint64_t{16}, uint64_t{1} << 20));
+  synth->add_option("--steps", shape.steps, "steps")->check(CLI::Range(1, 10000));
+  synth->callback([&] {
+    status =
+        Report(kind == "decode" ? sluice::trace::WriteDecode(out, shape) : sluice::trace::WriteTransformer(out, shape));
+  });
+
+  std::string timed;
+  int steps = 0;
+  CLI::App* merge =
+      app.add_subcommand("merge", "the truth column of a slow recording, the times of a fast one of the same program");
+  merge->add_option("SLOW", file, "recording with the truth column")->required();
+  merge->add_option("FAST", timed, "recording with durations")->required();
+  merge->add_option("TO", out, "merged trace")->required();
+  merge->callback([&] { status = Report(sluice::trace::MergeTimes(file, timed, out)); });
+
+  CLI::App* cut = app.add_subcommand("cut", "keep what comes before the first step and N steps");
+  cut->add_option("FROM", file, "trace")->required();
+  cut->add_option("TO", out, "shorter trace")->required();
+  cut->add_option("--steps", steps, "steps to keep")->required()->check(CLI::Range(1, 100000));
+  cut->callback([&] { status = Report(sluice::trace::Cut(file, out, steps)); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "sluice-trace: %s\n", error.what());
+    return 2;
+  }
+  return status;
+}
