@@ -97,7 +97,7 @@ State AgentClient::Start(int wait_ms) {
   Lock lock(mutex_);
   // A child made by a raw clone() ran no fork handler: it is recognised here.
   if (running_ && pid_ != getpid()) {
-    running_ = false;
+    running_ = served_ = false;
     fd_ = wake_fd_ = -1;
     if (page_ != nullptr) MapPage(page_, -1), InitPage(page_);
   }
@@ -245,6 +245,7 @@ bool AgentClient::SendHello() {
   sluice_hello hello{};
   FillHello(hello);
   CopyText(hello.version, sizeof(hello.version), version_);
+  if (served_) hello.flags |= SLUICE_HELLO_RETURNING;
   welcomed_ = false;
   first_budgets_ = 0;
   return Send(SLUICE_HELLO, &hello, sizeof(hello));
@@ -311,7 +312,7 @@ bool AgentClient::Handle(const sluice_frame& frame, int passed_fd, End* end) {
   switch (h.type) {
     case SLUICE_WELCOME:
       if (passed_fd >= 0) AdoptPage(passed_fd);
-      welcomed_ = true;
+      welcomed_ = served_ = true;
       first_budgets_ = frame.u.welcome.gpus;
       observer_->OnAttached(frame.u.welcome);
       if (first_budgets_ == 0) SetState(State::kAttached);
@@ -391,7 +392,7 @@ void AgentClient::AfterForkInChild() {
     if (c->fd_ >= 0) close(c->fd_);
     if (c->wake_fd_ >= 0) close(c->wake_fd_);
     c->fd_ = c->wake_fd_ = -1;
-    c->running_ = false;
+    c->running_ = c->served_ = false;
     c->state_.store(State::kStopped);
     if (c->page_ != nullptr && MapPage(c->page_, -1) != nullptr) InitPage(c->page_);
     pthread_mutex_unlock(&c->mutex_);

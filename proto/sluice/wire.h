@@ -43,6 +43,10 @@ struct sluice_header {
   uint64_t seq;  /* sender's count, from 1 */
 };
 
+/* sluice_hello.flags. RETURNING: the process was served before and its page has content. The agent sends WELCOME and PING; the hook moves
+ * its page into the new memfd before it answers PONG; only then does the agent read it and send BUDGET. */
+#define SLUICE_HELLO_RETURNING 1u
+
 struct sluice_hello {
   int32_t pid; /* in the sender's own namespace; for people only, identity is the socket */
   uint32_t flags;
