@@ -37,7 +37,7 @@ add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.)
 function(sluice_test name)
   cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   find_package(Catch2 3 REQUIRED)
-  include(Catch)
+  include(${Catch2_DIR}/Catch.cmake)  # by path: its package adds the folder to the module path only the first time
   add_executable(${name} ${T_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
   target_link_libraries(${name} PRIVATE ${T_LIBS} Catch2::Catch2WithMain)
