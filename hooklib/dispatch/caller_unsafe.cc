@@ -1,0 +1,73 @@
+#include <link.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "hooklib/dispatch/caller.h"
+
+namespace sluice {
+namespace {
+
+// Libraries whose buffers are shared by handle or RDMA: managed memory cannot be.
+constexpr const char* kPlainLibraries[] = {"libnccl.", "libnccl-", "libnvshmem", "libuct", "libcufile"};
+
+constexpr int kMostRanges = 64;
+struct Snapshot {
+  unsigned long long loads = 0;  // dlpi_adds + dlpi_subs when it was taken
+  int count = 0;
+  struct Range {
+    std::uintptr_t begin, end;
+  } ranges[kMostRanges];
+};
+
+// Old snapshots are kept: another thread may still read one, and they are as rare as loads of libraries.
+std::atomic<const Snapshot*> current{nullptr};
+
+bool IsPlain(const char* path) {
+  const char* const slash = std::strrchr(path, '/');
+  const char* const name = slash != nullptr ? slash + 1 : path;
+  return std::any_of(std::begin(kPlainLibraries), std::end(kPlainLibraries),
+                     [&](const char* prefix) { return std::strncmp(name, prefix, std::strlen(prefix)) == 0; });
+}
+
+int FirstObject(dl_phdr_info* info, std::size_t, void* loads) {
+  *static_cast<unsigned long long*>(loads) = info->dlpi_adds + info->dlpi_subs;
+  return 1;
+}
+
+int AddObject(dl_phdr_info* info, std::size_t, void* data) {
+  auto& snapshot = *static_cast<Snapshot*>(data);
+  snapshot.loads = info->dlpi_adds + info->dlpi_subs;
+  if (info->dlpi_name == nullptr || !IsPlain(info->dlpi_name)) return 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& segment = info->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || snapshot.count == kMostRanges) continue;
+    const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+    snapshot.ranges[snapshot.count++] = {begin, begin + segment.p_memsz};
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool CalledFromPlainLibrary(const void* return_address) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): addresses are compared, not followed.
+  const auto address = reinterpret_cast<std::uintptr_t>(return_address);
+  unsigned long long loads = 0;
+  dl_iterate_phdr(&FirstObject, &loads);
+  const Snapshot* snapshot = current.load(std::memory_order_acquire);
+  if (snapshot == nullptr || snapshot->loads != loads) {
+    auto* const fresh = new (std::nothrow) Snapshot;
+    if (fresh == nullptr) return false;
+    dl_iterate_phdr(&AddObject, fresh);
+    snapshot = fresh;
+    current.store(fresh, std::memory_order_release);
+  }
+  return std::any_of(snapshot->ranges, snapshot->ranges + snapshot->count,
+                     [&](const auto& range) { return address >= range.begin && address < range.end; });
+}
+
+}  // namespace sluice

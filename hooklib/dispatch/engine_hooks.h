@@ -1,0 +1,27 @@
+// What the dispatch asks of the engine (hooklib/cuda defines these; where it does not, weak_engine.cc's do nothing).
+#ifndef SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
+#define SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
+
+#include <cstdint>
+
+namespace sluice {
+
+// Once, when the engine is loaded and before any entry can be reached. g_real is filled if libcuda is in the process
+// (in a program that only asks NVML it is not). Runs under the dynamic loader's lock: may start threads, must not wait
+// for them, and makes no CUDA call (the program has not called cuInit yet).
+void EngineInit();
+
+// At exit(), or when the library is unloaded by the loader. Other threads may still be running, the driver may be gone.
+void EngineExit();
+
+// What queries of the card with this NVML uuid ("GPU-...") should say, in bytes. False: not one of our fractions; the
+// truth is told.
+bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
+
+// PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is
+// CUDA.
+void OnAllocatorReport(void* ptr, long size, signed char device_type, signed char device_index);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_

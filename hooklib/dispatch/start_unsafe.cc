@@ -1,0 +1,81 @@
+// The engine's side of the seam with the shim: binds the driver, answers for entries.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <mutex>
+
+#include "hooklib/dispatch/engine_hooks.h"
+#include "hooklib/dispatch/table.h"
+#include "hooklib/nvml/nvml_view.h"
+#include "hooklib/shim/engine_abi.h"
+
+// Null where the engine was loaded without the shim (unit tests).
+extern "C" __attribute__((weak, visibility("default"))) sluice_shim_link sluice_shim_link_v2;
+
+namespace sluice {
+namespace {
+
+sluice_shim_api shim;
+
+void* Lookup(void* handle, const char* name) { return shim.dlsym(handle, name); }
+
+// A handle of the library that holds `address`, which is loaded; null for the main program.
+void* HandleOf(void* address) {
+  Dl_info info;
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return nullptr;
+  return shim.dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
+}
+
+void BindCuda(void* real) {
+  if (RealBound()) return;
+  void* handle = real != nullptr ? HandleOf(real) : nullptr;
+  if (handle == nullptr) handle = shim.dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  if (handle != nullptr) BindReal(&Lookup, handle);
+}
+
+void* CudaEntry(unsigned index, void* real) {
+  BindCuda(real);
+  void* const driver = RealOf(index);
+  if (real == nullptr) return driver != nullptr ? Entry(index) : nullptr;
+  return driver == real ? Entry(index) : real;
+}
+
+void* NvmlEntry(unsigned index, void* real) {
+  if (!NvmlBound()) {
+    void* handle = real != nullptr ? HandleOf(real) : nullptr;
+    if (handle == nullptr) handle = shim.dlopen("libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
+    if (handle != nullptr) NvmlBind(&Lookup, handle);
+  }
+  void* const driver = NvmlRealOf(index);
+  if (real == nullptr) return driver != nullptr ? NvmlEntryOf(index) : nullptr;
+  return driver == real ? NvmlEntryOf(index) : real;
+}
+
+__attribute__((constructor)) void Load() {
+  if (&sluice_shim_link_v2 != nullptr) sluice_engine_start(&sluice_shim_link_v2);
+}
+
+__attribute__((destructor)) void Unload() {
+  if (shim.abi != 0) EngineExit();
+}
+
+}  // namespace
+}  // namespace sluice
+
+extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_link* link) {
+  using namespace sluice;
+  if (link->status != SLUICE_ENGINE_STARTING) return link->status == SLUICE_ENGINE_READY ? 0 : -1;
+  if (link->shim.abi != SLUICE_SHIM_ABI || link->shim.hooks != HookCount() || link->shim.nvml != NvmlHookCount()) {
+    std::snprintf(link->reason, sizeof link->reason,
+                  "shim (abi %u, %u hooks) and engine (abi %d, %zu hooks) are of different builds", link->shim.abi,
+                  link->shim.hooks, SLUICE_SHIM_ABI, HookCount());
+    __atomic_store_n(&link->status, SLUICE_ENGINE_REFUSED, __ATOMIC_RELEASE);
+    return -1;
+  }
+  shim = link->shim;
+  BindCuda(nullptr);
+  EngineInit();
+  link->engine = {&CudaEntry, &NvmlEntry, &OnAllocatorReport};
+  __atomic_store_n(&link->status, SLUICE_ENGINE_READY, __ATOMIC_RELEASE);
+  return 0;
+}

@@ -1,0 +1,141 @@
+#include "hooklib/dispatch/table.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "hooklib/dispatch/real.h"
+
+// Weak here, and only here: an entry that hooklib/cuda does not define is null, and the forwarding one takes its place.
+// Hidden, so that the shipped library carries no dynamic symbol for it.
+#pragma GCC visibility push(hidden)
+namespace sluice::entry {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
+  extern __attribute__((weak)) decltype(::elf_name) elf_name;
+#include "hooklib/hooks.def"
+}  // namespace sluice::entry
+#pragma GCC visibility pop
+
+namespace sluice {
+
+constinit Real g_real;
+
+namespace {
+
+// The default entry of a row: the driver's function with its own signature.
+template <auto Member, typename Function>
+struct Forward;
+template <auto Member, typename... Args>
+struct Forward<Member, CUresult(Args...)> {
+  static CUresult Call(Args... args) {
+    const auto real = g_real.*Member;
+    return real != nullptr ? real(args...) : CUDA_ERROR_NOT_FOUND;
+  }
+};
+
+struct RealSlot {
+  const char* name;
+  void** slot;
+};
+
+// NOLINTBEGIN(cppcoreguidelines-pro-type-reinterpret-cast): function pointers as dlsym gives them.
+const RealSlot kRealSlots[] = {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) {#elf_name, reinterpret_cast<void**>(&g_real.elf_name)},
+#define SLUICE_USE(elf_name) {#elf_name, reinterpret_cast<void**>(&g_real.elf_name)},
+#include "hooklib/hooks.def"
+};
+
+struct EntryPair {
+  void* defined;
+  void* forward;
+};
+
+const EntryPair kEntries[] = {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
+  {reinterpret_cast<void*>(&entry::elf_name),                   \
+   reinterpret_cast<void*>(&Forward<&Real::elf_name, decltype(::elf_name)>::Call)},
+#include "hooklib/hooks.def"
+};
+// NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
+
+constexpr std::size_t kHooks = sizeof(kEntries) / sizeof(kEntries[0]);
+
+enum HookIndex : int {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) kIndex_##elf_name,
+#include "hooklib/hooks.def"
+};
+
+constexpr auto SortedRows() {
+  std::array rows{
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
+  HookRow{#elf_name, #base, version, Flavour::flavour, kIndex_##elf_name},
+#define SLUICE_PASS(elf_name, base, version, flavour, reason) HookRow{#elf_name, #base, version, Flavour::flavour, -1},
+#include "hooklib/hooks.def"
+  };
+  std::sort(rows.begin(), rows.end(), [](const HookRow& a, const HookRow& b) {
+    return a.base != b.base ? a.base < b.base : a.version < b.version;
+  });
+  return rows;
+}
+
+const auto& Rows() {
+  static const auto rows = SortedRows();
+  return rows;
+}
+
+std::mutex bind_mutex;
+std::atomic<bool> bound{false};
+
+}  // namespace
+
+std::size_t HookCount() { return kHooks; }
+
+void* Entry(std::size_t index) {
+  const EntryPair& pair = kEntries[index];
+  return pair.defined != nullptr ? pair.defined : pair.forward;
+}
+
+void* RealOf(std::size_t index) { return *kRealSlots[index].slot; }
+
+void* EntryForPointer(const void* real) {
+  if (real == nullptr) return nullptr;
+  for (std::size_t i = 0; i < kHooks; ++i) {
+    if (RealOf(i) == real) return Entry(i);
+  }
+  return nullptr;
+}
+
+void* EntryForRequest(std::string_view base, int version, bool per_thread) {
+  const auto& rows = Rows();
+  const auto [first, last] = std::equal_range(rows.begin(), rows.end(), HookRow{{}, base, 0, Flavour::ANY, -1},
+                                              [](const HookRow& a, const HookRow& b) { return a.base < b.base; });
+  const HookRow* best = nullptr;
+  bool best_matches = false;
+  for (auto row = first; row != last; ++row) {
+    const bool sister = row->flavour == Flavour::PTSZ || row->flavour == Flavour::PTDS;
+    if (row->version > version || (sister && !per_thread)) continue;
+    if (row->index >= 0 && RealOf(static_cast<std::size_t>(row->index)) == nullptr) continue;
+    // Rows rise in version; a per-thread request takes a sister wherever there is one.
+    if (best_matches && !sister && per_thread) continue;
+    best = &*row;
+    best_matches = sister;
+  }
+  return best != nullptr && best->index >= 0 ? Entry(static_cast<std::size_t>(best->index)) : nullptr;
+}
+
+bool RealBound() { return bound.load(std::memory_order_acquire); }
+
+void BindReal(void* (*lookup)(void* context, const char* name), void* context) {
+  constexpr std::size_t kSlots = sizeof(kRealSlots) / sizeof(kRealSlots[0]);
+  if (RealBound()) return;
+  // The loader's lock is taken by every lookup: none may happen while ours is held.
+  std::array<void*, kSlots> found{};
+  for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
+  const std::lock_guard lock(bind_mutex);
+  if (RealBound()) return;
+  for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
+  bound.store(true, std::memory_order_release);
+}
+
+}  // namespace sluice

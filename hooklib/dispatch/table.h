@@ -1,0 +1,42 @@
+// The hook table at run time: for each row the entry and the driver's function, and the choice by (name, version,
+// flavour).
+#ifndef SLUICE_HOOKLIB_DISPATCH_TABLE_H_
+#define SLUICE_HOOKLIB_DISPATCH_TABLE_H_
+
+#include <cstddef>
+#include <string_view>
+
+namespace sluice {
+
+enum class Flavour { ANY, LEGACY, PTSZ, PTDS };
+
+struct HookRow {
+  std::string_view name;  // exact ELF name
+  std::string_view base;  // cuGetProcAddress' name
+  int version;            // least CUDA version of this signature
+  Flavour flavour;
+  int index;  // row among SLUICE_HOOK, or -1: passed through
+};
+
+std::size_t HookCount();
+
+// Entry of row `index`: hooklib/cuda's definition, or the one that forwards. Never null.
+void* Entry(std::size_t index);
+
+// The driver's function of row `index`; null while unbound or where the driver lacks it.
+void* RealOf(std::size_t index);
+
+// The entry whose driver function is exactly `real`, or null.
+void* EntryForPointer(const void* real);
+
+// By what the program asked for. Null where the answer must stay the driver's own: unknown name, a row that is passed
+// through, or a version that this driver does not have.
+void* EntryForRequest(std::string_view base, int version, bool per_thread);
+
+// Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe; the first caller wins.
+void BindReal(void* (*lookup)(void* context, const char* name), void* context);
+bool RealBound();
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_DISPATCH_TABLE_H_

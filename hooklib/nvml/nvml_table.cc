@@ -1,0 +1,51 @@
+// The NVML rows of the hook table at run time.
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "hooklib/nvml/nvml_view.h"
+
+namespace sluice {
+
+constinit NvmlReal g_nvml;
+
+namespace {
+
+struct Slot {
+  const char* name;
+  void** real;
+};
+
+// NOLINTBEGIN(cppcoreguidelines-pro-type-reinterpret-cast): function pointers as dlsym gives them.
+const Slot kSlots[] = {
+#define SLUICE_NVML(name) {#name, reinterpret_cast<void**>(&g_nvml.name)},
+#define SLUICE_NVML_USE(name) {#name, reinterpret_cast<void**>(&g_nvml.name)},
+#include "hooklib/hooks.def"
+};
+void* const kEntries[] = {
+#define SLUICE_NVML(name) reinterpret_cast<void*>(&nvml_entry::name),
+#include "hooklib/hooks.def"
+};
+// NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
+
+std::mutex bind_mutex;
+std::atomic<bool> bound{false};
+
+}  // namespace
+
+std::size_t NvmlHookCount() { return sizeof(kEntries) / sizeof(kEntries[0]); }
+void* NvmlEntryOf(std::size_t index) { return kEntries[index]; }
+void* NvmlRealOf(std::size_t index) { return *kSlots[index].real; }
+bool NvmlBound() { return bound.load(std::memory_order_acquire); }
+
+void NvmlBind(void* (*lookup)(void* context, const char* name), void* context) {
+  constexpr std::size_t kCount = sizeof(kSlots) / sizeof(kSlots[0]);
+  std::array<void*, kCount> found{};
+  for (std::size_t i = 0; i < kCount; ++i) found[i] = lookup(context, kSlots[i].name);
+  const std::lock_guard lock(bind_mutex);
+  if (NvmlBound()) return;
+  for (std::size_t i = 0; i < kCount; ++i) *kSlots[i].real = found[i];
+  bound.store(true, std::memory_order_release);
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+// NVML's memory and process calls, answered for the fraction. Bound to libnvidia-ml when a program first asks for one
+// of them.
+#ifndef SLUICE_HOOKLIB_NVML_NVML_VIEW_H_
+#define SLUICE_HOOKLIB_NVML_NVML_VIEW_H_
+
+#include <cstddef>
+
+#include "hooklib/dispatch/nvml_api.h"
+
+namespace sluice {
+
+struct NvmlReal {
+#define SLUICE_NVML(name) decltype(&::name) name = nullptr;
+#define SLUICE_NVML_USE(name) decltype(&::name) name = nullptr;
+#include "hooklib/hooks.def"
+};
+extern NvmlReal g_nvml;
+
+std::size_t NvmlHookCount();
+void* NvmlEntryOf(std::size_t index);
+void* NvmlRealOf(std::size_t index);
+bool NvmlBound();
+void NvmlBind(void* (*lookup)(void* context, const char* name), void* context);
+
+namespace nvml_entry {
+#define SLUICE_NVML(name) decltype(::name) name;
+#include "hooklib/hooks.def"
+}  // namespace nvml_entry
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_NVML_NVML_VIEW_H_

@@ -1,0 +1,51 @@
+/* What shim and engine say to each other. Both come from one build; the versions are checked all the same, because an image may
+ * carry one file and mount the other.
+ *
+ * The shim dlopens the engine. The engine's constructor finds `sluice_shim_link` (exported by the shim, weak in the engine),
+ * fills its engine half and sets status. It happens in the constructor on purpose: the loader's lock is then held first and
+ * nothing else after it, so that a thread that runs another library's constructor inside dlopen cannot deadlock with us. */
+#ifndef SLUICE_HOOKLIB_SHIM_ENGINE_ABI_H_
+#define SLUICE_HOOKLIB_SHIM_ENGINE_ABI_H_
+
+#include <stdint.h>
+
+#define SLUICE_SHIM_ABI 2
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The C library's own functions; the engine's references to these names would bind to the shim. */
+struct sluice_shim_api {
+  uint32_t abi;
+  uint32_t hooks, nvml, libs; /* rows of hooks.def that the shim was built with */
+  void* (*dlsym)(void* handle, const char* name);
+  void* (*dlopen)(const char* file, int flags);
+};
+
+struct sluice_engine_api {
+  /* What the program gets in place of the driver's function `real` for row `index` of hooks.def; `real` itself where it is not
+   * from the libcuda that the engine is bound to. With real == NULL (a call through a trampoline): the entry, or NULL where this
+   * driver lacks the function. */
+  void* (*cuda_entry)(unsigned index, void* real);
+  void* (*nvml_entry)(unsigned index, void* real);
+  /* PyTorch's allocator report. */
+  void (*allocator_report)(void* ptr, long size, signed char device_type, signed char device_index);
+};
+
+enum sluice_engine_status { SLUICE_ENGINE_STARTING = 0, SLUICE_ENGINE_READY = 1, SLUICE_ENGINE_REFUSED = 2 };
+
+struct sluice_shim_link {
+  struct sluice_shim_api shim;
+  struct sluice_engine_api engine;
+  int status; /* enum sluice_engine_status, written last by the engine */
+  char reason[96]; /* where REFUSED */
+};
+
+/* The engine's one exported function. 0, or -1 with reason filled. Called by the constructor; idempotent. */
+int sluice_engine_start(struct sluice_shim_link* link);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SLUICE_HOOKLIB_SHIM_ENGINE_ABI_H_ */
