@@ -1,0 +1,211 @@
+#include "agent/ledger.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <numeric>
+#include <random>
+
+using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
+
+namespace {
+constexpr Bytes kGiB = 1ull << 30;
+
+Ledger::Policy Exact(Lending lending) { return {.lending = lending, .floor_percent = 10, .step = 1}; }
+
+// A holder that follows: the newest budget becomes what it holds, as far as it wants.
+struct Holder {
+  Bytes held = 0, wanted = 0;
+  uint64_t generation = 0;
+};
+}  // namespace
+
+TEST_CASE("sharing out keeps to weights, caps and the total") {
+  CHECK(ShareOut(100, {{1000, 1}, {1000, 3}}) == std::vector<Bytes>{25, 75});
+  CHECK(ShareOut(100, {{10, 1}, {1000, 1}}) == std::vector<Bytes>{10, 90});
+  CHECK(ShareOut(100, {{10, 1}, {20, 9}}) == std::vector<Bytes>{10, 20});
+  CHECK(ShareOut(100, {{0, 1}, {50, 0}}) == std::vector<Bytes>{0, 0});
+  CHECK(ShareOut(0, {{10, 1}}) == std::vector<Bytes>{0});
+}
+
+TEST_CASE("alone in a container, a process has what is guaranteed, at once") {
+  Ledger ledger(8 * kGiB, Exact(Lending::kIdle));
+  ledger.SetGroup(1, 4 * kGiB, 50);
+  ledger.AddMember(10, 1);
+  const auto changes = ledger.Plan();
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0].budget == 4 * kGiB);
+  CHECK(ledger.Plan().empty());
+  ledger.Tell(10, {changes[0].generation, 0, 9 * kGiB});
+  CHECK(ledger.Plan().empty());  // nobody else's idle guarantee: nothing to borrow
+  ledger.SetPolicy(Exact(Lending::kAll));
+  REQUIRE(ledger.Plan().size() == 1);
+  CHECK(ledger.Find(10)->budget == 8 * kGiB);
+}
+
+TEST_CASE("what an idle container does not use is lent, and called back when it wakes") {
+  Ledger ledger(8 * kGiB, Exact(Lending::kIdle));
+  ledger.SetGroup(1, 4 * kGiB, 50);
+  ledger.SetGroup(2, 4 * kGiB, 50);
+  ledger.AddMember(10, 1);
+  ledger.AddMember(20, 2);
+  (void)ledger.Plan();
+  ledger.Tell(10, {ledger.Find(10)->generation, kGiB, kGiB});
+  ledger.Tell(20, {ledger.Find(20)->generation, 4 * kGiB, 6 * kGiB});
+  (void)ledger.Plan();
+  CHECK(ledger.Find(10)->budget == 2 * kGiB);        // called back from the idle one
+  CHECK(ledger.Find(20)->budget == 4 * kGiB);        // but not yet lent: the idle one has not said that it follows
+  CHECK_FALSE(ledger.settled());
+  ledger.Tell(10, {ledger.Find(10)->generation, kGiB, kGiB});
+  (void)ledger.Plan();
+  CHECK(ledger.Find(20)->budget == 6 * kGiB);
+  CHECK(ledger.lent() == 2 * kGiB);
+
+  ledger.Tell(20, {ledger.Find(20)->generation, 6 * kGiB, 6 * kGiB});
+  ledger.Tell(10, {ledger.Find(10)->generation, 2 * kGiB, 4 * kGiB});  // wakes
+  (void)ledger.Plan();
+  CHECK(ledger.Find(20)->budget == 4 * kGiB);
+  CHECK(ledger.Find(10)->budget == 2 * kGiB);
+  CHECK(ledger.debt() == 2 * kGiB);
+  ledger.Tell(20, {ledger.Find(20)->generation, 5 * kGiB, 6 * kGiB});  // follows, and has given one of two back
+  (void)ledger.Plan();
+  CHECK(ledger.Find(10)->budget == 3 * kGiB);
+  CHECK(ledger.debt() == kGiB);
+  // A silent borrower (stopped): the owner goes on with what there is; when the borrower dies, the rest comes.
+  (void)ledger.Plan();
+  CHECK(ledger.Find(10)->budget == 3 * kGiB);
+  ledger.RemoveMember(20);
+  (void)ledger.Plan();
+  CHECK(ledger.Find(10)->budget == 4 * kGiB);
+  CHECK(ledger.debt() == 0);
+}
+
+TEST_CASE("processes of one container share its budget by need") {
+  Ledger ledger(8 * kGiB, Exact(Lending::kOff));
+  ledger.SetGroup(1, 4 * kGiB, 50);
+  ledger.AddMember(10, 1);
+  ledger.AddMember(11, 1);
+  (void)ledger.Plan();
+  CHECK(ledger.budgets() == 4 * kGiB);
+  for (const MemberId m : {10, 11}) ledger.Tell(m, {ledger.Find(m)->generation, 0, m == 10 ? 3 * kGiB : 0});
+  (void)ledger.Plan();
+  ledger.Tell(11, {ledger.Find(11)->generation, 0, 0});
+  (void)ledger.Plan();
+  CHECK(ledger.Find(10)->budget >= 3 * kGiB);
+  CHECK(ledger.budgets() <= 4 * kGiB);
+}
+
+TEST_CASE("after a restart, what returning processes hold is counted before anything is handed out") {
+  Ledger ledger(8 * kGiB, Exact(Lending::kIdle), 1000);
+  ledger.SetGroup(1, 4 * kGiB, 50);
+  ledger.SetGroup(2, 4 * kGiB, 50);
+  ledger.AddMember(20, 2);
+  ledger.Restore(20, 6 * kGiB);  // it had borrowed
+  ledger.AddMember(10, 1);
+  const auto changes = ledger.Plan();
+  CHECK(ledger.exposure() <= 8 * kGiB);
+  CHECK(ledger.Find(10)->budget == 2 * kGiB);
+  for (const auto& c : changes) CHECK(c.generation >= 1000);
+}
+
+// 10,000 random histories of arrivals, departures, reports (honest, silent and lying), changed guarantees and policies.
+TEST_CASE("the sum of all that may be held never exceeds the card") {
+  std::mt19937_64 random(20261121);
+  const auto below = [&](uint64_t n) { return n == 0 ? 0 : random() % n; };
+  for (int run = 0; run < 10000; ++run) {
+    const Bytes card = (1 + below(64)) * kGiB;
+    const auto lending = static_cast<Lending>(below(3));
+    Ledger ledger(card, {.lending = lending, .floor_percent = static_cast<uint32_t>(below(60)), .step = 1 + below(kGiB)});
+    std::map<GroupId, Bytes> guarantees;
+    std::map<MemberId, Holder> holders;
+    std::map<MemberId, GroupId> home;
+    MemberId next = 1;
+    Bytes promised = 0;
+    const int steps = 5 + static_cast<int>(below(30));
+    for (int step = 0; step < steps; ++step) {
+      switch (below(7)) {
+        case 0: {
+          const Bytes g = below(card - promised + 1);
+          const GroupId id = 1 + below(8);
+          if (guarantees.contains(id)) break;
+          guarantees[id] = g;
+          promised += g;
+          ledger.SetGroup(id, g, 1 + below(100));
+          break;
+        }
+        case 1:
+          if (guarantees.empty()) break;
+          {
+            auto it = guarantees.begin();
+            std::advance(it, below(guarantees.size()));
+            ledger.AddMember(next, it->first);
+            home[next] = it->first;
+            holders[next++] = {};
+          }
+          break;
+        case 2:
+          if (!holders.empty()) {
+            auto it = holders.begin();
+            std::advance(it, below(holders.size()));
+            ledger.RemoveMember(it->first);
+            home.erase(it->first);
+            holders.erase(it);
+          }
+          break;
+        case 3:
+          if (!guarantees.empty() && below(4) == 0) {
+            auto it = guarantees.begin();
+            std::advance(it, below(guarantees.size()));
+            ledger.RemoveGroup(it->first);
+            promised -= it->second;
+            std::erase_if(home, [&](const auto& h) {
+              if (h.second != it->first) return false;
+              holders.erase(h.first);
+              return true;
+            });
+            guarantees.erase(it);
+          }
+          break;
+        default:
+          for (auto& [id, h] : holders) {
+            if (below(3) == 0) continue;  // silent
+            const auto* view = ledger.Find(id);
+            h.wanted = below(2 * card);
+            h.generation = view->generation;
+            // A follower holds at most the budget once it has evicted; before that anything up to what it held.
+            h.held = below(8) == 0 ? below(2 * card) : std::min(h.wanted, view->budget);
+            ledger.Tell(id, {h.generation, h.held, h.wanted});
+          }
+      }
+      (void)ledger.Plan();
+      REQUIRE(ledger.exposure() <= card);
+      REQUIRE(ledger.budgets() <= ledger.exposure());
+      if (lending == Lending::kOff) {
+        for (const auto& [gid, g] : guarantees) {
+          Bytes has = 0;
+          for (const auto& [m, home_id] : home) has += home_id == gid ? ledger.Find(m)->budget : 0;
+          REQUIRE(has <= g);
+        }
+      }
+    }
+    // When everybody follows, everybody has at least the smaller of what it wants and what it is guaranteed, within the rises' step.
+    for (int round = 0; round < 64; ++round) {
+      for (const auto& [id, h] : holders) {
+        const auto* view = ledger.Find(id);
+        ledger.Tell(id, {view->generation, std::min(h.wanted, view->budget), h.wanted});
+      }
+      (void)ledger.Plan();
+      REQUIRE(ledger.exposure() <= card);
+    }
+    for (const auto& [gid, g] : guarantees) {
+      Bytes has = 0, wanted = 0;
+      bool any = false;
+      for (const auto& [m, home_id] : home) {
+        if (home_id != gid) continue;
+        any = true;
+        has += ledger.Find(m)->budget;
+        wanted += holders.at(m).wanted;
+      }
+      if (any) REQUIRE(has + 64 >= std::min(wanted, g));
+    }
+    REQUIRE(ledger.debt() == 0);
+  }
+}
