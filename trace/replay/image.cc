@@ -1,0 +1,98 @@
+#include "image.h"
+
+#include <algorithm>
+
+namespace sluice::replay {
+namespace {
+
+// The smallest alignment that puts a parameter at `offset` when the one before ended at `end`.
+uint32_t Alignment(uint32_t end, uint32_t offset) {
+  for (uint32_t a = 1; a <= 128; a *= 2) {
+    if ((end + a - 1) / a * a == offset) return a;
+  }
+  return 0;
+}
+
+// Each thread reads one word of every 64 KiB page's 128 parts, pages dealt out to blocks; then all wait until the time
+// is over.
+constexpr const char* kBody = R"({
+  .reg .pred %p<4>;
+  .reg .u32 %r<4>;
+  .reg .u64 %rd<16>;
+  mov.u64 %rd0, %globaltimer;
+  ld.param.u32 %r0, [launch];
+  mov.u64 %rd1, sluice_table;
+  ld.global.u64 %rd1, [%rd1];
+  mul.wide.u32 %rd2, %r0, 24;
+  add.u64 %rd1, %rd1, %rd2;
+  ld.global.u64 %rd3, [%rd1];
+  ld.global.u64 %rd4, [%rd1+8];
+  ld.global.u64 %rd5, [%rd1+16];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %nctaid.x;
+  mov.u32 %r3, %tid.x;
+  mul.wide.u32 %rd6, %r2, 65536;
+  mul.wide.u32 %rd7, %r1, 65536;
+  mul.wide.u32 %rd8, %r3, 512;
+NEXT_RUN:
+  setp.eq.u64 %p0, %rd4, 0;
+  @%p0 bra SPIN;
+  ld.global.u64 %rd9, [%rd3];
+  ld.global.u64 %rd10, [%rd3+8];
+  add.u64 %rd11, %rd7, %rd8;
+NEXT_PAGE:
+  setp.ge.u64 %p1, %rd11, %rd10;
+  @%p1 bra RUN_DONE;
+  add.u64 %rd12, %rd9, %rd11;
+  ld.volatile.global.u8 %r1, [%rd12];
+  add.u64 %rd11, %rd11, %rd6;
+  bra NEXT_PAGE;
+RUN_DONE:
+  add.u64 %rd3, %rd3, 16;
+  sub.u64 %rd4, %rd4, 1;
+  bra NEXT_RUN;
+SPIN:
+  mov.u64 %rd13, %globaltimer;
+  sub.u64 %rd13, %rd13, %rd0;
+  setp.lt.u64 %p2, %rd13, %rd5;
+  @%p2 bra SPIN;
+  ret;
+}
+)";
+
+void Entry(const trace::Function& function, size_t index, bool simulated, std::string& text) {
+  text += "// " + function.name.substr(0, 200) + "\n.visible .entry k" + std::to_string(index) + "(";
+  uint32_t end = 0;
+  bool first = true;
+  for (size_t i = 0; i < function.parameters.size(); ++i) {
+    const trace::Parameter& parameter = function.parameters[i];
+    const uint32_t align = Alignment(end, parameter.offset);
+    if (align == 0 || parameter.bytes == 0)
+      continue;  // a gap that alignment cannot make: such a parameter is not declared
+    text += first ? "\n  " : ",\n  ";
+    first = false;
+    text += ".param .align " + std::to_string(align) + " .b8 p" + std::to_string(i) + "[" +
+            std::to_string(parameter.bytes) + "]";
+    end = parameter.offset + parameter.bytes;
+  }
+  if (!simulated) text += std::string(first ? "\n  " : ",\n  ") + ".param .u32 launch";
+  text += ")\n";
+  text += simulated ? "{\n  ret;\n}\n" : kBody;
+}
+
+}  // namespace
+
+uint32_t ParameterBytes(const trace::Function& function) {
+  uint32_t end = 0;
+  for (const trace::Parameter& parameter : function.parameters) end = std::max(end, parameter.offset + parameter.bytes);
+  return end;
+}
+
+std::string Image(const std::vector<trace::Function>& functions, bool simulated) {
+  std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n";
+  if (!simulated) text += ".visible .global .align 8 .u64 sluice_table;\n";
+  for (size_t i = 0; i < functions.size(); ++i) Entry(functions[i], i, simulated, text);
+  return text;
+}
+
+}  // namespace sluice::replay

@@ -1,0 +1,32 @@
+// The PTX module that stands in for a trace's kernels: one entry a function, with that function's parameter layout.
+#ifndef SLUICE_TRACE_REPLAY_IMAGE_H_
+#define SLUICE_TRACE_REPLAY_IMAGE_H_
+
+#include <string>
+#include <vector>
+
+#include "trace/reader.h"
+
+namespace sluice::replay {
+
+// Entry "k<i>" for function i. On a real card its body reads, at index `launch` (a 4-byte parameter after the recorded
+// ones), what to touch and how long to run from the table whose address lies in the global "sluice_table"; a simulated
+// card is told by side channel, and its image has no such parameter and no body.
+std::string Image(const std::vector<trace::Function>& functions, bool simulated);
+
+// Bytes of the parameters of `function`, without the added one.
+uint32_t ParameterBytes(const trace::Function& function);
+
+// An entry of the table, and a run of memory; the PTX knows these layouts.
+struct TableEntry {
+  uint64_t runs;   // address of the first run
+  uint64_t count;  // how many
+  uint64_t nanoseconds;
+};
+struct TableRun {
+  uint64_t address, bytes;
+};
+
+}  // namespace sluice::replay
+
+#endif  // SLUICE_TRACE_REPLAY_IMAGE_H_

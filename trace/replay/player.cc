@@ -1,0 +1,424 @@
+#include "player.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "c10_standin.h"
+
+namespace sluice::replay {
+
+using trace::Access;
+using trace::AccessRange;
+using trace::AllocKind;
+using trace::Event;
+using trace::Range;
+using trace::Type;
+
+namespace {
+
+constexpr uint32_t kTouchBoth = SIMGPU_READ | SIMGPU_WRITE;
+
+bool Waits(const Event& event) {
+  return event.type == Type::kDeviceSync || event.type == Type::kStreamSync || event.type == Type::kEventSync ||
+         (event.type == Type::kCopy && (event.e & trace::kCopySync) != 0);
+}
+
+uint32_t TouchOf(Access access) {
+  switch (access) {
+    case Access::kRead:
+      return SIMGPU_READ;
+    case Access::kWrite:
+      return SIMGPU_WRITE;
+    default:
+      return kTouchBoth;
+  }
+}
+
+}  // namespace
+
+std::string Player::Check(CUresult result, const char* call) const {
+  return result == CUDA_SUCCESS ? "" : std::string(call) + ": " + driver_.Name(result);
+}
+
+#define SLUICE_TRY(expression)                              \
+  do {                                                      \
+    if (std::string e = (expression); !e.empty()) return e; \
+  } while (false)
+#define SLUICE_CALL(member, ...) SLUICE_TRY(Check(driver_.member(__VA_ARGS__), #member))
+
+uint64_t Player::Now() const {
+  if (driver_.simulated()) return driver_.sim_now();
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+std::string Player::Prepare() {
+  SLUICE_CALL(init, 0);
+  CUdevice device = 0;
+  SLUICE_CALL(device_get, &device, options_.device);
+  SLUICE_CALL(retain, &context_, device);
+  SLUICE_CALL(set_current, context_);
+  const std::string image = Image(trace_.functions, driver_.simulated());
+  CUmodule module = nullptr;
+  SLUICE_CALL(module_load, &module, image.c_str());
+  functions_.resize(trace_.functions.size());
+  for (size_t i = 0; i < functions_.size(); ++i) {
+    SLUICE_CALL(module_function, &functions_[i], module, ("k" + std::to_string(i)).c_str());
+  }
+  if (driver_.simulated()) return {};
+  SLUICE_TRY(PrepareTable());
+  CUdeviceptr global = 0;
+  size_t bytes = 0;
+  SLUICE_CALL(module_global, &global, &bytes, module, "sluice_table");
+  CUdeviceptr table = 0;
+  SLUICE_CALL(host_device_pointer, &table, table_, 0);
+  SLUICE_CALL(copy_in, global, &table, sizeof table);
+  return {};
+}
+
+std::string Player::PrepareTable() {
+  for (const trace::Launch& launch : trace_.launches) {
+    run_capacity_ += std::max(launch.truth.size(), launch.accesses.size()) + launch.words.size();
+  }
+  run_capacity_ = run_capacity_ * 2 + 16;  // a run may be split where two blocks meet
+  void* memory = nullptr;
+  SLUICE_CALL(host_alloc, &memory, trace_.launches.size() * sizeof(TableEntry) + 64, CU_MEMHOSTALLOC_DEVICEMAP);
+  table_ = static_cast<TableEntry*>(memory);
+  SLUICE_CALL(host_alloc, &memory, run_capacity_ * sizeof(TableRun), CU_MEMHOSTALLOC_DEVICEMAP);
+  runs_ = static_cast<TableRun*>(memory);
+  CUdeviceptr device = 0;
+  SLUICE_CALL(host_device_pointer, &device, runs_, 0);
+  runs_device_ = device;
+  return {};
+}
+
+Outcome Player::Play() {
+  outcome_.error = Prepare();
+  if (!outcome_.error.empty()) return outcome_;
+  const uint64_t begin = Now();
+  due_ns_ = begin;
+  for (const Event& event : trace_.events) {
+    if (event.type == Type::kStep && options_.steps > 0 && event.a >= static_cast<uint64_t>(options_.steps)) break;
+    Pause(event);
+    outcome_.error = PlayEvent(event);
+    if (!outcome_.error.empty()) {
+      outcome_.error =
+          std::string(trace::TypeName(event.type)) + " at " + std::to_string(event.time_ns) + " ns: " + outcome_.error;
+      return outcome_;
+    }
+  }
+  outcome_.error = EndSteps();
+  outcome_.whole_milliseconds = static_cast<double>(Now() - begin) / 1e6;
+  return outcome_;
+}
+
+// The host's own time between two calls. What it spent waiting for the GPU is not its own: after a wait the clock
+// starts anew.
+void Player::Pause(const Event& event) {
+  const uint64_t gap = event.time_ns - last_event_ns_;
+  last_event_ns_ = event.time_ns;
+  const bool fresh = after_wait_ || Waits(event);
+  after_wait_ = Waits(event);
+  if (!options_.pace || fresh) {
+    due_ns_ = Now();
+    return;
+  }
+  due_ns_ += std::min(gap, options_.pause_limit_ns);
+  const uint64_t now = Now();
+  if (now >= due_ns_) {
+    due_ns_ = now;  // late: the calls took longer than in the recording; the program would not have caught up either
+    return;
+  }
+  if (driver_.simulated()) {
+    driver_.sim_advance(due_ns_ - now);
+    return;
+  }
+  while (Now() < due_ns_) {
+  }
+}
+
+std::string Player::PlayEvent(const Event& event) {
+  switch (event.type) {
+    case Type::kAlloc:
+      return Alloc(event);
+    case Type::kFree:
+      return Free(event);
+    case Type::kReport:
+      Report(event);
+      return {};
+    case Type::kLaunch:
+      return Launch(trace_.launches[event.a]);
+    case Type::kCopy:
+      return Copy(event);
+    case Type::kSet:
+      return Check(driver_.set_async(Translate(event.b), static_cast<unsigned char>(event.d), event.c, Stream(event.a)),
+                   "memset");
+    case Type::kStreamCreate: {
+      CUstream stream = nullptr;
+      SLUICE_CALL(stream_create, &stream, static_cast<unsigned>(event.b));
+      streams_[event.a] = stream;
+      return {};
+    }
+    case Type::kStreamDestroy: {
+      const auto it = streams_.find(event.a);
+      if (it == streams_.end()) return {};
+      const CUstream stream = it->second;
+      streams_.erase(it);
+      if (main_stream_ == stream) main_stream_ = nullptr;
+      return Check(driver_.stream_destroy(stream), "stream destroy");
+    }
+    case Type::kEventRecord:
+      return Check(driver_.event_record(EventOf(event.a), Stream(event.b)), "event record");
+    case Type::kStreamWaitEvent:
+      return Check(driver_.stream_wait(Stream(event.a), EventOf(event.b), 0), "stream wait");
+    case Type::kEventSync:
+      return Check(driver_.event_sync(EventOf(event.a)), "event synchronize");
+    case Type::kStreamSync:
+      return Check(driver_.stream_sync(Stream(event.a)), "stream synchronize");
+    case Type::kDeviceSync:
+      return Check(driver_.synchronize(), "synchronize");
+    case Type::kCaptureBegin:
+      return Check(driver_.begin_capture(Stream(event.a), static_cast<CUstreamCaptureMode>(event.b)), "begin capture");
+    case Type::kCaptureEnd:
+      return Check(driver_.end_capture(Stream(event.a), &graphs_[event.b]), "end capture");
+    case Type::kGraphInstantiate: {
+      const auto graph = graphs_.find(event.a);
+      if (graph == graphs_.end()) return {};  // built by calls that traces do not hold
+      return Check(driver_.instantiate(&executables_[event.b], graph->second, 0), "graph instantiate");
+    }
+    case Type::kGraphLaunch: {
+      const auto executable = executables_.find(event.a);
+      if (executable == executables_.end()) return {};
+      return Check(driver_.graph_launch(executable->second, Stream(event.b)), "graph launch");
+    }
+    case Type::kStep:
+      return BeginStep(trace_.step_names[event.a]);
+    default:
+      return {};
+  }
+}
+
+std::string Player::Alloc(const Event& event) {
+  const auto kind = static_cast<AllocKind>(event.c);
+  if (kind == AllocKind::kHost) return {};
+  CUdeviceptr played = 0;
+  CUresult result;
+  if (kind == AllocKind::kManaged) {
+    result = driver_.alloc_managed(&played, event.b, CU_MEM_ATTACH_GLOBAL);
+  } else if (kind == AllocKind::kAsync) {
+    result = driver_.alloc_async(&played, event.b, Stream(event.d));
+  } else {  // VMM memory is replayed as an ordinary allocation: the trace does not hold handles and mappings
+    result = driver_.alloc(&played, event.b);
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    ++outcome_.refused_allocations;
+    return "out of memory: " + std::to_string(event.b >> 20) + " MiB with " + std::to_string(reserved_bytes_ >> 20) +
+           " MiB held";
+  }
+  SLUICE_TRY(Check(result, "allocate"));
+  blocks_[event.a] = {event.b, played, kind};
+  reserved_bytes_ += event.b;
+  return {};
+}
+
+std::string Player::Free(const Event& event) {
+  const auto it = blocks_.find(event.a);
+  if (it == blocks_.end()) return {};  // made before the recording began
+  const Block block = it->second;
+  blocks_.erase(it);
+  reserved_bytes_ -= block.bytes;
+  if (block.kind == AllocKind::kAsync) return Check(driver_.free_async(block.played, Stream(event.b)), "free");
+  return Check(driver_.free(block.played), "free");
+}
+
+void Player::Report(const Event& event) {
+  const auto bytes = static_cast<int64_t>(event.b);
+  if (bytes > 0) {
+    tensors_[event.a] = {event.b, next_object_++};
+  } else {
+    tensors_.erase(event.a);
+  }
+  reported_bytes_ += event.b;
+  if (!options_.report) return;
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(Translate(event.a)), bytes, reported_bytes_, reserved_bytes_,
+                                   c10::Device{1, static_cast<int8_t>(event.c)});
+}
+
+std::map<uint64_t, Player::Block>::const_iterator Player::FindBlock(uint64_t address) const {
+  auto it = blocks_.upper_bound(address);
+  if (it == blocks_.begin()) return blocks_.end();
+  --it;
+  return address - it->first < it->second.bytes ? it : blocks_.end();
+}
+
+uint64_t Player::Translate(uint64_t address) const {
+  const auto it = FindBlock(address);
+  return it == blocks_.end() ? address : it->second.played + (address - it->first);
+}
+
+// A recorded range may reach over a block's end (pages) or over several blocks.
+void Player::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
+                      std::vector<simgpu_touch>& out) const {
+  const uint64_t end = address + bytes;
+  auto block = blocks_.upper_bound(address);
+  if (block != blocks_.begin()) --block;
+  for (; block != blocks_.end() && block->first < end; ++block) {
+    const uint64_t first = std::max(address, block->first), last = std::min(end, block->first + block->second.bytes);
+    if (first >= last) continue;
+    uint32_t object = 0;
+    if (name_object) {
+      auto tensor = tensors_.upper_bound(first);
+      if (tensor != tensors_.begin() && first - (--tensor)->first < tensor->second.bytes)
+        object = tensor->second.object;
+    }
+    out.push_back({block->second.played + (first - block->first), last - first, access, object});
+  }
+}
+
+// Truth first. A synthetic trace's access sets are exact, so that they say more than pages do: direction and tensor.
+void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) const {
+  const bool exact = (trace_.flags & trace::kFlagSynthetic) != 0;
+  if (exact || !launch.has_truth) {
+    for (const AccessRange& range : launch.accesses) {
+      AddTouch(range.address, range.bytes, TouchOf(range.access), exact && options_.objects, out);
+    }
+    if (!out.empty()) return;
+  }
+  for (const Range& page : launch.truth) {
+    uint32_t access = 0;
+    for (const AccessRange& range : launch.accesses) {
+      if (range.address < page.address + page.bytes && page.address < range.address + range.bytes)
+        access |= TouchOf(range.access);
+    }
+    AddTouch(page.address, page.bytes, access != 0 ? access : kTouchBoth, false, out);
+  }
+  if (launch.has_truth) return;
+  // Nothing is known: whole tensors, or whole blocks, that the parameters point into.
+  for (const uint64_t word : launch.words) {
+    auto tensor = tensors_.upper_bound(word);
+    if (tensor != tensors_.begin() && word - (--tensor)->first < tensor->second.bytes) {
+      AddTouch(tensor->first, tensor->second.bytes, kTouchBoth, false, out);
+    } else if (const auto block = FindBlock(word); block != blocks_.end()) {
+      AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
+    }
+  }
+}
+
+std::string Player::Launch(const trace::Launch& launch) {
+  std::vector<simgpu_touch> touches;
+  Touches(launch, touches);
+  // The parameters as the recorded kernel got them, pointers translated. One guard word: an 8-byte parameter may lie in
+  // the last 4.
+  std::vector<uint64_t> words;
+  words.reserve(launch.words.size() + 1);
+  for (const uint64_t word : launch.words) words.push_back(Translate(word));
+  const trace::Function& function = trace_.functions[launch.function];
+  words.resize(std::max<size_t>(words.size(), (ParameterBytes(function) + 7) / 8) + 1);
+  std::vector<void*> parameters;
+  for (const trace::Parameter& parameter : function.parameters) {
+    if (parameter.bytes != 0) parameters.push_back(reinterpret_cast<char*>(words.data()) + parameter.offset);
+  }
+  const CUstream stream = Stream(launch.stream);
+  main_stream_ = stream;
+  ++outcome_.launches;
+  if (driver_.simulated()) {
+    driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, 0);
+    return Check(
+        driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
+                       launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr),
+        "launch");
+  }
+  uint32_t entry = next_entry_++;
+  if (next_run_ + touches.size() > run_capacity_) return "the table of touched pages is full";
+  table_[entry] = {runs_device_ + next_run_ * sizeof(TableRun), touches.size(), launch.duration_ns};
+  for (const simgpu_touch& touch : touches) runs_[next_run_++] = {touch.address, touch.length};
+  parameters.push_back(&entry);
+  return Check(driver_.launch(functions_[launch.function], 132, 1, 1, 128, 1, 1, 0, stream, parameters.data(), nullptr),
+               "launch");
+}
+
+std::string Player::Copy(const Event& event) {
+  const CUstream stream = Stream(event.a);
+  const uint64_t bytes = event.d;
+  const bool from_device = (event.e & trace::kCopyFromDevice) != 0, to_device = (event.e & trace::kCopyToDevice) != 0;
+  const bool sync = (event.e & trace::kCopySync) != 0;
+  if (from_device && to_device) {
+    return Check(driver_.copy_async(Translate(event.b), Translate(event.c), bytes, stream), "copy on the device");
+  }
+  if (!from_device && !to_device) return {};
+  void* host = Scratch(bytes);
+  if (host == nullptr) return "no host memory for a copy of " + std::to_string(bytes) + " bytes";
+  if (to_device) {
+    return Check(sync ? driver_.copy_in(Translate(event.b), host, bytes)
+                      : driver_.copy_in_async(Translate(event.b), host, bytes, stream),
+                 "copy to the device");
+  }
+  return Check(sync ? driver_.copy_out(host, Translate(event.c), bytes)
+                    : driver_.copy_out_async(host, Translate(event.c), bytes, stream),
+               "copy from the device");
+}
+
+// One pinned buffer for all copies: what is copied is of no interest, and asynchronous copies may then share it.
+void* Player::Scratch(uint64_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  void* bigger = nullptr;
+  if (driver_.host_alloc(&bigger, bytes, 0) != CUDA_SUCCESS) return nullptr;
+  std::memset(bigger, 0, bytes);
+  scratch_ = bigger;  // the smaller one may still be in use by a copy: it is left to the process's end
+  scratch_bytes_ = bytes;
+  return scratch_;
+}
+
+CUstream Player::Stream(uint64_t id) {
+  if (id <= 2) return reinterpret_cast<CUstream>(id);
+  const auto [it, fresh] = streams_.try_emplace(id, nullptr);
+  // Made before the recording began: as frameworks make theirs.
+  if (fresh) driver_.stream_create(&it->second, CU_STREAM_NON_BLOCKING);
+  return it->second;
+}
+
+CUevent Player::EventOf(uint64_t id) {
+  const auto [it, fresh] = events_.try_emplace(id, nullptr);
+  if (fresh) driver_.event_create(&it->second, CU_EVENT_DISABLE_TIMING);
+  return it->second;
+}
+
+std::string Player::BeginStep(const std::string& name) {
+  CUevent event = nullptr;
+  SLUICE_CALL(event_create, &event, CU_EVENT_DEFAULT);
+  SLUICE_CALL(event_record, event, main_stream_);
+  step_events_.push_back(event);
+  StepFigures figures;
+  figures.name = name;
+  if (driver_.simulated()) {
+    if (driver_.sim_mark != nullptr) driver_.sim_mark(name.c_str());
+    figures.before.size = sizeof figures.before;
+    driver_.sim_stats(options_.device, &figures.before);
+    if (!outcome_.steps.empty()) outcome_.steps.back().after = figures.before;
+  }
+  outcome_.steps.push_back(std::move(figures));
+  return {};
+}
+
+std::string Player::EndSteps() {
+  CUevent last = nullptr;
+  SLUICE_CALL(event_create, &last, CU_EVENT_DEFAULT);
+  SLUICE_CALL(event_record, last, main_stream_);
+  SLUICE_CALL(synchronize);
+  step_events_.push_back(last);
+  if (driver_.simulated() && !outcome_.steps.empty()) {
+    outcome_.steps.back().after.size = sizeof(SimFigures);
+    driver_.sim_stats(options_.device, &outcome_.steps.back().after);
+  }
+  for (size_t i = 0; i + 1 < step_events_.size(); ++i) {
+    float milliseconds = 0;
+    SLUICE_CALL(elapsed, &milliseconds, step_events_[i], step_events_[i + 1]);
+    outcome_.steps[i].milliseconds = static_cast<double>(milliseconds);
+  }
+  return {};
+}
+
+}  // namespace sluice::replay

@@ -1,0 +1,109 @@
+// Plays a trace's events as CUDA calls, in order, on one thread: what was one process's program becomes another's.
+#ifndef SLUICE_TRACE_REPLAY_PLAYER_H_
+#define SLUICE_TRACE_REPLAY_PLAYER_H_
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "driver.h"
+#include "image.h"
+#include "trace/reader.h"
+
+namespace sluice::replay {
+
+struct Options {
+  int device = 0;
+  int steps = 0;        // stop before step N (0: play all)
+  bool report = true;   // tell PyTorch's allocator reports through c10's symbol
+  bool objects = true;  // name each tensor to the simulated card's misuse detector, where accesses are exact
+  uint64_t pause_limit_ns = 5'000'000;  // longest pause of the host between two calls that is played
+  bool pace = true;                     // play the host's pauses at all
+};
+
+struct StepFigures {
+  std::string name;
+  double milliseconds = 0;
+  SimFigures before{}, after{};  // zero on a real card
+};
+
+struct Outcome {
+  std::string error;  // empty: all was played
+  std::vector<StepFigures> steps;
+  uint64_t launches = 0, refused_allocations = 0;
+  double whole_milliseconds = 0;
+};
+
+class Player {
+ public:
+  Player(const Driver& driver, const trace::Trace& trace, Options options)
+      : driver_(driver), trace_(trace), options_(options) {}
+  Outcome Play();
+
+ private:
+  struct Block {
+    uint64_t bytes = 0, played = 0;
+    trace::AllocKind kind = trace::AllocKind::kDevice;
+  };
+  struct Tensor {
+    uint64_t bytes;
+    uint32_t object;
+  };
+
+  // Each returns an error's text, or empty.
+  std::string Prepare();
+  std::string PrepareTable();
+  std::string PlayEvent(const trace::Event& event);
+  std::string Alloc(const trace::Event& event);
+  std::string Free(const trace::Event& event);
+  std::string Launch(const trace::Launch& launch);
+  std::string Copy(const trace::Event& event);
+  std::string BeginStep(const std::string& name);
+  std::string EndSteps();
+  std::string Check(CUresult result, const char* call) const;
+
+  void Report(const trace::Event& event);
+  void Pause(const trace::Event& event);
+  uint64_t Now() const;
+  uint64_t Translate(uint64_t address) const;  // of a live block, else the value itself
+  std::map<uint64_t, Block>::const_iterator FindBlock(uint64_t address) const;
+  void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) const;
+  void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
+                std::vector<simgpu_touch>& out) const;
+  CUstream Stream(uint64_t id);
+  CUevent EventOf(uint64_t id);
+  void* Scratch(uint64_t bytes);
+
+  const Driver& driver_;
+  const trace::Trace& trace_;
+  const Options options_;
+  Outcome outcome_;
+
+  CUcontext context_ = nullptr;
+  std::vector<CUfunction> functions_;
+  std::map<uint64_t, Block> blocks_;    // by recorded address
+  std::map<uint64_t, Tensor> tensors_;  // reported ranges, by recorded address
+  uint32_t next_object_ = 1;
+  uint64_t reported_bytes_ = 0, reserved_bytes_ = 0;
+  std::unordered_map<uint64_t, CUstream> streams_;
+  std::unordered_map<uint64_t, CUevent> events_;
+  std::unordered_map<uint64_t, CUgraph> graphs_;
+  std::unordered_map<uint64_t, CUgraphExec> executables_;
+  std::vector<CUevent> step_events_;
+  CUstream main_stream_ = nullptr;  // step markers' events go where the launches went
+  void* scratch_ = nullptr;
+  uint64_t scratch_bytes_ = 0;
+  uint64_t last_event_ns_ = 0, due_ns_ = 0;
+  bool after_wait_ = true;
+
+  // The real card's table of what each launch touches: pinned host memory that the kernels read.
+  TableEntry* table_ = nullptr;
+  TableRun* runs_ = nullptr;
+  uint64_t runs_device_ = 0, next_run_ = 0, run_capacity_ = 0;
+  uint32_t next_entry_ = 0;
+};
+
+}  // namespace sluice::replay
+
+#endif  // SLUICE_TRACE_REPLAY_PLAYER_H_
