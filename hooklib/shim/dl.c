@@ -1,0 +1,98 @@
+/* dlsym, dlvsym, dlopen. Whatever is not ours goes on by a tail call: the real functions read their return address to know whose
+ * RTLD_NEXT, RTLD_DEFAULT or RPATH is meant. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+#include "hooklib/shim/shim.h"
+
+#if defined(__clang__)
+#define TAIL_CALL __attribute__((musttail))
+#else
+#define TAIL_CALL /* gcc -O2 makes a sibling call of it; test/hook proves it for what ships */
+#endif
+
+/* The driver's function as this caller's look-up would find it, were we not there. */
+static __attribute__((noinline)) void* found_without_us(void* handle, int row, const char* name, const void* caller) {
+  const shim_dlsym_fn real = shim_real_dlsym();
+  if (handle == RTLD_NEXT) return shim_find_after(caller, name);
+  if (handle != RTLD_DEFAULT) {
+    void* const found = real(handle, name);
+    if (!found || !shim_is_self(found)) return found;
+    /* A handle of the whole program: its scope begins with us. */
+  }
+  void* const global = real(RTLD_NEXT, name);
+  if (global) return global;
+  /* Not in the global scope; RTLD_DEFAULT also sees what the caller itself depends on. */
+  struct shim_object object;
+  if (handle != RTLD_DEFAULT || !shim_object_at(caller, &object) || !object.path[0]) return NULL;
+  const shim_dlopen_fn open = shim_real_dlopen();
+  void* const own = open ? open(object.path, RTLD_NOLOAD | RTLD_LAZY) : NULL;
+  void* const found = own ? real(own, name) : NULL;
+  (void)row;
+  return found && !shim_is_self(found) ? found : NULL;
+}
+
+static __attribute__((noinline)) void* answer(void* handle, int row, const char* name, const void* caller) {
+  void* const real = found_without_us(handle, row, name, caller);
+  return real ? shim_substitute(row, real) : NULL;
+}
+
+/* Our own names: programs look dlsym up to call it, and must not get round us. */
+static __attribute__((noinline)) void* own_name(void* handle, int row, const char* name) {
+  if (handle == RTLD_NEXT) return NULL; /* another interposer looks for the one below */
+  void* const real = shim_real_dlsym()(handle, name);
+  if (real == NULL) return NULL;
+  if (row == ROW_dlsym && real == (void*)shim_real_dlsym()) return (void*)&dlsym;
+  if (row == ROW_dlvsym && real == (void*)shim_real_dlvsym()) return (void*)&dlvsym;
+  if (row == ROW_dlopen && real == (void*)shim_real_dlopen()) return (void*)&dlopen;
+  return real;
+}
+
+SHIM_EXPORT void* dlsym(void* restrict handle, const char* restrict name) {
+  const shim_dlsym_fn real = shim_real_dlsym();
+  if (!real) return NULL;
+  const int row = shim_row_of(name);
+  if (row >= 0 && row < ROW_LIB_END) return answer(handle, row, name, __builtin_return_address(0));
+  if (row >= ROW_LIB_END) {
+    void* const own = own_name(handle, row, name);
+    if (own) return own;
+  }
+  TAIL_CALL return real(handle, name);
+}
+
+SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const char* restrict version) {
+  const shim_dlvsym_fn real = shim_real_dlvsym();
+  if (!real) return NULL;
+  const int row = shim_row_of(name);
+  /* No library that we hook has versions; if one gets them, a definition of that version is asked for and then replaced. */
+  if (row >= 0 && row < ROW_LIB_END && handle != RTLD_NEXT && handle != RTLD_DEFAULT) {
+    void* const found = real(handle, name, version);
+    if (!found) return NULL;
+    return shim_is_self(found) ? answer(handle, row, name, __builtin_return_address(0)) : shim_substitute(row, found);
+  }
+  if (row >= 0 && row < ROW_LIB_END) return answer(handle, row, name, __builtin_return_address(0));
+  TAIL_CALL return real(handle, name, version);
+}
+
+static int begins(const char* text, const char* prefix) {
+  while (*prefix && *text == *prefix) ++text, ++prefix;
+  return !*prefix;
+}
+
+/* Whether `file` names a library that is hooked. */
+static int hooked_library(const char* file) {
+  const char* base = file;
+  for (const char* c = file; *c; ++c) {
+    if (*c == '/') base = c + 1;
+  }
+  return begins(base, "libcuda.so") || begins(base, "libnvidia-ml.so") || begins(base, "libcudnn") || begins(base, "libcublas");
+}
+
+/* Nothing is looked for here: a program cannot call what it opened without dlsym, or links it and calls our trampolines. Only
+ * RTLD_DEEPBIND would let a hooked library's own references pass us by, so those libraries are opened without it. */
+SHIM_EXPORT void* dlopen(const char* file, int flags) {
+  const shim_dlopen_fn real = shim_real_dlopen();
+  if (!real) return NULL;
+  if ((flags & RTLD_DEEPBIND) && file && hooked_library(file)) flags &= ~RTLD_DEEPBIND;
+  TAIL_CALL return real(file, flags);
+}

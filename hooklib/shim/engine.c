@@ -1,0 +1,175 @@
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+
+#include "hooklib/shim/shim.h"
+#include "sluice/names.h"
+
+extern char** environ __attribute__((weak));
+extern unsigned long getauxval(unsigned long type) __attribute__((weak));
+
+/* Found by the engine's constructor. The name carries the ABI: an engine of another build finds nothing. */
+SHIM_EXPORT struct sluice_shim_link sluice_shim_link_v2;
+
+static int state = SHIM_UNTRIED; /* enum shim_state */
+
+const char* shim_variable(const char* name) {
+  if (&environ == NULL || environ == NULL) return NULL;
+  for (char** e = environ; *e; ++e) {
+    const char *a = *e, *b = name;
+    while (*b && *a == *b) ++a, ++b;
+    if (!*b && *a == '=') return a + 1;
+  }
+  return NULL;
+}
+
+static int is(const char* value, const char* word) {
+  if (!value) return 0;
+  while (*word && *value == *word) ++value, ++word;
+  return *value == *word;
+}
+
+struct text {
+  char at[1024];
+  unsigned length;
+};
+static void append(struct text* t, const char* s) {
+  while (s && *s && t->length + 1 < sizeof t->at) t->at[t->length++] = *s++;
+  t->at[t->length] = 0;
+}
+
+/* $SLUICE_ENGINE, else beside the shim. */
+static void engine_path(struct text* out) {
+  const char* given = shim_variable(SLUICE_ENV_ENGINE);
+  if (given && given[0]) {
+    append(out, given);
+    return;
+  }
+  struct shim_object self;
+  if (shim_object_at((const void*)&engine_path, &self)) append(out, self.path);
+  while (out->length > 0 && out->at[out->length - 1] != '/') --out->length;
+  out->at[out->length] = 0;
+  append(out, SLUICE_ENGINE_NAME);
+}
+
+static void settle(int to) {
+  int untried = SHIM_UNTRIED;
+  __atomic_compare_exchange_n(&state, &untried, to, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+static void fail(const char* path, const char* why) {
+  const char* policy = shim_variable(SLUICE_ENV_ON_ERROR);
+  const int stop = is(policy, "stop");
+  int untried = SHIM_UNTRIED;
+  if (!__atomic_compare_exchange_n(&state, &untried, stop ? SHIM_STOPPED : SHIM_UNHOOKED, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    return; /* another thread has said it */
+  }
+  struct text line = {.length = 0};
+  append(&line, "engine not loaded from ");
+  append(&line, path);
+  append(&line, ": ");
+  append(&line, why);
+  shim_notify_agent(line.at);
+  append(&line, stop ? "; CUDA calls fail (" SLUICE_ENV_ON_ERROR "=stop)" : "; this process runs without limits");
+  if (policy && policy[0] && !stop && !is(policy, "run")) append(&line, "; " SLUICE_ENV_ON_ERROR " accepts: run, stop");
+  shim_say(line.at);
+}
+
+static void load(void) {
+  /* A setuid program must not load what its caller's environment names. */
+  if (is(shim_variable(SLUICE_ENV_DISABLE), "1") || (getauxval && getauxval(AT_SECURE))) {
+    settle(SHIM_UNHOOKED);
+    return;
+  }
+  const shim_dlopen_fn open = shim_real_dlopen();
+  const shim_dlsym_fn sym = shim_real_dlsym();
+  if (!open || !sym) return;
+  struct sluice_shim_link* link = &sluice_shim_link_v2;
+  link->shim.hooks = ROW_CUDA_END;
+  link->shim.nvml = ROW_NVML_END - ROW_CUDA_END;
+  link->shim.libs = ROW_LIB_END - ROW_NVML_END;
+  link->shim.dlsym = sym;
+  link->shim.dlopen = open;
+  __atomic_store_n(&link->shim.abi, SLUICE_SHIM_ABI, __ATOMIC_RELEASE);
+
+  struct text path = {.length = 0};
+  engine_path(&path);
+  /* No lock of ours is held: the loader's own orders threads, and the engine starts in its constructor. */
+  if (!open(path.at, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+    char* (*const error)(void) = (char* (*)(void))shim_find_after(NULL, "dlerror");
+    const char* why = error ? error() : NULL;
+    fail(path.at, why ? why : "dlopen failed");
+    return;
+  }
+  switch (__atomic_load_n(&link->status, __ATOMIC_ACQUIRE)) {
+    case SLUICE_ENGINE_READY: settle(SHIM_READY); break;
+    case SLUICE_ENGINE_REFUSED: fail(path.at, link->reason); break;
+    default: break; /* its constructor is running, below us on this stack */
+  }
+}
+
+int shim_engine_ready(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_READY; }
+
+const struct sluice_engine_api* shim_engine(void) {
+  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_UNTRIED) load();
+  return shim_engine_ready() ? &sluice_shim_link_v2.engine : NULL;
+}
+
+static int stopped(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_STOPPED; }
+
+/* Results of functions that are not to be had, whatever their parameters. */
+static int cuda_not_ready(void) { return 802; }    /* CUDA_ERROR_SYSTEM_NOT_READY */
+static int cuda_not_found(void) { return 500; }    /* CUDA_ERROR_NOT_FOUND */
+static int nvml_not_loaded(void) { return 9; }     /* NVML_ERROR_DRIVER_NOT_LOADED */
+static int nvml_not_found(void) { return 13; }     /* NVML_ERROR_FUNCTION_NOT_FOUND */
+
+static void* stop_stub(int row) { return row < ROW_CUDA_END ? (void*)&cuda_not_ready : (void*)&nvml_not_loaded; }
+
+void* shim_substitute(int row, void* real) {
+  if (row >= ROW_NVML_END) return real;
+  const struct sluice_engine_api* engine = shim_engine();
+  if (!engine) return stopped() ? stop_stub(row) : real;
+  return row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, real) : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), real);
+}
+
+void* shim_find_real(int row, const void* caller) {
+  const shim_dlopen_fn open = shim_real_dlopen();
+  const shim_dlsym_fn sym = shim_real_dlsym();
+  if (!open || !sym) return NULL;
+  void* handle = NULL;
+  if (row < ROW_NVML_END) {
+    handle = open(row < ROW_CUDA_END ? "libcuda.so.1" : "libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  }
+  struct shim_object object;
+  if (!handle && shim_object_at(caller, &object) && object.path[0]) handle = open(object.path, RTLD_NOLOAD | RTLD_LAZY);
+  void* const found = handle ? sym(handle, shim_name_of(row)) : NULL;
+  return found && !shim_is_self(found) ? found : shim_find_after(NULL, shim_name_of(row));
+}
+
+void* shim_target(int row, const void* caller, int* cache) {
+  *cache = 1;
+  const struct sluice_engine_api* engine = shim_engine();
+  void* target = NULL;
+  if (engine) {
+    target = row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, NULL) : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), NULL);
+  } else if (stopped()) {
+    target = stop_stub(row);
+  } else {
+    target = shim_find_real(row, caller);
+  }
+  if (!target) {
+    *cache = 0; /* the library may come later */
+    return row < ROW_CUDA_END ? (void*)&cuda_not_found : (void*)&nvml_not_found;
+  }
+  if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_UNTRIED) *cache = 0;
+  return target;
+}
+
+/* Called by the trampolines' slow path. */
+void* shim_resolve(int row, const void* caller) __attribute__((visibility("hidden")));
+void* shim_resolve(int row, const void* caller) {
+  int cache = 0;
+  void* const target = shim_target(row, caller, &cache);
+  if (cache) __atomic_store_n(&shim_slots[row], target, __ATOMIC_RELEASE);
+  return target;
+}

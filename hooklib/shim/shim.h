@@ -1,0 +1,80 @@
+/* Inside the shim. Rules that keep it loadable everywhere (toolchain notes; each was seen to break): no DT_NEEDED, no versioned symbol,
+ * no constructor, no stdio, no libc function beyond the allow-list of test/hook/check_shim, nothing that starts a thread or
+ * allocates. It must not call a libc function of its own exported names: that would come back to itself. */
+#ifndef SLUICE_HOOKLIB_SHIM_SHIM_H_
+#define SLUICE_HOOKLIB_SHIM_SHIM_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hooklib/shim/engine_abi.h"
+
+#define SHIM_EXPORT __attribute__((visibility("default")))
+
+/* Rows in hooks.def's order: CUDA, then NVML, then other libraries, then the loader's own names. */
+enum shim_row {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) ROW_##elf_name,
+#include "hooklib/hooks.def"
+  ROW_CUDA_END,
+  ROW_BEFORE_NVML = ROW_CUDA_END - 1,
+#define SLUICE_NVML(name) ROW_##name,
+#include "hooklib/hooks.def"
+  ROW_NVML_END,
+  ROW_BEFORE_LIB = ROW_NVML_END - 1,
+#define SLUICE_LIB(symbol, soname_prefix) ROW_##symbol,
+#include "hooklib/hooks.def"
+  ROW_LIB_END,
+  ROW_dlsym = ROW_LIB_END,
+  ROW_dlvsym,
+  ROW_dlopen,
+  ROW_END
+};
+
+/* names.c */
+int shim_row_of(const char* name); /* -1: not one of ours. Costs two loads for most other names. */
+const char* shim_name_of(int row);
+
+/* elf.c: what dlsym cannot be asked for. */
+struct shim_object {
+  uintptr_t base, begin, end; /* load bias; span of the mapped segments */
+  const char* path;           /* "" for the main program */
+  const void* dynamic;
+};
+/* The loaded object that holds `address`. 0 if none. */
+int shim_object_at(const void* address, struct shim_object* out);
+/* The first definition of `name` in load order, after the object that holds `after` (NULL: from the start); ours are skipped. */
+void* shim_find_after(const void* after, const char* name);
+int shim_is_self(const void* address);
+
+/* real.c: the C library's own. */
+typedef void* (*shim_dlsym_fn)(void*, const char*);
+typedef void* (*shim_dlvsym_fn)(void*, const char*, const char*);
+typedef void* (*shim_dlopen_fn)(const char*, int);
+shim_dlsym_fn shim_real_dlsym(void); /* NULL while libdl is not loaded yet (glibc before 2.34) */
+shim_dlvsym_fn shim_real_dlvsym(void);
+shim_dlopen_fn shim_real_dlopen(void);
+
+/* engine.c */
+enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
+/* Loads the engine on the first call. NULL: the program goes on without it, or the engine is just starting on this thread. */
+const struct sluice_engine_api* shim_engine(void);
+int shim_engine_ready(void); /* never loads */
+/* For a row of CUDA or NVML: what the program gets in place of `real` (NULL: not known). Never NULL where real is not. */
+void* shim_substitute(int row, void* real);
+/* The library's own definition for code at `caller`: from its dependencies, else from what is loaded; NULL: none. */
+void* shim_find_real(int row, const void* caller);
+/* Where a trampoline of `row` goes, called from code at `caller`. Never NULL. *cache: whether it holds for good. */
+void* shim_target(int row, const void* caller, int* cache);
+
+const char* shim_variable(const char* name); /* of the environment, or NULL */
+
+/* notice.c */
+void shim_say(const char* text); /* one line on stderr */
+void shim_notify_agent(const char* text);
+
+extern struct sluice_shim_link sluice_shim_link_v2;
+
+/* trampolines.S */
+extern void* shim_slots[];
+
+#endif /* SLUICE_HOOKLIB_SHIM_SHIM_H_ */
