@@ -1,0 +1,125 @@
+// What single driver calls cost the calling thread: an empty launch, malloc + free of 8 MiB, copies of 4 B to 64 MiB
+// from pinned and pageable memory. Run with and without the hook in turn; the ratio of the two is the row. Prints one
+// RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr const char* kEmptyKernel =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u32 n)\n{\n  ret;\n}\n";
+
+void* g_cuda = nullptr;
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+#define CALL(name, ...)                                                                            \
+  do {                                                                                             \
+    static const auto function = reinterpret_cast<decltype(&name)>(dlsym(g_cuda, TEXT(name)));     \
+    if (function == nullptr) Die(TEXT(name), "is missing");                                        \
+    const CUresult result = function(__VA_ARGS__);                                                 \
+    if (result != CUDA_SUCCESS) Die(TEXT(name), std::to_string(static_cast<int>(result)).c_str()); \
+  } while (false)
+
+[[noreturn]] void Die(const char* what, const char* why) {
+  std::fprintf(stderr, "engine_micro: %s: %s\n", what, why);
+  std::exit(1);
+}
+
+double Now() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Median microseconds of `once`, measured in batches so that the clock's own cost does not show.
+double Median(int batches, int batch, const std::function<void()>& once, const std::function<void()>& between) {
+  std::vector<double> times;
+  for (int i = 0; i < batches; ++i) {
+    const double begin = Now();
+    for (int j = 0; j < batch; ++j) once();
+    times.push_back((Now() - begin) / batch);
+    between();
+  }
+  std::nth_element(times.begin(), times.begin() + batches / 2, times.end());
+  return times[static_cast<size_t>(batches) / 2];
+}
+
+void Sync() { CALL(cuCtxSynchronize); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int scale = argc > 1 ? std::max(1, std::atoi(argv[1])) : 10;
+  g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
+  if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
+  CALL(cuInit, 0);
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CALL(cuDeviceGet, &device, 0);
+  CALL(cuDevicePrimaryCtxRetain, &context, device);
+  CALL(cuCtxSetCurrent, context);
+  CUmodule module = nullptr;
+  CUfunction empty = nullptr;
+  CALL(cuModuleLoadData, &module, kEmptyKernel);
+  CALL(cuModuleGetFunction, &empty, module, "empty");
+  CUstream stream = nullptr;
+  CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  const size_t most = size_t{64} << 20;
+  CUdeviceptr a = 0, b = 0;
+  CALL(cuMemAlloc, &a, most);
+  CALL(cuMemAlloc, &b, most);
+  CALL(cuMemsetD8, a, 1, most);
+  CALL(cuMemsetD8, b, 2, most);
+  Sync();
+
+  unsigned n = 3;
+  void* parameters[] = {&a, &b, &n};
+  const auto launch = [&] { CALL(cuLaunchKernel, empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); };
+  Median(20, 100, launch, Sync);
+  const double launch_us = Median(40 * scale, 100, launch, Sync);
+  const double alloc_us = Median(
+      20 * scale, 10,
+      [] {
+        CUdeviceptr p = 0;
+        CALL(cuMemAlloc, &p, size_t{8} << 20);
+        CALL(cuMemFree, p);
+      },
+      Sync);
+  std::printf("RESULT {\"launch_us\": %.4f, \"malloc_free_8m_us\": %.4f, \"copies\": {", launch_us, alloc_us);
+  void* pinned = nullptr;
+  CALL(cuMemHostAlloc, &pinned, most, 0);
+  std::vector<char> pageable(most, 1);
+  std::memset(pinned, 1, most);
+  bool first = true;
+  for (size_t bytes = 4; bytes <= most; bytes *= 16) {
+    const int batches = bytes >= (size_t{1} << 20) ? 3 * scale : 10 * scale,
+              batch = bytes >= (size_t{1} << 20) ? 2 : 20;
+    for (const bool is_pinned : {true, false}) {
+      void* host = is_pinned ? pinned : pageable.data();
+      const auto in = [&] { CALL(cuMemcpyHtoD, a, host, bytes); };
+      const auto out = [&] { CALL(cuMemcpyDtoH, host, a, bytes); };
+      const double in_us = Median(batches, batch, in, Sync), out_us = Median(batches, batch, out, Sync);
+      std::printf("%s\"%s %zu in\": %.3f, \"%s %zu out\": %.3f", first ? "" : ", ", is_pinned ? "pinned" : "pageable",
+                  bytes, in_us, is_pinned ? "pinned" : "pageable", bytes, out_us);
+      first = false;
+    }
+  }
+  // The process's own memory: what the hook adds to it shows in the difference.
+  long rss = 0;
+  if (std::FILE* f = std::fopen("/proc/self/statm", "r")) {
+    long total = 0;
+    if (std::fscanf(f, "%ld %ld", &total, &rss) != 2) rss = 0;
+    std::fclose(f);
+  }
+  std::printf("}, \"rss_bytes\": %ld}\n", rss * 4096);
+  return 0;
+}

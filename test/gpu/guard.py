@@ -1,0 +1,118 @@
+"""What every program on the real card passes through: a card whose managed memory is oversubscribed beyond what is free can hang.
+
+`limits()` reads what is free, allows a quarter of it (and never more than 16 GiB) as managed memory, and gives the variables that
+make the hook refuse the rest. `Sampler` watches the device's used memory from outside, ten times a second.
+"""
+import ctypes
+import os
+import subprocess
+import threading
+import time
+
+GIB = 1 << 30
+MOST_MANAGED = 16 * GIB
+
+
+class Refused(Exception):
+    pass
+
+
+class Nvml:
+    """Used and free bytes of each card, by NVML itself: no package needed."""
+
+    class Memory(ctypes.Structure):
+        _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+    def __init__(self):
+        self.lib = ctypes.CDLL("libnvidia-ml.so.1")
+        self._check(self.lib.nvmlInit_v2(), "nvmlInit_v2")
+        count = ctypes.c_uint()
+        self._check(self.lib.nvmlDeviceGetCount_v2(ctypes.byref(count)), "nvmlDeviceGetCount_v2")
+        self.handles = []
+        for i in range(count.value):
+            handle = ctypes.c_void_p()
+            self._check(self.lib.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(handle)), "nvmlDeviceGetHandleByIndex_v2")
+            self.handles.append(handle)
+
+    def _check(self, code, what):
+        if code != 0:
+            raise Refused(f"{what}: NVML error {code}")
+
+    def memory(self, index=0):
+        m = self.Memory()
+        self._check(self.lib.nvmlDeviceGetMemoryInfo(self.handles[index], ctypes.byref(m)), "nvmlDeviceGetMemoryInfo")
+        return m
+
+    def name(self, index=0):
+        text = ctypes.create_string_buffer(96)
+        self._check(self.lib.nvmlDeviceGetName(self.handles[index], text, 96), "nvmlDeviceGetName")
+        return text.value.decode()
+
+    def driver(self):
+        text = ctypes.create_string_buffer(80)
+        self._check(self.lib.nvmlSystemGetDriverVersion(text, 80), "nvmlSystemGetDriverVersion")
+        return text.value.decode()
+
+
+def open_nvml():
+    try:
+        return Nvml()
+    except OSError as error:
+        raise Refused(f"no NVIDIA driver here: {error}") from None
+
+
+def managed_allowance(nvml, running=1):
+    """Bytes of managed memory that one of `running` programs may ask for."""
+    free = min(nvml.memory(i).free for i in range(len(nvml.handles)))
+    return min(free // 4, MOST_MANAGED) // running
+
+
+def variables(nvml, wanted, running=1):
+    """The guard's variables for a program that wants `wanted` bytes of managed memory; Refused if that is too much."""
+    allowed = managed_allowance(nvml, running)
+    if wanted > allowed:
+        raise Refused(f"{wanted / GIB:.1f} GiB of managed memory wanted; a quarter of what is free, shared by {running}, is "
+                      f"{allowed / GIB:.1f} GiB")
+    return {"SLUICE_MANAGED_LIMIT": str(allowed)}
+
+
+class Sampler:
+    """The highest used memory of card 0 while it is open, minus what was used before."""
+
+    def __init__(self, nvml, baseline):
+        self.nvml, self.baseline, self.highest, self.samples = nvml, baseline, 0, 0
+        self.stop = threading.Event()
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        return self
+
+    def _run(self):
+        while not self.stop.wait(0.1):
+            self.highest = max(self.highest, self.nvml.memory().used - self.baseline)
+            self.samples += 1
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+
+def settle(nvml, seconds=3.0):
+    """Used bytes once the processes before are really gone."""
+    last, since = nvml.memory().used, time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.2)
+        now = nvml.memory().used
+        if now == last:
+            return now
+        last = now
+    return last
+
+
+def run(command, env, seconds=60, cwd=None):
+    """Under timeout(1): nothing on the card outlives its minute. Returns (status, stdout, stderr, seconds)."""
+    begin = time.monotonic()
+    done = subprocess.run(["timeout", "-k", "2", str(seconds)] + command, env={**os.environ, **env}, cwd=cwd, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace")
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - begin

@@ -1,0 +1,283 @@
+"""One feature each: features.py NAME. What a framework or a program does that a hook may get wrong."""
+import ctypes
+import os
+import sys
+import threading
+
+from common import result, seeded_torch, skip, timed_steps
+
+
+def threads():
+    """Four threads, each with its own stream, each over its own tensors."""
+    torch = seeded_torch()
+    sums = [0.0] * 4
+
+    def work(i):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            generator = torch.Generator("cuda").manual_seed(i)
+            parts = [torch.randn(4096, 4096, device="cuda", generator=generator) for _ in range(5)]
+            for _ in range(3):
+                for j in range(5):
+                    parts[j] = (parts[j] @ parts[(j + 1) % 5]) / 64
+            sums[i] = float(torch.stack([p.double().sum() for p in parts]).sum())
+        stream.synchronize()
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [w.start() for w in workers]
+    [w.join() for w in workers]
+    result(sums, torch.cuda.max_memory_allocated())
+
+
+def fork():
+    """A child forked before CUDA is used trains; one forked after it was used ends without touching it."""
+    pid = os.fork()
+    if pid == 0:
+        torch = seeded_torch()
+        x = torch.ones(1 << 20, device="cuda")
+        os._exit(0 if float(x.sum()) == 1 << 20 else 3)
+    before = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    torch = seeded_torch()
+    x = torch.randn(1 << 28, device="cuda")
+    first = float(x.double().sum())
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    after = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    y = x * 2
+    result([before, after, first, float(y.double().sum())], torch.cuda.max_memory_allocated())
+
+
+def oom():
+    """More than the container may hold gives CUDA's out-of-memory error; after freeing, the framework's retry works."""
+    torch = seeded_torch()
+    kept, refused = [], 0
+    most = int(os.environ.get("SLUICE_TEST_OOM_BYTES", 3 << 30))
+    try:
+        while sum(t.numel() for t in kept) < most + (1 << 30):
+            kept.append(torch.ones(1 << 28, dtype=torch.uint8, device="cuda"))
+    except torch.cuda.OutOfMemoryError:
+        refused = 1
+    held = len(kept)
+    total = sum(float(t[:: 1 << 20].float().sum()) for t in kept)
+    del kept
+    torch.cuda.empty_cache()
+    again = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
+    result([total == 256.0 * held, float(again.float().sum())], torch.cuda.max_memory_allocated(), refused=refused, held=held)
+
+
+def ipc():
+    """A tensor shared with another process through CUDA IPC (under the hook: SLUICE_PLAIN=1)."""
+    torch = seeded_torch()
+    import torch.multiprocessing as mp
+    context = mp.get_context("spawn")
+    there, back = context.Queue(), context.Queue()
+    child = context.Process(target=ipc_child, args=(there, back))
+    child.start()
+    x = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+    there.put(x)
+    total = back.get(timeout=50)
+    torch.cuda.synchronize()
+    changed = float(x[5])
+    there.put(None)
+    child.join(20)
+    result([total, changed, child.exitcode], torch.cuda.max_memory_allocated())
+
+
+def ipc_child(there, back):
+    x = there.get()
+    total = float(x.double().sum())
+    x[5] = 1234.0
+    import torch
+    torch.cuda.synchronize()
+    back.put(total)
+    there.get()
+    del x
+
+
+def ddp():
+    """Data-parallel training over NCCL, two processes on two GPUs."""
+    torch = seeded_torch()
+    if torch.cuda.device_count() < 2:
+        skip("one GPU here: DDP needs two")
+    import torch.multiprocessing as mp
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), NCCL_NVLS_ENABLE="0")
+    queue = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(ddp_rank, args=(queue,), nprocs=2, join=True)
+    values, live = queue.get()
+    result(values, live)
+
+
+def ddp_rank(rank, queue):
+    torch = seeded_torch()
+    import torch.distributed as dist
+    from models import Transformer
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(Transformer(1024, 12).cuda().bfloat16(), device_ids=[rank])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(rank)
+    x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    values, _ = timed_steps(torch, step, 4)
+    if rank == 0:
+        queue.put((values, torch.cuda.max_memory_allocated()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def graph_pair():
+    """Two reduce-overhead graphs used in turn, and allocations between them."""
+    torch = seeded_torch()
+    from models import Transformer
+    a, b = (torch.compile(Transformer(1024, 6).cuda().bfloat16(), mode="reduce-overhead") for _ in range(2))
+    x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16)
+    values, noise = [], []
+    with torch.no_grad():
+        for i in range(8):
+            torch.compiler.cudagraph_mark_step_begin()
+            y = a(x).clone()
+            noise.append(torch.randn(64 << 20, device="cuda", dtype=torch.bfloat16))
+            noise = noise[-6:]
+            torch.compiler.cudagraph_mark_step_begin()
+            values.append(float(b(y).float().double().sum()))
+    result(values + [float(n.float().sum()) for n in noise], torch.cuda.max_memory_allocated())
+
+
+def capture_beside():
+    """A second thread works over more memory than the budget while the first captures and replays a graph."""
+    torch = seeded_torch()
+    stop, errors, rounds = threading.Event(), [], [0]
+
+    def pressure():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                parts = [torch.full((64 << 20,), float(i), device="cuda") for i in range(8)]
+                while not stop.is_set():
+                    for p in parts:
+                        p.add_(1)
+                    rounds[0] += 1
+                    torch.cuda.current_stream().synchronize()
+                for i, p in enumerate(parts):
+                    if not bool((p == i + rounds[0]).all()):
+                        errors.append(f"part {i} is {float(p[0])}, not {i + rounds[0]}")
+        except Exception as error:  # told to the main thread
+            errors.append(repr(error))
+
+    thread = threading.Thread(target=pressure)
+    thread.start()
+    x = torch.randn(4096, 4096, device="cuda")
+    values = []
+    for _ in range(3):
+        graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x @ x
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            z = (x @ x).relu() / 64
+        for _ in range(4):
+            graph.replay()
+        torch.cuda.synchronize()
+        values.append(float(z.double().sum()))
+    stop.set()
+    thread.join()
+    if errors:
+        sys.exit("; ".join(errors))
+    result(values, torch.cuda.max_memory_allocated(), rounds=rounds[0])
+
+
+def triton():
+    """Kernels compiled by Triton, launched over tensors that do not fit together."""
+    torch = seeded_torch()
+    try:
+        from kernels import scale_add
+    except ImportError as error:
+        skip(f"no Triton here: {error}")
+    n = 64 << 20
+    parts = [torch.randn(n, device="cuda") for _ in range(10)]
+    for _ in range(3):
+        for i in range(10):
+            scale_add(parts[i], parts[(i + 1) % 10], 0.5)
+    result([float(p.double().sum()) for p in parts], torch.cuda.max_memory_allocated())
+
+
+def cupy():
+    try:
+        import cupy as cp
+    except ImportError as error:
+        skip(f"no CuPy here: {error}")
+    rng = cp.random.RandomState(3)
+    parts = [rng.standard_normal((4096, 4096), dtype=cp.float32) for _ in range(24)]
+    for _ in range(2):
+        for i in range(24):
+            parts[i] = parts[i] @ parts[(i + 1) % 24] / cp.float32(64)
+    result([float(p.astype(cp.float64).sum()) for p in parts], cp.get_default_memory_pool().total_bytes())
+
+
+def jax():
+    """XLA takes its memory through VMM: it stays plain, and the budget is a hard limit for it."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    try:
+        import jax as j
+        import jax.numpy as jnp
+    except ImportError as error:
+        skip(f"no JAX here: {error}")
+    if not any(d.platform == "gpu" for d in j.devices()):
+        skip("JAX sees no GPU")
+
+    def loss(w, x):
+        for m in w:
+            x = jnp.tanh(x @ m)
+        return (x**2).mean()
+
+    keys = j.random.split(j.random.PRNGKey(0), 9)
+    w = [j.random.normal(k, (2048, 2048)) / 45 for k in keys[:8]]
+    x = j.random.normal(keys[8], (2048, 2048))
+    step = j.jit(lambda w, x: (loss(w, x), [m - 0.1 * g for m, g in zip(w, j.grad(loss)(w, x))]))
+    values = []
+    for _ in range(6):
+        value, w = step(w, x)
+        values.append(float(value))
+    live = j.devices()[0].memory_stats().get("peak_bytes_in_use", 0)
+    result(values, live)
+
+
+def stdout_clean():
+    """stdout is the program's alone: this prints exactly one line before the result."""
+    torch = seeded_torch()
+    print(float(torch.ones(10, device="cuda").sum()))
+    result([1], torch.cuda.max_memory_allocated())
+
+
+def many_contexts():
+    """1,000 contexts made and destroyed, a little memory in each."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    assert cuda.cuInit(0) == 0
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+    done = 0
+    for _ in range(int(os.environ.get("SLUICE_TEST_CONTEXTS", "60"))):
+        assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+        pointer = ctypes.c_ulonglong()
+        assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
+        assert cuda.cuMemsetD8_v2(pointer, 7, ctypes.c_size_t(1 << 20)) == 0
+        assert cuda.cuCtxDestroy_v2(context) == 0
+        done += 1
+    result([done], 1 << 20)
+
+
+if __name__ == "__main__":
+    names = {f.__name__: f for f in (threads, fork, oom, ipc, ddp, graph_pair, capture_beside, triton, cupy, jax, stdout_clean, many_contexts)}
+    if len(sys.argv) != 2 or sys.argv[1] not in names:
+        sys.exit(f"features.py: one of {', '.join(names)}")
+    names[sys.argv[1]]()
