@@ -1,6 +1,6 @@
 # sluice::cuda_headers: cuda.h, cudaTypedefs.h, nvml.h, cudnn.h as system headers. From an installed toolkit, else from the
 # wheels that scripts/setup keeps in the cache folder.
-include_guard()
+include_guard(GLOBAL)
 if(DEFINED ENV{SLUICE_CACHE})
   set(_cache $ENV{SLUICE_CACHE})
 elseif(DEFINED ENV{XDG_CACHE_HOME})
