@@ -1,6 +1,6 @@
 """What every program on the real card passes through: a card whose managed memory is oversubscribed beyond what is free can hang.
 
-`limits()` reads what is free, allows a quarter of it (and never more than 16 GiB) as managed memory, and gives the variables that
+`limits()` reads what is free, allows a quarter of it (and never more than 34 GiB) as managed memory, shared by what runs at once, and gives the variables that
 make the hook refuse the rest. `Sampler` watches the device's used memory from outside, ten times a second.
 """
 import ctypes
@@ -10,7 +10,7 @@ import threading
 import time
 
 GIB = 1 << 30
-MOST_MANAGED = 16 * GIB
+MOST_MANAGED = 34 * GIB
 
 
 class Refused(Exception):

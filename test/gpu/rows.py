@@ -1,0 +1,70 @@
+"""What test/gpu/run runs, most important first. Each correctness row runs without the hook, hooked at full budget, hooked at 0.6 of its
+live bytes; a row that leaves one out says why."""
+PYTHON = "python3"
+
+
+def train(*args):
+    return [PYTHON, "test/gpu/workloads/train.py", *args]
+
+
+def feature(name):
+    return [PYTHON, "test/gpu/workloads/features.py", name]
+
+
+SMALL = ["transformer", "--width", "512", "--layers", "12", "--batch", "8", "--length", "512"]
+MODES = ("full", "tight")
+
+# name, command, what else: env (all runs), hooked_env, modes, why (a mode is left out), evicts (tight must), tolerant (not bit for bit)
+CORRECTNESS = [
+    {"name": "transformer d=2048", "command": train("transformer"), "alone": True, "reports": True},
+    {"name": "transformer d=512", "command": train(*SMALL, "--steps", "10"), "reports": True},
+    {"name": "convnet (cuDNN)", "command": train("convnet", "--batch", "128", "--width", "128")},
+    {"name": "LLM decode", "command": train("decode", "--layers", "24", "--steps", "24")},
+    {"name": "CUDA graphs in training", "command": train("transformer", "--width", "1024", "--graphs", "--steps", "6")},
+    {"name": "two reduce-overhead graphs", "command": feature("graph_pair"), "seconds": 60},
+    {"name": "pressure beside a capture", "command": feature("capture_beside")},
+    {"name": "torch.compile", "command": train("transformer", "--width", "1024", "--layers", "6", "--compile", "default")},
+    {"name": "threads with own streams", "command": feature("threads")},
+    {"name": "Triton", "command": feature("triton")},
+    {"name": "CuPy", "command": feature("cupy")},
+    {"name": "CUDA C, shared runtime", "command": ["build/gpu-bin/plain_shared"], "build": "plain_shared"},
+    {"name": "CUDA C, static runtime", "command": ["build/gpu-bin/plain_static"], "build": "plain_static"},
+    {"name": "torch.profiler", "command": train(*SMALL, "--steps", "4", "--profile")},
+    {"name": "caching allocator off", "command": train(*SMALL, "--steps", "4"), "env": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}},
+    {"name": "fork", "command": feature("fork")},
+    {"name": "out of memory and retry", "command": feature("oom"), "modes": ("full",), "why": "the limit itself is what is tested",
+     "hooked_env": {"SLUICE_MEMORY_LIMIT": "3Gi"}, "budget": 2 << 30, "must": {"refused": 1}},
+    {"name": "expandable_segments", "command": train(*SMALL, "--steps", "4"), "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+     "modes": ("full",), "why": "VMM memory is plain: not oversubscribed"},
+    {"name": "JAX", "command": feature("jax"), "modes": ("full",), "why": "XLA takes memory through VMM: plain, not oversubscribed"},
+    {"name": "IPC between processes", "command": feature("ipc"), "modes": ("full",), "hooked_env": {"SLUICE_PLAIN": "1"},
+     "why": "managed memory cannot be exported: SLUICE_PLAIN=1"},
+    {"name": "stdout is the program's", "command": feature("stdout_clean"), "modes": ("full",), "why": "a tiny program has nothing to evict",
+     "stdout": "10.0\n"},
+    {"name": "contexts", "command": feature("many_contexts"), "silent": True, "modes": ("full",), "why": "a tiny program has nothing to evict"},
+    {"name": "NCCL, DDP on two GPUs", "command": feature("ddp"), "modes": ("full",), "why": "run at full budget only: two cards' time is short",
+     "gpus": 2},
+]
+
+# A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
+HOOK = {"hook": True}
+BENCHMARKS = [
+    {"name": "single calls", "command": ["build/bin/engine_micro", "10"], "rounds": 3, "kind": "micro",
+     "variants": {"unhooked": {}, "hooked": HOOK}},
+    {"name": "transformer d=2048, 4 GiB budget", "command": train("transformer", "--steps", "7"), "rounds": 2, "figure": "step", "skip": 2,
+     "variants": {"faults": {**HOOK, "budget": 4 << 30, "env": {"SLUICE_PREFETCH": "off"}},
+                  "sluice": {**HOOK, "budget": 4 << 30}},
+     "ratio": ("faults", "sluice"), "goal": ">= 2.5 (issue 3), >= 4 (issue 4)", "at_least": 2.5, "evicts": True},
+    {"name": "transformer d=2048 that fits", "command": train("transformer", "--steps", "30"), "rounds": 3, "figure": "step", "skip": 5,
+     "variants": {"unhooked": {}, "hooked": {**HOOK, "budget": 9 << 30}}, "ratio": ("hooked", "unhooked"), "goal": "<= 1.01", "at_most": 1.01},
+    {"name": "launch-bound step d=512 that fits", "command": train(*SMALL, "--steps", "120"), "rounds": 5, "figure": "step", "skip": 20,
+     "variants": {"unhooked": {}, "hooked": {**HOOK, "budget": 3 << 30}}, "ratio": ("hooked", "unhooked"), "goal": "<= 1.02", "at_most": 1.02},
+    {"name": "first step and model load (d=2048)", "command": train("transformer", "--steps", "2"), "rounds": 3, "figure": "until_first_step_s",
+     "variants": {"unhooked": {}, "hooked": {**HOOK, "budget": 9 << 30}}, "ratio": ("hooked", "unhooked"), "goal": "<= 1.1", "at_most": 1.1},
+    {"name": "convnet at 1/1.5 of its live bytes", "command": train("convnet", "--batch", "128", "--steps", "6"), "rounds": 1, "figure": "step", "skip": 2,
+     "variants": {"faults": {**HOOK, "fraction": 0.67, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "fraction": 0.67}},
+     "ratio": ("faults", "sluice"), "goal": ">= 3", "at_least": 3, "evicts": True, "live": "convnet (cuDNN)"},
+    {"name": "LLM decode, weights twice the budget", "command": train("decode", "--layers", "24", "--steps", "16"), "rounds": 1, "figure": "step", "skip": 4,
+     "variants": {"faults": {**HOOK, "fraction": 0.5, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "fraction": 0.5}},
+     "ratio": ("faults", "sluice"), "goal": "(rate of the link: 0.85)", "evicts": True, "live": "LLM decode"},
+]
