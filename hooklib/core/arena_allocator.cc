@@ -1,0 +1,118 @@
+#include "hooklib/core/arena_allocator.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes) {
+  const uint64_t size = SizeFor(bytes);
+  std::optional<Va> va = Take(size);
+  if (!va && !quarantine_.empty()) {
+    Drain();
+    va = Take(size);
+    if (!va) {
+      fences_->Close();  // what was freed since the last close can be had once the GPU gets there
+      Drain();
+      va = Take(size);
+    }
+  }
+  if (va) live_ += size;
+  return va;
+}
+
+std::optional<Va> ArenaAllocator::Take(uint64_t size) {
+  Pool& pool = IsSmall(size) ? small_ : large_;
+  const uint64_t align = IsSmall(size) ? kGranule : kChunkBytes;
+  // Best fit. The aligned start can lie behind the range's own, so a few larger ranges may have to be looked at.
+  for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end(); ++it) {
+    const auto [range_bytes, range_base] = *it;
+    const Va start = RoundUp(range_base, align);
+    if (start + size > range_base + range_bytes) continue;
+    EraseFree(&pool, pool.by_va.find(range_base));
+    auto insert = [&](Va from, Va to) {
+      if (from == to) return;
+      pool.by_va.emplace(from, to - from);
+      pool.by_size.emplace(to - from, from);
+    };
+    insert(range_base, start);
+    insert(start + size, range_base + range_bytes);
+    ArenaOf(start)->second.free_bytes -= size;
+    return start;
+  }
+  return std::nullopt;
+}
+
+uint64_t ArenaAllocator::GrowthFor(uint64_t bytes) const {
+  const uint64_t need = RoundUp(SizeFor(bytes), kChunkBytes);
+  if (IsSmall(SizeFor(bytes))) return kChunkBytes;
+  return std::max(need, RoundDown(std::min(kMaxGrowth, live_ / 8), kChunkBytes));
+}
+
+void ArenaAllocator::AddArena(Extent arena, uint64_t for_bytes) {
+  arenas_.emplace(arena.base, Arena{arena.bytes, IsSmall(SizeFor(for_bytes)), 0});
+  requested_ += arena.bytes;
+  InsertFree(arena);
+}
+
+void ArenaAllocator::Free(Va base, uint64_t bytes) {
+  const uint64_t size = SizeFor(bytes);
+  live_ -= size;
+  quarantine_.push_back({{base, size}, fences_->Use()});
+}
+
+void ArenaAllocator::Drain() {
+  while (!quarantine_.empty() && fences_->Done(quarantine_.front().epoch)) {
+    InsertFree(quarantine_.front().range);
+    quarantine_.pop_front();
+  }
+}
+
+std::vector<Extent> ArenaAllocator::TakeSurplus() {
+  std::vector<Extent> surplus;
+  auto over = [&] { return requested_ > live_ + live_ / 4 + kMaxGrowth; };
+  if (!over()) return surplus;
+  Drain();
+  for (auto it = arenas_.begin(); it != arenas_.end() && over();) {
+    if (it->second.free_bytes != it->second.bytes) {
+      ++it;
+      continue;
+    }
+    Pool& pool = it->second.small ? small_ : large_;
+    EraseFree(&pool, pool.by_va.find(it->first));
+    surplus.push_back({it->first, it->second.bytes});
+    requested_ -= it->second.bytes;
+    it = arenas_.erase(it);
+  }
+  return surplus;
+}
+
+std::map<Va, ArenaAllocator::Arena>::iterator ArenaAllocator::ArenaOf(Va va) { return std::prev(arenas_.upper_bound(va)); }
+
+void ArenaAllocator::InsertFree(Extent range) {
+  const auto arena = ArenaOf(range.base);
+  arena->second.free_bytes += range.bytes;
+  Pool& pool = arena->second.small ? small_ : large_;
+  const Va arena_end = arena->first + arena->second.bytes;
+  auto next = pool.by_va.lower_bound(range.base);
+  if (next != pool.by_va.end() && next->first == range.end() && next->first < arena_end) {
+    range.bytes += next->second;
+    EraseFree(&pool, next);
+    next = pool.by_va.lower_bound(range.base);
+  }
+  if (next != pool.by_va.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == range.base && before->first >= arena->first) {
+      range = {before->first, before->second + range.bytes};
+      EraseFree(&pool, before);
+    }
+  }
+  pool.by_va.emplace(range.base, range.bytes);
+  pool.by_size.emplace(range.bytes, range.base);
+}
+
+void ArenaAllocator::EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it) {
+  pool->by_size.erase({it->second, it->first});
+  pool->by_va.erase(it);
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,74 @@
+// The engine's own allocator: hands out ranges of arenas that the backend made, so that an allocation costs no driver call and frees are seen.
+//
+// Requests of a chunk or more start at a chunk boundary; smaller ones share chunks of their own arenas, so that a small tensor never
+// pins a large one's chunk. A freed range waits for its fence before it is handed out again.
+// Not thread-safe: the device's lock is held.
+#ifndef SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
+#define SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "hooklib/core/fences.h"
+
+namespace sluice::core {
+
+class ArenaAllocator {
+ public:
+  static constexpr uint64_t kGranule = 512;  // alignment that cuMemAlloc gives at least
+  static constexpr uint64_t kMaxGrowth = uint64_t{256} << 20;
+
+  explicit ArenaAllocator(Fences* fences) : fences_(fences) {}
+
+  // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes).
+  std::optional<Va> Allocate(uint64_t bytes);
+  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless one
+  // request needs more, and small enough that requested bytes stay under 1.25 x live + 256 MiB.
+  uint64_t GrowthFor(uint64_t bytes) const;
+  void AddArena(Extent arena, uint64_t for_bytes);
+  // The range was allocated with `bytes`; it becomes free behind the open fence.
+  void Free(Va base, uint64_t bytes);
+  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound; they are the caller's to release.
+  std::vector<Extent> TakeSurplus();
+
+  static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
+  uint64_t requested_bytes() const { return requested_; }
+  uint64_t live_bytes() const { return live_; }
+
+ private:
+  struct Arena {
+    uint64_t bytes;
+    bool small;
+    uint64_t free_bytes;
+  };
+  struct Quarantined {
+    Extent range;
+    Epoch epoch;
+  };
+  struct Pool {  // free ranges by address and by size
+    std::map<Va, uint64_t> by_va;
+    std::set<std::pair<uint64_t, Va>> by_size;
+  };
+
+  static bool IsSmall(uint64_t bytes) { return bytes < kChunkBytes / 2; }
+  void Drain();
+  void InsertFree(Extent range);
+  void EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it);
+  std::optional<Va> Take(uint64_t bytes);
+  std::map<Va, Arena>::iterator ArenaOf(Va va);
+
+  Fences* fences_;
+  std::map<Va, Arena> arenas_;
+  Pool small_, large_;
+  std::deque<Quarantined> quarantine_;
+  uint64_t requested_ = 0;
+  uint64_t live_ = 0;
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_

@@ -1,0 +1,41 @@
+#include "hooklib/core/chunk_table.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+namespace {
+bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
+}  // namespace
+
+void ChunkTable::AddArena(Extent arena) {
+  Arena entry{arena, std::make_unique<Chunk[]>(arena.bytes / kChunkBytes)};
+  for (uint64_t i = 0; i < arena.bytes / kChunkBytes; ++i) entry.chunks[i].base = arena.base + i * kChunkBytes;
+  const auto at = std::upper_bound(arenas_.begin(), arenas_.end(), arena.base,
+                                   [](Va va, const Arena& a) { return BaseBelow(va, a.range); });
+  arenas_.insert(at, std::move(entry));
+  low_ = std::min(low_, arena.base);
+  high_ = std::max(high_, arena.end());
+  last_ = 0;
+}
+
+void ChunkTable::RemoveArena(Va base) {
+  std::erase_if(arenas_, [base](const Arena& arena) { return arena.range.base == base; });
+  low_ = arenas_.empty() ? kNever : arenas_.front().range.base;
+  high_ = arenas_.empty() ? 0 : arenas_.back().range.end();
+  last_ = 0;
+}
+
+Chunk* ChunkTable::Find(Va va) {
+  if (!MayHold(va)) return nullptr;
+  auto holds = [va](const Arena& arena) { return va >= arena.range.base && va < arena.range.end(); };
+  if (last_ >= arenas_.size() || !holds(arenas_[last_])) {
+    auto it = std::upper_bound(arenas_.begin(), arenas_.end(), va,
+                               [](Va value, const Arena& a) { return BaseBelow(value, a.range); });
+    if (it == arenas_.begin() || !holds(*--it)) return nullptr;
+    last_ = static_cast<size_t>(it - arenas_.begin());
+  }
+  return &arenas_[last_].chunks[(va - arenas_[last_].range.base) / kChunkBytes];
+}
+
+}  // namespace sluice::core

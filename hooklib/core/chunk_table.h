@@ -1,0 +1,68 @@
+// The state of every chunk of the arenas of one device. Not thread-safe: the device's lock is held.
+#ifndef SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
+#define SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "hooklib/core/types.h"
+
+namespace sluice::core {
+
+struct Chunk {
+  Va base = 0;
+  Mark use[2];                 // the last queued uses by two streams
+  Epoch use_epoch = 0;         // more than two streams: behind this fence all uses are over
+  uint64_t last_use = 0;       // launch number, device-wide
+  uint64_t next_use = kNever;  // predicted launch number; kNever: not known
+  Epoch dead_epoch = 0;        // the last live byte was freed before this fence was closed
+  uint64_t dead_launch = 0;    // launch number at that time
+  uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
+  uint64_t departure_op = 0;   // eviction that takes it away, on departure_stream's out queue
+  StreamId arrival_stream = 0;
+  StreamId departure_stream = 0;
+  uint32_t live_bytes = 0;
+  uint32_t log_ref = 0;        // predictor's newest reference
+  uint64_t mark = 0;           // launch number that has this chunk in its set
+  bool ever_out = false;       // was evicted once: its host pages exist until the block is freed
+  bool resident = false;       // believed: only speed depends on it
+  bool content = false;        // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  uint16_t pins = 0;           // allocations in it that are never dead before their free (captured, or the host may write)
+};
+
+class ChunkTable {
+ public:
+  void AddArena(Extent arena);
+  void RemoveArena(Va base);
+  // The chunk that holds the address; nullptr outside all arenas.
+  Chunk* Find(Va va);
+  // Calls f(Chunk&) for each chunk that the extent touches; what lies outside the arenas is passed over.
+  template <typename F>
+  void ForEach(Extent extent, F f) {
+    for (Va va = RoundDown(extent.base, kChunkBytes); va < extent.end(); va += kChunkBytes) {
+      if (Chunk* chunk = Find(va)) f(*chunk);
+    }
+  }
+  template <typename F>
+  void ForAll(F f) {
+    for (Arena& arena : arenas_) {
+      for (uint64_t i = 0; i < arena.range.bytes / kChunkBytes; ++i) f(arena.chunks[i]);
+    }
+  }
+  // Quick answer for the many words that are no pointers of ours.
+  bool MayHold(Va va) const { return va >= low_ && va < high_; }
+
+ private:
+  struct Arena {
+    Extent range;
+    std::unique_ptr<Chunk[]> chunks;
+  };
+  std::vector<Arena> arenas_;  // by base
+  size_t last_ = 0;            // arena of the last Find
+  Va low_ = kNever, high_ = 0;
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_

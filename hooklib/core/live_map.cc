@@ -1,0 +1,64 @@
+#include "hooklib/core/live_map.h"
+
+#include <iterator>
+
+namespace sluice::core {
+
+std::optional<Allocation> LiveMap::Remove(Va base) {
+  const auto it = allocations_.find(base);
+  if (it == allocations_.end()) return std::nullopt;
+  Allocation gone = it->second;
+  if (gone.reported) reports_.erase(reports_.lower_bound(base), reports_.lower_bound(base + gone.bytes));
+  allocations_.erase(it);
+  return gone;
+}
+
+Allocation* LiveMap::Find(Va va, Va* base) {
+  auto it = allocations_.upper_bound(va);
+  if (it == allocations_.begin()) return nullptr;
+  --it;
+  if (va >= it->first + it->second.bytes) return nullptr;
+  if (base) *base = it->first;
+  return &it->second;
+}
+
+std::vector<Va> LiveMap::In(Extent range) const {
+  std::vector<Va> bases;
+  for (auto it = allocations_.lower_bound(range.base); it != allocations_.end() && it->first < range.end(); ++it) bases.push_back(it->first);
+  return bases;
+}
+
+bool LiveMap::Report(Extent range) {
+  Va base = 0;
+  Allocation* allocation = Find(range.base, &base);
+  if (!allocation || range.end() > base + allocation->bytes) return false;
+  allocation->reported = true;
+  reports_[range.base] = range.bytes;
+  return true;
+}
+
+std::optional<Extent> LiveMap::Unreport(Va base) {
+  const auto it = reports_.find(base);
+  if (it == reports_.end()) return std::nullopt;
+  const Extent range{it->first, it->second};
+  reports_.erase(it);
+  return range;
+}
+
+std::optional<Extent> LiveMap::Resolve(Va va) {
+  Va base = 0;
+  Allocation* allocation = Find(va, &base);
+  if (!allocation) return std::nullopt;
+  if (allocation->reported) {
+    auto it = reports_.upper_bound(va);
+    if (it != reports_.begin()) {
+      --it;
+      if (va < it->first + it->second) return Extent{it->first, it->second};
+    }
+    // Reports end while a graph goes on using the range: then the whole segment may be meant.
+    if (!allocation->captured) return std::nullopt;
+  }
+  return Extent{base, allocation->bytes};
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,81 @@
+#include "hooklib/core/predictor.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+namespace {
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+  x ^= x >> 31;
+  return x * 0xbf58476d1ce4e5b9u;
+}
+}  // namespace
+
+void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now) {
+  if (log_.empty()) {
+    log_.resize(kLog);
+    refs_.resize(kRefs);
+  }
+  // Where are we? The expected follower, or wherever the last three ids stood together before.
+  const uint64_t three = Mix(Mix(last_ids_[0], last_ids_[1]), id);
+  last_ids_[0] = last_ids_[1];
+  last_ids_[1] = id;
+  if (cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id) {
+    ++cursor_;
+    ++streak_;
+  } else {
+    if (cursor_) ++wrong_;
+    streak_ = 0;
+    const auto it = where_.find(three);
+    cursor_ = it != where_.end() && Valid(it->second) ? it->second : 0;
+    looked_ = cursor_;
+  }
+  if (where_.size() > 4 * kLog) where_.clear();  // ids of phases that are long over
+
+  const uint64_t pos = ++count_;
+  where_[three] = pos;
+  Entry& entry = log_[pos % kLog];
+  entry = {id, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
+  const Entry* before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
+  for (uint32_t i = 0; i < entry.count; ++i) {
+    Chunk* chunk = set[i];
+    chunk->next_use = kNever;
+    if (before) {
+      // The same place in the set almost always; else look near it.
+      const Ref* match = nullptr;
+      for (uint32_t j = i < before->count ? i : 0, tries = 0; tries < before->count && tries < 64; ++tries) {
+        const Ref& ref = refs_[(before->first + j) % kRefs];
+        if (ref.chunk == chunk) {
+          match = &ref;
+          break;
+        }
+        if (++j == before->count) j = 0;
+      }
+      if (match && match->next_pos > cursor_) chunk->next_use = now + (match->next_pos - cursor_);
+    }
+    // The chunk's previous reference learns that its next use is now.
+    Ref& last = refs_[chunk->log_ref % kRefs];
+    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) last.next_pos = pos;
+    chunk->log_ref = static_cast<uint32_t>(refs_count_ % kRefs);
+    refs_[refs_count_ % kRefs] = {chunk, pos, 0};
+    ++refs_count_;
+  }
+  looked_ = std::max(looked_, cursor_);
+}
+
+std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at) {
+  ahead_.clear();
+  if (!cursor_ || !confident()) return ahead_;
+  while (looked_ < cursor_ + horizon && looked_ + 1 < count_ && Valid(looked_ + 1)) {
+    const Entry& entry = log_[++looked_ % kLog];
+    *at = log_[count_ % kLog].now + (looked_ - cursor_);
+    for (uint32_t i = 0; i < entry.count; ++i) ahead_.push_back(refs_[(entry.first + i) % kRefs].chunk);
+    if (!ahead_.empty()) break;
+  }
+  return ahead_;
+}
+
+void Predictor::Forget() { *this = Predictor(); }
+
+}  // namespace sluice::core

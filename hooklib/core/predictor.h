@@ -1,0 +1,67 @@
+// Learns the order of launches and says when each chunk is used next.
+//
+// After DeepUM (Jung et al., ASPLOS 2023): a launch is named by an execution id (hash of the function and the shape of its
+// arguments), and what followed it last time is expected to follow it again. Here both of its tables are one ring, the log of
+// launches with the chunks that each touched; the last three ids look up where in the log the present is repeated, and
+// from there the log itself is the prediction. One per application stream. Not thread-safe.
+#ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
+#define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
+
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "hooklib/core/chunk_table.h"
+
+namespace sluice::core {
+
+class Predictor {
+ public:
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them.
+  void OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now);
+  // Whether the last launches came as predicted, so that look-ahead is worth its price.
+  bool confident() const { return streak_ >= 8; }
+  uint64_t wrong() const { return wrong_; }
+
+  // The chunks of the next launch that has not been looked at yet, at most `horizon` launches ahead; empty: no more. `at` is the predicted
+  // launch number. Moves on with each call, so that a launch ahead is looked at once.
+  std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at);
+  // Chunks went away with their arena: what was learnt points at them.
+  void Forget();
+
+ private:
+  static constexpr size_t kLog = 1 << 14;   // launches remembered
+  static constexpr size_t kRefs = 1 << 17;  // chunk references remembered
+
+  struct Entry {
+    uint64_t id = 0;
+    uint64_t now = 0;
+    uint64_t first = 0;  // position of its references, never wrapped
+    uint32_t count = 0;
+  };
+  struct Ref {
+    Chunk* chunk;
+    uint64_t owner;     // log position
+    uint64_t next_pos;  // log position of the chunk's next use; 0: not yet seen
+  };
+
+  bool Valid(uint64_t pos) const {
+    return pos >= 1 && pos <= count_ && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
+  }
+
+  std::vector<Entry> log_;
+  std::vector<Ref> refs_;
+  std::vector<Chunk*> ahead_;
+  std::unordered_map<uint64_t, uint64_t> where_;  // hash of three ids -> log position of the last
+  uint64_t count_ = 0;                             // launches entered; the newest has this position
+  uint64_t refs_count_ = 0;
+  uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
+  uint64_t looked_ = 0;  // look-ahead has been done up to this position
+  uint64_t last_ids_[2] = {0, 0};
+  uint64_t streak_ = 0;
+  uint64_t wrong_ = 0;
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_PREDICTOR_H_

@@ -1,0 +1,366 @@
+#include "hooklib/core/residency.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+namespace {
+
+// Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it.
+void Merge(std::vector<Extent>* runs) {
+  if (runs->size() < 2) return;
+  std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
+  size_t out = 0;
+  for (size_t i = 1; i < runs->size(); ++i) {
+    if ((*runs)[out].end() == (*runs)[i].base) {
+      (*runs)[out].bytes += (*runs)[i].bytes;
+    } else {
+      (*runs)[++out] = (*runs)[i];
+    }
+  }
+  runs->resize(out + 1);
+}
+
+uint64_t Overlap(const Extent& range, const Chunk& chunk) {
+  return std::min(range.end(), chunk.base + kChunkBytes) - std::max(range.base, chunk.base);
+}
+
+}  // namespace
+
+void Step::Clear() {
+  drop.clear();
+  evict.clear();
+  fetch.clear();
+  out_after = out_op = in_op = in_after_out = 0;
+}
+
+uint64_t Residency::wrong_predictions() const {
+  uint64_t sum = 0;
+  for (const auto& [stream, queues] : queues_) sum += queues.predictor.wrong();
+  return sum;
+}
+
+void Residency::AddArena(Extent arena, bool populated) {
+  chunks_.AddArena(arena);
+  if (!populated) return;
+  chunks_.ForEach(arena, [this](Chunk& chunk) {
+    chunk.resident = true;
+    resident_ += kChunkBytes;
+  });
+}
+
+void Residency::RemoveArena(Extent arena) {
+  chunks_.ForEach(arena, [this](Chunk& chunk) {
+    if (chunk.resident) resident_ -= kChunkBytes;
+    if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
+  });
+  chunks_.RemoveArena(arena.base);
+  candidates_.clear();
+  scanned_at_ = 0;
+  for (auto& [stream, queues] : queues_) queues.predictor.Forget();
+}
+
+void Residency::AddLive(Extent range) {
+  chunks_.ForEach(range, [&](Chunk& chunk) { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
+}
+
+void Residency::RemoveLive(Extent range) {
+  chunks_.ForEach(range, [&](Chunk& chunk) {
+    chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk));
+    if (chunk.live_bytes == 0) {
+      chunk.dead_epoch = fences_->Use();
+      chunk.dead_launch = now_;
+    }
+  });
+}
+
+void Residency::Pin(Extent range, bool pin) {
+  chunks_.ForEach(range, [&](Chunk& chunk) { chunk.pins = static_cast<uint16_t>(chunk.pins + (pin ? 1 : -1)); });
+}
+
+const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id) {
+  ++now_;
+  plan_.now.Clear();
+  plan_.ahead.Clear();
+  plan_.evict_after.clear();
+  plan_.wait_in = plan_.after_op = 0;
+  set_.clear();
+  missing_.clear();
+  Queues& queues = queues_[stream];
+  for (const Extent& extent : extents) {
+    chunks_.ForEach(extent, [&](Chunk& chunk) {
+      if (chunk.mark == now_) return;
+      chunk.mark = now_;
+      set_.push_back(&chunk);
+    });
+  }
+  for (Chunk* chunk : set_) {
+    if (chunk->resident) {
+      ++stats_.hits;
+      // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not order before us.
+      if (chunk->arrival_stream == stream && chunk->arrival_op > queues.waited_in &&
+          !timeline_->InDone(stream, chunk->arrival_op)) {
+        plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
+      }
+    } else {
+      ++stats_.misses;
+      missing_.push_back(chunk);
+    }
+  }
+  if (id) queues.predictor.OnLaunch(id, set_, now_);
+
+  if (!missing_.empty()) {
+    const uint64_t need = missing_.size() * kChunkBytes;
+    const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
+    const uint64_t in_set = set_.size() * kChunkBytes;
+    const uint64_t fits = std::min(need, fits_at_all);
+    uint64_t room = Room(stream);
+    // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
+    const uint64_t over = resident_ > fits_at_all ? resident_ - fits_at_all : 0;
+    if (room < fits) room += MakeRoom(stream, fits - room + over, 0, &plan_.now);
+    uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
+    if (in_set > fits_at_all) beyond = std::min(need, in_set - fits_at_all);
+    if (room < fits || beyond) ++stats_.over_budget_launches;
+    uint64_t fetched = 0;
+    for (Chunk* chunk : missing_) {
+      const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
+                             !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
+      if (elsewhere || fetched + kChunkBytes > need - beyond) {
+        // Faults bring it; it is on its way out again as soon as the launch is over.
+        stats_.fault_bytes += kChunkBytes;
+        plan_.evict_after.push_back({chunk->base, kChunkBytes});
+        chunk->content = true;
+        continue;
+      }
+      fetched += kChunkBytes;
+      if (prefetch_ == Prefetch::kOff) {
+        chunk->resident = true;
+        resident_ += kChunkBytes;
+        if (chunk->content) stats_.fault_bytes += kChunkBytes;
+        chunk->arrival_op = 0;
+      } else {
+        Arrive(chunk, stream, &plan_.now);
+      }
+    }
+    Finish(stream, &plan_.now);
+    if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
+    if (!plan_.evict_after.empty()) {
+      Merge(&plan_.evict_after);
+      plan_.after_op = ++queues.out_op;
+      for (const Extent& run : plan_.evict_after) stats_.bytes_out += run.bytes;
+    }
+  }
+  if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
+  for (Chunk* chunk : set_) Touch(chunk, stream, seq);
+  const uint64_t held = resident_;
+  if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
+  if (prefetch_ == Prefetch::kPredict && id) LookAhead(stream);
+  return plan_;
+}
+
+// Room that `stream` may count on: what other streams are still sending away is not gone yet.
+uint64_t Residency::Room(StreamId stream) {
+  uint64_t held = resident_;
+  for (auto& [other, queues] : queues_) {
+    DrainOps(&queues, other);
+    if (other == stream) continue;
+    for (const auto& [op, bytes] : queues.departing) held += bytes;
+  }
+  return held >= capacity_ ? 0 : RoundDown(capacity_ - held, kChunkBytes);
+}
+
+void Residency::DrainOps(Queues* queues, StreamId stream) {
+  while (!queues->departing.empty() && timeline_->OutDone(stream, queues->departing.front().first)) queues->departing.pop_front();
+  while (!queues->arriving.empty() && timeline_->InDone(stream, queues->arriving.front().first)) {
+    queues->arriving_bytes -= queues->arriving.front().second;
+    queues->arriving.pop_front();
+  }
+}
+
+bool Residency::IsDead(const Chunk& chunk) {
+  return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
+}
+
+bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
+  for (const Mark& use : chunk.use) {
+    if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
+  }
+  if (chunk.use_epoch && !fences_->Done(chunk.use_epoch)) return false;
+  return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
+}
+
+uint64_t Residency::Rank(const Chunk& chunk, bool dead) const {
+  constexpr uint64_t kClass = uint64_t{1} << 62;
+  const bool known = chunk.next_use != kNever && chunk.next_use >= now_;
+  const uint64_t far = known ? std::min(chunk.next_use, kClass - 1) : kClass - 1;
+  if (dead) return 2 * kClass + far;
+  if (!known) return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
+  return far;
+}
+
+void Residency::FillCandidates(StreamId stream) {
+  candidates_.clear();
+  scanned_at_ = now_;
+  scanned_for_ = stream;
+  bool dying = false;
+  chunks_.ForAll([&](Chunk& chunk) {
+    if (!chunk.resident || chunk.mark == now_) return;
+    const bool dead = IsDead(chunk);
+    dying |= !dead && chunk.live_bytes == 0;
+    if (!MayLeave(chunk, stream)) return;
+    candidates_.push_back({&chunk, chunk.last_use, Rank(chunk, dead), dead});
+  });
+  if (dying) fences_->Close();  // so that at the next scan the freed ones count as dead
+  const size_t keep = std::min(candidates_.size(), std::max<size_t>(64, candidates_.size() / 8));
+  auto worse = [](const Candidate& a, const Candidate& b) { return a.key > b.key; };
+  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<long>(keep), candidates_.end(), worse);
+  candidates_.resize(keep);
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.key < b.key; });
+}
+
+uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+  uint64_t freed = 0;
+  bool fresh = false;
+  if (scanned_for_ != stream) candidates_.clear();
+  while (freed < bytes) {
+    if (candidates_.empty()) {
+      if (fresh) break;
+      FillCandidates(stream);
+      fresh = true;
+      continue;
+    }
+    const Candidate victim = candidates_.back();
+    Chunk* chunk = victim.chunk;
+    const bool stale = !chunk->resident || chunk->last_use != victim.last_use || chunk->mark == now_ ||
+                       (victim.dead && !IsDead(*chunk));
+    if (!stale && keep_until && !victim.dead && chunk->next_use >= now_ && chunk->next_use <= keep_until) break;
+    candidates_.pop_back();
+    fresh = false;
+    if (stale) continue;
+    Depart(chunk, victim.dead, stream, step);
+    freed += kChunkBytes;
+  }
+  return freed;
+}
+
+void Residency::Depart(Chunk* chunk, bool dead, StreamId stream, Step* step) {
+  Queues& queues = queues_[stream];
+  if (!step->out_op) step->out_op = ++queues.out_op;
+  for (const Mark& use : chunk->use) {
+    if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
+  }
+  chunk->resident = false;
+  chunk->departure_op = step->out_op;
+  chunk->departure_stream = stream;
+  resident_ -= kChunkBytes;
+  (dead ? step->drop : step->evict).push_back({chunk->base, kChunkBytes});
+  if (dead) {
+    chunk->content = false;
+    stats_.bytes_saved += kChunkBytes;
+  } else {
+    stats_.bytes_out += kChunkBytes;
+  }
+  if (!chunk->ever_out) {
+    chunk->ever_out = true;
+    stats_.host_bytes += kChunkBytes;
+  }
+}
+
+void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
+  Queues& queues = queues_[stream];
+  if (!step->in_op) step->in_op = ++queues.in_op;
+  chunk->resident = true;
+  chunk->arrival_op = step->in_op;
+  chunk->arrival_stream = stream;
+  resident_ += kChunkBytes;
+  step->fetch.push_back({chunk->base, kChunkBytes});
+  (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+}
+
+void Residency::Finish(StreamId stream, Step* step) {
+  Queues& queues = queues_[stream];
+  if (step->out_op) queues.departing.emplace_back(step->out_op, (step->drop.size() + step->evict.size()) * kChunkBytes);
+  if (step->in_op) {
+    queues.arriving.emplace_back(step->in_op, step->fetch.size() * kChunkBytes);
+    queues.arriving_bytes += step->fetch.size() * kChunkBytes;
+    if (queues.out_op > queues.in_waited_out) step->in_after_out = queues.in_waited_out = queues.out_op;
+  }
+  Merge(&step->drop);
+  Merge(&step->evict);
+  Merge(&step->fetch);
+}
+
+// Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link. Only in place of what is
+// needed later than they are.
+void Residency::LookAhead(StreamId stream) {
+  Queues& queues = queues_[stream];
+  if (!queues.predictor.confident()) return;
+  DrainOps(&queues, stream);
+  if (queues.arriving.size() > 12 || queues.departing.size() > 12) return;
+  uint64_t at = 0;
+  while (queues.arriving_bytes + plan_.ahead.fetch.size() * kChunkBytes < ahead_bytes_) {
+    const auto chunks = queues.predictor.Ahead(256, &at);
+    if (chunks.empty()) break;
+    for (Chunk* chunk : chunks) {
+      if (chunk->resident) {
+        if (chunk->next_use == kNever || chunk->next_use < now_) chunk->next_use = at;
+        continue;
+      }
+      if (chunk->live_bytes == 0) continue;
+      if (chunk->departure_op && chunk->departure_stream != stream &&
+          !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
+        continue;
+      }
+      if (Room(stream) < kChunkBytes && MakeRoom(stream, kChunkBytes, at, &plan_.ahead) == 0) {
+        Finish(stream, &plan_.ahead);
+        return;
+      }
+      Arrive(chunk, stream, &plan_.ahead);
+      chunk->next_use = at;
+    }
+  }
+  Finish(stream, &plan_.ahead);
+}
+
+void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
+  chunk->last_use = now_;
+  chunk->content = true;
+  Mark& first = chunk->use[0];
+  Mark& second = chunk->use[1];
+  if (first.stream == stream || first.stream == 0) {
+    first = {stream, seq};
+  } else if (second.stream == stream || second.stream == 0) {
+    second = {stream, seq};
+  } else if (timeline_->Done(first)) {
+    first = {stream, seq};
+  } else if (timeline_->Done(second)) {
+    second = {stream, seq};
+  } else {
+    chunk->use_epoch = fences_->Use();  // closed at some later scan, behind this launch
+  }
+}
+
+const Step& Residency::Shrink(StreamId queue, uint64_t bytes) {
+  shrink_.Clear();
+  ++now_;
+  if (resident_ > bytes) {
+    candidates_.clear();
+    MakeRoom(queue, resident_ - bytes, 0, &shrink_);
+    Finish(queue, &shrink_);
+  }
+  return shrink_;
+}
+
+void Residency::ForgetStream(StreamId stream) {
+  queues_.erase(stream);
+  if (scanned_for_ == stream) candidates_.clear();
+  chunks_.ForAll([stream](Chunk& chunk) {
+    for (Mark& use : chunk.use) {
+      if (use.stream == stream) use = {};
+    }
+    if (chunk.arrival_stream == stream) chunk.arrival_op = 0;
+    if (chunk.departure_stream == stream) chunk.departure_op = 0;
+  });
+}
+
+}  // namespace sluice::core

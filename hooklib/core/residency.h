@@ -1,0 +1,140 @@
+// Holds the resident chunks of one device to their capacity, and decides before each launch what to fetch and what to send away.
+//
+// Only decisions: a Plan says what to do, cuda/ does it. Rules (design, "Order, both ways"):
+//  - a victim is finished, or was used earlier in the stream that needs the room; no stream is made to wait for another's work;
+//  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on the host;
+//  - where nothing may leave, the launch goes over the budget, and that is counted;
+//  - bytes are dropped without a copy only if the application freed them and a fence behind that free is done.
+// Victims: dead chunks first, then those of which no next use is known (least recently used first), then those whose predicted next use
+// is farthest (Belady 1966). Not thread-safe: the device's lock is held.
+#ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
+#define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "hooklib/core/chunk_table.h"
+#include "hooklib/core/fences.h"
+#include "hooklib/core/predictor.h"
+
+namespace sluice::core {
+
+enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
+
+// One exchange: departures on the stream's out queue, then arrivals on its in queue.
+struct Step {
+  std::vector<Extent> drop;   // dead: no copy
+  std::vector<Extent> evict;  // copied to the host
+  std::vector<Extent> fetch;
+  Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: at once
+  uint64_t out_op = 0;        // number of the departures in the out queue; 0: none
+  uint64_t in_op = 0;         // number of the arrivals in the in queue; 0: none
+  uint64_t in_after_out = 0;  // the in queue first waits for this departure; 0: for none
+  bool empty() const { return out_op == 0 && in_op == 0; }
+  void Clear();
+};
+
+struct Plan {
+  Step now;                          // what the launch needs
+  uint64_t wait_in = 0;              // the launch's stream waits for this arrival; 0: all is there
+  Step ahead;                        // for launches to come
+  std::vector<Extent> evict_after;   // did not fit: faults bring it, and it leaves behind the launch
+  uint64_t after_op = 0;             // number of evict_after in the out queue
+};
+
+struct ResidencyStats {
+  uint64_t hits = 0, misses = 0;  // chunks
+  uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
+  uint64_t fault_bytes = 0;       // estimated
+  uint64_t over_budget_launches = 0;
+  uint64_t over_budget_max = 0;
+  uint64_t host_bytes = 0;        // distinct bytes ever evicted: host pages stay with the block
+};
+
+class Residency {
+ public:
+  Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
+
+  void set_capacity(uint64_t bytes) { capacity_ = bytes; }
+  void set_prefetch(Prefetch mode) { prefetch_ = mode; }
+  void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
+  uint64_t capacity() const { return capacity_; }
+  uint64_t resident_bytes() const { return resident_; }
+  const ResidencyStats& stats() const { return stats_; }
+  ChunkTable& chunks() { return chunks_; }
+  uint64_t launches() const { return now_; }
+  uint64_t wrong_predictions() const;
+
+  // `populated`: the backend has made its pages resident already.
+  void AddArena(Extent arena, bool populated);
+  void RemoveArena(Extent arena);
+  // Bytes came to life, or died. `pinned`: they stay "alive" whatever is reported (see LiveMap).
+  void AddLive(Extent range);
+  void RemoveLive(Extent range);
+  void Pin(Extent range, bool pin);
+  // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at): nothing that died
+  // since then may be taken for "nothing launched between".
+  void NoteWork() { ++now_; }
+
+  // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be learnt.
+  // The plan is valid until the next call.
+  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id);
+  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave yet stays.
+  const Step& Shrink(StreamId queue, uint64_t bytes);
+  void ForgetStream(StreamId stream);
+
+ private:
+  struct Queues {
+    uint64_t in_op = 0, out_op = 0;
+    uint64_t waited_in = 0;      // the application stream has waited up to here
+    uint64_t in_waited_out = 0;  // the in queue has waited up to here
+    std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
+    std::deque<std::pair<uint64_t, uint64_t>> arriving;
+    uint64_t arriving_bytes = 0;
+    Predictor predictor;
+  };
+  struct Candidate {
+    Chunk* chunk;
+    uint64_t last_use;
+    uint64_t key;  // higher leaves first
+    bool dead;
+  };
+
+  bool IsDead(const Chunk& chunk);
+  bool MayLeave(const Chunk& chunk, StreamId stream);
+  uint64_t Rank(const Chunk& chunk, bool dead) const;
+  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What it freed.
+  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
+  void FillCandidates(StreamId stream);
+  void Depart(Chunk* chunk, bool dead, StreamId stream, Step* step);
+  void Arrive(Chunk* chunk, StreamId stream, Step* step);
+  uint64_t Room(StreamId stream);
+  void Finish(StreamId stream, Step* step);
+  void LookAhead(StreamId stream);
+  void Touch(Chunk* chunk, StreamId stream, Seq seq);
+  void DrainOps(Queues* queues, StreamId stream);
+
+  Timeline* timeline_;
+  Fences* fences_;
+  ChunkTable chunks_;
+  std::unordered_map<StreamId, Queues> queues_;
+  Plan plan_;
+  Step shrink_;
+  std::vector<Chunk*> set_, missing_;
+  std::vector<Candidate> candidates_;  // worst last
+  uint64_t scanned_at_ = 0;            // launch number of the last full scan
+  StreamId scanned_for_ = 0;
+  uint64_t now_ = 1;
+  uint64_t resident_ = 0;
+  uint64_t capacity_ = kNever;
+  uint64_t ahead_bytes_ = uint64_t{256} << 20;
+  Prefetch prefetch_ = Prefetch::kPredict;
+  ResidencyStats stats_;
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_RESIDENCY_H_

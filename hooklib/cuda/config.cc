@@ -1,0 +1,65 @@
+#include "hooklib/cuda/config.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "hooklib/cuda/log.h"
+#include "sluice/names.h"
+
+namespace sluice {
+
+namespace {
+
+const char* Get(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+bool Flag(const char* name) {
+  const char* value = Get(name);
+  if (!value || !std::strcmp(value, "0")) return false;
+  if (!std::strcmp(value, "1")) return true;
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0, 1; it counts as 0", name, value);
+  return false;
+}
+
+Config Read() {
+  Config config;
+  for (const settings::Key& key : settings::Table()) {
+    if (key.variable.empty()) continue;
+    const std::string name(key.variable);
+    const char* value = Get(name.c_str());
+    if (!value && name == SLUICE_ENV_MEMORY_FACTOR) value = Get(SLUICE_ENV_ALIAS_MEMORY_FACTOR);
+    if (!value && name == SLUICE_ENV_LOG_LEVEL) value = Get(SLUICE_ENV_ALIAS_LOG_LEVEL);
+    if (!value) continue;
+    const std::string error = settings::Set(config.settings, key, value, name);
+    if (!error.empty()) Log(settings::LogLevel::kError, "%s; the default holds", error.c_str());
+  }
+  if (const char* limit = Get(SLUICE_ENV_MANAGED_LIMIT)) {
+    if (const auto bytes = settings::ParseQuantity(limit)) {
+      config.managed_limit = *bytes;
+    } else {
+      // A cap that was meant and cannot be read must not become no cap.
+      Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: a quantity such as 8Gi; it counts as 1",
+          SLUICE_ENV_MANAGED_LIMIT, limit);
+      config.managed_limit = 1;
+    }
+  }
+  if (const char* backend = Get(SLUICE_ENV_BACKEND); backend && std::strcmp(backend, "managed") != 0) {
+    Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: managed; the default holds", SLUICE_ENV_BACKEND, backend);
+  }
+  config.plain = Flag(SLUICE_ENV_PLAIN);
+  if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
+  if (config.settings.log_level) config.log_level = *config.settings.log_level;
+  g_log_level = config.log_level;
+  return config;
+}
+
+}  // namespace
+
+const Config& GetConfig() {
+  static const Config& config = *new Config(Read());  // never destroyed: threads may outlive exit
+  return config;
+}
+
+}  // namespace sluice

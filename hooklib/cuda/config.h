@@ -1,0 +1,25 @@
+// What the process was told by its environment; the agent's BUDGET frames override it while attached.
+#ifndef SLUICE_HOOKLIB_CUDA_CONFIG_H_
+#define SLUICE_HOOKLIB_CUDA_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "proto/settings/settings.h"
+
+namespace sluice {
+
+struct Config {
+  settings::Settings settings;
+  std::string socket;           // agent's socket; empty: none, the environment alone decides
+  bool plain = false;           // SLUICE_PLAIN=1
+  uint64_t managed_limit = 0;   // SLUICE_MANAGED_LIMIT in bytes; 0: none
+  settings::LogLevel log_level = settings::LogLevel::kWarn;
+};
+
+// Read once. A wrong value is said at ERROR with name, value and what is accepted; the default holds.
+const Config& GetConfig();
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_CONFIG_H_

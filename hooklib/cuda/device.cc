@@ -1,0 +1,374 @@
+#include "hooklib/cuda/device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hooklib/cuda/config.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/host_memory.h"
+#include "hooklib/cuda/log.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+using core::Extent;
+using core::kChunkBytes;
+
+Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this, &fences) {
+  CUuuid raw{};
+  const auto get_uuid = g_real.cuDeviceGetUuid_v2 ? g_real.cuDeviceGetUuid_v2 : g_real.cuDeviceGetUuid;
+  if (get_uuid && get_uuid(&raw, number) == CUDA_SUCCESS) {
+    const auto* b = reinterpret_cast<const unsigned char*>(raw.bytes);
+    char text[SLUICE_UUID_CHARS];
+    std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
+                  b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    uuid = text;
+  }
+  size_t bytes = 0;
+  if (g_real.cuDeviceTotalMem_v2) g_real.cuDeviceTotalMem_v2(&bytes, number);
+  total = bytes;
+  int concurrent = 0, pageable_tables = 0;
+  g_real.cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, number);
+  // Coherent platforms (Grace Hopper) use the host's page tables: residency is the kernel's there, not ours.
+  g_real.cuDeviceGetAttribute(&pageable_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, number);
+  managed = concurrent && !pageable_tables && !GetConfig().plain;
+
+  const settings::Settings& said = GetConfig().settings;
+  std::snprintf(budget.uuid, sizeof budget.uuid, "%s", uuid.c_str());
+  budget.budget_bytes = said.gpu_memory ? std::min(*said.gpu_memory, total)
+                        : said.gpu_percent && *said.gpu_percent < 100 ? total / 100 * *said.gpu_percent
+                                                                      : total;
+  budget.guaranteed_bytes = budget.budget_bytes;
+  budget.limit_bytes = said.memory_limit ? *said.memory_limit : total;
+  budget.host_bytes = UINT64_MAX;
+  budget.memory_factor = said.memory_factor ? *said.memory_factor : 0;
+  budget.prefetch = static_cast<uint8_t>(said.prefetch.value_or(settings::Prefetch::kPredict));
+  budget.visible = static_cast<uint8_t>(said.visible.value_or(settings::Visible::kBudget));
+  budget.log_level = static_cast<uint8_t>(GetConfig().log_level);
+  budget.compute_limit = 1000000;
+  residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
+  residency.set_capacity(Capacity());
+}
+
+uint64_t Device::Capacity() const {
+  const uint64_t held = plain.load(std::memory_order_relaxed);
+  const uint64_t room = budget.budget_bytes > held ? budget.budget_bytes - held : 0;
+  if (live_bytes + held <= budget.budget_bytes) return room;
+  // PUMP's four defaults: the less is seen of what kernels touch, the more room is left for what was not seen.
+  uint64_t percent = budget.memory_factor;
+  if (!percent) percent = reports_seen ? (extents_seen ? 100 : 80) : (extents_seen ? 100 : 60);
+  return std::min(room, budget.budget_bytes / 100 * percent);
+}
+
+void Device::UpdateMode() {
+  residency.set_capacity(Capacity());
+  const uint64_t held = plain.load(std::memory_order_relaxed);
+  if (managed && requested_bytes + held > budget.budget_bytes) StartActive();
+}
+
+void Device::StartActive() {
+  if (!active.exchange(true)) {
+    SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
+               static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
+  }
+}
+
+Context* Device::ContextFor(CUcontext handle) {
+  std::unique_ptr<Context>& entry = contexts[handle];
+  if (!entry) {
+    entry = std::make_unique<Context>();
+    entry->handle = handle;
+    entry->device = this;
+    entry->arenas = std::make_unique<core::ArenaAllocator>(&fences);
+  }
+  return entry.get();
+}
+
+Stream* Device::StreamById(core::StreamId id) {
+  if (id == 0 || id > streams.size()) return nullptr;
+  Stream* stream = streams[id - 1].get();
+  return stream->context ? stream : nullptr;
+}
+
+uint64_t Device::HostAllowance() { return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes); }
+
+Refusal Device::Grow(Context* context, uint64_t bytes) {
+  const uint64_t size = context->arenas->GrowthFor(bytes);
+  const uint64_t cap = GetConfig().managed_limit;
+  if (cap && requested_bytes + size > cap) return Refusal::kManagedLimit;
+  CUdeviceptr base = 0;
+  CUresult result;
+  {
+    RelaxedCapture relaxed;
+    result = g_real.cuMemAllocManaged(&base, size, CU_MEM_ATTACH_GLOBAL);
+  }
+  if (result != CUDA_SUCCESS) {
+    SLUICE_LOG(kDebug, "cuMemAllocManaged(%llu) gave %d", static_cast<unsigned long long>(size), result);
+    return Refusal::kDriver;
+  }
+  if (base % kChunkBytes) {  // never seen; a chunk must be one of the driver's own blocks
+    g_real.cuMemFree_v2(base);
+    return Refusal::kDriver;
+  }
+  const Extent arena{base, size};
+  requested_bytes += size;
+  UpdateMode();
+  bool populated = false;
+  if (residency.resident_bytes() + size <= residency.capacity() && g_captures.load() == 0) {
+    // As cuMemAlloc does: the pages are on the card when the call returns, so that no kernel faults on memory that fits.
+    if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
+    populated = FetchRuns({arena}, ordinal, context->housekeeping) == CUDA_SUCCESS &&
+                g_real.cuStreamSynchronize(context->housekeeping) == CUDA_SUCCESS;  // our own prefetch alone, no work of the application
+  }
+  context->arenas->AddArena(arena, bytes);
+  context->arena_list.emplace(base, size);
+  residency.AddArena(arena, populated);
+  return Refusal::kNone;
+}
+
+CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result) {
+  CUcontext handle = nullptr;
+  if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
+  std::lock_guard lock(mutex);
+  Context* context = ContextFor(handle);
+  const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
+  const uint64_t held = plain.load(std::memory_order_relaxed);
+  Refusal refusal = Refusal::kNone;
+  if (allocated_bytes + size + held > budget.limit_bytes) {
+    refusal = Refusal::kLimit;
+  } else if (allocated_bytes + size + held > budget.budget_bytes &&
+             allocated_bytes + size + held - budget.budget_bytes > HostAllowance()) {
+    refusal = Refusal::kHost;  // what does not fit the budget lies in host memory sooner or later
+  }
+  std::optional<core::Va> va;
+  if (refusal == Refusal::kNone) {
+    va = context->arenas->Allocate(bytes);
+    if (!va) {
+      refusal = Grow(context, bytes);
+      if (refusal == Refusal::kNone) va = context->arenas->Allocate(bytes);
+    }
+  }
+  if (!va) {
+    Say(refusal, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  core::Allocation allocation;
+  allocation.bytes = bytes;
+  allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_id_++;
+  allocation.app_managed = app_managed;
+  allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
+  live.Add(*va, allocation);
+  allocated_bytes += size;
+  const Extent range{*va, size};
+  SetLive(range, true);
+  if (app_managed || allocation.captured) residency.Pin(range, true);
+  UpdateMode();
+  *result = *va;
+  return CUDA_SUCCESS;
+}
+
+void Device::SetLive(Extent range, bool alive) {
+  if (alive) {
+    residency.AddLive(range);
+    live_bytes += range.bytes;
+  } else {
+    residency.RemoveLive(range);
+    live_bytes -= range.bytes;
+  }
+}
+
+std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
+  std::lock_guard lock(mutex);
+  core::Va base = 0;
+  const core::Allocation* allocation = live.Find(pointer, &base);
+  if (!allocation) return std::nullopt;
+  if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t size = core::ArenaAllocator::SizeFor(allocation->bytes);
+  const Extent range{base, size};
+  if (allocation->reported) {
+    const auto& reports = live.reports();
+    for (auto it = reports.lower_bound(base); it != reports.end() && it->first < base + size; ++it) SetLive({it->first, it->second}, false);
+  } else {
+    SetLive(range, false);
+  }
+  if (allocation->app_managed || allocation->captured) residency.Pin(range, false);
+  live.Remove(base);
+  allocated_bytes -= size;
+  Context* owner = nullptr;
+  for (auto& [handle, context] : contexts) {
+    auto it = context->arena_list.upper_bound(base);
+    if (it != context->arena_list.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
+  }
+  if (!owner) return CUDA_SUCCESS;
+  owner->arenas->Free(base, size);
+  // The application's own free may wait for the device, so this is the place where arenas go back to the driver.
+  for (const Extent& arena : owner->arenas->TakeSurplus()) {
+    residency.RemoveArena(arena);
+    owner->arena_list.erase(arena.base);
+    requested_bytes -= arena.bytes;
+    g_real.cuMemFree_v2(arena.base);
+  }
+  UpdateMode();
+  return CUDA_SUCCESS;
+}
+
+void Device::Report(CUdeviceptr pointer, int64_t bytes) {
+  std::lock_guard lock(mutex);
+  core::Va base = 0;
+  core::Allocation* allocation = live.Find(pointer, &base);
+  if (!allocation || allocation->app_managed) return;
+  if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
+    allocation->captured = true;
+    residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
+  }
+  if (bytes > 0) {
+    if (!allocation->reported) SetLive({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, false);
+    reports_seen = true;
+    if (auto old = live.Unreport(pointer)) SetLive(*old, false);
+    const Extent range{pointer, std::min<uint64_t>(static_cast<uint64_t>(bytes), base + allocation->bytes - pointer)};
+    if (live.Report(range)) SetLive(range, true);
+  } else if (auto range = live.Unreport(pointer)) {
+    SetLive(*range, false);
+  }
+  residency.set_capacity(Capacity());
+}
+
+void Device::MarkCaptured(core::Va va) {
+  std::lock_guard lock(mutex);
+  core::Va base = 0;
+  core::Allocation* allocation = live.Find(va, &base);
+  if (!allocation || allocation->captured) return;
+  allocation->captured = true;
+  if (!allocation->app_managed) residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
+}
+
+bool Device::TakePlain(uint64_t bytes) {
+  std::lock_guard lock(mutex);
+  if (plain.load() + bytes > budget.budget_bytes) {
+    Say(Refusal::kLimit, bytes);
+    return false;
+  }
+  plain.fetch_add(bytes);
+  UpdateMode();
+  return true;
+}
+
+void Device::Say(Refusal refusal, uint64_t bytes) {
+  bool& said = said_[static_cast<int>(refusal)];
+  if (said) return;
+  said = true;
+  const double want = static_cast<double>(bytes) / 0x1p30, have = static_cast<double>(allocated_bytes + plain.load()) / 0x1p30;
+  switch (refusal) {
+    case Refusal::kLimit:
+      Log(settings::LogLevel::kWarn, "%s: out of memory: %.2f GiB asked for beside %.2f GiB; memory-limit is %.2f GiB, budget %.2f GiB",
+          uuid.c_str(), want, have, static_cast<double>(budget.limit_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
+      break;
+    case Refusal::kHost:
+      Log(settings::LogLevel::kWarn,
+          "%s: out of memory: %.2f GiB asked for beside %.2f GiB would need more host memory than the container or node has left",
+          uuid.c_str(), want, have);
+      break;
+    case Refusal::kManagedLimit:
+      Log(settings::LogLevel::kWarn, "%s: out of memory: SLUICE_MANAGED_LIMIT is reached", uuid.c_str());
+      break;
+    default:
+      Log(settings::LogLevel::kWarn, "%s: out of memory: the driver gave no managed memory", uuid.c_str());
+  }
+}
+
+void Device::ApplyBudget(const sluice_budget& next) {
+  std::lock_guard lock(mutex);
+  budget = next;
+  if (budget.limit_bytes == 0) budget.limit_bytes = total;
+  residency.set_prefetch(static_cast<core::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
+  g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
+  UpdateMode();
+  if (!active.load() || residency.resident_bytes() <= residency.capacity()) return;
+  // Called back: what is finished leaves at once, on a queue of its own; the rest follows with the launches.
+  for (auto& [handle, context] : contexts) {
+    if (g_real.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) continue;
+    Stream& queue = context->shrink_stream;
+    if (!queue.id) {
+      queue.context = context.get();
+      queue.device = this;
+    }
+    const core::Step& step = residency.Shrink(queue.id, residency.capacity());
+    Execute(step, &queue);
+    CUcontext popped;
+    g_real.cuCtxPopCurrent_v2(&popped);
+    break;
+  }
+}
+
+void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
+  std::lock_guard lock(mutex);
+  const uint64_t shown = budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total) : budget.guaranteed_bytes;
+  const uint64_t used = allocated_bytes + plain.load();
+  *total_bytes = shown;
+  *free_bytes = used < shown ? shown - used : 0;
+}
+
+void Device::DropContext(CUcontext handle) {
+  {
+    std::lock_guard lock(mutex);
+    const auto it = contexts.find(handle);
+    if (it == contexts.end()) return;
+    Context* context = it->second.get();
+    for (const auto& [base, size] : context->arena_list) {
+      for (const core::Va found : live.In({base, size})) {  // whatever was alive in it is gone with it
+        const core::Allocation* allocation = live.Find(found, nullptr);
+        const uint64_t bytes = core::ArenaAllocator::SizeFor(allocation->bytes);
+        if (allocation->reported) {
+          for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r) live_bytes -= r->second;
+        } else {
+          live_bytes -= bytes;
+        }
+        allocated_bytes -= bytes;
+        live.Remove(found);
+      }
+      residency.RemoveArena({base, size});
+      requested_bytes -= size;
+    }
+    for (const auto& stream : streams) {
+      if (stream->context != context) continue;
+      stream->context = nullptr;  // events and queues went with the context
+      stream->events.clear();
+      stream->in = {};
+      stream->out = {};
+      residency.ForgetStream(stream->id);
+    }
+    contexts.erase(it);
+    UpdateMode();
+  }
+  ForgetStreamCache();
+}
+
+void Device::Publish(sluice_gpu_counters* slot) {
+  std::lock_guard lock(mutex);
+  const core::ResidencyStats& stats = residency.stats();
+  auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
+  put(&slot->budget_bytes, budget.budget_bytes);
+  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() : requested_bytes);
+  put(&slot->plain_bytes, plain.load());
+  put(&slot->live_bytes, live_bytes);
+  put(&slot->requested_bytes, requested_bytes);
+  put(&slot->host_bytes, stats.host_bytes);
+  put(&slot->over_budget_max, stats.over_budget_max);
+  put(&slot->bytes_in, stats.bytes_in);
+  put(&slot->bytes_out, stats.bytes_out);
+  put(&slot->bytes_saved, stats.bytes_saved);
+  put(&slot->fault_bytes, stats.fault_bytes);
+  uint64_t launches = 0;
+  for (const auto& stream : streams) launches += stream->seq.load(std::memory_order_relaxed);
+  put(&slot->launches, launches);
+  put(&slot->launches_known, launches - launches_looked_at.load() + launches_known.load());
+  put(&slot->hits, stats.hits);
+  put(&slot->misses, stats.misses);
+  put(&slot->stall_ns, stall_ns);
+  put(&slot->over_budget_launches, stats.over_budget_launches);
+  put(&slot->wrong_predictions, residency.wrong_predictions());
+  __atomic_store_n(&slot->factor, static_cast<uint32_t>(budget.memory_factor), __ATOMIC_RELAXED);
+  put(&slot->generation, budget.generation);
+}
+
+}  // namespace sluice

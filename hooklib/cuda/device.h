@@ -1,0 +1,123 @@
+// One GPU in this process: its memory, its streams, its budget.
+//
+// Lock order: Stream::order, then Device::mutex. No lock is held while the application's own call runs, except Stream::order
+// around a launch and its event.
+#ifndef SLUICE_HOOKLIB_CUDA_DEVICE_H_
+#define SLUICE_HOOKLIB_CUDA_DEVICE_H_
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hooklib/core/arena_allocator.h"
+#include "hooklib/core/live_map.h"
+#include "hooklib/core/residency.h"
+#include "hooklib/cuda/streams.h"
+#include "sluice/wire.h"
+
+namespace sluice {
+
+// What belongs to a CUDA context and ends with it.
+struct Context {
+  CUcontext handle = nullptr;
+  Device* device = nullptr;
+  EventPool events;
+  std::unique_ptr<core::ArenaAllocator> arenas;
+  std::map<core::Va, uint64_t> arena_list;
+  CUstream housekeeping = nullptr;  // populates, shrinks
+  Stream shrink_stream;             // its queues carry what no application stream asked for
+};
+
+// Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.
+enum class Refusal : uint8_t { kNone, kLimit, kHost, kManagedLimit, kDriver };
+
+struct Device final : core::Timeline {
+  explicit Device(CUdevice ordinal);
+
+  const CUdevice ordinal;
+  std::string uuid;  // "GPU-..."
+  uint64_t total = 0;
+  bool managed = true;  // false: no concurrent managed access here: plain memory, the budget is a hard limit
+
+  std::mutex mutex;
+  core::Fences fences;
+  core::LiveMap live;
+  core::Residency residency;
+  std::unordered_map<CUcontext, std::unique_ptr<Context>> contexts;
+  std::vector<std::unique_ptr<Stream>> streams;
+
+  // Whether launches must be looked at. Read without the lock on every launch.
+  std::atomic<bool> active{false};
+  std::atomic<uint64_t> plain{0};  // bytes that are not ours to move
+  uint64_t live_bytes = 0;         // allocated and not freed, by the finest knowledge
+  uint64_t allocated_bytes = 0;    // allocated by the application through the engine
+  uint64_t requested_bytes = 0;    // managed memory asked of the driver
+  sluice_budget budget{};          // in force
+  bool reports_seen = false, extents_seen = false;
+  std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
+  uint64_t stall_ns = 0;
+
+  // --- memory; each takes the lock ---
+  CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result);
+  // Nothing: not ours, the driver's to free.
+  std::optional<CUresult> Free(CUdeviceptr pointer);
+  void Report(CUdeviceptr pointer, int64_t bytes);
+  // Plain memory of the driver's own making: false if the budget has no room for it.
+  bool TakePlain(uint64_t bytes);
+  void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
+  void ApplyBudget(const sluice_budget& next);
+  void View(uint64_t* total_bytes, uint64_t* free_bytes);
+  void DropContext(CUcontext handle);  // it is gone, and all that was made in it
+  void Publish(sluice_gpu_counters* slot);
+  void MarkCaptured(core::Va va);
+
+  // --- with the lock held ---
+  Context* ContextFor(CUcontext handle);
+  Stream* StreamById(core::StreamId id);
+  void UpdateMode();
+  uint64_t Capacity() const;
+  void Execute(const core::Step& step, Stream* stream);
+  void EvictAfter(const core::Plan& plan, Stream* stream);
+  // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
+  bool Record(Stream* stream);
+  void Poll(Stream* stream);
+  size_t Outstanding(Stream* stream);
+
+  // core::Timeline
+  bool Done(core::Mark mark) override;
+  bool MarkAll(std::vector<core::Mark>* marks) override;
+  bool InDone(core::StreamId stream, uint64_t op) override;
+  bool OutDone(core::StreamId stream, uint64_t op) override;
+
+ private:
+  Refusal Grow(Context* context, uint64_t bytes);
+  uint64_t HostAllowance();
+  void Say(Refusal refusal, uint64_t bytes);
+  void SetLive(core::Extent range, bool alive);
+  void StartActive();
+  bool said_[8] = {};
+  uint64_t next_id_ = 1;
+};
+
+// The device of the current context; null where there is none.
+Device* CurrentDevice(CUcontext* context = nullptr);
+Device* DeviceByOrdinal(CUdevice ordinal);
+const std::vector<std::unique_ptr<Device>>& Devices();
+// The tracked allocation at or around the address, on whichever device. Takes the device's lock.
+struct Tracked {
+  Device* device;
+  core::Va base;
+  core::Allocation allocation;
+};
+std::optional<Tracked> FindTracked(CUdeviceptr pointer);
+// Quick "certainly not ours".
+bool MayBeTracked(CUdeviceptr pointer);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_DEVICE_H_

@@ -1,0 +1,179 @@
+// Device as core::Timeline: events behind launches, and the queues that the engine moves memory on.
+#include <algorithm>
+
+#include "hooklib/cuda/device.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/log.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+// The engine's queues join no barrier of the legacy stream and go before kernels where the hardware offers it.
+CUstream MakeQueue() {
+  CUstream stream = nullptr;
+  int least = 0, greatest = 0;
+  if (g_real.cuCtxGetStreamPriorityRange) g_real.cuCtxGetStreamPriorityRange(&least, &greatest);
+  if (g_real.cuStreamCreateWithPriority &&
+      g_real.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest) == CUDA_SUCCESS) {
+    return stream;
+  }
+  g_real.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  return stream;
+}
+
+bool Ready(TransferQueue* queue) {
+  if (!queue->stream) queue->stream = MakeQueue();
+  return queue->stream != nullptr;
+}
+
+void PollQueue(TransferQueue* queue, EventPool* pool) {
+  while (!queue->events.empty() && g_real.cuEventQuery(queue->events.front().second) == CUDA_SUCCESS) {
+    queue->done = queue->events.front().first;
+    pool->Give(queue->events.front().second);
+    queue->events.pop_front();
+  }
+}
+
+// An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at once: order is lost for
+// it, bytes are not.
+void Stamp(TransferQueue* queue, uint64_t op, EventPool* pool) {
+  CUevent event = pool->Take();
+  queue->newest = op;
+  if (event && g_real.cuEventRecord(event, queue->stream) == CUDA_SUCCESS) {
+    queue->events.emplace_back(op, event);
+  } else {
+    if (event) pool->Give(event);
+    if (queue->events.empty()) queue->done = op;
+  }
+}
+
+// `waiter` waits, on the GPU, for the first event that covers `op`. False: nothing to wait for.
+bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op, CUstream waiter) {
+  const auto it = std::lower_bound(events.begin(), events.end(), op, [](const auto& a, uint64_t value) { return a.first < value; });
+  if (it == events.end()) return false;
+  g_real.cuStreamWaitEvent(waiter, it->second, 0);
+  return true;
+}
+
+}  // namespace
+
+void Device::Poll(Stream* stream) {
+  while (!stream->events.empty() && g_real.cuEventQuery(stream->events.front().second) == CUDA_SUCCESS) {
+    stream->completed = std::max(stream->completed, stream->events.front().first);
+    stream->context->events.Give(stream->events.front().second);
+    stream->events.pop_front();
+  }
+}
+
+bool Device::Record(Stream* stream) {
+  const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+  if (seq <= stream->recorded) return true;
+  if (stream->destroyed || !stream->context) return false;
+  if (IsCapturing(*stream)) return false;
+  RelaxedCapture relaxed;
+  CUevent event = stream->context->events.Take();
+  if (!event) return false;
+  if (g_real.cuEventRecord(event, stream->handle) != CUDA_SUCCESS) {
+    stream->context->events.Give(event);
+    return false;
+  }
+  stream->recorded = seq;
+  stream->events.emplace_back(seq, event);
+  return true;
+}
+
+bool Device::Done(core::Mark mark) {
+  Stream* stream = StreamById(mark.stream);
+  if (!stream || mark.seq <= stream->completed) return true;
+  RelaxedCapture relaxed;
+  Poll(stream);
+  if (mark.seq <= stream->completed) return true;
+  // No event covers it (the mark was set on a thread's own stream, or on the legacy stream beside others): ask the stream itself.
+  if (mark.seq > stream->recorded && !stream->destroyed && !stream->per_thread() && !IsCapturing(*stream)) {
+    const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+    if (g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS) stream->completed = std::max(stream->completed, seq);
+  }
+  return mark.seq <= stream->completed;
+}
+
+bool Device::MarkAll(std::vector<core::Mark>* marks) {
+  RelaxedCapture relaxed;
+  const size_t before = marks->size();
+  bool other_blocking = false;
+  for (const auto& stream : streams) {
+    other_blocking |= stream->blocking && !stream->legacy() && !stream->destroyed && stream->context &&
+                      stream->seq.load(std::memory_order_relaxed) > stream->completed;
+  }
+  for (const auto& stream : streams) {
+    const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+    if (!stream->context || seq <= stream->completed) continue;
+    if (seq > stream->recorded) {
+      if (stream->per_thread()) {
+        stream->mark_wanted.store(true, std::memory_order_release);
+      } else if (stream->legacy() && other_blocking) {
+        // An event there would make the other streams wait for each other where the application did not; Done() asks instead.
+      } else if (!Record(stream.get()) && !stream->destroyed) {
+        marks->resize(before);
+        return false;
+      }
+    }
+    marks->push_back({stream->id, seq});
+  }
+  return true;
+}
+
+bool Device::InDone(core::StreamId id, uint64_t op) {
+  Stream* stream = StreamById(id);
+  if (!stream || op <= stream->in.done) return true;
+  RelaxedCapture relaxed;
+  PollQueue(&stream->in, &stream->context->events);
+  return op <= stream->in.done;
+}
+
+bool Device::OutDone(core::StreamId id, uint64_t op) {
+  Stream* stream = StreamById(id);
+  if (!stream || op <= stream->out.done) return true;
+  RelaxedCapture relaxed;
+  PollQueue(&stream->out, &stream->context->events);
+  return op <= stream->out.done;
+}
+
+size_t Device::Outstanding(Stream* stream) {
+  PollQueue(&stream->in, &stream->context->events);
+  PollQueue(&stream->out, &stream->context->events);
+  return stream->in.events.size() + stream->out.events.size();
+}
+
+void Device::Execute(const core::Step& step, Stream* stream) {
+  if (step.empty()) return;
+  EventPool* pool = &stream->context->events;
+  Poll(stream);
+  // A prefetch on an idle queue runs on the calling thread for its whole length; behind an unfinished event it is deferred. So both queues
+  // wait for the next thing that this stream finishes, if there is one: it is ordered before the launch anyhow.
+  const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
+  if (step.out_op && Ready(&stream->out)) {
+    const uint64_t after = std::max(step.out_after, soon);
+    if (after) WaitFor(stream->events, after, stream->out.stream);
+    DropRuns(step.drop, stream->out.stream);
+    EvictRuns(step.evict, stream->out.stream);
+    Stamp(&stream->out, step.out_op, pool);
+  }
+  if (step.in_op && Ready(&stream->in)) {
+    bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
+    if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
+    const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
+    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
+    Stamp(&stream->in, step.in_op, pool);
+  }
+}
+
+void Device::EvictAfter(const core::Plan& plan, Stream* stream) {
+  if (!plan.after_op || !Ready(&stream->out)) return;
+  WaitFor(stream->events, stream->recorded, stream->out.stream);
+  EvictRuns(plan.evict_after, stream->out.stream);
+  Stamp(&stream->out, plan.after_op, &stream->context->events);
+}
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+#include "hooklib/cuda/driver.h"
+
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+struct Batch {
+  explicit Batch(const std::vector<core::Extent>& runs) {
+    for (const core::Extent& run : runs) {
+      pointers.push_back(run.base);
+      sizes.push_back(run.bytes);
+    }
+  }
+  std::vector<CUdeviceptr> pointers;
+  std::vector<size_t> sizes;
+};
+
+CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation location, CUstream stream) {
+  if (runs.empty()) return CUDA_SUCCESS;
+  if (runs.size() > 1 && g_real.cuMemPrefetchBatchAsync) {
+    Batch batch(runs);
+    size_t first = 0;
+    return g_real.cuMemPrefetchBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), &location, &first, 1, 0, stream);
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (const core::Extent& run : runs) {
+    CUresult one = CUDA_ERROR_NOT_SUPPORTED;
+    if (g_real.cuMemPrefetchAsync_v2) {
+      one = g_real.cuMemPrefetchAsync_v2(run.base, run.bytes, location, 0, stream);
+    } else if (g_real.cuMemPrefetchAsync) {  // before 12.2
+      one = g_real.cuMemPrefetchAsync(run.base, run.bytes,
+                                      location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU, stream);
+    }
+    if (result == CUDA_SUCCESS) result = one;
+  }
+  return result;
+}
+
+CUmemLocation Host() {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_HOST;
+  return location;
+}
+
+}  // namespace
+
+CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  return PrefetchRuns(runs, location, stream);
+}
+
+CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) { return PrefetchRuns(runs, Host(), stream); }
+
+CUresult DropRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+  if (runs.empty()) return CUDA_SUCCESS;
+  if (!g_real.cuMemDiscardBatchAsync) return EvictRuns(runs, stream);  // driver before 580
+  Batch batch(runs);
+  // Discarded pages move without a copy. The prefetch that takes them off the device ends the discarded state, so they are discarded
+  // once more, where they lie: then the fetch that brings them back needs no copy either.
+  CUresult result = g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream);
+  if (result != CUDA_SUCCESS) return EvictRuns(runs, stream);
+  result = EvictRuns(runs, stream);
+  const CUresult again = g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream);
+  return result == CUDA_SUCCESS ? again : result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,20 @@
+// Memory movement as the driver of this machine offers it: batched calls where it has them, single ones where it has not.
+#ifndef SLUICE_HOOKLIB_CUDA_DRIVER_H_
+#define SLUICE_HOOKLIB_CUDA_DRIVER_H_
+
+#include <vector>
+
+#include "hooklib/core/types.h"
+#include "hooklib/dispatch/cuda_api.h"
+
+namespace sluice {
+
+// All are queued on `stream`; the first error is returned, and the rest is still tried (a page that did not move is slow, never wrong).
+CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream);
+CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
+// Contents are dead: off the device without a copy where the driver can, else like EvictRuns.
+CUresult DropRuns(const std::vector<core::Extent>& runs, CUstream stream);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_DRIVER_H_

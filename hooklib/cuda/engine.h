@@ -1,0 +1,18 @@
+// The engine as a whole: start, the conversation with the agent, what is said at exit.
+#ifndef SLUICE_HOOKLIB_CUDA_ENGINE_H_
+#define SLUICE_HOOKLIB_CUDA_ENGINE_H_
+
+#include "hooklib/cuda/device.h"
+
+namespace sluice {
+
+// After a successful cuInit, in this process (a forked child comes here by itself): attaches to the agent and waits for its first budget
+// for at most a second; without one the environment's values hold. Cheap when done.
+void EnsureStarted();
+
+// "live 5.9 GiB in 4.0 GiB: ..." for one device; the line of the exit and of the period.
+void PrintSummary(const char* when);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_ENGINE_H_

@@ -1,0 +1,80 @@
+#include "hooklib/cuda/host_memory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+namespace sluice {
+
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  char text[4096];
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  const ssize_t n = read(fd, text, sizeof text);
+  close(fd);
+  return n > 0 ? std::string(text, static_cast<size_t>(n)) : std::string();
+}
+
+uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
+  const std::string text = ReadFile(path);
+  if (text.empty() || text[0] < '0' || text[0] > '9') return otherwise;  // "max"
+  return std::strtoull(text.c_str(), nullptr, 10);
+}
+
+uint64_t Left(uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; }
+
+// In a container its own cgroup is the root of what is mounted; outside, /proc/self/cgroup says where it lies below.
+uint64_t CgroupLeft() {
+  uint64_t left = UINT64_MAX;
+  auto look = [&left](const std::string& folder, const char* limit_name, const char* used_name) {
+    const uint64_t limit = ReadNumber(folder + limit_name, UINT64_MAX);
+    if (limit > UINT64_MAX / 4) return;  // none; v1 writes a huge number
+    left = std::min(left, Left(limit, ReadNumber(folder + used_name, 0)));
+  };
+  const std::string groups = ReadFile("/proc/self/cgroup");
+  std::string v1, v2;
+  for (size_t at = 0; at < groups.size();) {
+    const size_t end = std::min(groups.find('\n', at), groups.size());
+    const std::string line = groups.substr(at, end - at);
+    if (line.rfind("0::", 0) == 0) v2 = line.substr(3);
+    if (const size_t colon = line.find(":memory:"); colon != std::string::npos) v1 = line.substr(colon + 8);
+    at = end + 1;
+  }
+  for (const std::string& path : {std::string("/"), v2 + "/"}) look("/sys/fs/cgroup" + path, "memory.max", "memory.current");
+  for (const std::string& path : {std::string("/"), v1 + "/"}) {
+    look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes");
+  }
+  return left;
+}
+
+uint64_t Available() {
+  const std::string info = ReadFile("/proc/meminfo");
+  const size_t at = info.find("MemAvailable:");
+  if (at == std::string::npos) return UINT64_MAX;
+  return std::strtoull(info.c_str() + at + std::strlen("MemAvailable:"), nullptr, 10) << 10;
+}
+
+}  // namespace
+
+uint64_t HostMemoryLeft() {
+  static std::atomic<uint64_t> value{UINT64_MAX};
+  static std::atomic<int64_t> read_at{0};
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  const int64_t now = ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+  if (read_at.load() == 0 || now - read_at.load() > 100) {
+    value = std::min(CgroupLeft(), Available());
+    read_at = now;
+  }
+  return value;
+}
+
+}  // namespace sluice

@@ -1,0 +1,123 @@
+// Kernel launches of every kind.
+#include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/params.h"
+#include "hooklib/cuda/record.h"
+#include "hooklib/cuda/work.h"
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+struct Shape {
+  unsigned grid[3], block[3], shared;
+};
+
+uint64_t ExecutionId(CUfunction function, const Shape& shape) {
+  uint64_t hash = reinterpret_cast<uintptr_t>(function);
+  for (const unsigned value : {shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1], shape.block[2]}) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash | 1;
+}
+
+// What is looked at costs; this is out of line so that the passive way stays short.
+template <typename Issue>
+__attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters, void** extra,
+                                          uint32_t flags, Issue issue) {
+  static thread_local std::vector<uint64_t> words, all;
+  words.clear();
+  all.clear();
+  const FunctionInfo* info = InfoOf(function);
+  Work work;
+  work.stream = stream;
+  work.known = CollectWords(*info, parameters, extra, &words, Recording() ? &all : nullptr);
+  work.words = words;
+  work.id = ExecutionId(function, shape);
+  if (Recording()) RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
+  if (!MustLook(stream)) {
+    stream->seq.fetch_add(1, std::memory_order_release);
+    return issue();
+  }
+  return RunWork(work, issue);
+}
+
+template <typename Issue>
+inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Shape& shape, void** parameters, void** extra,
+                       uint32_t flags, Issue issue) {
+  Stream* stream = FindStream(handle, ptsz);
+  if (!stream) return issue();
+  if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, issue);
+  stream->seq.fetch_add(1, std::memory_order_release);
+  return issue();
+}
+
+}  // namespace
+
+namespace entry {
+
+#define SLUICE_LAUNCH_KERNEL(name, ptsz)                                                                                            \
+  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,        \
+                CUstream stream, void** parameters, void** extra) {                                                                 \
+    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, extra, 0,                                      \
+                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra); });                       \
+  }
+SLUICE_LAUNCH_KERNEL(cuLaunchKernel, false)
+SLUICE_LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
+#undef SLUICE_LAUNCH_KERNEL
+
+#define SLUICE_LAUNCH_KERNEL_EX(name, ptsz)                                                                                         \
+  CUresult name(const CUlaunchConfig* c, CUfunction f, void** parameters, void** extra) {                                           \
+    if (!c) return g_real.name(c, f, parameters, extra);                                                                            \
+    return Launch(c->hStream, ptsz, f,                                                                                              \
+                  {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes},         \
+                  parameters, extra, 0, [&] { return g_real.name(c, f, parameters, extra); });                                      \
+  }
+SLUICE_LAUNCH_KERNEL_EX(cuLaunchKernelEx, false)
+SLUICE_LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, true)
+#undef SLUICE_LAUNCH_KERNEL_EX
+
+#define SLUICE_LAUNCH_COOPERATIVE(name, ptsz)                                                                                       \
+  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,        \
+                CUstream stream, void** parameters) {                                                                               \
+    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, nullptr, 1,                                    \
+                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters); });                              \
+  }
+SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
+SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
+#undef SLUICE_LAUNCH_COOPERATIVE
+
+// Each device's part is looked at by itself; the driver starts them together.
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
+  for (unsigned i = 0; list && i < count; ++i) {
+    if (Stream* stream = FindStream(list[i].hStream, false)) stream->seq.fetch_add(1, std::memory_order_release);
+  }
+  return g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+}
+
+// The launch calls of CUDA 3: parameters were set one by one before, so what is touched stays unknown; faults bring it.
+CUresult cuLaunchGrid(CUfunction f, int width, int height) {
+  return Launch(nullptr, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0,
+                [&] { return g_real.cuLaunchGrid(f, width, height); });
+}
+CUresult cuLaunch(CUfunction f) {
+  return Launch(nullptr, false, f, {{1, 1, 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0, [&] { return g_real.cuLaunch(f); });
+}
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+  return Launch(stream, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0,
+                [&] { return g_real.cuLaunchGridAsync(f, width, height, stream); });
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  ForgetFunctions();
+  return g_real.cuModuleUnload(module);
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+  ForgetFunctions();
+  return g_real.cuLibraryUnload(library);
+}
+
+}  // namespace entry
+}  // namespace sluice

@@ -1,0 +1,143 @@
+// Allocation and free.
+#include "hooklib/cuda/config.h"
+#include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/plain.h"
+#include "hooklib/cuda/record.h"
+#include "hooklib/dispatch/caller.h"
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+void Note(trace::AllocKind kind, CUresult result, CUdeviceptr pointer, uint64_t bytes, uint64_t stream = 0) {
+  if (Recording() && result == CUDA_SUCCESS) g_recorder->Alloc(kind, pointer, bytes, stream);
+}
+
+// Memory that the driver makes as the application asked, counted against the budget.
+template <typename Make>
+CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, Make make) {
+  if (device && !device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = make();
+  if (device) {
+    if (result == CUDA_SUCCESS) {
+      RememberPlain(*pointer, bytes, device);
+    } else {
+      device->GivePlain(bytes);
+    }
+  }
+  return result;
+}
+
+template <typename Make>
+CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make) {
+  Device* device = CurrentDevice();
+  if (!device || !pointer || bytes == 0) return make();
+  const CUresult result = !device->managed || CalledFromPlainLibrary(caller) ? Plain(device, bytes, pointer, make)
+                                                                             : device->Allocate(bytes, false, pointer);
+  if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
+  return result;
+}
+
+template <typename Real>
+CUresult Release(CUdeviceptr pointer, Real real) {
+  if (Recording()) g_recorder->Free(pointer);
+  for (const auto& device : Devices()) {
+    if (!device->residency.chunks().MayHold(pointer)) continue;
+    if (const auto result = device->Free(pointer)) return *result;
+  }
+  const CUresult result = real();
+  if (result == CUDA_SUCCESS) ForgetPlain(pointer);
+  return result;
+}
+
+}  // namespace
+
+namespace entry {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+  return Serve(__builtin_return_address(0), pointer, bytes, [&] { return g_real.cuMemAlloc_v2(pointer, bytes); });
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned element) {
+  // The pitch that the driver gives: rows at multiples of its texture alignment.
+  constexpr size_t kPitch = 512;
+  auto real = [&] { return g_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element); };
+  if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16)) return real();
+  const size_t row = core::RoundUp(width, kPitch);
+  Device* device = CurrentDevice();
+  const bool served = device && device->managed && !CalledFromPlainLibrary(__builtin_return_address(0));
+  const CUresult result = Serve(__builtin_return_address(0), pointer, row * height, real);
+  if (result == CUDA_SUCCESS && served) *pitch = row;
+  return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
+  auto real = [&] { return g_real.cuMemAllocManaged(pointer, bytes, flags); };
+  Device* device = CurrentDevice();
+  if (!device || !pointer || bytes == 0) return real();
+  CUresult result;
+  if (flags == CU_MEM_ATTACH_GLOBAL && device->managed) {
+    result = device->Allocate(bytes, true, pointer);
+  } else {
+    const uint64_t cap = GetConfig().managed_limit;
+    if (cap && device->requested_bytes + bytes > cap) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = Plain(device, bytes, pointer, real);
+  }
+  Note(trace::AllocKind::kManaged, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
+  return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  return Release(pointer, [&] { return g_real.cuMemFree_v2(pointer); });
+}
+
+// Stream-ordered allocation. Outside a capture the engine serves it: usable at once, since what it hands out has no unfinished use.
+// A capture makes graph nodes of it, which are the driver's.
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                      \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                                 \
+    Stream* stream = FindStream(handle, ptsz);                                                                         \
+    auto real = [&] { return g_real.name(pointer, bytes, handle); };                                                   \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                                      \
+    const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);                                  \
+    return result;                                                                                                     \
+  }                                                                                                                    \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                           \
+    Stream* stream = FindStream(handle, ptsz);                                                                         \
+    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);                                      \
+    return Release(pointer, [&] { return g_real.free_name(pointer, handle); });                                        \
+  }
+SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
+SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
+#undef SLUICE_ALLOC_ASYNC
+
+#define SLUICE_ALLOC_POOL(name, ptsz)                                                                                  \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                              \
+    Stream* stream = FindStream(handle, ptsz);                                                                         \
+    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                                             \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                                      \
+    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, real);                                       \
+    return Serve(__builtin_return_address(0), pointer, bytes, real);                                                   \
+  }
+SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
+SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
+#undef SLUICE_ALLOC_POOL
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  const CUresult result = g_real.cuMemPoolCreate(pool, properties);
+  if (result == CUDA_SUCCESS && properties &&
+      (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
+    NoteForeignPool(*pool);
+  }
+  return result;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type, unsigned long long flags) {
+  const CUresult result = g_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+  if (result == CUDA_SUCCESS) NoteForeignPool(*pool);
+  return result;
+}
+
+}  // namespace entry
+}  // namespace sluice

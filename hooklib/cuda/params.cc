@@ -1,0 +1,131 @@
+#include "hooklib/cuda/params.h"
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "hooklib/cuda/device.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+std::mutex g_mutex;
+std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>& Functions() {
+  static auto& map = *new std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>();
+  return map;
+}
+std::vector<std::unique_ptr<FunctionInfo>>& Old() {  // another thread may still read one
+  static auto& old = *new std::vector<std::unique_ptr<FunctionInfo>>();
+  return old;
+}
+std::atomic<uint64_t> g_generation{1};
+
+struct Slot {
+  CUfunction function;
+  uint64_t generation;
+  const FunctionInfo* info;
+};
+thread_local Slot t_slots[256];
+
+std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
+  auto info = std::make_unique<FunctionInfo>();
+  RelaxedCapture relaxed;
+  auto ask = [&](size_t index, size_t* offset, size_t* bytes) {
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (g_real.cuFuncGetParamInfo) result = g_real.cuFuncGetParamInfo(function, index, offset, bytes);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE && g_real.cuKernelGetParamInfo) {
+      result = g_real.cuKernelGetParamInfo(reinterpret_cast<CUkernel>(function), index, offset, bytes);
+    }
+    return result;
+  };
+  for (size_t index = 0; index < 4096; ++index) {
+    size_t offset = 0, bytes = 0;
+    const CUresult result = ask(index, &offset, &bytes);
+    if (result == CUDA_ERROR_INVALID_VALUE) {  // past the last one
+      info->known = true;
+      break;
+    }
+    if (result != CUDA_SUCCESS) break;
+    info->parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+  }
+  const char* name = nullptr;
+  if (g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name) {
+    info->name = name;
+  } else if (g_real.cuKernelGetName && g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name) {
+    info->name = name;
+  }
+  return info;
+}
+
+void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words) {
+  for (size_t i = 0; i + 8 <= bytes; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, at + i, 8);
+    if (MayBeTracked(word)) words->push_back(word);
+  }
+}
+
+}  // namespace
+
+const FunctionInfo* InfoOf(CUfunction function) {
+  const uint64_t generation = g_generation.load(std::memory_order_acquire);
+  Slot& slot = t_slots[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
+  if (slot.function == function && slot.generation == generation) return slot.info;
+  const FunctionInfo* info = nullptr;
+  {
+    std::lock_guard lock(g_mutex);
+    if (const auto it = Functions().find(function); it != Functions().end()) info = it->second.get();
+  }
+  if (!info) {
+    auto made = Ask(function);
+    std::lock_guard lock(g_mutex);
+    auto& entry = Functions()[function];
+    if (!entry) entry = std::move(made);
+    info = entry.get();
+  }
+  slot = {function, generation, info};
+  return info;
+}
+
+void ForgetFunctions() {
+  std::lock_guard lock(g_mutex);
+  for (auto& [function, info] : Functions()) Old().push_back(std::move(info));
+  Functions().clear();
+  g_generation.fetch_add(1);
+}
+
+bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
+                  std::vector<uint64_t>* all) {
+  if (extra && !parameters) {
+    const char* buffer = nullptr;
+    size_t bytes = 0;
+    for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+      if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(extra[i + 1]);
+      if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const size_t*>(extra[i + 1]);
+    }
+    if (!buffer) return false;
+    Scan(buffer, bytes, words);
+    if (all) {
+      all->assign((bytes + 7) / 8, 0);
+      std::memcpy(all->data(), buffer, bytes);
+    }
+    return true;
+  }
+  if (!info.known) return false;
+  if (!parameters) return info.parameters.empty();
+  for (size_t i = 0; i < info.parameters.size(); ++i) {
+    const auto [offset, bytes] = info.parameters[i];
+    if (!parameters[i]) continue;
+    if (bytes >= 8) Scan(static_cast<const char*>(parameters[i]), bytes, words);
+    if (all) {
+      if (all->size() * 8 < offset + bytes) all->resize((offset + bytes + 7) / 8);
+      std::memcpy(reinterpret_cast<char*>(all->data()) + offset, parameters[i], bytes);
+    }
+  }
+  return true;
+}
+
+}  // namespace sluice

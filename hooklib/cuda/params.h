@@ -1,0 +1,34 @@
+// What a kernel's parameters say about memory: every aligned word that could be an address.
+#ifndef SLUICE_HOOKLIB_CUDA_PARAMS_H_
+#define SLUICE_HOOKLIB_CUDA_PARAMS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hooklib/dispatch/cuda_api.h"
+
+namespace sluice {
+
+struct FunctionInfo {
+  struct Parameter {
+    uint32_t offset, bytes;
+  };
+  std::vector<Parameter> parameters;
+  bool known = false;  // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
+  std::string name;
+};
+
+// The layout of a function (or of a CUkernel passed as one), asked of the driver once. Never null; lives until its module is unloaded.
+const FunctionInfo* InfoOf(CUfunction function);
+// Function handles may mean something else now.
+void ForgetFunctions();
+
+// Appends all words of the parameters (or of the `extra` buffer) that may be tracked addresses. False where the layout is not known.
+// `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.
+bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
+                  std::vector<uint64_t>* all = nullptr);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_PARAMS_H_

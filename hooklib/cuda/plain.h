@@ -1,0 +1,17 @@
+// Memory that stays as the driver made it: counted, bounded by the budget, never moved.
+#ifndef SLUICE_HOOKLIB_CUDA_PLAIN_H_
+#define SLUICE_HOOKLIB_CUDA_PLAIN_H_
+
+#include "hooklib/cuda/device.h"
+
+namespace sluice {
+
+void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device);
+void ForgetPlain(CUdeviceptr pointer);
+// Pools whose memory the engine must not serve: shared by handle, or not on a device.
+void NoteForeignPool(CUmemoryPool pool);
+bool IsForeignPool(CUmemoryPool pool);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_PLAIN_H_

@@ -1,0 +1,129 @@
+// The view: what the application is told about memory agrees on the fraction, and tracked memory looks like device memory.
+#include <cstring>
+
+#include "hooklib/cuda/engine.h"
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+// What the engine says about one attribute of a tracked pointer; nothing: the driver's answer is right.
+std::optional<CUresult> Answer(const Tracked& tracked, CUpointer_attribute attribute, CUdeviceptr pointer, void* data) {
+  const bool app_managed = tracked.allocation.app_managed;
+  auto put = [&](auto value) {
+    std::memcpy(data, &value, sizeof value);
+    return CUDA_SUCCESS;
+  };
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return put(pointer);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (app_managed) return std::nullopt;
+      return CUDA_ERROR_INVALID_VALUE;  // as for cuMemAlloc's memory
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put(static_cast<unsigned>(app_managed));
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(static_cast<unsigned long long>(tracked.allocation.id));
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(static_cast<CUdeviceptr>(tracked.base));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(static_cast<size_t>(tracked.allocation.bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(static_cast<unsigned char>(1));
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(static_cast<int>(tracked.device->ordinal));
+    // Capabilities tell the truth: none of these works on memory that moves.
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put(static_cast<unsigned char>(0));
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put(static_cast<unsigned long long>(0));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put(static_cast<CUmemoryPool>(nullptr));
+    default:
+      return std::nullopt;
+  }
+}
+
+CUresult MemInfo(size_t* free_bytes, size_t* total_bytes, CUresult (*real)(size_t*, size_t*)) {
+  Device* device = CurrentDevice();
+  if (!device || !free_bytes || !total_bytes) return real(free_bytes, total_bytes);
+  size_t card_free = 0, card_total = 0;
+  const CUresult result = real(&card_free, &card_total);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t total = 0, left = 0;
+  device->View(&total, &left);
+  *total_bytes = total;
+  *free_bytes = left;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+namespace entry {
+
+CUresult cuInit(unsigned flags) {
+  const CUresult result = g_real.cuInit(flags);
+  if (result == CUDA_SUCCESS) EnsureStarted();
+  return result;
+}
+
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) { return MemInfo(free_bytes, total_bytes, g_real.cuMemGetInfo_v2); }
+
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
+  const CUresult result = g_real.cuDeviceTotalMem_v2(bytes, ordinal);
+  if (result != CUDA_SUCCESS) return result;
+  EnsureStarted();
+  if (Device* device = DeviceByOrdinal(ordinal)) {
+    uint64_t total = 0, left = 0;
+    device->View(&total, &left);
+    *bytes = total;
+  }
+  return result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+  const auto tracked = FindTracked(pointer);
+  if (!tracked) {
+    if (MayBeTracked(pointer)) {
+      // Inside an arena, but freed or never handed out: the driver would name the whole arena.
+      for (const auto& device : Devices()) {
+        std::lock_guard lock(device->mutex);
+        if (device->residency.chunks().Find(pointer)) return CUDA_ERROR_NOT_FOUND;
+      }
+    }
+    return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);
+  }
+  if (base) *base = tracked->base;
+  if (bytes) *bytes = tracked->allocation.bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (data) {
+    if (const auto tracked = FindTracked(pointer)) {
+      if (const auto answer = Answer(*tracked, attribute, pointer, data)) return *answer;
+    }
+  }
+  return g_real.cuPointerGetAttribute(data, attribute, pointer);
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
+  const CUresult result = g_real.cuPointerGetAttributes(count, attributes, data, pointer);
+  if (result != CUDA_SUCCESS || !attributes || !data) return result;
+  const auto tracked = FindTracked(pointer);
+  if (!tracked) return result;
+  for (unsigned i = 0; i < count; ++i) {
+    if (!data[i]) continue;
+    // This call reports what an attribute cannot say as a null, not as an error.
+    if (Answer(*tracked, attributes[i], pointer, data[i]) == CUDA_ERROR_INVALID_VALUE) std::memset(data[i], 0, sizeof(void*));
+  }
+  return result;
+}
+
+}  // namespace entry
+}  // namespace sluice

@@ -1,0 +1,164 @@
+// Streams, captures, synchronisation and contexts: where the engine learns what is over and what has gone.
+#include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/params.h"
+#include "hooklib/cuda/record.h"
+#include "hooklib/cuda/work.h"
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+// The application waited: all that was queued before is done, which saves asking.
+template <typename Wait>
+CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
+  Stream* stream = FindStream(handle, ptsz);
+  const uint64_t seq = stream ? stream->seq.load(std::memory_order_acquire) : 0;
+  const CUresult result = wait();
+  if (stream && result == CUDA_SUCCESS) {
+    std::lock_guard lock(stream->device->mutex);
+    if (stream->completed < seq) stream->completed = seq;
+    if (Recording()) g_recorder->StreamSync(TraceStream(*stream));
+  }
+  return result;
+}
+
+template <typename Wait>
+CUresult SynchronizeContext(Wait wait) {
+  CUcontext context = nullptr;
+  Device* device = CurrentDevice(&context);
+  std::vector<std::pair<Stream*, uint64_t>> before;
+  if (device) {
+    std::lock_guard lock(device->mutex);
+    for (const auto& stream : device->streams) {
+      if (stream->context && stream->context->handle == context) before.emplace_back(stream.get(), stream->seq.load());
+    }
+  }
+  const CUresult result = wait();
+  if (result == CUDA_SUCCESS && device) {
+    std::lock_guard lock(device->mutex);
+    for (const auto& [stream, seq] : before) {
+      if (stream->completed < seq) stream->completed = seq;
+    }
+    if (Recording()) g_recorder->DeviceSync();
+  }
+  return result;
+}
+
+template <typename Begin>
+CUresult BeginCapture(Begin begin) {
+  // Raised before, so that no other thread's engine call slips between.
+  g_captures.fetch_add(1);
+  const CUresult result = begin();
+  if (result != CUDA_SUCCESS) g_captures.fetch_sub(1);
+  return result;
+}
+
+template <typename End>
+CUresult EndCapture(End end) {
+  const CUresult result = end();
+  // An invalidated capture has ended too; only "this stream was not capturing" has not.
+  if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE &&
+      result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+    if (g_captures.fetch_sub(1) <= 0) g_captures.fetch_add(1);
+  }
+  return result;
+}
+
+void ContextGone(CUcontext context) {
+  for (const auto& device : Devices()) device->DropContext(context);
+}
+
+template <typename Destroy>
+CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
+  CUcontext context = nullptr;
+  if (Device* device = DeviceByOrdinal(ordinal)) {
+    // Which of the device's contexts is the primary one: retaining it tells.
+    unsigned flags = 0;
+    int active = 0;
+    if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active &&
+        g_real.cuDevicePrimaryCtxRetain(&context, ordinal) == CUDA_SUCCESS) {
+      if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+    }
+    (void)device;
+  }
+  const CUresult result = destroy();
+  unsigned flags = 0;
+  int active = 1;
+  if (context && result == CUDA_SUCCESS && g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active) {
+    ContextGone(context);
+  }
+  return result;
+}
+
+}  // namespace
+
+namespace entry {
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  return Synchronize(stream, false, [&] { return g_real.cuStreamSynchronize(stream); });
+}
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  return Synchronize(stream, true, [&] { return g_real.cuStreamSynchronize_ptsz(stream); });
+}
+CUresult cuCtxSynchronize() {
+  return SynchronizeContext([] { return g_real.cuCtxSynchronize(); });
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  RetireStream(stream);
+  return g_real.cuStreamDestroy_v2(stream);
+}
+
+CUresult cuStreamBeginCapture(CUstream stream) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCapture(stream); });
+}
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCapture_ptsz(stream); });
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCapture_v2(stream, mode); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCapture_v2_ptsz(stream, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n, CUstreamCaptureMode m) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph(s, g, d, e, n, m); });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n,
+                                          CUstreamCaptureMode m) {
+  return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return EndCapture([&] { return g_real.cuStreamEndCapture(stream, graph); });
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return EndCapture([&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  const CUresult result = g_real.cuCtxDestroy_v2(context);
+  if (result == CUDA_SUCCESS) ContextGone(context);
+  return result;
+}
+CUresult cuCtxDestroy(CUcontext context) {
+  const CUresult result = g_real.cuCtxDestroy(context);
+  if (result == CUDA_SUCCESS) ContextGone(context);
+  return result;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxRelease_v2(ordinal); });
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxRelease(ordinal); });
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxReset_v2(ordinal); });
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxReset(ordinal); });
+}
+
+}  // namespace entry
+}  // namespace sluice

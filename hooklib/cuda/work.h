@@ -1,0 +1,54 @@
+// The way of everything that the application queues: looked at if need be, memory brought in, then the driver's own call.
+#ifndef SLUICE_HOOKLIB_CUDA_WORK_H_
+#define SLUICE_HOOKLIB_CUDA_WORK_H_
+
+#include <span>
+#include <vector>
+
+#include "hooklib/cuda/device.h"
+
+namespace sluice {
+
+// A piece of work about to be queued.
+struct Work {
+  Stream* stream = nullptr;
+  std::span<const core::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const uint64_t> words;       // words that may point at what it touches
+  bool known = true;                     // all that it touches is among these
+  uint64_t id = 0;                       // execution id; 0: not learnt
+};
+
+// Set while anything wants to see every launch: a recording, or a capture somewhere in the process.
+extern std::atomic<int> g_watchers;
+
+// Whether work on this stream must go through RunWork.
+inline bool MustLook(const Stream* stream) {
+  return stream->device->active.load(std::memory_order_relaxed) || g_captures.load(std::memory_order_relaxed) > 0 ||
+         stream->mark_wanted.load(std::memory_order_relaxed);
+}
+
+// Before and after the driver's call. Begin returns with stream->order held where End has to release it.
+class WorkScope {
+ public:
+  explicit WorkScope(const Work& work);
+  void End(CUresult result);
+
+ private:
+  void Throttle(Stream* stream);
+  Stream* stream_;
+  bool ordered_ = false;
+  bool capturing_ = false;
+  core::Plan after_;  // only evict_after is used
+};
+
+template <typename Issue>
+CUresult RunWork(const Work& work, Issue issue) {
+  WorkScope scope(work);
+  const CUresult result = issue();
+  scope.End(result);
+  return result;
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_WORK_H_
