@@ -1,0 +1,96 @@
+// golden FOLDER            every pair is as it is written
+// golden FOLDER --rewrite  writes the second files anew (look at the difference before you commit it)
+// golden FOLDER --rules    switches each rule off in turn; at least one pair must differ then
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "golden.h"
+
+namespace {
+
+using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the program under test
+using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
+
+constexpr size_t kLeast = 80;
+
+struct Pair {
+  GoldenCase input;
+  std::string base;  // path without extension
+};
+
+bool Differs(const Pair& p, const GoldenResult& r) {
+  return !r.problem.empty() || ReadFile(p.base + (r.denied ? ".denied" : ".injected")) != r.text;
+}
+
+int Check(const std::vector<Pair>& pairs) {
+  size_t bad = 0;
+  for (const Pair& p : pairs) {
+    const GoldenResult r = RunCase(p.input);
+    const std::string wanted = ReadFile(p.base + (r.denied ? ".denied" : ".injected"));
+    const bool both = std::filesystem::exists(p.base + (r.denied ? ".injected" : ".denied"));
+    if (wanted == r.text && r.problem.empty() && !both) continue;
+    ++bad;
+    std::cout << p.input.name << ": " << (r.problem.empty() ? "differs" : r.problem) << "\n--- is\n"
+              << r.text << "--- wanted" << (both ? " (and the pair has both a .denied and an .injected)" : "") << "\n"
+              << wanted;
+  }
+  std::cout << pairs.size() - bad << " golden pairs as written, " << bad << " not\n";
+  if (pairs.size() < kLeast) std::cout << "fewer than " << kLeast << " pairs\n";
+  return bad == 0 && pairs.size() >= kLeast ? 0 : 1;
+}
+
+int Rewrite(const std::vector<Pair>& pairs) {
+  int status = 0;
+  for (const Pair& p : pairs) {
+    const GoldenResult r = RunCase(p.input);
+    if (!r.problem.empty()) {
+      std::cout << p.input.name << ": " << r.problem << "\n";
+      status = 1;
+    }
+    std::filesystem::remove(p.base + ".denied");
+    std::filesystem::remove(p.base + ".injected");
+    std::ofstream(p.base + (r.denied ? ".denied" : ".injected"), std::ios::binary) << r.text;
+  }
+  std::cout << pairs.size() << " pairs written\n";
+  return status;
+}
+
+int Rules(const std::vector<Pair>& pairs) {
+  int idle = 0;
+  for (size_t i = 0; i < static_cast<size_t>(Rule::kCount); ++i) {
+    RuleSet off;
+    off.set(i);
+    const Pair* broken = nullptr;
+    for (const Pair& p : pairs) {
+      if (broken == nullptr && Differs(p, RunCase(p.input, off))) broken = &p;
+    }
+    std::cout << kRuleNames[i] << ": " << (broken == nullptr ? "NO PAIR NEEDS IT" : "breaks " + broken->input.name)
+              << "\n";
+    idle += broken == nullptr ? 1 : 0;
+  }
+  return idle == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "golden: the folder of the pairs is missing\n";
+    return 2;
+  }
+  const std::string mode = argc > 2 ? argv[2] : "";
+  std::vector<Pair> pairs;
+  for (const std::string& path : FindCases(argv[1])) {
+    Pair p{LoadCase(path), path.substr(0, path.size() - 5)};
+    if (!p.input.error.empty()) {
+      std::cout << path << ": " << p.input.error << "\n";
+      return 1;
+    }
+    pairs.push_back(std::move(p));
+  }
+  if (mode == "--rewrite") return Rewrite(pairs);
+  if (mode == "--rules") return Rules(pairs);
+  return Check(pairs);
+}

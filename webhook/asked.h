@@ -1,0 +1,56 @@
+// First half of the decision: which container is given which settings, by which annotation. Internal to webhook/.
+#ifndef SLUICE_WEBHOOK_ASKED_H_
+#define SLUICE_WEBHOOK_ASKED_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "settings/settings.h"
+#include "webhook/decision.h"
+
+namespace sluice::webhook {
+
+// Collects denials and warnings; a rule that is switched off says nothing.
+class Findings {
+ public:
+  Findings(Decision& decision, const RuleSet& off) : decision_(decision), off_(off) {}
+  bool On(Rule rule) const { return !off_.test(static_cast<size_t>(rule)); }
+  void Deny(Rule rule, std::string text) {
+    if (On(rule)) decision_.denials.push_back({rule, std::move(text)});
+  }
+  void Warn(Rule rule, std::string text) {
+    if (On(rule)) decision_.warnings.push_back(std::move(text));
+  }
+
+ private:
+  Decision& decision_;
+  const RuleSet& off_;
+};
+
+// One annotation as it was written, with the field that messages name.
+struct Written {
+  const settings::Key* key;
+  std::string value;
+  std::string field;
+};
+
+// What one container was given.
+struct Asked {
+  const Container* container;
+  settings::Settings settings;
+  std::vector<Written> written;  // what `settings` came from
+  std::string sized_by;          // the annotation or resource that gave the size; empty: none
+};
+
+struct AskedPod {
+  bool concerns = false;          // false: leave the pod alone
+  bool left_alone = false;        // inject: "false"
+  std::vector<Asked> containers;  // those with a size or with settings
+};
+
+AskedPod Resolve(const PodView& view, const Input& input, Findings& findings);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_ASKED_H_

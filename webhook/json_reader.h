@@ -1,0 +1,18 @@
+// JSON from the network: bounded depth, no duplicate keys, UTF-8 only, nothing after the end.
+#ifndef SLUICE_WEBHOOK_JSON_READER_H_
+#define SLUICE_WEBHOOK_JSON_READER_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sluice::webhook {
+
+inline constexpr int kMaxJsonDepth = 64;  // a pod's own schema is 14 deep
+
+std::optional<nlohmann::json> ReadJson(std::string_view text, std::string& error);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_JSON_READER_H_

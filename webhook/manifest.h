@@ -1,0 +1,22 @@
+// YAML and JSON manifests, as kubectl reads and writes them.
+#ifndef SLUICE_WEBHOOK_MANIFEST_H_
+#define SLUICE_WEBHOOK_MANIFEST_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::webhook {
+
+// All documents of a YAML (or JSON) text; empty documents are left out. Unquoted scalars become numbers, booleans or
+// null as in YAML 1.1, which kubectl reads. nullopt: `error` says where.
+std::optional<std::vector<nlohmann::json>> ReadManifests(std::string_view text, std::string& error);
+
+// One document as YAML; every string is quoted.
+std::string WriteManifest(const nlohmann::json& json);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_MANIFEST_H_

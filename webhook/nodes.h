@@ -1,0 +1,54 @@
+// What is known of the cluster's GPUs, and how many percent of one a number of bytes is.
+#ifndef SLUICE_WEBHOOK_NODES_H_
+#define SLUICE_WEBHOOK_NODES_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "webhook/pod.h"
+
+namespace sluice::webhook {
+
+struct Gpu {
+  std::string model;
+  uint64_t memory = 0;  // bytes
+  bool operator==(const Gpu&) const = default;
+};
+
+struct Node {
+  std::string name;
+  std::map<std::string, std::string, std::less<>> labels;
+  std::vector<Gpu> gpus;
+};
+
+// Keyed by name; immutable once published.
+using Nodes = std::map<std::string, Node, std::less<>>;
+
+// A node from its object's metadata; gpus is empty where the annotation is absent. `error` names a malformed
+// annotation, which counts as absent.
+Node ReadNode(const Json& node, std::string& error);
+
+// Whether nodeName, nodeSelector and the required node affinity admit the node, by the scheduler's rules. Terms that
+// cannot be read admit (the API server refuses them later).
+bool Admits(const Json& spec, const Node& node);
+
+struct MemoryShare {
+  std::optional<uint32_t> percent;  // of the smallest GPU that the pod may get
+  uint64_t smallest = 0;            // its bytes; 0: unknown
+  std::string error;                // completes "<field>: ..."
+  bool unknown = false;             // the error is want of knowledge, not a wrong value
+  std::string warning;
+};
+
+// `assumed`: bytes of a GPU to go by where no node is known.
+MemoryShare ShareOfMemory(uint64_t bytes, const Json& spec, const Nodes& nodes, std::optional<uint64_t> assumed);
+
+// Bytes of the smallest GPU that the pod may get; 0: unknown.
+uint64_t SmallestGpu(const Json& spec, const Nodes& nodes);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_NODES_H_

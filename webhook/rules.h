@@ -1,0 +1,38 @@
+// The names of the decision's rules, and a set of those that are switched off (only the rule test fills it).
+#ifndef SLUICE_WEBHOOK_RULES_H_
+#define SLUICE_WEBHOOK_RULES_H_
+
+#include <bitset>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace sluice::webhook {
+
+enum class Rule : size_t {
+#define RULE(id, name) id,
+#include "webhook/rules.def"
+#undef RULE
+  kCount
+};
+
+inline constexpr std::string_view kRuleNames[] = {
+#define RULE(id, name) name,
+#include "webhook/rules.def"
+#undef RULE
+};
+
+inline constexpr std::string_view RuleName(Rule rule) { return kRuleNames[static_cast<size_t>(rule)]; }
+
+inline std::optional<Rule> FindRule(std::string_view name) {
+  for (size_t i = 0; i < static_cast<size_t>(Rule::kCount); ++i) {
+    if (kRuleNames[i] == name) return static_cast<Rule>(i);
+  }
+  return std::nullopt;
+}
+
+using RuleSet = std::bitset<static_cast<size_t>(Rule::kCount)>;
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_RULES_H_
