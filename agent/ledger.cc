@@ -85,7 +85,8 @@ void Ledger::Tell(MemberId member, const Report& report) {
   m.held = report.held;
   m.wanted = report.wanted;
   if (m.generation != 0 && report.generation >= m.generation) {
-    // It follows the budget in force: from now on it only shrinks to it, so what it holds is all that it may still hold.
+    // It follows the budget in force: from now on it only shrinks to it, so what it holds is all that it may still
+    // hold.
     m.followed = true;
     m.exposure = std::max(m.budget, std::min(m.held, m.exposure));
   }
@@ -98,7 +99,8 @@ std::map<GroupId, Bytes> Ledger::GroupTargets() const {
   for (const auto& [id, g] : groups_) guarantees += g.guaranteed;
   for (const auto& [id, g] : groups_) {
     ids.push_back(id);
-    // Promised more than there is (a card that shrank, allocations that overlap while one ends): everyone gives in proportion.
+    // Promised more than there is (a card that shrank, allocations that overlap while one ends): everyone gives in
+    // proportion.
     base.push_back(guarantees > capacity_ ? MulDiv(capacity_, g.guaranteed, guarantees) : g.guaranteed);
     Bytes w = 0;
     for (const MemberId m : g.members) w += members_.at(m).wanted;

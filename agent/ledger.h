@@ -1,9 +1,10 @@
-// Who may hold how many bytes of one pool (a card's memory, or a node's host memory), and who still holds more than that.
-// Pure: no clock, no input or output. Not thread-safe.
+// Who may hold how many bytes of one pool (a card's memory, or a node's host memory), and who still holds more than
+// that. Pure: no clock, no input or output. Not thread-safe.
 //
-// The one invariant: the sum of what everyone *may still hold* (exposure: the budget in force, or the larger one that was called back and
-// not yet given up) never exceeds the capacity. A budget falls at once; what it frees is handed on only when its holder has said
-// that it followed, and what it still holds. A silent holder's surplus stays in the ledger as debt, and the others go on with less.
+// The one invariant: the sum of what everyone *may still hold* (exposure: the budget in force, or the larger one that
+// was called back and not yet given up) never exceeds the capacity. A budget falls at once; what it frees is handed on
+// only when its holder has said that it followed, and what it still holds. A silent holder's surplus stays in the
+// ledger as debt, and the others go on with less.
 #ifndef SLUICE_AGENT_LEDGER_H_
 #define SLUICE_AGENT_LEDGER_H_
 
@@ -51,9 +52,7 @@ class Ledger {
     Bytes debt() const { return exposure - budget; }
   };
 
-  // Generations rise from `first_generation`: a restarted agent must begin above what the hooks have seen.
-  Ledger(Bytes capacity, Policy policy, uint64_t first_generation = 1)
-      : capacity_(capacity), policy_(policy), next_generation_(first_generation) {}
+  Ledger(Bytes capacity, Policy policy) : capacity_(capacity), policy_(policy) {}
 
   void SetPolicy(Policy policy) { policy_ = policy; }
   void SetCapacity(Bytes capacity) { capacity_ = capacity; }
@@ -62,11 +61,13 @@ class Ledger {
   void RemoveGroup(GroupId group);  // its members go with it
   void AddMember(MemberId member, GroupId group);
   void RemoveMember(MemberId member);
-  // A process that attached before holds what it holds: `held` (its last budget) is entered as exposure before anything is handed out.
+  // A process that attached before holds what it holds: `held` (its last budget) is entered as exposure before anything
+  // is handed out.
   void Restore(MemberId member, Bytes held);
   void Tell(MemberId member, const Report& report);
 
-  // Works out what everyone should have, and returns the budgets to send now. Call again after reports: what could not be given yet follows.
+  // Works out what everyone should have, and returns the budgets to send now. Call again after reports: what could not
+  // be given yet follows.
   std::vector<Change> Plan();
 
   const MemberView* Find(MemberId member) const;
@@ -75,7 +76,7 @@ class Ledger {
   Bytes budgets() const;     // sum over members
   Bytes exposure() const;    // sum over members
   Bytes debt() const { return exposure() - budgets(); }
-  Bytes lent() const;        // sum of what groups have above their guarantee
+  Bytes lent() const;                        // sum of what groups have above their guarantee
   bool settled() const { return settled_; }  // the last plan had nothing left to give or to wait for
   const std::map<MemberId, MemberView>& members() const { return members_; }
 
@@ -91,14 +92,14 @@ class Ledger {
 
   Bytes capacity_;
   Policy policy_;
-  uint64_t next_generation_;
+  uint64_t next_generation_ = 1;
   bool settled_ = true;
   std::map<GroupId, Group> groups_;
   std::map<MemberId, MemberView> members_;
 };
 
-// Shares `total` in proportion to weights, nobody getting more than its cap; what a capped one leaves goes to the others. Sums to at
-// most `total`. Exposed for tests.
+// Shares `total` in proportion to weights, nobody getting more than its cap; what a capped one leaves goes to the
+// others. Sums to at most `total`. Exposed for tests.
 struct Claim {
   Bytes cap;
   uint64_t weight;

@@ -94,16 +94,15 @@ TEST_CASE("processes of one container share its budget by need") {
 }
 
 TEST_CASE("after a restart, what returning processes hold is counted before anything is handed out") {
-  Ledger ledger(8 * kGiB, Exact(Lending::kIdle), 1000);
+  Ledger ledger(8 * kGiB, Exact(Lending::kIdle));
   ledger.SetGroup(1, 4 * kGiB, 50);
   ledger.SetGroup(2, 4 * kGiB, 50);
   ledger.AddMember(20, 2);
   ledger.Restore(20, 6 * kGiB);  // it had borrowed
   ledger.AddMember(10, 1);
-  const auto changes = ledger.Plan();
+  (void)ledger.Plan();
   CHECK(ledger.exposure() <= 8 * kGiB);
   CHECK(ledger.Find(10)->budget == 2 * kGiB);
-  for (const auto& c : changes) CHECK(c.generation >= 1000);
 }
 
 // 10,000 random histories of arrivals, departures, reports (honest, silent and lying), changed guarantees and policies.

@@ -1,0 +1,52 @@
+// The agent's configuration file: YAML, every key known, every value checked; the sentence of a refusal names the line.
+#ifndef SLUICE_AGENT_CONFIG_H_
+#define SLUICE_AGENT_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/ledger.h"
+#include "settings/settings.h"
+
+namespace sluice::agent {
+
+// One row of `clients`: settings put over those of the allocations that it names, live.
+struct ClientRule {
+  std::string id;               // allocation id, or "<namespace>/<pod>/<container>"; "*" matches any run of characters
+  settings::Settings settings;  // compute-request, compute-limit, gpu-memory, memory-limit, ...
+};
+
+struct Config {
+  std::string node;                                 // for logs and metrics; default: the host's name
+  std::string alloc_dir = "/var/lib/sluice/alloc";  // overridden by --alloc-dir
+  std::string nvml = "libnvidia-ml.so.1";
+  Bytes reserve = 0;            // of each card, beyond what the driver itself reserves
+  Bytes host_memory_bytes = 0;  // cap for evicted bytes of all; 0: host_memory_percent of RAM
+  uint32_t host_memory_percent = 50;
+  Ledger::Policy ledger;
+  uint32_t idle_after_s = 10;        // no launch for so long: idle, its working set may be lent
+  uint32_t callback_late_ms = 1000;  // a debt older than this is reported
+  uint32_t window_ms = 10000;        // compute shares hold over any such time
+  uint32_t quantum_min_us = 1000, quantum_max_us = 250000;
+  uint32_t lease_factor = 4;             // wall time of a lease in quanta, plus 100 ms
+  std::string metrics_listen;            // "ADDR:PORT"; empty: none
+  uint32_t attest_interval_s = 10;       // 0: never
+  std::string on_not_hooked = "report";  // report, evict
+  std::string log_format = "text";       // text, json
+  std::string log_level = "info";        // debug, info, warn, error
+  std::string pod_resources;             // kubelet's pod-resources socket; empty: not asked
+  uint32_t max_processes = 4096;         // of one allocation
+  std::vector<ClientRule> clients;
+};
+
+// Empty `path`: the defaults. On refusal returns false and fills `error` with "FILE:LINE: key: ...".
+bool LoadConfig(const std::string& path, Config* config, std::string* error);
+bool ParseConfig(const std::string& text, const std::string& name, Config* config, std::string* error);
+
+// '*' in `pattern` stands for any run of characters.
+bool Matches(const std::string& pattern, const std::string& text);
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_CONFIG_H_

@@ -1,0 +1,245 @@
+#include "agent/daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "agent/nvml_unsafe.h"
+#include "agent/server.h"
+#include "agent/service.h"
+#include "sluice/names.h"
+#include "sluice/version.h"
+
+namespace sluice::agent {
+namespace {
+
+constexpr uint64_t kRecoverNs = 1'000'000'000;  // hooks try at least every half second
+constexpr int kScanMs = 10'000;
+constexpr int kCardsMs = 10'000;
+
+uint64_t FirstGeneration() {
+  // Rises over restarts of the agent, is not moved by a changed clock, and begins anew only with the machine, as the
+  // hooks do.
+  timespec t{};
+  clock_gettime(CLOCK_BOOTTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// One line an event. JSON by nlohmann: text comes from containers.
+void LogEvent(const Config& config, const Event& e) {
+  const bool bad =
+      e.kind == "refused" || e.kind == "not hooked" || e.kind == "callback late" || e.kind == "configuration refused";
+  const auto level = bad ? spdlog::level::warn : spdlog::level::info;
+  if (config.log_format == "json") {
+    spdlog::log(level, "{}",
+                nlohmann::json{{"event", e.kind}, {"allocation", e.allocation}, {"text", e.text}}.dump(
+                    -1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    spdlog::log(level, "{}{}{}: {}", e.allocation, e.allocation.empty() ? "" : " ", e.kind, e.text);
+  }
+}
+
+void SetUpLog(const Config& config) {
+  auto logger = std::make_shared<spdlog::logger>("agent", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_level(spdlog::level::from_str(config.log_level));
+  logger->set_pattern(config.log_format == "json" ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
+                                                  : "%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  spdlog::set_default_logger(std::move(logger));
+}
+
+// In JSON every message is a JSON value.
+void Say(const Config& config, spdlog::level::level_enum level, const std::string& text) {
+  spdlog::log(level, "{}", config.log_format == "json" ? nlohmann::json(text).dump() : text);
+}
+
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, const Config& config)
+      : options_(options),
+        config_(config),
+        server_(&loop_, options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
+        node_(&server_, config, FirstGeneration()),
+        service_(&loop_, &node_, &server_) {
+    server_.Attach(&node_);
+    node_.OnEvent([this](Event& e) {
+      e.unix_ms = UnixMs();
+      LogEvent(config_, e);
+    });
+  }
+
+  bool Start(std::string* error) {
+    if (!Lock(error) || !Signals(error)) return false;
+    ApplyHostLimit();
+    FindCards();
+    if (!server_.Start(error)) return false;
+    if (server_.found_allocations()) node_.RecoverUntil(MonotonicNs() + kRecoverNs);
+    if (!service_.Start(options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET, error)) return false;
+    WatchConfig();
+    Periodically(kScanMs, [this] { server_.Scan(); });
+    Periodically(kCardsMs, [this] { FindCards(); });
+    return true;
+  }
+
+  void Run() {
+    Say(config_, spdlog::level::info,
+        "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
+    loop_.Run([this] { return node_.Tick(MonotonicNs()); });
+    if (stopper_.joinable()) stopper_.join();
+    unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
+  }
+
+ private:
+  bool Lock(std::string* error) {
+    std::error_code ec;
+    std::filesystem::create_directories(options_.run_dir, ec);
+    const std::string path = options_.run_dir + "/agent.lock";
+    lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0) {
+      *error = "--run-dir: '" + options_.run_dir + "' cannot be used: " + std::strerror(errno);
+      return false;
+    }
+    if (flock(lock_, LOCK_EX | LOCK_NB) == 0) return true;
+    *error = "--run-dir: another agent serves '" + options_.run_dir + "'";
+    return false;
+  }
+
+  bool Signals(std::string* error) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);  // before gRPC makes threads
+    signal(SIGPIPE, SIG_IGN);
+    const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    const bool ok = fd >= 0 && loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) {
+      signalfd_siginfo info{};
+      if (read(fd, &info, sizeof(info)) > 0 && !stopper_.joinable()) {
+        stopper_ = std::thread([this] {
+          service_.Shutdown();  // its calls are answered on the loop, so the loop ends after it
+          loop_.Stop();
+        });
+      }
+    });
+    if (!ok) *error = std::string("signalfd: ") + std::strerror(errno);
+    return ok;
+  }
+
+  void Periodically(int ms, const std::function<void()>& work) {
+    loop_.After(ms, [this, ms, work] {
+      work();
+      Periodically(ms, work);
+    });
+  }
+
+  void ApplyHostLimit() {
+    struct sysinfo info{};
+    sysinfo(&info);
+    const Bytes ram = static_cast<Bytes>(info.totalram) * info.mem_unit;
+    node_.SetHostLimit(config_.host_memory_bytes > 0 ? config_.host_memory_bytes
+                                                     : ram / 100 * config_.host_memory_percent);
+  }
+
+  void FindCards() {
+    std::string error;
+    if (!nvml_) nvml_ = Nvml::Load(options_.nvml.empty() ? config_.nvml : options_.nvml, &error);
+    if (!nvml_) {
+      if (error != card_error_) Say(config_, spdlog::level::warn, error);
+    } else {
+      const std::vector<Card> cards = nvml_->Cards();
+      if (cards.empty()) error = "NVML lists no GPU";
+      node_.SetCards(cards);
+      for (const Card& c : cards) node_.SetUsed(c.uuid, nvml_->UsedBytes(c.uuid));
+      node_.Settle();
+    }
+    card_error_ = error;
+    service_.SetCardError(error);
+  }
+
+  // The folder is watched, not the file: editors and Kubernetes replace files by rename.
+  void WatchConfig() {
+    if (options_.config_path.empty()) return;
+    config_watch_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    const std::string folder = std::filesystem::absolute(options_.config_path).parent_path();
+    if (config_watch_ < 0 ||
+        inotify_add_watch(config_watch_, folder.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE) < 0) {
+      Say(config_, spdlog::level::warn, folder + ": cannot be watched; changes of the configuration need a restart");
+      return;
+    }
+    loop_.Add(config_watch_, EPOLLIN, [this](uint32_t) {
+      char buffer[8192];
+      while (read(config_watch_, buffer, sizeof(buffer)) > 0) {
+      }
+      if (reload_pending_) return;
+      reload_pending_ = true;
+      loop_.After(100, [this] { Reload(); });  // a file that is still being written is read once
+    });
+  }
+
+  void Reload() {
+    reload_pending_ = false;
+    Config fresh;
+    std::string error;
+    if (!LoadConfig(options_.config_path, &fresh, &error)) {
+      if (error != config_error_) node_.AddEvent("", "configuration refused", error + "; the old one stays");
+      config_error_ = error;
+      node_.SetConfigError(error);
+      return;
+    }
+    const bool was_bad = !config_error_.empty();
+    config_error_.clear();
+    config_ = fresh;
+    SetUpLog(config_);
+    node_.SetConfig(config_);
+    ApplyHostLimit();
+    node_.Settle();
+    node_.AddEvent("", "configuration", was_bad ? "accepted again" : "read");
+  }
+
+  const DaemonOptions options_;
+  Config config_;
+  int lock_ = -1, config_watch_ = -1;
+  bool reload_pending_ = false;
+  std::string card_error_, config_error_;
+  EventLoop loop_;
+  Server server_;
+  Node node_;
+  Service service_;
+  std::unique_ptr<Nvml> nvml_;
+  std::thread stopper_;
+};
+
+}  // namespace
+
+int RunDaemon(const DaemonOptions& options, Config config) {
+  SetUpLog(config);
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // two descriptors a process
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  Daemon daemon(options, config);
+  std::string error;
+  if (!daemon.Start(&error)) {
+    Say(config, spdlog::level::err, error);
+    return 1;
+  }
+  daemon.Run();
+  return 0;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,23 @@
+// Puts the parts together and runs until SIGTERM or SIGINT.
+#ifndef SLUICE_AGENT_DAEMON_H_
+#define SLUICE_AGENT_DAEMON_H_
+
+#include <string>
+
+#include "agent/config.h"
+
+namespace sluice::agent {
+
+struct DaemonOptions {
+  std::string config_path;
+  std::string run_dir = "/run/sluice";
+  std::string alloc_dir;  // empty: the configuration's
+  std::string nvml;       // empty: the configuration's
+};
+
+// The exit status.
+int RunDaemon(const DaemonOptions& options, Config config);
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_DAEMON_H_

@@ -1,0 +1,45 @@
+// What a process could use, from what it was seen to use: live bytes swing within every training step, so the largest
+// of the last few seconds counts; a process that launches nothing wants only what cannot be evicted.
+#ifndef SLUICE_AGENT_DEMAND_H_
+#define SLUICE_AGENT_DEMAND_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace sluice::agent {
+
+class Demand {
+ public:
+  static constexpr uint64_t kBucketNs = 5'000'000'000;
+  static constexpr uint64_t kGrain = 64ull << 20;
+
+  void See(uint64_t live, uint64_t plain, uint64_t launches, uint64_t now_ns) {
+    if (now_ns - bucket_ns_ >= kBucketNs) {
+      previous_ = now_ns - bucket_ns_ < 2 * kBucketNs ? current_ : 0;
+      current_ = 0;
+      bucket_ns_ = now_ns;
+    }
+    current_ = std::max(current_, live);
+    plain_ = plain;
+    if (launches != launches_) {
+      launches_ = launches;
+      launched_ns_ = now_ns;
+    }
+  }
+  bool Idle(uint64_t now_ns, uint64_t idle_after_ns) const {
+    return launched_ns_ == 0 || now_ns - launched_ns_ >= idle_after_ns;
+  }
+  // Rounded up, with an eighth to grow into, so that small swings move no budget.
+  uint64_t Wanted(uint64_t now_ns, uint64_t idle_after_ns) const {
+    const uint64_t peak = Idle(now_ns, idle_after_ns) ? 0 : std::max(current_, previous_);
+    const uint64_t sum = peak + peak / 8 + plain_;
+    return (sum + kGrain - 1) / kGrain * kGrain;
+  }
+
+ private:
+  uint64_t bucket_ns_ = 0, current_ = 0, previous_ = 0, plain_ = 0, launches_ = 0, launched_ns_ = 0;
+};
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_DEMAND_H_

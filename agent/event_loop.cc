@@ -1,0 +1,129 @@
+#include "agent/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+namespace sluice::agent {
+
+uint64_t MonotonicNs() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+int64_t UnixMs() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
+}
+
+EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Add(wake_, EPOLLIN, [this](uint32_t) {
+    uint64_t n;
+    (void)!read(wake_, &n, sizeof(n));
+    RunPosted();
+  });
+}
+
+EventLoop::~EventLoop() {
+  close(wake_);
+  close(epoll_);
+}
+
+bool EventLoop::Add(int fd, uint32_t events, Handler handler) {
+  const uint64_t key = next_key_++;
+  epoll_event e{};
+  e.events = events;
+  e.data.u64 = key;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e) != 0) return false;
+  keys_[fd] = key;
+  handlers_[key] = std::move(handler);
+  return true;
+}
+
+void EventLoop::Change(int fd, uint32_t events) {
+  const auto it = keys_.find(fd);
+  if (it == keys_.end()) return;
+  epoll_event e{};
+  e.events = events;
+  e.data.u64 = it->second;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &e);
+}
+
+void EventLoop::Remove(int fd) {
+  const auto it = keys_.find(fd);
+  if (it == keys_.end()) return;
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  handlers_.erase(it->second);
+  keys_.erase(it);
+}
+
+void EventLoop::Post(std::function<void()> work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+void EventLoop::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof(one));
+}
+
+void EventLoop::RunPosted() {
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work.swap(posted_);
+  }
+  for (const auto& w : work) w();
+}
+
+void EventLoop::After(int ms, std::function<void()> work) {
+  timers_.emplace(MonotonicNs() + static_cast<uint64_t>(ms) * 1000000u, std::move(work));
+}
+
+void EventLoop::Run(const std::function<int()>& tick) {
+  uint64_t due = MonotonicNs();
+  for (;;) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stop_) return;
+    }
+    uint64_t now = MonotonicNs();
+    if (hurry_ || now >= due) {
+      hurry_ = false;
+      const int ms = tick();
+      now = MonotonicNs();
+      due = now + static_cast<uint64_t>(ms < 1 ? 1 : ms) * 1000000u;
+    }
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      const auto work = std::move(timers_.begin()->second);
+      timers_.erase(timers_.begin());
+      work();
+    }
+    epoll_event events[64];
+    const uint64_t next = timers_.empty() ? due : std::min(due, timers_.begin()->first);
+    const int wait = next > now ? static_cast<int>((next - now + 999999u) / 1000000u) : 0;
+    const int n = epoll_wait(epoll_, events, 64, hurry_ ? 0 : wait);
+    for (int i = 0; i < n; ++i) {
+      const auto it = handlers_.find(events[i].data.u64);
+      if (it == handlers_.end()) continue;  // removed by an earlier handler of this batch
+      const Handler handler = it->second;   // a copy: the handler may remove itself
+      handler(events[i].events);
+    }
+  }
+}
+
+}  // namespace sluice::agent

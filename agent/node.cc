@@ -1,0 +1,287 @@
+// Node: allocations and settings. Sessions and frames: node_session.cc. Status: node_status.cc.
+#include "agent/node.h"
+
+#include <algorithm>
+
+#include "agent/node_private.h"
+#include "sluice/names.h"
+
+namespace sluice::agent {
+namespace {
+
+constexpr size_t kMaxEvents = 2000;
+
+template <typename T>
+void Over(std::optional<T>& to, const std::optional<T>& from) {
+  if (from) to = from;
+}
+
+// A fraction and an amount of memory exclude each other: the one that is said last wins.
+void Layer(settings::Settings& to, const settings::Settings& from) {
+  if (from.gpu_percent) to.gpu_memory.reset();
+  if (from.gpu_memory) to.gpu_percent.reset();
+  Over(to.gpu_percent, from.gpu_percent);
+  Over(to.gpu_memory, from.gpu_memory);
+  Over(to.memory_limit, from.memory_limit);
+  Over(to.visible, from.visible);
+  Over(to.memory_factor, from.memory_factor);
+  Over(to.compute_request, from.compute_request);
+  Over(to.compute_limit, from.compute_limit);
+  Over(to.prefetch, from.prefetch);
+  Over(to.log_level, from.log_level);
+}
+
+}  // namespace
+
+Node::Node(Port* port, const Config& config, uint64_t first_generation)
+    : port_(port),
+      config_(config),
+      host_(0, {.lending = Lending::kAll, .floor_percent = 0, .step = 1}),
+      next_generation_(first_generation) {}
+
+Node::~Node() = default;
+
+Bytes Node::Capacity(const Card& card) const {
+  const Bytes kept = card.driver_reserved + config_.reserve;
+  return card.memory > kept ? card.memory - kept : 0;
+}
+
+void Node::SetCards(const std::vector<Card>& cards) {
+  for (const Card& c : cards) {
+    const auto it = cards_.find(c.uuid);
+    if (it != cards_.end()) {
+      it->second->card = c;
+      it->second->ledger.SetCapacity(Capacity(c));
+    } else {
+      cards_[c.uuid] = std::make_unique<CardState>(CardState{c, Ledger(Capacity(c), config_.ledger), 0});
+    }
+  }
+  for (auto& [group, a] : allocations_) Refresh(*a);
+  dirty_ = true;
+}
+
+void Node::SetConfig(const Config& config) {
+  config_ = config;
+  config_error_.clear();
+  for (auto& [uuid, c] : cards_) {
+    c->ledger.SetCapacity(Capacity(c->card));
+    c->ledger.SetPolicy(config.ledger);
+  }
+  for (auto& [group, a] : allocations_) Refresh(*a);
+  dirty_ = true;
+}
+
+void Node::SetHostLimit(Bytes bytes) {
+  host_.SetCapacity(bytes);
+  dirty_ = true;
+}
+
+void Node::SetUsed(const std::string& uuid, Bytes bytes) {
+  const auto it = cards_.find(uuid);
+  if (it != cards_.end()) it->second->used = bytes;
+}
+
+settings::Settings Node::Effective(const Allocation& a, const settings::Settings& live) const {
+  settings::Settings out = a.spec.settings;
+  const std::string path = a.spec.ns + "/" + a.spec.pod + "/" + a.spec.container;
+  for (const ClientRule& rule : config_.clients) {
+    if (Matches(rule.id, a.spec.id) || (!a.spec.pod.empty() && Matches(rule.id, path))) Layer(out, rule.settings);
+  }
+  Layer(out, live);
+  return out;
+}
+
+Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
+  const GpuUnits& g = a.spec.gpus[gpu];
+  const auto card = cards_.find(g.uuid);
+  if (card == cards_.end()) return 0;
+  const Bytes capacity = card->second->ledger.capacity();
+  if (a.effective.gpu_memory) return std::min(*a.effective.gpu_memory, capacity);
+  // The units are what the scheduler gave; a fraction counts where it was changed since.
+  uint32_t percent = g.units;
+  if (a.effective.gpu_percent && a.effective.gpu_percent != a.spec.settings.gpu_percent) {
+    percent = std::min<uint32_t>(*a.effective.gpu_percent, SLUICE_UNITS_PER_GPU);
+  }
+  return static_cast<Bytes>(static_cast<unsigned __int128>(capacity) * percent / SLUICE_UNITS_PER_GPU);
+}
+
+bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live,
+                         std::string* error) {
+  for (const GpuUnits& g : spec.gpus) {
+    if (cards_.contains(g.uuid)) continue;
+    *error = "allocation " + spec.id + ": no GPU " + g.uuid + " on this node";
+    return false;
+  }
+  if (by_id_.contains(spec.id)) {
+    Allocation& a = *by_id_[spec.id];
+    if (a.spec.gpus.size() != spec.gpus.size()) {
+      *error = "allocation " + spec.id + ": its list of GPUs may not change";
+      return false;
+    }
+    a.spec = spec;
+    Refresh(a);
+    dirty_ = true;
+    return true;
+  }
+  auto a = std::make_unique<Allocation>();
+  a->group = next_group_++;
+  a->spec = spec;
+  a->live_text = live;
+  a->live = settings::ParseAll(live, "").settings;
+  a->ended.resize(spec.gpus.size());
+  by_id_[spec.id] = a.get();
+  Refresh(*a);
+  allocations_[a->group] = std::move(a);
+  dirty_ = true;
+  return true;
+}
+
+void Node::RemoveAllocation(const std::string& id) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  Allocation* a = it->second;
+  by_id_.erase(it);
+  a->removed = true;
+  if (!a->sessions.empty()) return;  // Drop() of the last one ends it
+  for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.RemoveGroup(a->group);
+  host_.RemoveGroup(a->group);
+  allocations_.erase(a->group);
+  dirty_ = true;
+}
+
+void Node::Refresh(Allocation& a) {
+  a.effective = Effective(a, a.live);
+  uint64_t weight = 0;
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    cards_.at(a.spec.gpus[i].uuid)->ledger.SetGroup(a.group, Guaranteed(a, i), a.spec.gpus[i].units);
+    weight += a.spec.gpus[i].units;
+  }
+  host_.SetGroup(a.group, 0, weight);
+  for (const SessionId id : a.sessions) {
+    Session& s = *sessions_.at(id);
+    if (s.phase != Session::Phase::kServed) continue;
+    for (size_t i = 0; i < a.spec.gpus.size(); ++i) SendBudget(s, i);
+  }
+}
+
+bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* error) const {
+  if (by_id_.contains(prefix)) {
+    *id = prefix;
+    return true;
+  }
+  std::vector<std::string> found;
+  for (auto it = by_id_.lower_bound(prefix); it != by_id_.end() && it->first.starts_with(prefix); ++it)
+    found.push_back(it->first);
+  if (found.size() == 1 && !prefix.empty()) {
+    *id = found[0];
+    return true;
+  }
+  std::string known;
+  for (const auto& [name, a] : by_id_) {
+    if (known.size() > 200) {
+      known += ", ...";
+      break;
+    }
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  *error = "id: '" + prefix + "' " + (found.empty() ? "is unknown" : "begins several ids") +
+           "; accepted: " + (known.empty() ? "none, as nothing is allocated" : known);
+  return false;
+}
+
+bool Node::CheckSet(const std::string& id, const std::map<std::string, std::string>& change,
+                    std::map<std::string, std::string>* live, std::string* error) const {
+  const Allocation& a = *by_id_.at(id);
+  for (const auto& [name, value] : change) {
+    const settings::Key* key = settings::Find(name);
+    if (key != nullptr && key->id != settings::Id::kInject && key->id != settings::Id::kVisibleMemory) continue;
+    *error = name + (key == nullptr ? ": this key is unknown" : ": cannot change while a container runs") +
+             "; accepted: gpu-fraction, gpu-memory, " + settings::LiveNames();
+    return false;
+  }
+  settings::Settings parsed;
+  *live = a.live_text;
+  for (const auto& [name, value] : change) {
+    *error = settings::Set(parsed, *settings::Find(name), value, name);
+    if (!error->empty()) return false;
+    if (name == SLUICE_KEY_GPU_FRACTION) live->erase(SLUICE_KEY_GPU_MEMORY);
+    if (name == SLUICE_KEY_GPU_MEMORY) live->erase(SLUICE_KEY_GPU_FRACTION);
+    (*live)[name] = value;
+  }
+  if (parsed.gpu_percent && parsed.gpu_memory) {
+    *error = settings::Conflicts(parsed, "").front();
+    return false;
+  }
+  Allocation would;  // as it would be
+  would.spec = a.spec;
+  would.effective = Effective(a, settings::ParseAll(*live, "").settings);
+  const auto conflicts = settings::Conflicts(would.effective, "");
+  if (!conflicts.empty()) {
+    *error = conflicts.front();
+    return false;
+  }
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    const Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
+    const Bytes others = ledger.guaranteed() - Guaranteed(a, i);
+    if (Guaranteed(would, i) <= Guaranteed(a, i) || others + Guaranteed(would, i) <= ledger.capacity()) continue;
+    *error = (would.effective.gpu_memory ? "gpu-memory: '" : "gpu-fraction: '") +
+             change.at(would.effective.gpu_memory ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION) +
+             "' is more than GPU " + a.spec.gpus[i].uuid + " has left; accepted: at most " +
+             settings::FormatQuantity((ledger.capacity() - std::min(others, ledger.capacity())) >> 20 << 20);
+    return false;
+  }
+  return true;
+}
+
+void Node::ApplyLive(const std::string& id, const std::map<std::string, std::string>& live) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  it->second->live_text = live;
+  it->second->live = settings::ParseAll(live, "").settings;
+  Refresh(*it->second);
+  dirty_ = true;
+}
+
+uint32_t Node::FreeUnits(const std::string& uuid) const {
+  uint32_t used = 0;
+  for (const auto& [group, a] : allocations_) {
+    if (a->removed && a->sessions.empty()) continue;
+    for (const GpuUnits& g : a->spec.gpus) used += g.uuid == uuid ? g.units : 0;
+  }
+  return used >= SLUICE_UNITS_PER_GPU ? 0 : SLUICE_UNITS_PER_GPU - used;
+}
+
+std::string Node::ChooseCard(uint32_t units, const std::vector<std::string>& taken) const {
+  std::string best;
+  uint32_t best_free = 0;
+  for (const auto& [uuid, c] : cards_) {
+    const uint32_t free = FreeUnits(uuid);
+    if (free < units || std::ranges::find(taken, uuid) != taken.end()) continue;
+    if (best.empty() || free > best_free) {
+      best = uuid;
+      best_free = free;
+    }
+  }
+  return best;
+}
+
+void Node::AddEvent(const std::string& allocation, const std::string& kind, const std::string& text) {
+  events_.push_back({next_event_++, 0, allocation, kind, text});
+  if (listener_) listener_(events_.back());
+  if (events_.size() > kMaxEvents) events_.pop_front();
+}
+
+std::vector<Event> Node::EventsAfter(uint64_t number) const {
+  std::vector<Event> out;
+  for (const Event& e : events_) {
+    if (e.number > number) out.push_back(e);
+  }
+  return out;
+}
+
+const Ledger* Node::LedgerOf(const std::string& uuid) const {
+  const auto it = cards_.find(uuid);
+  return it == cards_.end() ? nullptr : &it->second->ledger;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,140 @@
+// The agent's core: what is allocated, who is attached, what everyone may have. Frames, times and pages come in, frames
+// go out through a port; no socket, file, clock or thread of its own, so that tests drive it by hand. One thread only.
+#ifndef SLUICE_AGENT_NODE_H_
+#define SLUICE_AGENT_NODE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/allocation_file.h"
+#include "agent/config.h"
+#include "agent/demand.h"
+#include "agent/ledger.h"
+#include "agent/status.h"
+#include "sluice/wire.h"
+
+namespace sluice::agent {
+
+using SessionId = uint64_t;
+
+// Where frames go. A session that was closed by Close() gets no Closed() call back.
+class Port {
+ public:
+  virtual ~Port() = default;
+  virtual void Send(SessionId session, const sluice_frame& frame) = 0;  // WELCOME: with the session's page
+  virtual void Close(SessionId session) = 0;
+};
+
+struct Card {
+  std::string uuid, model;
+  Bytes memory = 0;
+  Bytes driver_reserved = 0;
+  int numa = -1;
+};
+
+class Node {
+ public:
+  // `first_generation` must exceed every generation that an earlier agent of this node gave out.
+  Node(Port* port, const Config& config, uint64_t first_generation);
+  ~Node();
+
+  void SetCards(const std::vector<Card>& cards);
+  void SetConfig(const Config& config);
+  void SetConfigError(const std::string& error) { config_error_ = error; }
+  void SetHostLimit(Bytes bytes);
+  // Used bytes of a card by NVML.
+  void SetUsed(const std::string& uuid, Bytes bytes);
+  // After a restart: until then only returning processes are served, so that nothing is handed out that one of them
+  // still holds.
+  void RecoverUntil(uint64_t now_ns) { recover_until_ns_ = now_ns; }
+
+  // False with a sentence: not served.
+  bool AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live, std::string* error);
+  // Not served any more; what is attached stays until it ends.
+  void RemoveAllocation(const std::string& id);
+  bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
+  // The id itself, or the one id that begins so. Otherwise false with a sentence.
+  bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
+  // Checks a live change and returns all live settings of the allocation after it; ApplyLive puts them in force.
+  bool CheckSet(const std::string& id, const std::map<std::string, std::string>& change,
+                std::map<std::string, std::string>* live, std::string* error) const;
+  void ApplyLive(const std::string& id, const std::map<std::string, std::string>& live);
+  // The card with the most free units that has `units`; empty: none.
+  std::string ChooseCard(uint32_t units, const std::vector<std::string>& taken) const;
+  // Units (hundredths) of a card not given to allocations.
+  uint32_t FreeUnits(const std::string& uuid) const;
+
+  // A process connected to the socket of allocation `id`. `page` lives until Closed() or Port::Close().
+  void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns);
+  void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
+  void Closed(SessionId session);
+
+  // Sends the budgets that arrivals, departures and settings have changed since. Call it after each batch of events.
+  void Settle();
+  // Reads the pages, moves budgets. Returns the milliseconds after which it wants to be called again.
+  int Tick(uint64_t now_ns);
+
+  NodeStatus Status() const;
+  std::vector<Event> EventsAfter(uint64_t number) const;
+  void AddEvent(const std::string& allocation, const std::string& kind, const std::string& text);
+  void OnEvent(std::function<void(Event&)> listener) { listener_ = std::move(listener); }
+  // Attestation: a GPU process without a hook was seen, or not, in the allocation's cgroup.
+  void SetUnhooked(const std::string& id, const std::vector<int64_t>& pids);
+  std::vector<std::pair<std::string, std::set<int64_t>>> AttachedPids() const;
+  size_t sessions() const { return sessions_.size(); }
+  const Ledger* LedgerOf(const std::string& uuid) const;
+
+ private:
+  struct Allocation;
+  struct Session;
+  struct CardState {
+    Card card;
+    Ledger ledger;
+    Bytes used = 0;
+  };
+
+  Bytes Capacity(const Card& card) const;
+  Bytes Guaranteed(const Allocation& a, size_t gpu) const;
+  settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
+  void Refresh(Allocation& a);  // settings changed: groups, and a BUDGET to everyone
+  void Hello(Session& s, const sluice_hello& hello, uint64_t now_ns);
+  void Welcome(Session& s, uint64_t now_ns);
+  void Admit(Session& s, uint64_t now_ns);  // into the ledgers; the first budgets go out
+  void Refuse(Session& s, const std::string& reason);
+  void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
+  void Drop(Session& s);
+  void SendBudget(Session& s, size_t gpu);
+  void ReadPages(uint64_t now_ns);
+  sluice_gpu_counters Read(const Session& s, size_t gpu) const;
+  AllocationStatus StatusOf(const Allocation& a) const;
+  static MemberId Member(SessionId session, size_t gpu) { return session * SLUICE_MAX_GPUS + gpu; }
+  static sluice_frame Frame(Session& s, uint16_t type);
+
+  Port* const port_;
+  Config config_;
+  std::string config_error_;
+  std::map<std::string, std::unique_ptr<CardState>> cards_;
+  std::map<GroupId, std::unique_ptr<Allocation>> allocations_;
+  std::map<std::string, Allocation*> by_id_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  Ledger host_;
+  std::deque<Event> events_;
+  std::function<void(Event&)> listener_;
+  uint64_t next_group_ = 1, next_event_ = 1;
+  uint64_t recover_until_ns_ = 0;
+  uint64_t malformed_ = 0, late_ = 0;
+  uint64_t next_generation_;  // on the wire
+  bool dirty_ = false;        // budgets may have to move
+  bool launching_ = false;    // someone launched since the last tick
+};
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_NODE_H_

@@ -1,0 +1,367 @@
+// Node: sessions, frames, pages and the movement of budgets.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "agent/node.h"
+#include "agent/node_private.h"
+#include "sluice/version.h"
+
+namespace sluice::agent {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kHelloNs = 5000 * kMs;      // a connection that says nothing for so long is closed
+constexpr uint64_t kReturningNs = 1000 * kMs;  // a returning hook that does not answer PING is served as a new one
+constexpr uint64_t kNoticesPerWindow = 20;
+constexpr Bytes kAllHostMemory =
+    1ull << 46;  // everyone wants host memory; few enough that 2^17 of them do not overflow
+constexpr uint64_t kNoticeWindowNs = 10000 * kMs;
+
+// What another process wrote: at most `size` characters, only printable ones.
+std::string Clean(const char* text, size_t size) {
+  std::string out(text, strnlen(text, size));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) >= 127) c = '?';
+  }
+  return out;
+}
+
+void SetText(char* to, size_t size, const std::string& text) {
+  std::memset(to, 0, size);
+  std::memcpy(to, text.data(), std::min(text.size(), size - 1));
+}
+
+uint64_t Load(const uint64_t& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
+uint64_t Add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
+
+// Counters that only rise, summed up when their process ends.
+void Accumulate(sluice_gpu_counters& sum, const sluice_gpu_counters& c) {
+  sum.bytes_in += c.bytes_in;
+  sum.bytes_out += c.bytes_out;
+  sum.bytes_saved += c.bytes_saved;
+  sum.fault_bytes += c.fault_bytes;
+  sum.launches += c.launches;
+  sum.launches_known += c.launches_known;
+  sum.hits += c.hits;
+  sum.misses += c.misses;
+  sum.stall_ns += c.stall_ns;
+  sum.over_budget_launches += c.over_budget_launches;
+  sum.wrong_predictions += c.wrong_predictions;
+  sum.kernel_ns += c.kernel_ns;
+  sum.over_budget_max = std::max(sum.over_budget_max, c.over_budget_max);
+}
+
+}  // namespace
+
+sluice_frame Node::Frame(Session& s, uint16_t type) {
+  sluice_frame f{};
+  f.h.magic = SLUICE_WIRE_MAGIC;
+  f.h.major = SLUICE_WIRE_MAJOR;
+  f.h.minor = SLUICE_WIRE_MINOR;
+  f.h.type = type;
+  f.h.seq = ++s.seq;
+  return f;
+}
+
+void Node::Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns) {
+  auto s = std::make_unique<Session>();
+  s->id = session;
+  s->pid = pid;
+  s->page = page;
+  s->opened_ns = now_ns;
+  const auto a = by_id_.find(id);
+  Session& ref = *s;
+  sessions_[session] = std::move(s);
+  if (a == by_id_.end()) return Refuse(ref, "allocation " + id + " is not served by this agent");
+  ref.allocation = a->second;
+  if (ref.allocation->sessions.size() >= config_.max_processes) {
+    ref.allocation = nullptr;
+    return Refuse(ref, "allocation " + id + " has " + std::to_string(config_.max_processes) +
+                           " processes already (max_processes)");
+  }
+  ref.allocation->sessions.insert(session);
+}
+
+void Node::Refuse(Session& s, const std::string& reason) {
+  sluice_frame f = Frame(s, SLUICE_REFUSE);
+  SetText(f.u.refuse.reason, sizeof(f.u.refuse.reason), reason);
+  port_->Send(s.id, f);
+  if (s.allocation != nullptr) s.allocation->refused = true;
+  AddEvent(s.allocation != nullptr ? s.allocation->spec.id : "", "refused",
+           "pid " + std::to_string(s.pid) + ": " + reason);
+  const SessionId id = s.id;
+  Drop(s);
+  port_->Close(id);
+}
+
+void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  Session& s = *it->second;
+  sluice_frame f;
+  if (bytes != sizeof(f)) {
+    ++malformed_;
+    return Refuse(s, "a frame of " + std::to_string(bytes) + " bytes; accepted: " + std::to_string(sizeof(f)));
+  }
+  std::memcpy(&f, data, sizeof(f));
+  if (f.h.magic != SLUICE_WIRE_MAGIC) {
+    ++malformed_;
+    return Refuse(s, "not a sluice frame");
+  }
+  if (f.h.major != SLUICE_WIRE_MAJOR) {
+    return Refuse(s, "this agent " SLUICE_VERSION " speaks protocol " + std::to_string(SLUICE_WIRE_MAJOR) + "." +
+                         std::to_string(SLUICE_WIRE_MINOR) + ", the hook " + std::to_string(f.h.major) + "." +
+                         std::to_string(f.h.minor) + ": restart the container after the upgrade");
+  }
+  const bool hello = f.h.type == SLUICE_HELLO;
+  if (hello != (s.phase == Session::Phase::kConnected)) {
+    ++malformed_;
+    return Refuse(s, hello ? "HELLO was said already" : "HELLO is expected first");
+  }
+  switch (f.h.type) {
+    case SLUICE_HELLO:
+      return Hello(s, f.u.hello, now_ns);
+    case SLUICE_PONG:
+      if (s.phase == Session::Phase::kReturning) Admit(s, now_ns);
+      return;
+    case SLUICE_NOTICE:
+      return Notice(s, f.u.notice, now_ns);
+    case SLUICE_TOKEN_REQUEST:
+    case SLUICE_TOKEN_RELEASE:
+      return;
+    default:
+      ++malformed_;
+      return Refuse(s, "a frame of the unknown type " + std::to_string(f.h.type));
+  }
+}
+
+void Node::Hello(Session& s, const sluice_hello& hello, uint64_t now_ns) {
+  s.version = Clean(hello.version, sizeof(hello.version));
+  s.command = Clean(hello.command, sizeof(hello.command));
+  if (s.pid == 0) s.pid = hello.pid;  // not told by the kernel: no hostPID
+  if ((hello.flags & SLUICE_HELLO_RETURNING) != 0) {
+    s.phase = Session::Phase::kReturning;
+    s.opened_ns = now_ns;
+    Welcome(s, now_ns);
+    port_->Send(s.id, Frame(s, SLUICE_PING));
+    return;
+  }
+  if (now_ns < recover_until_ns_) {
+    s.phase = Session::Phase::kWaiting;
+    return;
+  }
+  Welcome(s, now_ns);
+  Admit(s, now_ns);
+}
+
+void Node::Welcome(Session& s, uint64_t) {
+  sluice_frame f = Frame(s, SLUICE_WELCOME);
+  SetText(f.u.welcome.version, sizeof(f.u.welcome.version), SLUICE_VERSION);
+  SetText(f.u.welcome.allocation, sizeof(f.u.welcome.allocation), s.allocation->spec.id);
+  f.u.welcome.gpus = static_cast<uint32_t>(s.allocation->spec.gpus.size());
+  port_->Send(s.id, f);
+}
+
+void Node::Admit(Session& s, uint64_t now_ns) {
+  Allocation& a = *s.allocation;
+  const bool returning = s.phase == Session::Phase::kReturning;
+  s.phase = Session::Phase::kServed;
+  s.demand.resize(a.spec.gpus.size());
+  s.debt_since_ns.resize(a.spec.gpus.size());
+  s.sent.resize(a.spec.gpus.size());
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
+    ledger.AddMember(Member(s.id, i), a.group);
+    host_.AddMember(Member(s.id, i), a.group);
+    const sluice_gpu_counters c = Read(s, i);
+    if (returning) {
+      // Its old budget still binds it, and is all that it may hold; so was it when the old agent gave it out.
+      ledger.Restore(Member(s.id, i), std::min(c.budget_bytes, ledger.capacity()));
+      s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
+    }
+    host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
+  }
+  const bool first = !a.ever_attached;
+  a.ever_attached = true;
+  a.refused = false;
+  AddEvent(a.spec.id, returning ? "returned" : "attached",
+           "pid " + std::to_string(s.pid) + " (" + s.command + ") hook " + s.version + (first ? "" : ", again"));
+  dirty_ = true;
+}
+
+void Node::Notice(Session& s, const sluice_notice& notice, uint64_t now_ns) {
+  if (now_ns - s.notice_window_ns > kNoticeWindowNs) {
+    s.notice_window_ns = now_ns;
+    s.notices = 0;
+  }
+  if (++s.notices > kNoticesPerWindow) return;  // one client's chatter must not drive out others' events
+  static constexpr const char* kKinds[] = {"notice",        "thrash began",  "thrash ended",
+                                           "limit reached", "engine failed", "plain VMM"};
+  const char* kind = notice.kind < std::size(kKinds) ? kKinds[notice.kind] : kKinds[0];
+  AddEvent(s.allocation->spec.id, kind,
+           "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)));
+}
+
+void Node::Closed(SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  Session& s = *it->second;
+  if (s.phase == Session::Phase::kServed) {
+    AddEvent(s.allocation->spec.id, "ended", "pid " + std::to_string(s.pid) + " (" + s.command + ")");
+  }
+  Drop(s);
+}
+
+void Node::Drop(Session& s) {
+  Allocation* a = s.allocation;
+  const SessionId id = s.id;
+  if (a != nullptr) {
+    a->sessions.erase(id);
+    if (s.phase == Session::Phase::kServed) {
+      for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
+        Accumulate(a->ended[i], Read(s, i));
+        cards_.at(a->spec.gpus[i].uuid)->ledger.RemoveMember(Member(id, i));
+        host_.RemoveMember(Member(id, i));
+      }
+    }
+  }
+  sessions_.erase(id);
+  if (a == nullptr) return;
+  if (a->removed && a->sessions.empty()) {
+    for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.RemoveGroup(a->group);
+    host_.RemoveGroup(a->group);
+    allocations_.erase(a->group);
+  }
+  dirty_ = true;
+}
+
+sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
+  sluice_gpu_counters out{};
+  if (s.page == nullptr) return out;
+  const std::string& uuid = s.allocation->spec.gpus[gpu].uuid;
+  for (const sluice_gpu_counters& slot : s.page->gpu) {
+    if (std::strncmp(slot.uuid, uuid.c_str(), sizeof(slot.uuid)) != 0) continue;
+    // 8-byte loads: the hook writes at the same time, and lies if it likes.
+    uint64_t words[sizeof(out) / sizeof(uint64_t)];
+    const auto* from = reinterpret_cast<const uint64_t*>(&slot);
+    for (size_t i = 0; i < std::size(words); ++i) words[i] = Load(from[i]);
+    std::memcpy(&out, words, sizeof(out));
+    break;
+  }
+  SetText(out.uuid, sizeof(out.uuid), uuid);
+  return out;
+}
+
+void Node::ReadPages(uint64_t now_ns) {
+  launching_ = false;
+  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  for (auto& [id, session] : sessions_) {
+    Session& s = *session;
+    if (s.phase != Session::Phase::kServed) continue;
+    Allocation& a = *s.allocation;
+    for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+      Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
+      const sluice_gpu_counters c = Read(s, i);
+      s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
+      launching_ |= !s.demand[i].Idle(now_ns, 1000 * kMs);
+      const Session::Sent& sent = s.sent[i];
+      ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0, Add(c.resident_bytes, c.plain_bytes),
+                                  s.demand[i].Wanted(now_ns, idle_ns)});
+      host_.Tell(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, kAllHostMemory});
+      const Ledger::MemberView* view = ledger.Find(Member(id, i));
+      if (view->debt() == 0) {
+        s.debt_since_ns[i] = 0;
+      } else if (s.debt_since_ns[i] == 0) {
+        s.debt_since_ns[i] = now_ns;
+      } else if (s.debt_since_ns[i] != UINT64_MAX && now_ns - s.debt_since_ns[i] > config_.callback_late_ms * kMs) {
+        s.debt_since_ns[i] = UINT64_MAX;  // said once
+        ++late_;
+        AddEvent(a.spec.id, "callback late",
+                 "pid " + std::to_string(s.pid) + " still holds " + settings::HumanBytes(view->debt()) + " of GPU " +
+                     a.spec.gpus[i].uuid + " that were called back");
+      }
+    }
+  }
+}
+
+void Node::Settle() {
+  if (!dirty_) return;
+  dirty_ = false;
+  std::set<std::pair<SessionId, size_t>> changed;
+  for (auto& [uuid, card] : cards_) {
+    for (const Ledger::Change& c : card->ledger.Plan())
+      changed.insert({c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS});
+  }
+  for (const Ledger::Change& c : host_.Plan()) changed.insert({c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS});
+  for (const auto& [session, gpu] : changed) {
+    const auto it = sessions_.find(session);
+    if (it != sessions_.end() && it->second->phase == Session::Phase::kServed) SendBudget(*it->second, gpu);
+  }
+}
+
+void Node::SendBudget(Session& s, size_t gpu) {
+  const Allocation& a = *s.allocation;
+  const settings::Settings& e = a.effective;
+  const GpuUnits& g = a.spec.gpus[gpu];
+  const Ledger::MemberView* view = cards_.at(g.uuid)->ledger.Find(Member(s.id, gpu));
+  const Ledger::MemberView* host = host_.Find(Member(s.id, gpu));
+  if (view == nullptr || view->generation == 0 || host == nullptr) return;
+  // One generation on the wire for both ledgers: it is remembered since which one each ledger's newest change is known
+  // to the hook.
+  Session::Sent& sent = s.sent[gpu];
+  const uint64_t generation = next_generation_++;
+  if (sent.card != view->generation) {
+    sent.card = view->generation;
+    sent.card_since = generation;
+  }
+  if (sent.host != host->generation) {
+    sent.host = host->generation;
+    sent.host_since = generation;
+  }
+  sluice_frame f = Frame(s, SLUICE_BUDGET);
+  sluice_budget& b = f.u.budget;
+  SetText(b.uuid, sizeof(b.uuid), g.uuid);
+  b.budget_bytes = view->budget;
+  b.guaranteed_bytes = Guaranteed(a, gpu);
+  b.limit_bytes = e.memory_limit.value_or(0);
+  b.host_bytes = host->budget;
+  b.generation = generation;
+  b.compute_limit = e.compute_limit.value_or(1000000);
+  b.compute_request = e.compute_request.value_or(std::min<uint32_t>(g.units * 10000, b.compute_limit));
+  b.memory_factor = e.memory_factor.value_or(0);
+  b.prefetch = static_cast<uint8_t>(e.prefetch.value_or(settings::Prefetch::kPredict));
+  b.log_level = static_cast<uint8_t>(e.log_level.value_or(settings::LogLevel::kWarn));
+  b.visible = static_cast<uint8_t>(e.visible.value_or(settings::Visible::kBudget));
+  port_->Send(s.id, f);
+}
+
+int Node::Tick(uint64_t now_ns) {
+  std::vector<SessionId> admit, silent;
+  for (auto& [id, s] : sessions_) {
+    if (s->phase == Session::Phase::kWaiting && now_ns >= recover_until_ns_) admit.push_back(id);
+    if (s->phase == Session::Phase::kReturning && now_ns - s->opened_ns > kReturningNs) admit.push_back(id);
+    if (s->phase == Session::Phase::kConnected && now_ns - s->opened_ns > kHelloNs) silent.push_back(id);
+  }
+  for (const SessionId id : admit) {
+    Session& s = *sessions_.at(id);
+    if (s.phase == Session::Phase::kWaiting) Welcome(s, now_ns);
+    Admit(s, now_ns);
+  }
+  for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
+  ReadPages(now_ns);
+  dirty_ = true;
+  Settle();
+  bool settled = true, lent = false;
+  for (const auto& [uuid, card] : cards_) {
+    settled &= card->ledger.settled();
+    lent |= card->ledger.lent() > 0;
+  }
+  if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
+  if (now_ns < recover_until_ns_) return 50;
+  if (!settled) return 10;
+  if (lent) return 50;
+  return launching_ ? 200 : 1000;
+}
+
+}  // namespace sluice::agent

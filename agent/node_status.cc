@@ -1,0 +1,90 @@
+// Node: what it tells people.
+#include "agent/node.h"
+#include "agent/node_private.h"
+
+namespace sluice::agent {
+
+void Node::SetUnhooked(const std::string& id, const std::vector<int64_t>& pids) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  if (!pids.empty() && it->second->unhooked.empty()) {
+    AddEvent(id, "not hooked",
+             "pid " + std::to_string(pids.front()) + " uses the GPU in this container without the hook");
+  }
+  it->second->unhooked = pids;
+}
+
+std::vector<std::pair<std::string, std::set<int64_t>>> Node::AttachedPids() const {
+  std::vector<std::pair<std::string, std::set<int64_t>>> out;
+  for (const auto& [id, a] : by_id_) {
+    std::set<int64_t> pids;
+    for (const SessionId s : a->sessions) pids.insert(sessions_.at(s)->pid);
+    out.emplace_back(id, std::move(pids));
+  }
+  return out;
+}
+
+AllocationStatus Node::StatusOf(const Allocation& a) const {
+  AllocationStatus out;
+  out.id = a.spec.id;
+  out.pod = a.spec.pod;
+  out.ns = a.spec.ns;
+  out.container = a.spec.container;
+  out.settings = settings::Format(a.effective);
+  out.ended = a.ended;
+  bool served = false;
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    ShareStatus share;
+    share.uuid = a.spec.gpus[i].uuid;
+    share.units = a.spec.gpus[i].units;
+    share.guaranteed = Guaranteed(a, i);
+    share.limit = a.effective.memory_limit.value_or(cards_.at(share.uuid)->card.memory);
+    share.compute_limit = a.effective.compute_limit.value_or(1000000);
+    share.compute_request =
+        a.effective.compute_request.value_or(std::min<uint32_t>(share.units * 10000, share.compute_limit));
+    for (const SessionId s : a.sessions) {
+      const Ledger::MemberView* view = cards_.at(share.uuid)->ledger.Find(Member(s, i));
+      if (view == nullptr) continue;
+      share.budget += view->budget;
+      share.debt += view->debt();
+    }
+    out.gpus.push_back(share);
+  }
+  for (const SessionId id : a.sessions) {
+    const Session& s = *sessions_.at(id);
+    if (s.phase != Session::Phase::kServed) continue;
+    served = true;
+    ProcessStatus p{s.pid, s.command, s.version, {}};
+    for (size_t i = 0; i < a.spec.gpus.size(); ++i) p.gpus.push_back(Read(s, i));
+    out.processes.push_back(std::move(p));
+  }
+  out.hook_state = !a.unhooked.empty() ? "not hooked" : served ? "attached" : a.refused ? "refused" : "expected";
+  return out;
+}
+
+NodeStatus Node::Status() const {
+  NodeStatus out;
+  out.config_error = config_error_;
+  out.malformed_frames = malformed_;
+  out.late_callbacks = late_;
+  out.host_limit = host_.capacity();
+  for (const auto& [id, m] : host_.members()) out.host_bytes += m.held;
+  for (const auto& [uuid, c] : cards_) {
+    CardStatus card;
+    card.uuid = uuid;
+    card.model = c->card.model;
+    card.memory = c->card.memory;
+    card.reserve = c->card.memory - c->ledger.capacity();
+    card.guaranteed = c->ledger.guaranteed();
+    card.lent = c->ledger.lent();
+    card.debt = c->ledger.debt();
+    card.used = c->used;
+    card.numa = c->card.numa;
+    card.free_units = FreeUnits(uuid);
+    out.cards.push_back(std::move(card));
+  }
+  for (const auto& [group, a] : allocations_) out.allocations.push_back(StatusOf(*a));
+  return out;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,215 @@
+// Server: folders and listeners. Connections: server_connections.cc.
+#include "agent/server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "sluice/names.h"
+
+namespace sluice::agent {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kLiveFile = "live.json";
+constexpr uint32_t kWatched = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_CLOSE_WRITE | IN_ONLYDIR;
+
+std::string Errno(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+// Temporary name, sync, rename: a reader sees the old content or the new.
+bool WriteFile(const std::string& path, const std::string& text, std::string* error) {
+  const std::string temporary = path + ".tmp";
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    *error = Errno(temporary);
+    return false;
+  }
+  const bool ok = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
+  if (!ok) *error = Errno(temporary);
+  close(fd);
+  if (ok && rename(temporary.c_str(), path.c_str()) == 0) return true;
+  if (ok) *error = Errno(path);
+  unlink(temporary.c_str());
+  return false;
+}
+
+}  // namespace
+
+Server::Server(EventLoop* loop, const std::string& alloc_dir)
+    : loop_(loop), alloc_dir_(alloc_dir), spare_fd_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
+Server::~Server() {
+  while (!connections_.empty()) Destroy(connections_.begin()->first);
+  for (auto& [id, place] : places_) {
+    if (place.listener < 0) continue;
+    loop_->Remove(place.listener);
+    close(place.listener);
+    unlink((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str());
+  }
+  if (inotify_ >= 0) {
+    loop_->Remove(inotify_);
+    close(inotify_);
+  }
+  close(spare_fd_);
+}
+
+bool Server::Start(std::string* error) {
+  std::error_code ec;
+  fs::create_directories(alloc_dir_, ec);
+  if (!fs::is_directory(alloc_dir_, ec)) {
+    *error = "alloc_dir: '" + alloc_dir_ + "' cannot be made: " + ec.message();
+    return false;
+  }
+  inotify_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  if (inotify_ >= 0) {
+    loop_->Add(inotify_, EPOLLIN, [this](uint32_t) {
+      char buffer[8192];
+      while (read(inotify_, buffer, sizeof(buffer)) > 0) {
+      }
+      Scan();  // what changed is seen by looking: a lost event then loses nothing
+    });
+  }
+  Scan();
+  return true;
+}
+
+void Server::Watch() {
+  if (inotify_ < 0) return;
+  inotify_add_watch(inotify_, alloc_dir_.c_str(), kWatched);
+  for (const auto& [id, place] : places_) inotify_add_watch(inotify_, Directory(id).c_str(), kWatched);
+}
+
+void Server::Scan() {
+  std::error_code ec;
+  std::set<std::string> there;
+  for (fs::directory_iterator it(alloc_dir_, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string id = it->path().filename();
+    if (!IsAllocationId(id) || !it->is_directory(ec)) continue;
+    there.insert(id);
+    Place& place = places_[id];
+    struct stat st{};
+    const std::string file = Directory(id) + "/" SLUICE_ALLOCATION_FILE;
+    if (stat(file.c_str(), &st) != 0) {
+      if (place.listener >= 0) Unserve(id);
+      continue;
+    }
+    const int64_t mtime = st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec;
+    if (place.listener >= 0 && place.mtime_ns == mtime && place.inode == st.st_ino) continue;
+    std::string error;
+    if (Serve(id, &place, &error)) {
+      place.mtime_ns = mtime;
+      place.inode = st.st_ino;
+      place.said.clear();
+    } else if (error != place.said) {
+      place.said = error;
+      node_->AddEvent(id, "refused", error);
+    }
+  }
+  for (auto it = places_.begin(); it != places_.end();) {
+    const std::string id = it->first;
+    if (there.contains(id)) {
+      ++it;
+      continue;
+    }
+    Unserve(id);
+    it = places_.erase(it);
+  }
+  Watch();
+  node_->Settle();
+}
+
+bool Server::Serve(const std::string& id, Place* place, std::string* error) {
+  AllocationSpec spec;
+  if (!ReadAllocation(Directory(id) + "/" SLUICE_ALLOCATION_FILE, &spec, error)) return false;
+  if (spec.id != id) {
+    *error = Directory(id) + ": holds the allocation of another id, '" + spec.id + "'";
+    return false;
+  }
+  if (!node_->AddAllocation(spec, LoadLive(id), error)) return false;
+  if (place->listener >= 0) return true;
+  // Bound through the folder's descriptor: a path longer than sockaddr_un holds works too.
+  const int dir = open(Directory(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_un addr{};
+  addr.sun_family = AF_UNIX;
+  std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
+  unlink(addr.sun_path);  // of an agent that was killed
+  bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
+  // Whoever sees the folder may connect: the folder is mounted into its container only, and containers run as any user.
+  ok = ok && chmod(addr.sun_path, 0666) == 0 && listen(fd, 4096) == 0;
+  ok = ok && loop_->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
+  if (!ok) *error = Errno(Directory(id) + "/" SLUICE_SOCKET_NAME);
+  if (dir >= 0) close(dir);
+  if (ok) {
+    place->listener = fd;
+  } else {
+    if (fd >= 0) close(fd);
+    node_->RemoveAllocation(id);
+  }
+  return ok;
+}
+
+void Server::Unserve(const std::string& id) {
+  Place& place = places_[id];
+  if (place.listener >= 0) {
+    loop_->Remove(place.listener);
+    close(place.listener);
+    unlink((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str());
+  }
+  place = Place{};
+  node_->RemoveAllocation(id);
+}
+
+bool Server::Create(const AllocationSpec& spec, std::string* directory, std::string* error) {
+  *directory = Directory(spec.id);
+  if (mkdir(directory->c_str(), 0755) != 0) {
+    *error = Errno(*directory);
+    return false;
+  }
+  Place place;
+  if (!WriteFile(*directory + "/" SLUICE_ALLOCATION_FILE, WriteAllocation(spec), error)) {
+    Release(spec.id);
+    return false;
+  }
+  Scan();
+  const auto it = places_.find(spec.id);
+  if (it != places_.end() && it->second.listener >= 0) return true;
+  *error = it == places_.end() ? *directory + ": went away" : it->second.said;
+  Release(spec.id);
+  return false;
+}
+
+void Server::Release(const std::string& id) {
+  std::error_code ec;
+  fs::remove_all(Directory(id), ec);
+  Scan();
+}
+
+bool Server::SaveLive(const std::string& id, const std::map<std::string, std::string>& live, std::string* error) {
+  return WriteFile(Directory(id) + "/" + kLiveFile, nlohmann::json(live).dump() + "\n", error);
+}
+
+std::map<std::string, std::string> Server::LoadLive(const std::string& id) const {
+  std::map<std::string, std::string> out;
+  std::ifstream in(Directory(id) + "/" + kLiveFile);
+  if (!in) return out;
+  const auto object = nlohmann::json::parse(in, nullptr, false);
+  if (!object.is_object()) return out;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_string()) out[key] = value.get<std::string>();
+  }
+  return settings::ParseAll(out, "").ok() ? out : std::map<std::string, std::string>{};
+}
+
+}  // namespace sluice::agent

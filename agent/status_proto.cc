@@ -1,0 +1,93 @@
+#include "agent/status_proto.h"
+
+#include "sluice/version.h"
+
+namespace sluice::agent {
+namespace {
+
+void Put(const sluice_gpu_counters& c, v1::Counters* to) {
+  to->set_uuid(c.uuid);
+  to->set_budget_bytes(c.budget_bytes);
+  to->set_resident_bytes(c.resident_bytes);
+  to->set_plain_bytes(c.plain_bytes);
+  to->set_live_bytes(c.live_bytes);
+  to->set_host_bytes(c.host_bytes);
+  to->set_over_budget_max(c.over_budget_max);
+  to->set_bytes_in(c.bytes_in);
+  to->set_bytes_out(c.bytes_out);
+  to->set_bytes_saved(c.bytes_saved);
+  to->set_fault_bytes(c.fault_bytes);
+  to->set_launches(c.launches);
+  to->set_launches_known(c.launches_known);
+  to->set_hits(c.hits);
+  to->set_misses(c.misses);
+  to->set_stall_ns(c.stall_ns);
+  to->set_over_budget_launches(c.over_budget_launches);
+  to->set_wrong_predictions(c.wrong_predictions);
+  to->set_kernel_ns(c.kernel_ns);
+  to->set_working_set_bytes(c.working_set_bytes);
+  to->set_factor(c.factor);
+  to->set_fault_exact(c.fault_exact != 0);
+  to->set_requested_bytes(c.requested_bytes);
+  to->set_generation(c.generation);
+}
+
+void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
+  to->set_id(a.id);
+  to->set_pod(a.pod);
+  to->set_namespace_(a.ns);
+  to->set_container(a.container);
+  to->set_hook_state(a.hook_state);
+  for (const auto& [key, value] : a.settings) (*to->mutable_settings())[key] = value;
+  for (const ShareStatus& s : a.gpus) {
+    v1::GpuShare* share = to->add_gpus();
+    share->set_uuid(s.uuid);
+    share->set_units(s.units);
+    share->set_guaranteed_bytes(s.guaranteed);
+    share->set_budget_bytes(s.budget);
+    share->set_limit_bytes(s.limit);
+    share->set_compute_request(s.compute_request / 1e6);
+    share->set_compute_limit(s.compute_limit / 1e6);
+    share->set_compute_used(s.compute_used);
+  }
+  for (const ProcessStatus& p : a.processes) {
+    v1::Process* process = to->add_processes();
+    process->set_pid(p.pid);
+    process->set_command(p.command);
+    process->set_hook_version(p.version);
+    for (const sluice_gpu_counters& c : p.gpus) Put(c, process->add_gpus());
+  }
+}
+
+}  // namespace
+
+void ToProto(const NodeStatus& from, v1::Status* to) {
+  to->Clear();
+  to->set_agent_version(SLUICE_VERSION);
+  to->set_unix_ms(from.unix_ms);
+  to->set_config_error(from.config_error);
+  to->set_host_bytes(from.host_bytes);
+  to->set_host_limit_bytes(from.host_limit);
+  for (const CardStatus& c : from.cards) {
+    v1::Gpu* gpu = to->add_gpus();
+    gpu->set_uuid(c.uuid);
+    gpu->set_model(c.model);
+    gpu->set_memory_bytes(c.memory);
+    gpu->set_reserve_bytes(c.reserve);
+    gpu->set_guaranteed_bytes(c.guaranteed);
+    gpu->set_lent_bytes(c.lent);
+    gpu->set_debt_bytes(c.debt);
+    gpu->set_used_bytes(c.used);
+  }
+  for (const AllocationStatus& a : from.allocations) Put(a, to->add_allocations());
+}
+
+void ToProto(const Event& from, v1::Event* to) {
+  to->set_number(from.number);
+  to->set_unix_ms(from.unix_ms);
+  to->set_allocation(from.allocation);
+  to->set_kind(from.kind);
+  to->set_text(from.text);
+}
+
+}  // namespace sluice::agent
