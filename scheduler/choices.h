@@ -1,0 +1,21 @@
+// The different ways in which one request can lie on one node.
+#ifndef SCHEDULER_CHOICES_H_
+#define SCHEDULER_CHOICES_H_
+
+#include <vector>
+
+#include "scheduler/node.h"
+
+namespace sluice::scheduler {
+
+// CPU and memory suffice. Cards are not looked at.
+bool HostFits(const Node& node, const Request& request);
+
+// Every choice that a policy could tell apart: for a part of a card, one card of each (free units, NUMA node), the
+// first of equals; for several cards, whole ones from as few NUMA nodes as possible. Empty: does not fit. A request
+// without cards has one choice, the empty set. CPU and memory are not looked at.
+std::vector<CardSet> Choices(const Node& node, const Request& request);
+
+}  // namespace sluice::scheduler
+
+#endif  // SCHEDULER_CHOICES_H_

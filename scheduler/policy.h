@@ -1,0 +1,45 @@
+// Where a request should go: one small interface, a policy is a score.
+#ifndef SCHEDULER_POLICY_H_
+#define SCHEDULER_POLICY_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/fragmentation.h"
+#include "scheduler/node.h"
+
+namespace sluice::scheduler {
+
+struct Score {
+  double node = 0;  // compared between nodes, higher is better; the first of equal nodes wins
+  double card = 0;  // compared between choices on one node, higher is better; the first of equal choices wins
+};
+
+// Pure: the same node, request and choice give the same score, so that callers may cache it until the node changes.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  // `cards` is one of Choices(node, request), and the host part of the request fits.
+  virtual Score Rate(const Node& node, const Request& request, const CardSet& cards) const = 0;
+};
+
+struct Placement {
+  CardSet cards;
+  double score = 0;
+};
+
+// The policy's choice on this node; nothing if CPU, memory or cards do not suffice.
+std::optional<Placement> Place(const Node& node, const Request& request, const Policy& policy);
+
+// The first is the default (scheduler/README.md says what each is good at).
+const std::vector<std::string>& PolicyNames();
+// `mix`: the requests to expect. Unknown names are an error that lists the known ones.
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, RequestMix mix, int units_per_card);
+
+}  // namespace sluice::scheduler
+
+#endif  // SCHEDULER_POLICY_H_

@@ -1,0 +1,47 @@
+// A cluster without a cluster: pods arrive one by one, a policy places them, none leaves.
+#ifndef SCHEDULER_SIMULATION_H_
+#define SCHEDULER_SIMULATION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/node.h"
+#include "scheduler/policy.h"
+#include "scheduler/trace_csv.h"
+
+namespace sluice::scheduler {
+
+// The published protocol: all pods, then pods drawn from them with replacement until their GPU requests sum to `until`
+// times the cluster's GPUs (never fewer than all), in random order.
+std::vector<TracePod> Arrivals(const std::vector<Node>& nodes, const std::vector<TracePod>& pods, double until,
+                               std::uint64_t seed);
+
+struct Point {
+  double arrived = 0;    // GPU requests so far, as a part of the cluster's GPUs
+  double allocated = 0;  // part of the cluster's GPUs
+  double fragment = 0;   // expected unusable part of the cluster's GPUs (see fragmentation.h)
+};
+
+struct Outcome {
+  double allocated_at_full = 0;  // when as many GPUs were asked for as there are
+  double allocated_at_end = 0;
+  std::vector<bool> placed;  // by arrival; false: fitted nowhere when it arrived
+  std::vector<Point> curve;  // every percent of arrivals
+};
+
+struct SimulationOptions {
+  bool fragment = false;  // fill Point::fragment, which costs time
+};
+
+// `mix` is what the fragment is measured against; policies carry their own. Ties between nodes go to the first.
+Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const Policy& policy,
+                 const RequestMix& mix, const SimulationOptions& options = {});
+
+// What the same cluster would do without fractions: each part of a card asks for a whole one.
+std::vector<TracePod> WithoutFractions(std::vector<TracePod> pods);
+
+RequestMix MixOfPods(const std::vector<TracePod>& pods);
+
+}  // namespace sluice::scheduler
+
+#endif  // SCHEDULER_SIMULATION_H_

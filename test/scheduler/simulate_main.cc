@@ -1,0 +1,12 @@
+// The simulator alone, for tests and for the picture in docs/; users have it as a subcommand of sluice.
+#include <CLI/CLI.hpp>
+
+#include "scheduler/simulate_command.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("placement simulator");
+  app.require_subcommand(1);
+  AddSimulateCommand(app);
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}
