@@ -1,0 +1,159 @@
+{{- define "sluice.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "sluice.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "sluice.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "sluice.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "sluice.selector" -}}
+app.kubernetes.io/name: {{ include "sluice.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sluice.labels" -}}
+{{ include "sluice.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "sluice.image" -}}
+{{- $i := .Values.image -}}
+{{- if $i.registry }}{{ $i.registry }}/{{ end }}{{ $i.repository }}
+{{- if $i.digest }}@{{ $i.digest }}{{ else }}:{{ $i.tag | default .Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{- define "sluice.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* No privilege that a part has no reason for; docs/security.md holds the reasons. */ -}}
+{{- define "sluice.locked" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+readOnlyRootFilesystem: true
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "sluice.nodeAffinity" -}}
+{{- if ne .Values.node.affinity "none" }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- if eq .Values.node.affinity "gpu-operator" }}
+        - matchExpressions: [{key: nvidia.com/gpu.present, operator: In, values: ["true"]}]
+        {{- else }}
+        - matchExpressions: [{key: feature.node.kubernetes.io/pci-10de.present, operator: In, values: ["true"]}]
+        {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where the webhook's certificate lies. */ -}}
+{{- define "sluice.certificateSecret" -}}
+{{- if eq .Values.webhook.certificate.mode "secret" -}}
+{{- required "webhook.certificate.secretName: missing; accepted: the name of a kubernetes.io/tls Secret in the release's namespace" .Values.webhook.certificate.secretName -}}
+{{- else -}}
+{{- include "sluice.fullname" . }}-webhook-tls
+{{- end -}}
+{{- end }}
+
+{{- /* What the variables and volumes of plugin and agent have in common. */ -}}
+{{- define "sluice.nodeEnv" -}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+{{- if eq .Values.driver.access "nvidia-runtime" }}
+# NVIDIA's runtime brings NVML and all cards, for reading.
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- end }}
+{{- with .Values.node.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "sluice.nodeMounts" -}}
+- {name: config, mountPath: /etc/sluice, readOnly: true}
+- {name: host, mountPath: {{ .Values.node.hostDir | quote }}}
+- {name: run, mountPath: {{ .Values.node.runDir | quote }}}
+- {name: pod-resources, mountPath: {{ printf "%s/pod-resources" .Values.node.kubeletDir | quote }}, readOnly: true}
+{{- if .Values.driver.root }}
+- {name: driver, mountPath: {{ .Values.driver.root | quote }}, readOnly: true}
+{{- end }}
+{{- with .Values.node.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "sluice.configHash" -}}
+{{- include (print .Template.BasePath "/configmap.yaml") . | sha256sum -}}
+{{- end }}
+
+{{- /* The conditions under which the API server asks the webhook, in CEL. The webhook's own ConcernsUs says the same; a test holds
+them together on a real API server. `path` is where the pod's metadata and spec lie: object, object.spec.template, ... */ -}}
+{{- define "sluice.cel.ours" -}}
+(k.startsWith('sluice.dev/') || k.matches('^[^/]*[.]sluice[.]dev/'))
+{{- end }}
+
+{{- define "sluice.cel.asks" -}}
+{{- $asks := "has(c.resources) && ((has(c.resources.limits) && 'sluice.dev/gpu-percent' in c.resources.limits) || (has(c.resources.requests) && 'sluice.dev/gpu-percent' in c.resources.requests))" -}}
+({{ .path }}.spec.containers.exists(c, {{ $asks }}) || (has({{ .path }}.spec.initContainers) && {{ .path }}.spec.initContainers.exists(c, {{ $asks }})))
+{{- end }}
+
+{{- define "sluice.cel.annotated" -}}
+{{- $a := printf "%s.metadata.annotations" .path -}}
+(has({{ .path }}.metadata) && has({{ $a }}) && {{ $a }}.exists(k, ({{ include "sluice.cel.ours" . }} && !(k == 'sluice.dev/inject' && {{ $a }}[k] in ['true', 'false'])){{ if .aliases }} || k in ['gpu-fraction', 'gpu-memory']{{ end }}))
+{{- end }}
+
+{{- define "sluice.cel.concerns" -}}
+{{ include "sluice.cel.annotated" . }} || {{ include "sluice.cel.asks" . }}
+{{- end }}
+
+{{- define "sluice.cel.concernsPod" -}}
+!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations) && ({{ include "sluice.cel.concerns" (dict "path" "object" "aliases" .Values.webhook.aliases) }})
+{{- end }}
+
+{{- /* One of our keys differs between the old and the new object. */ -}}
+{{- define "sluice.cel.changed" -}}
+{{- $old := printf "%s.metadata.annotations" (replace "object" "oldObject" .path) -}}
+{{- $new := printf "%s.metadata.annotations" .path -}}
+{{- $k := include "sluice.cel.ours" . -}}
+(has({{ $new }}) && {{ $new }}.exists(k, {{ $k }} && (!has({{ $old }}) || !(k in {{ $old }}) || {{ $old }}[k] != {{ $new }}[k]))) || (has({{ $old }}) && {{ $old }}.exists(k, {{ $k }} && (!has({{ $new }}) || !(k in {{ $new }}))))
+{{- end }}
+
+{{- define "sluice.caBundle" -}}
+{{- if and (eq .Values.webhook.certificate.mode "secret") .Values.webhook.certificate.caBundle }}
+caBundle: {{ .Values.webhook.certificate.caBundle }}
+{{- else if eq .Values.webhook.certificate.mode "helm" }}
+caBundle: {{ index (include "sluice.helmCertificate" . | fromYaml) "ca.crt" }}
+{{- end }}
+{{- end }}
+
+{{- /* Mode helm: one certificate for all templates of a render, taken from the cluster where a release has one already, so that
+certificate and CA stay together over upgrades. */ -}}
+{{- define "sluice.helmCertificate" -}}
+{{- $c := .Values.webhook.certificate -}}
+{{- if not (hasKey $c "made") -}}
+{{- $old := lookup "v1" "Secret" .Release.Namespace (include "sluice.certificateSecret" .) -}}
+{{- if and $old $old.data (hasKey $old.data "ca.crt") -}}
+{{- $_ := set $c "made" (dict "ca.crt" (index $old.data "ca.crt") "tls.crt" (index $old.data "tls.crt") "tls.key" (index $old.data "tls.key")) -}}
+{{- else -}}
+{{- $dns := printf "%s-webhook.%s.svc" (include "sluice.fullname" .) .Release.Namespace -}}
+{{- $ca := genCA (printf "%s-ca" (include "sluice.fullname" .)) 3650 -}}
+{{- $leaf := genSignedCert $dns nil (list $dns) 3650 $ca -}}
+{{- $_ := set $c "made" (dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($leaf.Cert | b64enc) "tls.key" ($leaf.Key | b64enc)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $c.made -}}
+{{- end }}

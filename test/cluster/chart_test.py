@@ -1,0 +1,277 @@
+#!/usr/bin/python3
+"""The chart without a cluster: what each setting renders, and which privileges it asks for.
+
+Needs helm (built by tools/build) and python3-yaml; skips with the reason where one is missing.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+try:
+    import yaml
+except ImportError:
+    sys.exit(print("SKIPPED: python3-yaml is missing (scripts/setup cluster installs it)") or 4)
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CHART = ROOT / "charts" / "sluice"
+
+
+def helm_program():
+    built = subprocess.run([HERE / "tools" / "build", "helm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if built.returncode:
+        sys.exit(print("SKIPPED: helm cannot be built: " + built.stderr.strip()) or 4)
+    return built.stdout.strip() + "/helm"
+
+
+HELM = helm_program()
+
+
+def run(*arguments):
+    return subprocess.run([HELM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def render(*settings, values=None, **flags):
+    arguments = ["template", "sluice", CHART, "--namespace", "sluice-system"]
+    for s in settings:
+        arguments += ["--set", s]
+    if values is not None:
+        arguments += ["--set-json", *[f"{k}={json.dumps(v)}" for k, v in values.items()]]
+    result = run(*arguments)
+    if result.returncode:
+        raise AssertionError(result.stderr)
+    return [d for d in yaml.safe_load_all(result.stdout) if d]
+
+
+def one(objects, kind, name=None):
+    found = [o for o in objects if o["kind"] == kind and (name is None or o["metadata"]["name"] == name)]
+    assert len(found) == 1, f"{kind} {name}: {len(found)} found"
+    return found[0]
+
+
+def pod_of(workload):
+    return workload["spec"]["template"]["spec"]
+
+
+def node_pod(*settings):
+    return pod_of(one(render(*settings), "DaemonSet"))
+
+
+def containers(pod):
+    return pod.get("initContainers", []) + pod["containers"]
+
+
+def config(objects, name):
+    return yaml.safe_load(one(objects, "ConfigMap", "sluice")["data"][name])
+
+
+class Lint(unittest.TestCase):
+    def test_lint_strict(self):
+        result = run("lint", "--strict", CHART)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_one_version(self):
+        version = (ROOT / "VERSION").read_text().strip()
+        chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        self.assertEqual((chart["version"], chart["appVersion"]), (version, version))
+
+    def test_every_default_is_in_the_schema(self):
+        def walk(values, schema, path):
+            for key, value in values.items():
+                self.assertIn(key, schema["properties"], path + key)
+                if isinstance(value, dict) and schema["properties"][key].get("additionalProperties") is False:
+                    walk(value, schema["properties"][key], path + key + ".")
+
+        walk(yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text()), "")
+
+    def test_wrong_values_are_refused(self):
+        for setting, word in {
+            "image.tagg=1": "tagg",
+            "driver.access=cdi": "nvidia-cdi",
+            "webhook.replicas=0": "replicas",
+            "node.hostDir=var/lib": "hostDir",
+            "webhook.certificate.mode=secret": "secretName",
+            "webhook.assumedGpuMemory=lots": "assumedGpuMemory",
+            "agent.notHooked=kill": "notHooked",
+            "image.digest=abc": "digest",
+        }.items():
+            with self.subTest(setting):
+                result = run("template", "sluice", CHART, "--set", setting)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(word, result.stderr)
+
+
+class Privileges(unittest.TestCase):
+    """What each part may do. A change here is a change of the security model: docs/security.md gives the reasons."""
+
+    def test_every_container_is_locked(self):
+        objects = render()
+        for pod in [pod_of(one(objects, "DaemonSet")), pod_of(one(objects, "Deployment")), one(objects, "Pod")["spec"]]:
+            for c in containers(pod):
+                with self.subTest(c["name"]):
+                    context = c["securityContext"]
+                    self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+                    self.assertIs(context["allowPrivilegeEscalation"], False)
+                    self.assertIs(context["readOnlyRootFilesystem"], True)
+                    self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
+                    self.assertNotIn("privileged", context)
+                    self.assertIn("limits", c["resources"])
+
+    def test_node_pod(self):
+        pod = node_pod()
+        self.assertIs(pod["hostPID"], True)
+        self.assertNotIn("hostNetwork", pod)
+        self.assertNotIn("hostIPC", pod)
+        self.assertEqual({c["name"]: c["securityContext"]["runAsUser"] for c in containers(pod)},
+                         {"install": 0, "device-plugin": 0, "agent": 0})
+        self.assertEqual(
+            {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v},
+            {"/var/lib/sluice", "/run/sluice", "/var/run/cdi", "/etc/cdi", "/var/lib/kubelet/device-plugins",
+             "/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods"})
+        writable = {(c["name"], m["mountPath"]) for c in containers(pod) for m in c["volumeMounts"] if not m.get("readOnly")}
+        self.assertEqual(writable, {
+            ("install", "/var/lib/sluice"),
+            ("device-plugin", "/var/lib/sluice"), ("device-plugin", "/run/sluice"), ("device-plugin", "/var/run/cdi"),
+            ("device-plugin", "/var/lib/kubelet/device-plugins"),
+            ("agent", "/var/lib/sluice"), ("agent", "/run/sluice")})
+
+    def test_webhook_pod(self):
+        pod = pod_of(one(render(), "Deployment"))
+        self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
+        self.assertFalse([v for v in pod["volumes"] if "hostPath" in v])
+        for key in ("hostPID", "hostNetwork", "hostIPC"):
+            self.assertNotIn(key, pod)
+
+    def test_rights(self):
+        objects = render()
+        rules = one(objects, "ClusterRole")["rules"]
+        self.assertEqual(rules, [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["admissionregistration.k8s.io"],
+             "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+             "resourceNames": ["sluice"], "verbs": ["get", "update", "patch"]}])
+        self.assertEqual(one(objects, "Role")["rules"], [
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["sluice-webhook-tls"],
+             "verbs": ["get", "update", "patch"]}])
+        self.assertIs(one(objects, "ServiceAccount", "sluice-node")["automountServiceAccountToken"], False)
+        # A certificate that others make needs none of the rights to write it.
+        objects = render("webhook.certificate.mode=helm")
+        self.assertEqual(len(one(objects, "ClusterRole")["rules"]), 1)
+        self.assertFalse([o for o in objects if o["kind"] == "Role"])
+
+
+class Settings(unittest.TestCase):
+    def test_image(self):
+        digest = "sha256:" + "a" * 64
+        for settings, image in [
+            (("image.tag=x",), "sluice:x"),
+            (("image.registry=r.example:5000", "image.tag=x"), "r.example:5000/sluice:x"),
+            (("image.registry=r.example", "image.repository=a/b", "image.digest=" + digest), "r.example/a/b@" + digest),
+        ]:
+            objects = render(*settings, "image.pullSecrets[0]=key")
+            for pod in [pod_of(one(objects, "DaemonSet")), pod_of(one(objects, "Deployment")), one(objects, "Pod")["spec"]]:
+                self.assertEqual({c["image"] for c in containers(pod)}, {image})
+                self.assertEqual(pod["imagePullSecrets"], [{"name": "key"}])
+
+    def test_affinity(self):
+        self.assertNotIn("affinity", node_pod())
+        for mode, key in {"gpu-operator": "nvidia.com/gpu.present", "nfd": "feature.node.kubernetes.io/pci-10de.present"}.items():
+            terms = node_pod("node.affinity=" + mode)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            self.assertEqual(terms["nodeSelectorTerms"][0]["matchExpressions"][0]["key"], key)
+
+    def test_directories_are_the_same_inside_and_outside(self):
+        # The plugin tells kubelet host paths that it sees itself.
+        objects = render("node.hostDir=/data/sluice", "node.kubeletDir=/data/kubelet", "node.cdiDir=/data/cdi", "node.runDir=/data/run",
+                         "driver.access=own", "driver.root=/data/driver", "driver.deviceRoot=/data/dev")
+        pod = pod_of(one(objects, "DaemonSet"))
+        paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+        for c in containers(pod):
+            for m in c["volumeMounts"]:
+                if m["name"] in paths:
+                    self.assertEqual(m["mountPath"], paths[m["name"]], c["name"])
+        self.assertTrue(all(p.startswith("/data/") or p == "/etc/cdi" for p in paths.values()), paths)
+        plugin = config(objects, "device-plugin.yaml")
+        self.assertEqual((plugin["allocDir"], plugin["driverRoot"], plugin["deviceRoot"]),
+                         ("/data/sluice/alloc", "/data/driver", "/data/dev"))
+        self.assertEqual(config(objects, "agent.yaml")["alloc_dir"], plugin["allocDir"])
+        self.assertIn("/data/kubelet/device-plugins", pod["containers"][0]["args"])
+
+    def test_driver_access(self):
+        names = {"auto": "cdi", "nvidia-cdi": "cdi", "nvidia-runtime": "nvidia-runtime", "own": "direct"}
+        for access, webhook in names.items():
+            objects = render("driver.access=" + access, "driver.runtimeClassName=nvidia")
+            self.assertEqual(config(objects, "device-plugin.yaml")["driverAccess"], access)
+            self.assertEqual(config(objects, "webhook.yaml")["driverAccess"], webhook)
+            pod = pod_of(one(objects, "DaemonSet"))
+            self.assertEqual(pod["runtimeClassName"], "nvidia")
+            self.assertEqual(any(e["name"] == "NVIDIA_VISIBLE_DEVICES" for e in pod["containers"][0]["env"]), access == "nvidia-runtime")
+
+    def test_further_configuration_wins(self):
+        objects = render("agent.config.host_memory.percent=30", "devicePlugin.config.coexist=allow", "webhook.config.watchNodes=false")
+        self.assertEqual(config(objects, "agent.yaml")["host_memory"], {"percent": 30})
+        self.assertEqual(config(objects, "device-plugin.yaml")["coexist"], "allow")
+        self.assertIs(config(objects, "webhook.yaml")["watchNodes"], False)
+
+    def test_changed_configuration_restarts(self):
+        def hashes(*settings):
+            return [w["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+                    for w in render(*settings) if w["kind"] in ("DaemonSet", "Deployment")]
+
+        self.assertEqual(hashes(), hashes())
+        self.assertNotEqual(hashes(), hashes("agent.notHooked=evict"))
+
+    def test_certificate_modes(self):
+        def parts(*settings):
+            objects = render(*settings)
+            bundles = {w["clientConfig"].get("caBundle") for o in objects if o["kind"].endswith("WebhookConfiguration") for w in o["webhooks"]}
+            volumes = pod_of(one(objects, "Deployment"))["volumes"]
+            return objects, bundles, [v["secret"]["secretName"] for v in volumes if "secret" in v]
+
+        objects, bundles, mounted = parts("webhook.certificate.mode=self")
+        self.assertEqual((bundles, mounted), ({None}, []))
+        self.assertNotIn("data", one(objects, "Secret"))
+        objects, bundles, mounted = parts("webhook.certificate.mode=helm")
+        self.assertEqual(bundles, {one(objects, "Secret")["data"]["ca.crt"]})
+        self.assertEqual(mounted, ["sluice-webhook-tls"])
+        objects, bundles, mounted = parts("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine", "webhook.certificate.caBundle=Q0E=")
+        self.assertEqual((bundles, mounted), ({"Q0E="}, ["mine"]))
+        self.assertFalse([o for o in objects if o["kind"] == "Secret"])
+        objects, bundles, mounted = parts("webhook.certificate.mode=cert-manager")
+        self.assertEqual((bundles, mounted), ({None}, ["sluice-webhook-tls"]))
+        self.assertEqual(one(objects, "Certificate")["spec"]["dnsNames"], ["sluice-webhook.sluice-system.svc"])
+        self.assertIn("cert-manager.io/inject-ca-from", one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"])
+
+    def test_an_outage_stops_nobody_else(self):
+        objects = render()
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            for w in one(objects, kind)["webhooks"]:
+                self.assertEqual(w["failurePolicy"], "Ignore")
+                self.assertTrue(w["matchConditions"])
+                self.assertLessEqual(w["timeoutSeconds"], 5)
+                self.assertEqual(w["namespaceSelector"]["matchExpressions"][0]["values"], ["kube-system"])
+        self.assertEqual(one(objects, "ValidatingAdmissionPolicyBinding")["spec"]["validationActions"], ["Deny"])
+
+    def test_monitoring_is_off_and_can_be_switched_on(self):
+        kinds = {o["kind"] for o in render()}
+        self.assertFalse(kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"})
+        kinds = {o["kind"] for o in render("monitoring.serviceMonitor=true", "monitoring.labels.release=p")}
+        self.assertTrue({"ServiceMonitor", "PodMonitor"} <= kinds)
+
+    def test_two_releases_do_not_share_names(self):
+        def names(release):
+            result = run("template", release, CHART, "--namespace", "n")
+            return {(o["kind"], o["metadata"]["name"]) for o in yaml.safe_load_all(result.stdout) if o}
+
+        self.assertFalse(names("a") & names("b"))
+
+
+class Manifests(unittest.TestCase):
+    def test_manifests_are_what_the_chart_renders(self):
+        result = subprocess.run([ROOT / "scripts" / "manifests", "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
