@@ -467,24 +467,24 @@ __attribute__((visibility("default"))) void sluice_truth_step(const char* name) 
 }
 
 // PyTorch's segments come from the runtime's cudaMalloc; in slow mode they become managed memory.
-__attribute__((visibility("default"))) int cudaMalloc(void** pointer, size_t bytes) {
+__attribute__((visibility("default"))) cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   static void* const runtime = [] {
     for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
       if (void* found = dlopen(name, RTLD_NOLOAD | RTLD_NOW)) return found;
     }
     return static_cast<void*>(nullptr);
   }();
-  if (runtime == nullptr) return 3;  // cudaErrorInitializationError
-  static const auto plain = reinterpret_cast<int (*)(void**, size_t)>(dlsym(runtime, "cudaMalloc"));
-  static const auto managed = reinterpret_cast<int (*)(void**, size_t, unsigned)>(dlsym(runtime, "cudaMallocManaged"));
+  if (runtime == nullptr) return cudaErrorInitializationError;
+  static const auto plain = reinterpret_cast<cudaError_t (*)(void**, size_t)>(dlsym(runtime, "cudaMalloc"));
+  static const auto managed = reinterpret_cast<cudaError_t (*)(void**, size_t, unsigned)>(dlsym(runtime, "cudaMallocManaged"));
   if (!g_slow) return plain(pointer, bytes);
   // The guard: a card whose managed memory is oversubscribed can hang.
   if (g_managed + bytes > g_managed_limit) {
     std::fprintf(stderr, "sluice-truth: managed memory beyond %llu bytes refused\n",
                  static_cast<unsigned long long>(g_managed_limit));
-    return 2;  // cudaErrorMemoryAllocation
+    return cudaErrorMemoryAllocation;
   }
-  return managed(pointer, bytes, 1 /* cudaMemAttachGlobal */);
+  return managed(pointer, bytes, cudaMemAttachGlobal);
 }
 
 // c10::reportMemoryUsageToProfiler(void*, long, unsigned long, unsigned long, c10::Device); Device is two bytes, passed
