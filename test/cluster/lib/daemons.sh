@@ -102,6 +102,18 @@ write_config() {
   rm -f "$new"
 }
 
+# A real driver is in the kernel, and every container meets the same one. The simulated one keeps its cards' state in a file: so every
+# container of the node sees that folder, and where it is.
+write_base_spec() {
+  "$BIN/ctr" oci spec | python3 -c '
+import json, sys
+gpu = sys.argv[1]
+spec = json.load(sys.stdin)
+spec["process"]["env"] = ["SIMGPU_STATE=%s/state" % gpu, "SIMGPU_PROFILE=%s/profile" % gpu]
+spec["mounts"].append({"destination": gpu, "source": gpu, "type": "bind", "options": ["rbind", "rw", "nosuid"]})
+json.dump(spec, sys.stdout, indent=1)' $GPU >$STATE/config/base-spec.json
+}
+
 pause_image() {
   local dir
   [ "$IMAGES/pause.tar" -nt "$HERE/pause.c" ] && return
