@@ -1,0 +1,54 @@
+// Settings of sluice-device-plugin: a YAML file, unknown keys are errors, every value is checked where it is read.
+#ifndef SLUICE_DEVICEPLUGIN_CONFIG_H_
+#define SLUICE_DEVICEPLUGIN_CONFIG_H_
+
+#include <chrono>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sluice/names.h"
+
+namespace sluice::deviceplugin {
+
+struct Config {
+  // Taken at start only.
+  std::string alloc_dir = SLUICE_HOST_ALLOC_DIR;
+  std::string lib_dir = SLUICE_HOST_LIB_DIR;
+  std::string library_source;        // folder with shim and engine; empty: ../lib beside the program
+  std::string pods_dir;              // kubelet's; empty: ../pods beside the kubelet folder
+  std::string pod_resources_socket;  // empty: ../pod-resources/kubelet.sock
+  std::string nvml_library = "libnvidia-ml.so.1";
+  std::string sys_root = "/sys";
+  std::string metrics_address;  // "ADDR:PORT" or ":PORT"; empty: no HTTP
+  std::string state_file = SLUICE_HOST_AGENT_RUN_DIR "/plugin.json";
+  std::chrono::milliseconds nvml_timeout{5000};
+
+  // Taken live.
+  std::string driver_access = "auto";
+  std::string driver_root = "/";
+  std::string device_root = "/dev";
+  std::string cdi_dir = "/var/run/cdi";
+  std::vector<std::string> cdi_search_dirs = {"/etc/cdi", "/var/run/cdi"};
+  std::set<std::string> exclude;
+  std::string coexist = "deny";
+  std::set<uint64_t> ignored_xids;  // beside the built-in ones
+  std::chrono::seconds recover{30};
+  std::chrono::milliseconds poll{10'000};
+  std::chrono::milliseconds pre_start_wait{10'000};
+  std::chrono::seconds collect_every{60};
+  std::chrono::seconds collect_grace{300};
+  std::string log_level = "INFO";
+};
+
+// INVALID_ARGUMENT names the key, the value and what is accepted.
+absl::StatusOr<Config> ParseConfig(std::string_view yaml);
+// Of an empty path: the defaults.
+absl::StatusOr<Config> LoadConfig(const std::string& path);
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_CONFIG_H_

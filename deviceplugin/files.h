@@ -1,0 +1,32 @@
+// The few file operations that the plugin needs, each either done and durable or refused with path and reason.
+#ifndef SLUICE_DEVICEPLUGIN_FILES_H_
+#define SLUICE_DEVICEPLUGIN_FILES_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace sluice::deviceplugin {
+
+// "open /a/b: No such file or directory"; the code follows errno (NOT_FOUND, RESOURCE_EXHAUSTED for a full disk, ...).
+absl::Status ErrnoError(std::string_view what, std::string_view path, int error);
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit = 64 << 20);
+
+enum class Durable { kNo, kYes };
+// Written beside under a temporary name, renamed: a reader sees the old or the new content. kYes: file and folder are
+// synced.
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content, Durable durable);
+
+absl::Status MakeDirs(const std::string& path);
+absl::Status SyncDir(const std::string& path);
+absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path);  // names, sorted, without . and ..
+absl::Status RemoveTree(const std::string& path);                           // absent is fine
+bool IsDir(const std::string& path);
+bool IsFile(const std::string& path);
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_FILES_H_

@@ -1,0 +1,39 @@
+// Judges what kubelet asks Allocate for. Pure.
+#ifndef SLUICE_DEVICEPLUGIN_GRANT_H_
+#define SLUICE_DEVICEPLUGIN_GRANT_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "deviceplugin/cards.h"
+
+namespace sluice::deviceplugin {
+
+struct GrantedCard {
+  std::string uuid;
+  int units = 0;
+  int minor = -1;
+  bool operator==(const GrantedCard&) const = default;
+};
+
+// One card with up to 100 units, or several whole cards.
+struct Grant {
+  std::vector<GrantedCard> cards;  // ordered by uuid
+  std::vector<std::string> ids;    // as asked, sorted
+  int Units() const;
+  std::string Fraction() const;  // "0.50", "1", "2"
+};
+
+// A refusal is what a person reads in `kubectl describe pod`, and a reason for the metric: malformed, duplicate,
+// unknown, unhealthy, not-offered, split, size. No ledger is kept here: that a unit is given out once is kubelet's
+// knowledge.
+absl::StatusOr<Grant> JudgeRequest(std::span<const std::string> ids, const Inventory& inventory);
+
+absl::Status Refusal(std::string_view reason, std::string_view message);
+std::string RefusalReason(const absl::Status& status);  // "internal" for a status that is not ours
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_GRANT_H_

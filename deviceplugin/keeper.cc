@@ -1,0 +1,355 @@
+#include "deviceplugin/keeper.h"
+
+#include <malloc.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "deviceplugin/cdi.h"
+#include "deviceplugin/collector.h"
+#include "deviceplugin/files.h"
+#include "deviceplugin/library.h"
+#include "deviceplugin/log.h"
+#include "deviceplugin/text.h"
+#include "sluice/version.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+constexpr std::chrono::milliseconds kEventPatience{2000};
+constexpr std::chrono::milliseconds kNoEventsPause{10'000};
+
+struct AccessChoice {
+  DriverAccess access;
+  std::string why;
+};
+
+AccessChoice ChooseAccess(const Config& config, const Inventory& inventory, const std::set<std::string>& cdi_names,
+                          const DriverFiles& driver) {
+  if (config.driver_access == "nvidia-cdi") return {DriverAccess::kNvidiaCdi, "set"};
+  if (config.driver_access == "nvidia-runtime") return {DriverAccess::kNvidiaRuntime, "set"};
+  if (config.driver_access == "own") return {DriverAccess::kOwn, "set"};
+  const bool named =
+      !inventory.cards.empty() && std::all_of(inventory.cards.begin(), inventory.cards.end(), [&](const Card& card) {
+        return card.state == CardState::kNotOffered || cdi_names.contains(StrCat(kNvidiaCdiKind, "=", card.uuid));
+      });
+  if (named) return {DriverAccess::kNvidiaCdi, "auto: NVIDIA's CDI specs name every card"};
+  const std::string root = config.driver_root == "/" ? "" : config.driver_root;
+  for (const char* runtime :
+       {"/usr/bin/nvidia-container-runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"}) {
+    if (IsFile(root + runtime)) return {DriverAccess::kNvidiaRuntime, StrCat("auto: ", root, runtime, " is there")};
+  }
+  return {DriverAccess::kOwn, driver.libraries.empty()
+                                  ? "auto: neither NVIDIA's CDI specs nor its runtime were found, nor driver "
+                                    "libraries under driverRoot"
+                                  : "auto: neither NVIDIA's CDI specs nor its runtime were found"};
+}
+
+// Under the folder that kubelet keeps its own in: /var/lib/kubelet/device-plugins -> /var/lib/kubelet.
+std::string KubeletRoot(const std::string& kubelet_dir) {
+  std::string dir = kubelet_dir;
+  while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+  return std::filesystem::path(dir).parent_path().string();
+}
+
+}  // namespace
+
+std::string LibrarySource(const Config& config) {
+  if (!config.library_source.empty()) return config.library_source;
+  std::error_code error;
+  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "lib").string();
+}
+
+Keeper::Keeper(KeeperParts parts)
+    : kubelet_dir_(std::move(parts.kubelet_dir)),
+      nvml_(std::move(parts.nvml), parts.config.nvml_timeout),
+      board_(std::move(parts.board)),
+      metrics_(std::move(parts.metrics)),
+      config_(std::move(parts.config)),
+      book_({}),
+      store_(config_.alloc_dir) {
+  const std::string root = KubeletRoot(kubelet_dir_);
+  if (config_.pods_dir.empty()) config_.pods_dir = root + "/pods";
+  if (config_.pod_resources_socket.empty()) config_.pod_resources_socket = root + "/pod-resources/kubelet.sock";
+  book_.SetRules(Rules());
+  worker_ = std::thread([this] { Work(); });
+  listener_ = std::thread([this] { Listen(); });
+}
+
+Keeper::~Keeper() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  worker_.join();
+  listener_.join();
+}
+
+CardRules Keeper::Rules() const {
+  CardRules rules{config_.exclude, config_.coexist == "allow", DefaultIgnoredXids(), config_.recover};
+  rules.ignored_xids.insert(config_.ignored_xids.begin(), config_.ignored_xids.end());
+  return rules;
+}
+
+bool Keeper::WaitFirstPass(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, [this] { return first_done_; });
+}
+
+void Keeper::Reconfigure(const Config& config) {
+  std::lock_guard lock(mutex_);
+  new_config_ = config;
+  woken_ = true;
+  changed_.notify_all();
+}
+
+void Keeper::Wake() {
+  std::lock_guard lock(mutex_);
+  woken_ = true;
+  changed_.notify_all();
+}
+
+void Keeper::Work() {
+  while (true) {
+    Pass();
+    last_pass_ = Clock::now();
+    std::unique_lock lock(mutex_);
+    first_done_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, config_.poll, [this] { return stopping_ || woken_; });
+    if (stopping_) return;
+    woken_ = false;
+    if (!new_config_) continue;
+    // Paths stay what they were at the start.
+    Config next = *std::move(new_config_);
+    new_config_.reset();
+    for (auto field : {&Config::alloc_dir, &Config::lib_dir, &Config::library_source, &Config::pods_dir,
+                       &Config::pod_resources_socket, &Config::nvml_library, &Config::sys_root,
+                       &Config::metrics_address, &Config::state_file}) {
+      next.*field = config_.*field;
+    }
+    config_ = std::move(next);
+    book_.SetRules(Rules());
+  }
+}
+
+void Keeper::Listen() {
+  while (true) {
+    bool open = false;
+    {
+      std::unique_lock lock(mutex_);
+      if (stopping_) return;
+      open = open_;
+    }
+    absl::StatusOr<std::optional<NvmlEvent>> event = absl::UnavailableError("");
+    // Short waits, so that the end of the process is not long in coming.
+    if (open) event = nvml_.WaitEvent(kEventPatience);
+    std::unique_lock lock(mutex_);
+    if (event.ok() && event->has_value()) {
+      events_.push_back(**event);
+      woken_ = true;
+      changed_.notify_all();
+    } else if (!event.ok()) {
+      changed_.wait_for(lock, open ? kNoEventsPause : kEventPatience, [&] { return stopping_ || (!open && open_); });
+    }
+  }
+}
+
+void Keeper::AskNvml() {
+  const auto now = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    for (const NvmlEvent& event : events_) {
+      book_.Event(event, now);
+      Log(Level::kWarn, "driver event", {{"gpu", event.uuid}, {"xid", StrCat(event.xid)}});
+    }
+    events_.clear();
+  }
+  if (!open_) {
+    const absl::Status opened = nvml_.Open();
+    std::lock_guard lock(mutex_);
+    open_ = opened.ok();
+    changed_.notify_all();
+    if (!open_) return book_.ReadFailed(opened, now);
+  }
+  CardBook::Readings readings;
+  auto version = nvml_.DriverVersion();
+  auto count = version.ok() ? nvml_.Count() : absl::StatusOr<int>(version.status());
+  if (!count.ok()) {
+    // Perhaps the driver was replaced: its library must be loaded anew.
+    std::lock_guard lock(mutex_);
+    open_ = false;
+    return book_.ReadFailed(count.status(), now);
+  }
+  readings.driver_version = *version;
+  for (int i = 0; i < *count; ++i) {
+    auto card = nvml_.Read(i);
+    if (card.ok()) {
+      readings.cards.push_back(*std::move(card));
+    } else {
+      readings.errors.push_back(StrCat("card ", i, ": ", card.status().message()));
+    }
+  }
+  book_.Read(readings, now);
+}
+
+void Keeper::AskKubelet() {
+  pod_resources_.reset();
+  struct stat st;
+  if (stat(config_.pod_resources_socket.c_str(), &st) != 0) return;
+  auto answer = AskPodResources(config_.pod_resources_socket);
+  if (!answer.ok()) {
+    Log(Level::kDebug, "pod-resources did not answer", {{"why", std::string(answer.status().message())}});
+    return;  // what was known of other plugins' cards stays
+  }
+  pod_resources_ = *std::move(answer);
+  book_.Foreign(pod_resources_->foreign);
+}
+
+void Keeper::PrepareLibrary() {
+  if (!lib_dir_.empty() && CheckLibrary(lib_dir_).ok()) {
+    lib_problem_.clear();
+    return;
+  }
+  auto installed = InstallLibrary(LibrarySource(config_), config_.lib_dir);
+  if (installed.ok()) {
+    lib_dir_ = *installed;
+    lib_problem_.clear();
+    Log(Level::kInfo, "hook library", {{"path", lib_dir_}});
+    return;
+  }
+  const std::string problem = StrCat("the hook library is not installed: ", installed.status().message());
+  if (problem != lib_problem_) Log(Level::kError, "hook library", {{"why", problem}});
+  lib_problem_ = problem;
+}
+
+void Keeper::PrepareDriverAccess(Snapshot* snapshot) {
+  const DriverFiles driver = FindDriverFiles(config_.driver_root, config_.device_root);
+  auto names = ListCdiNames(config_.cdi_search_dirs);
+  const AccessChoice choice = ChooseAccess(config_, snapshot->inventory, {names.begin(), names.end()}, driver);
+  if (choice.access == DriverAccess::kOwn) {
+    auto changed = SyncCdiSpecs(config_.cdi_dir, snapshot->inventory.cards, driver, config_.device_root, cdi_in_use_,
+                                may_remove_cdi_);
+    if (!changed.ok()) {
+      Log(Level::kError, "CDI specs", {{"why", std::string(changed.status().message())}});
+    } else if (*changed > 0) {
+      Log(Level::kInfo, "CDI specs", {{"changed", StrCat(*changed)}, {"dir", config_.cdi_dir}});
+    }
+    const auto own = ListCdiNames({config_.cdi_dir});
+    names.insert(names.end(), own.begin(), own.end());
+  }
+  snapshot->access = choice.access;
+  snapshot->cdi_names = {names.begin(), names.end()};
+  const std::string note = StrCat(ToString(choice.access), " (", choice.why, ")");
+  if (note != access_note_) Log(Level::kInfo, "driver access", {{"access", note}});
+  access_note_ = note;
+}
+
+void Keeper::Collect() {
+  if (Clock::now() < next_collect_) return;
+  next_collect_ = Clock::now() + config_.collect_every;
+  CollectorInput input;
+  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) {
+    input.checkpoint = *std::move(checkpoint);
+  } else {
+    Log(absl::IsNotFound(checkpoint.status()) ? Level::kDebug : Level::kWarn,
+        "kubelet's checkpoint cannot be read, nothing is deleted",
+        {{"why", std::string(checkpoint.status().message())}});
+    return;
+  }
+  if (auto pods = ListDir(config_.pods_dir); pods.ok()) input.pod_uids.emplace(pods->begin(), pods->end());
+  if (pod_resources_) input.devices_in_use = pod_resources_->in_use;
+  if (auto allocations = store_.List(); allocations.ok()) input.allocations = *std::move(allocations);
+  for (const std::string& name : ListLibraries(config_.lib_dir))
+    input.libraries.push_back(config_.lib_dir + "/" + name);
+  input.current_library = lib_dir_;
+  input.now = std::chrono::system_clock::now();
+  input.grace = config_.collect_grace;
+  CollectorPlan plan = PlanCollection(input);
+  for (const std::string& id : plan.allocation_ids) {
+    const absl::Status s = store_.Remove(id);
+    metrics_->Collected(s.ok() ? "allocation" : "failure", 1);
+    Log(s.ok() ? Level::kInfo : Level::kError, "allocation removed", {{"allocation", id}, {"result", s.ToString()}});
+  }
+  for (const std::string& path : plan.libraries) {
+    const absl::Status s = RemoveTree(path);
+    metrics_->Collected(s.ok() ? "library" : "failure", 1);
+    Log(s.ok() ? Level::kInfo : Level::kError, "library version removed", {{"path", path}, {"result", s.ToString()}});
+  }
+  cdi_in_use_ = std::move(plan.cdi_names_in_use);
+  may_remove_cdi_ = plan.may_remove_cdi;
+  // The checkpoint's JSON tree was the largest thing on the heap.
+  malloc_trim(0);
+}
+
+// To log, metrics and the agent, which makes events of it.
+void Keeper::Report(const Inventory& inventory) {
+  if (inventory.problem != reported_.problem && !inventory.problem.empty()) {
+    Log(Level::kWarn, "no GPU can be offered now", {{"why", inventory.problem}});
+  }
+  for (const Card& card : inventory.cards) {
+    const Card* old = reported_.Find(card.uuid);
+    if (old != nullptr && old->state == card.state && old->detail == card.detail) continue;
+    Log(card.state == CardState::kHealthy ? Level::kInfo : Level::kWarn, "GPU",
+        {{"gpu", card.uuid},
+         {"model", card.model},
+         {"memory", StrCat(card.memory_bytes)},
+         {"numa", StrCat(card.numa)},
+         {"state", std::string(ToString(card.state))},
+         {"reason", card.reason},
+         {"detail", card.detail}});
+  }
+  reported_ = inventory;
+  metrics_->Cards(inventory);
+  metrics_->NvmlLost(nvml_.lost());
+  nlohmann::json cards = nlohmann::json::array();
+  for (const Card& card : inventory.cards) {
+    cards.push_back({{"uuid", card.uuid},
+                     {"model", card.model},
+                     {"memory", card.memory_bytes},
+                     {"numa", card.numa},
+                     {"ecc", card.ecc},
+                     {"state", ToString(card.state)},
+                     {"reason", card.reason},
+                     {"detail", card.detail}});
+  }
+  const std::string state = nlohmann::json{{"version", 1},
+                                           {"plugin", SLUICE_VERSION},
+                                           {"driver", inventory.driver_version},
+                                           {"problem", inventory.problem},
+                                           {"access", access_note_},
+                                           {"library", lib_dir_},
+                                           {"libraryProblem", lib_problem_},
+                                           {"cards", cards}}
+                                .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                            "\n";
+  if (state == reported_state_) return;
+  absl::Status s = MakeDirs(std::filesystem::path(config_.state_file).parent_path().string());
+  if (s.ok()) s = WriteFileAtomically(config_.state_file, state, Durable::kNo);
+  if (s.ok()) {
+    reported_state_ = state;
+  } else {
+    Log(Level::kWarn, "state file", {{"why", std::string(s.message())}});
+  }
+}
+
+void Keeper::Pass() {
+  if (auto s = store_.Prepare(); !s.ok()) Log(Level::kError, "allocation folder", {{"why", std::string(s.message())}});
+  AskNvml();
+  AskKubelet();
+  PrepareLibrary();
+  Collect();
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->inventory = book_.View();
+  snapshot->config = config_;
+  snapshot->lib_dir = lib_dir_;
+  snapshot->lib_problem = lib_problem_;
+  PrepareDriverAccess(snapshot.get());
+  Report(snapshot->inventory);
+  board_->Post(std::move(snapshot));
+}
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,224 @@
+#include "deviceplugin/plugin.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "deviceplugin/files.h"
+#include "deviceplugin/keeper.h"
+#include "deviceplugin/log.h"
+#include "deviceplugin/registration.h"
+#include "deviceplugin/service.h"
+#include "deviceplugin/text.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+using Clock = Registration::Clock;
+
+constexpr std::chrono::milliseconds kHeartbeat{1000};
+constexpr std::chrono::seconds kLockPatience{5};
+
+std::optional<SocketId> Identify(const std::string& path) {
+  struct stat st;
+  if (lstat(path.c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) return std::nullopt;
+  return SocketId{st.st_dev, st.st_ino, int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec};
+}
+
+// What tells that a file was written or swapped (a ConfigMap's files are links that move).
+std::string FileStamp(const std::string& path) {
+  struct stat st;
+  if (path.empty() || stat(path.c_str(), &st) != 0) return "";
+  return StrCat(st.st_dev, ".", st.st_ino, ".", st.st_mtim.tv_sec, ".", st.st_mtim.tv_nsec, ".", st.st_size);
+}
+
+// One file descriptor, closed at the end.
+struct Fd {
+  int value = -1;
+  ~Fd() {
+    if (value >= 0) close(value);
+  }
+};
+
+class Life {
+ public:
+  explicit Life(PluginOptions options) : options_(std::move(options)), stamp_(FileStamp(options_.config_path)) {
+    own_socket_ = StrCat(options_.kubelet_dir, "/", kPluginSocketName);
+    kubelet_socket_ = StrCat(options_.kubelet_dir, "/", kKubeletSocketName);
+  }
+
+  absl::Status Run(bool* stuck) {
+    if (auto s = WaitForFolder(); !s.ok()) return s;
+    if (stopped_) return absl::OkStatus();
+    Keeper keeper({options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
+    keeper_ = &keeper;
+    std::unique_ptr<HttpServer> http;
+    if (!options_.config.metrics_address.empty()) {
+      auto started = HttpServer::Start(
+          options_.config.metrics_address, metrics_, [this] { return Unhealthy(); }, [this] { return Unready(); });
+      if (!started.ok()) return started.status();
+      http = *std::move(started);
+    }
+    // NVML is bounded, so this ends; registering before it would tell kubelet that running containers' cards are gone.
+    while (!keeper.WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
+    while (!stopped_) Turn();
+    Log(Level::kInfo, "ending");
+    server_.reset();
+    unlink(own_socket_.c_str());
+    *stuck = keeper.stuck() > 0;
+    return absl::OkStatus();
+  }
+
+ private:
+  // Waits for kubelet's folder and holds a lock on it (on the folder itself: kubelet empties it at its start).
+  absl::Status WaitForFolder() {
+    bool said = false;
+    const auto until = Clock::now() + kLockPatience;
+    while (!Stopped(said ? 100 : 0)) {
+      if (lock_.value < 0) lock_.value = open(options_.kubelet_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      if (lock_.value < 0) {
+        if (!said) Log(Level::kWarn, "waiting for kubelet's folder", {{"path", options_.kubelet_dir}});
+        said = true;
+        continue;
+      }
+      if (flock(lock_.value, LOCK_EX | LOCK_NB) == 0) break;
+      if (Clock::now() > until) {
+        return absl::AlreadyExistsError(
+            StrCat("another sluice-device-plugin serves ", options_.kubelet_dir, "; one instance a node is accepted"));
+      }
+      said = true;
+    }
+    inotify_.value = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    return absl::OkStatus();
+  }
+
+  bool Stopped(int patience_ms) {
+    pollfd fd{options_.stop_fd, POLLIN, 0};
+    if (poll(&fd, 1, patience_ms) > 0) stopped_ = true;
+    return stopped_;
+  }
+
+  Observed Look() const {
+    return {Identify(kubelet_socket_), server_ ? Identify(own_socket_) : std::nullopt,
+            server_ ? server_->watchers() : 0};
+  }
+
+  void Turn() {
+    beat_ = Clock::now();
+    FollowConfig();
+    // Watch before looking: what changes in between wakes the wait.
+    inotify_add_watch(inotify_.value, options_.kubelet_dir.c_str(),
+                      IN_CREATE | IN_DELETE | IN_MOVED_TO | IN_MOVED_FROM | IN_ATTRIB);
+    const Observed seen = Look();
+    const bool was = registration_.registered();
+    const auto action = registration_.Next(seen, Clock::now());
+    if (was && !registration_.registered()) Log(Level::kInfo, "kubelet has gone, restarted or forgotten us");
+    registered_ = registration_.registered();
+    switch (action) {
+      case Registration::Action::kServe:
+        return Serve();
+      case Registration::Action::kRegister:
+        return Register(seen);
+      case Registration::Action::kWait:
+        return Wait();
+    }
+  }
+
+  void Serve() {
+    // The old server first: it removes the path at its end, whosever socket lies there.
+    server_.reset();
+    if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
+    auto server = PluginServer::Start(
+        own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), options_.kubelet_dir});
+    if (server.ok()) {
+      server_ = *std::move(server);
+      Log(Level::kInfo, "serving", {{"socket", own_socket_}});
+    } else {
+      Log(Level::kError, "serving", {{"why", std::string(server.status().message())}});
+    }
+    registration_.Served(server.ok(), Identify(own_socket_), Clock::now());
+  }
+
+  void Register(const Observed& seen) {
+    const absl::Status s = RegisterWithKubelet(kubelet_socket_, kPluginSocketName);
+    metrics_->Registered(s.ok());
+    Log(s.ok() ? Level::kInfo : Level::kWarn, "registration", {{"result", s.ok() ? "ok" : std::string(s.message())}});
+    // If kubelet restarted meanwhile, the identity that was seen before is the wrong one, and Next notices.
+    registration_.Registered(s.ok(), seen.kubelet, Clock::now());
+    registered_ = s.ok();
+    if (s.ok()) keeper_->Wake();
+  }
+
+  void Wait() {
+    auto patience = kHeartbeat;
+    if (auto wake = registration_.Wake()) {
+      patience = std::clamp(
+          std::chrono::duration_cast<std::chrono::milliseconds>(*wake - Clock::now()) + std::chrono::milliseconds(1),
+          std::chrono::milliseconds(1), kHeartbeat);
+    }
+    pollfd fds[2] = {{options_.stop_fd, POLLIN, 0}, {inotify_.value, POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(patience.count()));
+    if (fds[0].revents != 0) stopped_ = true;
+    char buffer[4096];
+    while (read(inotify_.value, buffer, sizeof buffer) > 0) {
+    }
+  }
+
+  void FollowConfig() {
+    const std::string stamp = FileStamp(options_.config_path);
+    if (stamp == stamp_ || stamp.empty()) return;
+    stamp_ = stamp;
+    auto config = LoadConfig(options_.config_path);
+    if (!config.ok()) {
+      Log(Level::kError, "the changed configuration is refused, the old one stays",
+          {{"why", std::string(config.status().message())}});
+      return;
+    }
+    Log(Level::kInfo, "configuration changed (paths, NVML and the metrics address are taken at start only)");
+    SetLogLevel(config->log_level);
+    keeper_->Reconfigure(*config);
+  }
+
+  std::string Unhealthy() const {
+    const auto now = Clock::now();
+    if (now - beat_.load() > std::chrono::seconds(15)) return "the main loop hangs";
+    const auto config = options_.config;
+    // A pass may have to wait for every card of a sick driver.
+    const auto bound = config.poll + config.nvml_timeout * 20 + std::chrono::seconds(30);
+    if (now - keeper_->last_pass() > bound) return "the keeper hangs";
+    return "";
+  }
+
+  std::string Unready() const {
+    if (!registered_) return "not registered with kubelet";
+    const auto snapshot = board_->Get();
+    if (!snapshot) return "the cards have not been read yet";
+    return snapshot->lib_problem;
+  }
+
+  PluginOptions options_;
+  std::string own_socket_, kubelet_socket_, stamp_;
+  std::shared_ptr<Board> board_ = std::make_shared<Board>();
+  std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
+  Registration registration_;
+  std::unique_ptr<PluginServer> server_;
+  Keeper* keeper_ = nullptr;
+  Fd lock_, inotify_;
+  bool stopped_ = false;
+  std::atomic<bool> registered_ = false;
+  std::atomic<Clock::time_point> beat_{Clock::now()};
+};
+
+}  // namespace
+
+absl::Status RunPlugin(PluginOptions options, bool* stuck) { return Life(std::move(options)).Run(stuck); }
+
+}  // namespace sluice::deviceplugin

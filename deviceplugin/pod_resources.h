@@ -1,0 +1,22 @@
+// Asks kubelet's pod-resources service. Bounded in time; kubelet may be away.
+#ifndef SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_
+#define SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace sluice::deviceplugin {
+
+struct PodResources {
+  std::map<std::string, std::string> foreign;  // GPU uuid -> resource nvidia.com/* that offers it
+  std::set<std::string> in_use;                // our device ids that containers hold
+};
+
+absl::StatusOr<PodResources> AskPodResources(const std::string& socket);
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_

@@ -1,0 +1,72 @@
+#include "deviceplugin/registration.h"
+
+#include <algorithm>
+
+namespace sluice::deviceplugin {
+
+Registration::Action Registration::Next(const Observed& seen, Clock::time_point now) {
+  wake_.reset();
+  // Another kubelet: what we tried with the last one says nothing about this one.
+  if (registered_with_ && seen.kubelet != registered_with_) {
+    registered_with_.reset();
+    backoff_ = kFirstBackoff;
+    not_before_ = now;
+  }
+  if (!own_ || seen.own != own_) {
+    // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
+    own_.reset();
+    registered_with_.reset();
+    if (now < not_before_) {
+      wake_ = not_before_;
+      return Action::kWait;
+    }
+    return Action::kServe;
+  }
+  if (!seen.kubelet) return Action::kWait;
+  if (registered_with_) {
+    if (seen.watchers > 0) {
+      last_watched_ = now;
+      backoff_ = kFirstBackoff;
+      return Action::kWait;
+    }
+    if (now - last_watched_ < kStreamPatience) {
+      wake_ = last_watched_ + kStreamPatience;
+      return Action::kWait;
+    }
+    registered_with_.reset();
+  }
+  if (now < not_before_) {
+    wake_ = not_before_;
+    return Action::kWait;
+  }
+  return Action::kRegister;
+}
+
+void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_point now) {
+  if (ok && own) {
+    own_ = own;
+    not_before_ = now;
+    return;
+  }
+  own_.reset();
+  BackOff(now);
+}
+
+void Registration::Registered(bool ok, std::optional<SocketId> kubelet, Clock::time_point now) {
+  if (ok && kubelet) {
+    registered_with_ = kubelet;
+    last_watched_ = now;
+    // Kept until a stream was seen: a kubelet that answers and never watches is not called again and again.
+    not_before_ = now + backoff_;
+    return;
+  }
+  registered_with_.reset();
+  BackOff(now);
+}
+
+void Registration::BackOff(Clock::time_point now) {
+  not_before_ = now + backoff_;
+  backoff_ = std::min(backoff_ * 2, kLongestBackoff);
+}
+
+}  // namespace sluice::deviceplugin

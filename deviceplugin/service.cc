@@ -1,0 +1,271 @@
+#include "deviceplugin/service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "deviceplugin.grpc.pb.h"
+#include "deviceplugin/channel.h"
+#include "deviceplugin/device_id.h"
+#include "deviceplugin/library.h"
+#include "deviceplugin/log.h"
+#include "deviceplugin/packing.h"
+#include "deviceplugin/pre_start.h"
+#include "deviceplugin/response.h"
+#include "deviceplugin/text.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+using grpc::ServerContext;
+using SteadyClock = std::chrono::steady_clock;
+
+// A stream and a waiting PreStartContainer each hold a thread; more than this many calls at once are turned away.
+constexpr int kMostThreads = 80;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+template <class Repeated>
+std::vector<std::string> ToVector(const Repeated& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+void FillDevices(const Inventory& inventory, v1beta1::ListAndWatchResponse* out) {
+  for (const Card& card : inventory.cards) {
+    if (card.state == CardState::kNotOffered) continue;
+    for (int unit = 0; unit < SLUICE_UNITS_PER_GPU; ++unit) {
+      auto* device = out->add_devices();
+      device->set_id(FormatDeviceId(card.uuid, unit));
+      device->set_health(card.state == CardState::kHealthy ? "Healthy" : "Unhealthy");
+      if (card.numa >= 0) device->mutable_topology()->add_nodes()->set_id(card.numa);
+    }
+  }
+}
+
+class Service final : public v1beta1::DevicePlugin::Service {
+ public:
+  explicit Service(ServiceParts parts) : parts_(std::move(parts)) {}
+
+  void Stop() { stopping_ = true; }
+  int watchers() const { return watchers_; }
+
+  grpc::Status GetDevicePluginOptions(ServerContext*, const v1beta1::Empty*,
+                                      v1beta1::DevicePluginOptions* out) override {
+    out->set_pre_start_required(true);
+    out->set_get_preferred_allocation_available(true);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListAndWatch(ServerContext* context, const v1beta1::Empty*,
+                            grpc::ServerWriter<v1beta1::ListAndWatchResponse>* writer) override {
+    parts_.metrics->Streams(++watchers_);
+    std::string last;
+    bool first = true;
+    uint64_t generation = 0;
+    while (!stopping_ && !context->IsCancelled()) {
+      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(200));
+      if (!newer) continue;
+      v1beta1::ListAndWatchResponse response;
+      FillDevices(parts_.board->Get()->inventory, &response);
+      std::string bytes = response.SerializeAsString();
+      if (!first && bytes == last) continue;
+      if (!writer->Write(response)) break;
+      Log(Level::kInfo, "devices sent to kubelet", {{"devices", StrCat(response.devices_size())}});
+      first = false;
+      last = std::move(bytes);
+    }
+    parts_.metrics->Streams(--watchers_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetPreferredAllocation(ServerContext*, const v1beta1::PreferredAllocationRequest* request,
+                                      v1beta1::PreferredAllocationResponse* out) override {
+    Timer timer(this, "GetPreferredAllocation");
+    const auto snapshot = parts_.board->Get();
+    std::map<std::string, int> numa;
+    for (const Card& card : snapshot->inventory.cards) numa[card.uuid] = card.numa;
+    for (const auto& container : request->container_requests()) {
+      const auto available = ToVector(container.available_deviceids());
+      const auto must = ToVector(container.must_include_deviceids());
+      const Pack pack = ChooseUnits({available, must, container.allocation_size()}, numa);
+      auto* answer = out->add_container_responses();
+      for (const std::string& id : pack.ids) answer->add_deviceids(id);
+    }
+    timer.ok = true;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Allocate(ServerContext*, const v1beta1::AllocateRequest* request,
+                        v1beta1::AllocateResponse* out) override {
+    Timer timer(this, "Allocate");
+    std::vector<std::string> made;
+    for (const auto& container : request->container_requests()) {
+      absl::Status status = AllocateOne(ToVector(container.devices_ids()), out->add_container_responses(), &made);
+      if (status.ok()) continue;
+      // Whole or not at all.
+      for (const std::string& id : made) (void)parts_.store.Remove(id);
+      out->clear_container_responses();
+      return Refused("Allocate", status);
+    }
+    timer.ok = true;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status PreStartContainer(ServerContext* context, const v1beta1::PreStartContainerRequest* request,
+                                 v1beta1::PreStartContainerResponse*) override {
+    Timer timer(this, "PreStartContainer");
+    const auto ids = ToVector(request->devices_ids());
+    const auto until = SteadyClock::now() + parts_.board->Get()->config.pre_start_wait;
+    auto pause = std::chrono::milliseconds(5);
+    while (true) {
+      const absl::Status status = MayStart(ids);
+      if (status.ok()) {
+        timer.ok = true;
+        return grpc::Status::OK;
+      }
+      const bool worth_waiting = absl::IsUnavailable(status) && SteadyClock::now() < until;
+      if (!worth_waiting || stopping_ || context->IsCancelled()) {
+        return Refused("PreStartContainer", absl::IsUnavailable(status) ? Refusal("agent", std::string(status.message())) : status);
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::milliseconds(100));
+    }
+  }
+
+ private:
+  struct Timer {
+    Timer(Service* service, const char* method) : service(service), method(method) {}
+    ~Timer() {
+      service->parts_.metrics->Call(method, ok, std::chrono::duration<double>(SteadyClock::now() - began).count());
+    }
+    Service* service;
+    const char* method;
+    bool ok = false;
+    SteadyClock::time_point began = SteadyClock::now();
+  };
+
+  grpc::Status Refused(const char* method, const absl::Status& status) {
+    const std::string reason = RefusalReason(status);
+    parts_.metrics->Refused(reason);
+    Log(Level::kWarn, "refused", {{"method", method}, {"reason", reason}, {"why", std::string(status.message())}});
+    return ToGrpc(status);
+  }
+
+  absl::Status AllocateOne(const std::vector<std::string>& ids, v1beta1::ContainerAllocateResponse* out,
+                           std::vector<std::string>* made) {
+    const auto snapshot = parts_.board->Get();
+    auto grant = JudgeRequest(ids, snapshot->inventory);
+    if (!grant.ok()) return grant.status();
+    if (!snapshot->lib_problem.empty()) return Refusal("library", snapshot->lib_problem);
+    ResponseInput input{&*grant, snapshot->access, snapshot->lib_dir, ""};
+    for (const std::string& name : MakeResponse(input).cdi_names) {
+      if (!snapshot->cdi_names.contains(name)) {
+        return Refusal("cdi",
+                       StrCat("no CDI spec on this node names ", name, " (driver access ", ToString(snapshot->access),
+                              "; mend: nvidia-ctk cdi generate, or set driverAccess)"));
+      }
+    }
+    auto allocation = parts_.store.Create(*grant);
+    if (!allocation.ok()) {
+      return Refusal("storage",
+                     StrCat("the allocation's directory could not be made: ", allocation.status().message()));
+    }
+    made->push_back(allocation->id);
+    input.run_dir = allocation->directory;
+    const ContainerResponse response = MakeResponse(input);
+    for (const auto& [key, value] : response.envs) (*out->mutable_envs())[key] = value;
+    for (const Mount& mount : response.mounts) {
+      auto* entry = out->add_mounts();
+      entry->set_container_path(mount.container_path);
+      entry->set_host_path(mount.host_path);
+      entry->set_read_only(true);
+    }
+    for (const std::string& name : response.cdi_names) out->add_cdi_devices()->set_name(name);
+    Log(Level::kInfo, "allocated",
+        {{"allocation", allocation->id},
+         {"fraction", grant->Fraction()},
+         {"gpu", grant->cards.front().uuid},
+         {"gpus", StrCat(grant->cards.size())}});
+    return absl::OkStatus();
+  }
+
+  absl::Status MayStart(const std::vector<std::string>& ids) {
+    const auto snapshot = parts_.board->Get();
+    auto needs = FindNeeds(ids, ReadCheckpoint(parts_.kubelet_dir), parts_.store, snapshot->lib_dir);
+    if (!needs.ok()) return needs.status();
+    for (const StartNeeds& need : *needs) {
+      if (absl::Status s = CheckNeeds(need); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  ServiceParts parts_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int> watchers_ = 0;
+};
+
+class GrpcPluginServer final : public PluginServer {
+ public:
+  explicit GrpcPluginServer(ServiceParts parts) : service_(std::move(parts)) {}
+
+  ~GrpcPluginServer() override {
+    service_.Stop();
+    if (server_) {
+      // Calls in flight get a moment to answer; streams end by themselves.
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+      server_->Wait();
+    }
+  }
+
+  bool Start(const std::string& socket) {
+    grpc::ResourceQuota quota("plugin");
+    quota.SetMaxThreads(kMostThreads);
+    grpc::ServerBuilder builder;
+    builder.SetResourceQuota(quota);
+    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    return server_ != nullptr;
+  }
+
+  int watchers() const override { return service_.watchers(); }
+
+ private:
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PluginServer>> PluginServer::Start(const std::string& socket, ServiceParts parts) {
+  auto server = std::make_unique<GrpcPluginServer>(std::move(parts));
+  if (!server->Start(socket)) return absl::UnavailableError(StrCat("cannot serve on ", socket));
+  return std::unique_ptr<PluginServer>(std::move(server));
+}
+
+absl::Status RegisterWithKubelet(const std::string& kubelet_socket, const std::string& endpoint) {
+  auto stub = v1beta1::Registration::NewStub(UnixChannel(kubelet_socket));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1beta1::RegisterRequest request;
+  request.set_version("v1beta1");
+  request.set_endpoint(endpoint);
+  request.set_resource_name(SLUICE_RESOURCE);
+  request.mutable_options()->set_pre_start_required(true);
+  request.mutable_options()->set_get_preferred_allocation_available(true);
+  v1beta1::Empty answer;
+  const grpc::Status status = stub->Register(&context, request, &answer);
+  if (status.ok()) return absl::OkStatus();
+  return absl::UnavailableError(
+      StrCat("kubelet did not take the registration on ", kubelet_socket, ": ", status.error_message()));
+}
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,36 @@
+// The gRPC service that kubelet calls, on a Unix socket. Stateless but for the board: a plugin that was killed anywhere
+// starts anew.
+#ifndef SLUICE_DEVICEPLUGIN_SERVICE_H_
+#define SLUICE_DEVICEPLUGIN_SERVICE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "deviceplugin/allocation_store.h"
+#include "deviceplugin/board.h"
+#include "deviceplugin/metrics.h"
+
+namespace sluice::deviceplugin {
+
+struct ServiceParts {
+  std::shared_ptr<Board> board;
+  std::shared_ptr<Metrics> metrics;
+  AllocationStore store;
+  std::string kubelet_dir;  // holds the checkpoint
+};
+
+class PluginServer {
+ public:
+  // Serves on the socket, replacing a file that is there. The destructor ends all streams and removes the socket.
+  static absl::StatusOr<std::unique_ptr<PluginServer>> Start(const std::string& socket, ServiceParts parts);
+  virtual ~PluginServer() = default;
+  virtual int watchers() const = 0;  // open ListAndWatch streams
+};
+
+// Calls kubelet's Registration service: "our endpoint serves this resource". Bounded to 5 s.
+absl::Status RegisterWithKubelet(const std::string& kubelet_socket, const std::string& endpoint);
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_SERVICE_H_
