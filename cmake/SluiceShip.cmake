@@ -2,19 +2,19 @@
 # machine's libstdc++.a itself needs GLIBC_2.35. zig caches objects by content, in the folder that all clones share.
 include_guard()
 if(DEFINED ENV{SLUICE_CACHE})
-  set(_sluice_cache $ENV{SLUICE_CACHE})
+  set(SLUICE_CACHE_DIR $ENV{SLUICE_CACHE})
 elseif(DEFINED ENV{XDG_CACHE_HOME})
-  set(_sluice_cache $ENV{XDG_CACHE_HOME}/sluice)
+  set(SLUICE_CACHE_DIR $ENV{XDG_CACHE_HOME}/sluice)
 else()
-  set(_sluice_cache $ENV{HOME}/.cache/sluice)
+  set(SLUICE_CACHE_DIR $ENV{HOME}/.cache/sluice)
 endif()
-find_program(SLUICE_ZIG zig HINTS $ENV{SLUICE_ZIG} ${_sluice_cache}/python-build/bin)
+find_program(SLUICE_ZIG zig HINTS $ENV{SLUICE_ZIG} ${SLUICE_CACHE_DIR}/python-build/bin)
 if(NOT SLUICE_ZIG)
-  message(FATAL_ERROR "zig was not found in $SLUICE_ZIG, ${_sluice_cache}/python-build/bin or PATH; run scripts/setup build")
+  message(FATAL_ERROR "zig was not found in $SLUICE_ZIG, ${SLUICE_CACHE_DIR}/python-build/bin or PATH; run scripts/setup build")
 endif()
 set(SLUICE_SHIP_GLIBC 2.28)
 string(REGEX REPLACE "^arm64$" "aarch64" SLUICE_SHIP_ARCH "${CMAKE_SYSTEM_PROCESSOR}")
-set(SLUICE_ZIG_RUN ${CMAKE_COMMAND} -E env ZIG_GLOBAL_CACHE_DIR=${_sluice_cache}/zig ZIG_LOCAL_CACHE_DIR=${_sluice_cache}/zig/local
+set(SLUICE_ZIG_RUN ${CMAKE_COMMAND} -E env ZIG_GLOBAL_CACHE_DIR=${SLUICE_CACHE_DIR}/zig ZIG_LOCAL_CACHE_DIR=${SLUICE_CACHE_DIR}/zig/local
   ${SLUICE_ZIG})
 
 # sluice_ship(TARGET NAME file.so [ARCH arch] SOURCES ... INCLUDES dirs ... SYSTEM dirs ... FLAGS ... LINK ...): a stripped shared object
@@ -40,6 +40,7 @@ function(sluice_ship target)
   foreach(source IN LISTS S_SOURCES)
     get_filename_component(source ${source} ABSOLUTE)
     file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${source})
+    string(REPLACE "../" "up/" name ${name})
     set(object ${CMAKE_CURRENT_BINARY_DIR}/ship/${target}/${name}.o)
     get_filename_component(folder ${object} DIRECTORY)
     file(MAKE_DIRECTORY ${folder})

@@ -1,5 +1,5 @@
-/* dlsym, dlvsym, dlopen. Whatever is not ours goes on by a tail call: the real functions read their return address to know whose
- * RTLD_NEXT, RTLD_DEFAULT or RPATH is meant. */
+/* dlsym, dlvsym, dlopen. Whatever is not ours goes on by a tail call: the real functions read their return address to
+ * know whose RTLD_NEXT, RTLD_DEFAULT or RPATH is meant. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -64,14 +64,12 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   const shim_dlvsym_fn real = shim_real_dlvsym();
   if (!real) return NULL;
   const int row = shim_row_of(name);
-  /* No library that we hook has versions; if one gets them, a definition of that version is asked for and then replaced. */
-  if (row >= 0 && row < ROW_LIB_END && handle != RTLD_NEXT && handle != RTLD_DEFAULT) {
-    void* const found = real(handle, name, version);
-    if (!found) return NULL;
-    return shim_is_self(found) ? answer(handle, row, name, __builtin_return_address(0)) : shim_substitute(row, found);
-  }
-  if (row >= 0 && row < ROW_LIB_END) return answer(handle, row, name, __builtin_return_address(0));
-  TAIL_CALL return real(handle, name, version);
+  if (row < 0 || row >= ROW_LIB_END) TAIL_CALL return real(handle, name, version);
+  if (handle == RTLD_NEXT) return answer(handle, row, name, __builtin_return_address(0));
+  /* From here RTLD_NEXT means the global scope without us. */
+  void* const found = real(handle == RTLD_DEFAULT ? RTLD_NEXT : handle, name, version);
+  if (!found) return NULL;
+  return shim_is_self(found) ? answer(handle, row, name, __builtin_return_address(0)) : shim_substitute(row, found);
 }
 
 static int begins(const char* text, const char* prefix) {
@@ -85,11 +83,13 @@ static int hooked_library(const char* file) {
   for (const char* c = file; *c; ++c) {
     if (*c == '/') base = c + 1;
   }
-  return begins(base, "libcuda.so") || begins(base, "libnvidia-ml.so") || begins(base, "libcudnn") || begins(base, "libcublas");
+  return begins(base, "libcuda.so") || begins(base, "libnvidia-ml.so") || begins(base, "libcudnn") ||
+         begins(base, "libcublas");
 }
 
-/* Nothing is looked for here: a program cannot call what it opened without dlsym, or links it and calls our trampolines. Only
- * RTLD_DEEPBIND would let a hooked library's own references pass us by, so those libraries are opened without it. */
+/* Nothing is looked for here: a program cannot call what it opened without dlsym, or links it and calls our
+ * trampolines. Only RTLD_DEEPBIND would let a hooked library's own references pass us by, so those libraries are opened
+ * without it. */
 SHIM_EXPORT void* dlopen(const char* file, int flags) {
   const shim_dlopen_fn real = shim_real_dlopen();
   if (!real) return NULL;

@@ -49,12 +49,23 @@ static int tables_of(const struct shim_object* object, struct tables* t) {
     uintptr_t at = d->d_un.d_ptr;
     if (at < object->base) at += object->base;
     switch (d->d_tag) {
-      case DT_SYMTAB: t->symbols = (const void*)at; break;
-      case DT_STRTAB: t->strings = (const void*)at; break;
-      case DT_HASH: t->hash = (const void*)at; break;
-      case DT_GNU_HASH: t->gnu_hash = (const void*)at; break;
-      case DT_VERSYM: t->versions = (const void*)at; break;
-      default: break;
+      case DT_SYMTAB:
+        t->symbols = (const void*)at;
+        break;
+      case DT_STRTAB:
+        t->strings = (const void*)at;
+        break;
+      case DT_HASH:
+        t->hash = (const void*)at;
+        break;
+      case DT_GNU_HASH:
+        t->gnu_hash = (const void*)at;
+        break;
+      case DT_VERSYM:
+        t->versions = (const void*)at;
+        break;
+      default:
+        break;
     }
   }
   return t->symbols && t->strings && (t->hash || t->gnu_hash);

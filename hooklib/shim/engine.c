@@ -61,7 +61,8 @@ static void fail(const char* path, const char* why) {
   const char* policy = shim_variable(SLUICE_ENV_ON_ERROR);
   const int stop = is(policy, "stop");
   int untried = SHIM_UNTRIED;
-  if (!__atomic_compare_exchange_n(&state, &untried, stop ? SHIM_STOPPED : SHIM_UNHOOKED, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+  if (!__atomic_compare_exchange_n(&state, &untried, stop ? SHIM_STOPPED : SHIM_UNHOOKED, 0, __ATOMIC_RELEASE,
+                                   __ATOMIC_RELAXED)) {
     return; /* another thread has said it */
   }
   struct text line = {.length = 0};
@@ -102,9 +103,14 @@ static void load(void) {
     return;
   }
   switch (__atomic_load_n(&link->status, __ATOMIC_ACQUIRE)) {
-    case SLUICE_ENGINE_READY: settle(SHIM_READY); break;
-    case SLUICE_ENGINE_REFUSED: fail(path.at, link->reason); break;
-    default: break; /* its constructor is running, below us on this stack */
+    case SLUICE_ENGINE_READY:
+      settle(SHIM_READY);
+      break;
+    case SLUICE_ENGINE_REFUSED:
+      fail(path.at, link->reason);
+      break;
+    default:
+      break; /* its constructor is running, below us on this stack */
   }
 }
 
@@ -118,10 +124,10 @@ const struct sluice_engine_api* shim_engine(void) {
 static int stopped(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_STOPPED; }
 
 /* Results of functions that are not to be had, whatever their parameters. */
-static int cuda_not_ready(void) { return 802; }    /* CUDA_ERROR_SYSTEM_NOT_READY */
-static int cuda_not_found(void) { return 500; }    /* CUDA_ERROR_NOT_FOUND */
-static int nvml_not_loaded(void) { return 9; }     /* NVML_ERROR_DRIVER_NOT_LOADED */
-static int nvml_not_found(void) { return 13; }     /* NVML_ERROR_FUNCTION_NOT_FOUND */
+static int cuda_not_ready(void) { return 802; } /* CUDA_ERROR_SYSTEM_NOT_READY */
+static int cuda_not_found(void) { return 500; } /* CUDA_ERROR_NOT_FOUND */
+static int nvml_not_loaded(void) { return 9; }  /* NVML_ERROR_DRIVER_NOT_LOADED */
+static int nvml_not_found(void) { return 13; }  /* NVML_ERROR_FUNCTION_NOT_FOUND */
 
 static void* stop_stub(int row) { return row < ROW_CUDA_END ? (void*)&cuda_not_ready : (void*)&nvml_not_loaded; }
 
@@ -129,7 +135,8 @@ void* shim_substitute(int row, void* real) {
   if (row >= ROW_NVML_END) return real;
   const struct sluice_engine_api* engine = shim_engine();
   if (!engine) return stopped() ? stop_stub(row) : real;
-  return row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, real) : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), real);
+  return row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, real)
+                            : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), real);
 }
 
 void* shim_find_real(int row, const void* caller) {
@@ -151,7 +158,8 @@ void* shim_target(int row, const void* caller, int* cache) {
   const struct sluice_engine_api* engine = shim_engine();
   void* target = NULL;
   if (engine) {
-    target = row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, NULL) : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), NULL);
+    target = row < ROW_CUDA_END ? engine->cuda_entry((unsigned)row, NULL)
+                                : engine->nvml_entry((unsigned)(row - ROW_CUDA_END), NULL);
   } else if (stopped()) {
     target = stop_stub(row);
   } else {

@@ -1,9 +1,10 @@
-/* What shim and engine say to each other. Both come from one build; the versions are checked all the same, because an image may
- * carry one file and mount the other.
+/* What shim and engine say to each other. Both come from one build; the versions are checked all the same, because an
+ * image may carry one file and mount the other.
  *
- * The shim dlopens the engine. The engine's constructor finds `sluice_shim_link` (exported by the shim, weak in the engine),
- * fills its engine half and sets status. It happens in the constructor on purpose: the loader's lock is then held first and
- * nothing else after it, so that a thread that runs another library's constructor inside dlopen cannot deadlock with us. */
+ * The shim dlopens the engine. The engine's constructor finds `sluice_shim_link` (exported by the shim, weak in the
+ * engine), fills its engine half and sets status. It happens in the constructor on purpose: the loader's lock is then
+ * held first and nothing else after it, so that a thread that runs another library's constructor inside dlopen cannot
+ * deadlock with us. */
 #ifndef SLUICE_HOOKLIB_SHIM_ENGINE_ABI_H_
 #define SLUICE_HOOKLIB_SHIM_ENGINE_ABI_H_
 
@@ -24,9 +25,9 @@ struct sluice_shim_api {
 };
 
 struct sluice_engine_api {
-  /* What the program gets in place of the driver's function `real` for row `index` of hooks.def; `real` itself where it is not
-   * from the libcuda that the engine is bound to. With real == NULL (a call through a trampoline): the entry, or NULL where this
-   * driver lacks the function. */
+  /* What the program gets in place of the driver's function `real` for row `index` of hooks.def; `real` itself where it
+   * is not from the libcuda that the engine is bound to. With real == NULL (a call through a trampoline): the entry, or
+   * NULL where this driver lacks the function. */
   void* (*cuda_entry)(unsigned index, void* real);
   void* (*nvml_entry)(unsigned index, void* real);
   /* PyTorch's allocator report. */
@@ -38,7 +39,7 @@ enum sluice_engine_status { SLUICE_ENGINE_STARTING = 0, SLUICE_ENGINE_READY = 1,
 struct sluice_shim_link {
   struct sluice_shim_api shim;
   struct sluice_engine_api engine;
-  int status; /* enum sluice_engine_status, written last by the engine */
+  int status;      /* enum sluice_engine_status, written last by the engine */
   char reason[96]; /* where REFUSED */
 };
 

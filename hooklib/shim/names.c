@@ -1,4 +1,5 @@
-/* The table of names, without a relocation: an offset into one blob for each row, and a hash table that the first look-up fills. */
+/* The table of names, without a relocation: an offset into one blob for each row, and a hash table that the first
+ * look-up fills. */
 #include "hooklib/shim/shim.h"
 
 struct blob {
@@ -62,7 +63,8 @@ const char* shim_name_of(int row) { return (const char*)&kNames + kOffsets[row];
 int shim_row_of(const char* name) {
   const char a = name[0], b = a ? name[1] : 0;
   /* cu..., nvml..., dl..., _Z...: nothing else is ours. */
-  if (!((a == 'c' && b == 'u') || (a == 'n' && b == 'v') || (a == 'd' && b == 'l') || (a == '_' && b == 'Z'))) return -1;
+  if (!((a == 'c' && b == 'u') || (a == 'n' && b == 'v') || (a == 'd' && b == 'l') || (a == '_' && b == 'Z')))
+    return -1;
   if (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE)) fill();
   for (unsigned i = hash(name) % BUCKETS;; i = (i + 1) % BUCKETS) {
     const unsigned row = __atomic_load_n(&buckets[i], __ATOMIC_RELAXED);

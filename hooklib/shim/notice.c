@@ -1,4 +1,5 @@
-/* The two ways to say that something failed, by bare system calls: the C library's wrappers may be another library's versions. */
+/* The two ways to say that something failed, by bare system calls: the C library's wrappers may be another library's
+ * versions. */
 #include <linux/un.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,7 +15,10 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
   register long r8 __asm__("r8") = e;
   register long r9 __asm__("r9") = f;
   long result;
-  __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                   : "rcx", "r11", "memory");
   return result;
 #elif defined(__aarch64__)
   register long x8 __asm__("x8") = number;

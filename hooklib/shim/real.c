@@ -1,7 +1,7 @@
 #include "hooklib/shim/shim.h"
 
-/* The next definition after our own, as a preloaded object would get from RTLD_NEXT: another interposer's if there is one. Looked up
- * lazily and again: before glibc 2.34 libdl may come later. */
+/* The next definition after our own, as a preloaded object would get from RTLD_NEXT: another interposer's if there is
+ * one. Looked up lazily and again: before glibc 2.34 libdl may come later. */
 static void* cached(void** slot, const char* name) {
   void* found = __atomic_load_n(slot, __ATOMIC_RELAXED);
   if (!found) {
@@ -15,5 +15,9 @@ static void *dlsym_slot, *dlvsym_slot, *dlopen_slot;
 
 /* noinline: clang for aarch64 gives up the tail call in dlsym() otherwise. */
 __attribute__((noinline)) shim_dlsym_fn shim_real_dlsym(void) { return (shim_dlsym_fn)cached(&dlsym_slot, "dlsym"); }
-__attribute__((noinline)) shim_dlvsym_fn shim_real_dlvsym(void) { return (shim_dlvsym_fn)cached(&dlvsym_slot, "dlvsym"); }
-__attribute__((noinline)) shim_dlopen_fn shim_real_dlopen(void) { return (shim_dlopen_fn)cached(&dlopen_slot, "dlopen"); }
+__attribute__((noinline)) shim_dlvsym_fn shim_real_dlvsym(void) {
+  return (shim_dlvsym_fn)cached(&dlvsym_slot, "dlvsym");
+}
+__attribute__((noinline)) shim_dlopen_fn shim_real_dlopen(void) {
+  return (shim_dlopen_fn)cached(&dlopen_slot, "dlopen");
+}

@@ -1,5 +1,6 @@
-/* PyTorch's allocator report, c10::reportMemoryUsageToProfiler(void*, long, size_t, size_t, c10::Device): exported by libc10, called
- * by libc10_cuda for every malloc and free inside a segment. The name carries the signature: another one is another symbol. */
+/* PyTorch's allocator report, c10::reportMemoryUsageToProfiler(void*, long, size_t, size_t, c10::Device): exported by
+ * libc10, called by libc10_cuda for every malloc and free inside a segment. The name carries the signature: another one
+ * is another symbol. */
 #include "hooklib/shim/shim.h"
 
 struct c10_device { /* two bytes, passed by value */
@@ -39,8 +40,8 @@ static report_fn real_for(const void* address) {
   return find(address);
 }
 
-SHIM_EXPORT void report(void* ptr, long size, size_t allocated, size_t reserved, struct c10_device device) __asm__(
-    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+SHIM_EXPORT void report(void* ptr, long size, size_t allocated, size_t reserved,
+                        struct c10_device device) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 void report(void* ptr, long size, size_t allocated, size_t reserved, struct c10_device device) {
   /* Never loads the engine: with CUDA in use it is loaded long since. */
   if (device.type == C10_CUDA && shim_engine_ready()) {

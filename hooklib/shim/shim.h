@@ -1,6 +1,7 @@
-/* Inside the shim. Rules that keep it loadable everywhere (toolchain notes; each was seen to break): no DT_NEEDED, no versioned symbol,
- * no constructor, no stdio, no libc function beyond the allow-list of test/hook/check_shim, nothing that starts a thread or
- * allocates. It must not call a libc function of its own exported names: that would come back to itself. */
+/* Inside the shim. Rules that keep it loadable everywhere (toolchain notes; each was seen to break): no DT_NEEDED, no
+ * versioned symbol, no constructor, no stdio, no libc function beyond the allow-list of test/hook/check_shim, nothing
+ * that starts a thread or allocates. It must not call a libc function of its own exported names: that would come back
+ * to itself. */
 #ifndef SLUICE_HOOKLIB_SHIM_SHIM_H_
 #define SLUICE_HOOKLIB_SHIM_SHIM_H_
 
@@ -42,7 +43,8 @@ struct shim_object {
 };
 /* The loaded object that holds `address`. 0 if none. */
 int shim_object_at(const void* address, struct shim_object* out);
-/* The first definition of `name` in load order, after the object that holds `after` (NULL: from the start); ours are skipped. */
+/* The first definition of `name` in load order, after the object that holds `after` (NULL: from the start); ours are
+ * skipped. */
 void* shim_find_after(const void* after, const char* name);
 int shim_is_self(const void* address);
 
@@ -56,10 +58,12 @@ shim_dlopen_fn shim_real_dlopen(void);
 
 /* engine.c */
 enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
-/* Loads the engine on the first call. NULL: the program goes on without it, or the engine is just starting on this thread. */
+/* Loads the engine on the first call. NULL: the program goes on without it, or the engine is just starting on this
+ * thread. */
 const struct sluice_engine_api* shim_engine(void);
 int shim_engine_ready(void); /* never loads */
-/* For a row of CUDA or NVML: what the program gets in place of `real` (NULL: not known). Never NULL where real is not. */
+/* For a row of CUDA or NVML: what the program gets in place of `real` (NULL: not known). Never NULL where real is not.
+ */
 void* shim_substitute(int row, void* real);
 /* The library's own definition for code at `caller`: from its dependencies, else from what is loaded; NULL: none. */
 void* shim_find_real(int row, const void* caller);

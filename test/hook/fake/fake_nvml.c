@@ -1,0 +1,53 @@
+/* An NVML with two GPUs: handle 1 is "GPU-ours", handle 2 "GPU-other"; two processes run on each, ours and one that
+ * does not exist. */
+#include <string.h>
+#include <unistd.h>
+
+struct memory {
+  unsigned long long total, free, used;
+};
+struct memory_v2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+struct process_v1 {
+  unsigned pid;
+  unsigned long long used;
+};
+struct process_v2 {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu, compute;
+};
+
+int nvmlDeviceGetUUID(void* device, char* uuid, unsigned length) {
+  strncpy(uuid, device == (void*)1 ? "GPU-ours" : "GPU-other", length);
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void* device, struct memory* m) {
+  (void)device;
+  *m = (struct memory){80000, 70000, 10000};
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo_v2(void* device, struct memory_v2* m) {
+  (void)device;
+  *m = (struct memory_v2){m->version, 80000, 500, 69500, 10000};
+  return 0;
+}
+#define PROCESSES(name, type)                                   \
+  int name(void* device, unsigned* count, struct type* infos) { \
+    (void)device;                                               \
+    const unsigned room = *count;                               \
+    *count = 2;                                                 \
+    if (room < 2) return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */  \
+    memset(infos, 0, 2 * sizeof *infos);                        \
+    infos[0].pid = 0x7ffffff0u;                                 \
+    infos[0].used = 5000;                                       \
+    infos[1].pid = (unsigned)getpid();                          \
+    infos[1].used = 4000;                                       \
+    return 0;                                                   \
+  }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, process_v1)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, process_v2)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, process_v2)
+int nvmlInit_v2(void) { return 0; }

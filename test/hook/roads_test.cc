@@ -1,0 +1,206 @@
+// Every road to the driver, taken with the shim that ships and an engine that marks what passes through it.
+#include <dlfcn.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <filesystem>
+#include <sstream>
+
+#include "test/hook/run_program.h"
+
+namespace fs = std::filesystem;
+using sluice::test::Outcome;
+using sluice::test::Run;
+
+namespace {
+
+// Given by CMake: folders of this build.
+const std::string kShim = SLUICE_SHIM_FILE;
+const std::string kEngine = SLUICE_MARKING_ENGINE;
+const std::string kDriver = SLUICE_FAKE_DRIVER;  // folder with libcuda.so.1 and libnvidia-ml.so.1
+const std::string kProbes = SLUICE_PROBES;
+
+const std::string kCuda = kDriver + "/libcuda.so.1";
+
+std::vector<std::string> Hooked(std::vector<std::string> more = {}) {
+  more.push_back("LD_PRELOAD=" + kShim);
+  more.push_back("SLUICE_ENGINE=" + kEngine);
+  return more;
+}
+
+std::vector<std::string> HookedWithDriver(std::vector<std::string> more = {}) {
+  more.push_back("LD_LIBRARY_PATH=" + kDriver + ":" + kProbes);
+  return Hooked(std::move(more));
+}
+
+Outcome Probe(const std::string& name, std::vector<std::string> arguments, const std::vector<std::string>& env) {
+  arguments.insert(arguments.begin(), kProbes + "/" + name);
+  return Run(arguments, env);
+}
+
+void CheckQuiet(const Outcome& outcome, const std::string& expected_out) {
+  INFO("stderr: " << outcome.err);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.out == expected_out);
+  CHECK(outcome.err.empty());
+}
+
+}  // namespace
+
+TEST_CASE("a program that links libcuda") {
+  const auto plain = Probe("linked", {}, {"LD_LIBRARY_PATH=" + kDriver});
+  REQUIRE(plain.status == 0);
+  std::istringstream numbers(plain.out);
+  int init = -1, alloc = -1, copy = -1, launch = -1;
+  numbers >> init >> alloc >> copy >> launch;
+  REQUIRE(init == 0);
+  REQUIRE(alloc > 1000);
+  const auto text = [](int a, int b, int c, int d) {
+    return std::to_string(a) + " " + std::to_string(b) + " " + std::to_string(c) + " " + std::to_string(d) + "\n";
+  };
+  const auto marked = text(100000, 100000 + alloc, copy, 100000 + launch);  // the 32-bit copy is passed through
+  CheckQuiet(Probe("linked", {}, HookedWithDriver()), marked);
+
+  SECTION("forks") {
+    CheckQuiet(Probe("linked", {"fork"}, HookedWithDriver()),
+               marked + "child " + std::to_string(100000 + alloc) + "\n");
+  }
+  SECTION("executes another program") { CheckQuiet(Probe("linked", {"exec"}, HookedWithDriver()), marked + marked); }
+  SECTION("is switched off") { CheckQuiet(Probe("linked", {}, HookedWithDriver({"SLUICE_DISABLE=1"})), plain.out); }
+}
+
+TEST_CASE("a program that opens libcuda with every flag") {
+  for (const int binding : {RTLD_LAZY, RTLD_NOW}) {
+    for (const int scope : {RTLD_LOCAL, RTLD_GLOBAL}) {
+      for (const int more : {0, RTLD_NODELETE, RTLD_DEEPBIND, RTLD_NODELETE | RTLD_DEEPBIND}) {
+        for (const std::string way : {"dlsym", "proc", "self", "dlsym-of-dlsym"}) {
+          INFO("flags " << (binding | scope | more) << ", by " << way);
+          const auto flags = std::to_string(binding | scope | more);
+          CheckQuiet(Probe("opener", {"libcuda.so.1", flags, way}, HookedWithDriver()), "100007\n");
+          CheckQuiet(Probe("opener", {kCuda, flags, way}, Hooked()), "100007\n");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("dlvsym answers as without us, with our entry") {
+  const auto flags = std::to_string(RTLD_NOW | RTLD_GLOBAL);
+  for (const std::string way : {"dlvsym", "dlvsym-default"}) {
+    for (const std::string& driver : {kDriver, kDriver + "/versioned"}) {
+      INFO(way << " " << driver);
+      const auto plain = Probe("opener", {"libcuda.so.1", flags, way}, {"LD_LIBRARY_PATH=" + driver});
+      CheckQuiet(plain, driver == kDriver ? "null\n" : "7\n");  // a name without versions has no version
+      CheckQuiet(Probe("opener", {"libcuda.so.1", flags, way}, Hooked({"LD_LIBRARY_PATH=" + driver})),
+                 driver == kDriver ? "null\n" : "100007\n");
+    }
+  }
+}
+
+TEST_CASE("RTLD_DEFAULT, RTLD_NEXT and a handle of the whole program see libcuda where it is global, and only there") {
+  const auto global = std::to_string(RTLD_NOW | RTLD_GLOBAL);
+  const auto local = std::to_string(RTLD_NOW | RTLD_LOCAL);
+  for (const std::string way : {"default", "whole"}) {
+    INFO(way);
+    CheckQuiet(Probe("opener", {"libcuda.so.1", global, way}, HookedWithDriver()), "100007\n");
+    CheckQuiet(Probe("opener", {"libcuda.so.1", local, way}, HookedWithDriver()), "null\n");
+    // As without us.
+    CheckQuiet(Probe("opener", {"libcuda.so.1", local, way}, {"LD_LIBRARY_PATH=" + kDriver}), "null\n");
+  }
+  CheckQuiet(Probe("opener", {"libcuda.so.1", global, "next"}, HookedWithDriver()), "100007\n");
+  CheckQuiet(Probe("opener", {"libcuda.so.1", "0", "unloaded"}, HookedWithDriver()), "null\n");
+}
+
+TEST_CASE("libcuda found by RPATH and by RUNPATH of the program") {
+  for (const std::string program : {"opener_rpath", "opener_runpath"}) {
+    INFO(program);
+    CheckQuiet(Probe(program, {"libcuda.so.1", std::to_string(RTLD_NOW), "dlsym"}, Hooked()), "100007\n");
+  }
+  // The same program without them finds nothing: the test above is about them.
+  CHECK(Probe("opener", {"libcuda.so.1", std::to_string(RTLD_NOW), "dlsym"}, Hooked()).out.starts_with("not opened"));
+}
+
+TEST_CASE("RTLD_NEXT asked from two libraries") {
+  const auto without = Probe("next_main", {}, {"LD_LIBRARY_PATH=" + kProbes + ":" + kDriver});
+  CheckQuiet(without, "2 -1 3 3\n");
+  CheckQuiet(Probe("next_main", {}, HookedWithDriver()), "2 -1 100003 100003\n");
+}
+
+TEST_CASE("cuGetProcAddress, _v2 and _v2_ptsz with each version and flag") {
+  for (const std::string& driver : {kDriver, kDriver + "/aliases"}) {
+    INFO(driver);
+    const auto plain = Probe("proc_address", {}, {"LD_LIBRARY_PATH=" + driver});
+    const auto hooked = Probe("proc_address", {}, Hooked({"LD_LIBRARY_PATH=" + driver}));
+    REQUIRE(plain.status == 0);
+    CHECK(hooked.status == 0);
+    CHECK(hooked.err.empty());
+    std::istringstream before(plain.out), after(hooked.out);
+    std::string a, b;
+    int marked = 0;
+    while (std::getline(before, a)) {
+      REQUIRE(std::getline(after, b));
+      // The same, but for 100000 where the function is one that the engine marks.
+      const auto number = [](const std::string& line) { return std::stoi(line.substr(line.rfind(' ') + 1)); };
+      INFO(a << "\n" << b);
+      CHECK(a.substr(0, a.rfind(' ')) == b.substr(0, b.rfind(' ')));
+      const int version = std::stoi(a.substr(a.find(' ', a.find(' ') + 1) + 1));
+      const bool per_thread = a.find(" 2 -> ") != std::string::npos ||
+                              (a.starts_with("cuGetProcAddress_v2_ptsz") && a.find(" 0 -> ") != std::string::npos);
+      const bool copy_marked = a.find("cuMemcpyHtoD ") != std::string::npos && version >= 7000 && per_thread;
+      const bool should = number(a) >= 0 && (a.find("cuStreamSynchronize ") != std::string::npos || copy_marked ||
+                                             a.find("cuMemAlloc 99000") != std::string::npos);
+      CHECK(number(b) == number(a) + (should ? 100000 : 0));
+      marked += should;
+    }
+    CHECK(marked > 20);
+  }
+}
+
+TEST_CASE("Python by ctypes, by name and by path") {
+  for (const std::string& library : {std::string("libcuda.so.1"), kCuda}) {
+    const auto outcome =
+        Run({"/usr/bin/python3", "-c",
+             "import ctypes\nc = ctypes.CDLL('" + library + "')\n" +
+                 "p = ctypes.c_void_p(); s = ctypes.c_int()\n"
+                 "c.cuGetProcAddress_v2(b'cuInit', ctypes.byref(p), 12000, ctypes.c_uint64(0), ctypes.byref(s))\n"
+                 "print(c.cuInit(5), ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(p.value)(6))"},
+            HookedWithDriver());
+    CheckQuiet(outcome, "100005 100006\n");
+  }
+}
+
+TEST_CASE("threads that enter at once, and that call while the process ends") {
+  for (int round = 0; round < 20; ++round) CheckQuiet(Probe("threads", {}, HookedWithDriver()), "16\n");
+}
+
+TEST_CASE("an allocation from inside NCCL is known by its caller") {
+  CheckQuiet(Probe("nccl_main", {}, HookedWithDriver()), "200000 marked\n");
+}
+
+TEST_CASE("PyTorch's allocator report reaches engine and libc10") {
+  CheckQuiet(Probe("c10_main", {}, HookedWithDriver()), "78 70\n");
+  CheckQuiet(Probe("c10_main", {}, HookedWithDriver({"SLUICE_DISABLE=1"})).out.starts_with("78 ") ? Outcome{0, "", ""}
+                                                                                                  : Outcome{},
+             "");
+}
+
+TEST_CASE("NVML shows the fraction of a card that is ours, and the truth of another") {
+  CheckQuiet(Probe("nvml", {}, HookedWithDriver()),
+             "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300\n"
+             "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000\n");
+}
+
+TEST_CASE("without libcuda: no engine, no thread, no descriptor, no word") {
+  const auto plain = Probe("quiet", {}, {});
+  REQUIRE(plain.status == 0);
+  auto expected = plain.out;
+  expected.replace(expected.find("shim 0"), 6, "shim 1");
+  CheckQuiet(Probe("quiet", {}, Hooked()), expected);
+}
+
+TEST_CASE("shells and Python run as ever") {
+  CheckQuiet(Run({"/bin/sh", "-c", "echo a | tr a b"}, Hooked()), "b\n");
+  CheckQuiet(Run({"/bin/bash", "-c", "echo $((6*7)); (exit 3); echo $?"}, Hooked()), "42\n3\n");
+  CheckQuiet(Run({"/usr/bin/python3", "-c", "import ssl, json, subprocess\nprint(subprocess.check_output(['true']))"},
+                 Hooked()),
+             "b''\n");
+}

@@ -1,0 +1,201 @@
+// The hook table against the toolkit: every function of cudaTypedefs.h is hooked or passed through with a reason, with
+// the same version and type; and the choice that cuGetProcAddress makes from the table.
+#include "hooklib/dispatch/table.h"
+
+#include <cudaTypedefs.h>
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace {
+
+// cudaTypedefs.h has no name for the per-thread form of cuGetProcAddress; its type is that of the other.
+using PFN_cuGetProcAddress_v12000_ptsz = PFN_cuGetProcAddress_v12000;
+
+#define TYPE_ANY(base, version) PFN_##base##_v##version
+#define TYPE_LEGACY(base, version) PFN_##base##_v##version
+#define TYPE_PTSZ(base, version) PFN_##base##_v##version##_ptsz
+#define TYPE_PTDS(base, version) PFN_##base##_v##version##_ptds
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
+  static_assert(std::is_same_v<decltype(&::elf_name), TYPE_##flavour(base, version)>, #elf_name);
+#define SLUICE_PASS(elf_name, base, version, flavour, reason) \
+  static_assert(std::is_same_v<decltype(&::elf_name), TYPE_##flavour(base, version)>, #elf_name);
+#include "hooklib/hooks.def"
+
+struct Function {
+  std::string base;
+  int version;
+  std::string flavour;  // "", "_ptsz", "_ptds"
+  auto operator<=>(const Function&) const = default;
+};
+
+std::string Describe(const Function& f) { return "PFN_" + f.base + "_v" + std::to_string(f.version) + f.flavour; }
+
+std::set<Function> FunctionsOf(const std::string& text) {
+  std::set<Function> functions;
+  const std::regex declaration(R"(\*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)\()");
+  for (std::sregex_iterator at(text.begin(), text.end(), declaration), end; at != end; ++at) {
+    functions.insert({(*at)[1], std::stoi((*at)[2]), (*at)[3]});
+  }
+  return functions;
+}
+
+std::string FlavourSuffix(std::string_view flavour) {
+  if (flavour == "PTSZ") return "_ptsz";
+  if (flavour == "PTDS") return "_ptds";
+  return "";
+}
+
+std::set<Function> Rows() {
+  std::set<Function> rows;
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) rows.insert({#base, version, FlavourSuffix(#flavour)});
+#define SLUICE_PASS(elf_name, base, version, flavour, reason) rows.insert({#base, version, FlavourSuffix(#flavour)});
+#include "hooklib/hooks.def"
+  return rows;
+}
+
+std::vector<std::string> Prefixes() {
+  return {
+#define SLUICE_PASS_PREFIX(base_prefix, reason) #base_prefix,
+#include "hooklib/hooks.def"
+  };
+}
+
+// Those that no row covers.
+std::vector<std::string> Uncovered(const std::set<Function>& functions) {
+  const auto rows = Rows();
+  const auto prefixes = Prefixes();
+  std::set<std::string> with_rows;
+  for (const auto& row : rows) with_rows.insert(row.base);
+  std::vector<std::string> uncovered;
+  for (const auto& f : functions) {
+    if (rows.contains(f)) continue;
+    // A prefix does not excuse a new version of something that is hooked.
+    const bool family = !with_rows.contains(f.base) &&
+                        std::any_of(prefixes.begin(), prefixes.end(),
+                                    [&](const std::string& prefix) { return f.base.starts_with(prefix); });
+    if (!family) uncovered.push_back(Describe(f));
+  }
+  return uncovered;
+}
+
+std::string Toolkit() {
+  std::ifstream file(SLUICE_CUDA_TYPEDEFS);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A driver whose functions are numbers.
+void* Numbered(void* missing, const char* name) {
+  static std::map<std::string, void*> numbers;
+  if (static_cast<std::set<std::string>*>(missing)->contains(name)) return nullptr;
+  auto& number = numbers[name];
+  if (number == nullptr) number = reinterpret_cast<void*>(0x1000 + 16 * numbers.size());
+  return number;
+}
+
+void BindNumbered() {
+  static std::set<std::string> missing{"cuMemAdvise_v2"};
+  sluice::BindReal(&Numbered, &missing);
+  REQUIRE(sluice::RealBound());
+}
+
+int IndexOf(std::string_view elf_name) {
+  int index = 0;
+#define SLUICE_HOOK(name, base, version, flavour, category) \
+  if (elf_name == #name) return index;                      \
+  ++index;
+#include "hooklib/hooks.def"
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("every function of the toolkit is hooked or passed through with a reason") {
+  const auto functions = FunctionsOf(Toolkit());
+  REQUIRE(functions.size() > 600);
+  const auto uncovered = Uncovered(functions);
+  for (const auto& name : uncovered) UNSCOPED_INFO("no row of hooks.def covers " << name);
+  CHECK(uncovered.empty());
+}
+
+TEST_CASE("the parity check finds what a newer toolkit would add") {
+  const auto functions = FunctionsOf(
+      "typedef CUresult (CUDAAPI *PFN_cuMemAlloc_v14000)(CUdeviceptr *dptr);\n"
+      "typedef CUresult (CUDAAPI *PFN_cuMemFrobnicateAsync_v14000_ptsz)(CUstream s);\n"
+      "typedef CUresult (CUDAAPI *PFN_cuGraphAddFrobNode_v14000)(CUgraph g);\n"
+      "typedef CUresult (CUDAAPI *PFN_cuOccupancyFrob_v14000)(void);\n");
+  REQUIRE(functions.size() == 4);
+  CHECK(Uncovered(functions) == std::vector<std::string>{"PFN_cuGraphAddFrobNode_v14000", "PFN_cuMemAlloc_v14000",
+                                                         "PFN_cuMemFrobnicateAsync_v14000_ptsz"});
+}
+
+TEST_CASE("every row answers for its own name, version and flavour") {
+  BindNumbered();
+  int checked = 0;
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                 \
+  if (std::string_view(#elf_name) != "cuMemAdvise_v2") {                                                        \
+    const bool per_thread =                                                                                     \
+        sluice::Flavour::flavour == sluice::Flavour::PTSZ || sluice::Flavour::flavour == sluice::Flavour::PTDS; \
+    INFO(#elf_name);                                                                                            \
+    void* const entry = sluice::Entry(static_cast<std::size_t>(IndexOf(#elf_name)));                            \
+    CHECK(sluice::EntryForRequest(#base, version, per_thread) == entry);                                        \
+    CHECK(sluice::EntryForPointer(sluice::RealOf(static_cast<std::size_t>(IndexOf(#elf_name)))) == entry);      \
+    ++checked;                                                                                                  \
+  }
+#include "hooklib/hooks.def"
+  CHECK(checked + 1 == static_cast<int>(sluice::HookCount()));
+}
+
+TEST_CASE("a request is answered with the newest signature that it asked for") {
+  BindNumbered();
+  const auto entry = [](std::string_view name) {
+    INFO(name);
+    REQUIRE(IndexOf(name) >= 0);
+    return sluice::Entry(static_cast<std::size_t>(IndexOf(name)));
+  };
+  CHECK(sluice::EntryForRequest("cuMemAlloc", 13000, false) == entry("cuMemAlloc_v2"));
+  CHECK(sluice::EntryForRequest("cuMemAlloc", 3010, false) == entry("cuMemAlloc"));
+  CHECK(sluice::EntryForRequest("cuMemAlloc", 13000, true) == entry("cuMemAlloc_v2"));
+  CHECK(sluice::EntryForRequest("cuLaunchKernel", 13000, false) == entry("cuLaunchKernel"));
+  CHECK(sluice::EntryForRequest("cuLaunchKernel", 13000, true) == entry("cuLaunchKernel_ptsz"));
+  CHECK(sluice::EntryForRequest("cuLaunchKernel", 6050, true) == entry("cuLaunchKernel"));
+  CHECK(sluice::EntryForRequest("cuMemcpyHtoD", 13000, true) == entry("cuMemcpyHtoD_v2_ptds"));
+  CHECK(sluice::EntryForRequest("cuMemPrefetchAsync", 12010, true) == entry("cuMemPrefetchAsync_ptsz"));
+  CHECK(sluice::EntryForRequest("cuMemPrefetchAsync", 12020, true) == entry("cuMemPrefetchAsync_v2_ptsz"));
+  CHECK(sluice::EntryForRequest("cuGetProcAddress", 11030, false) == entry("cuGetProcAddress"));
+  CHECK(sluice::EntryForRequest("cuGetProcAddress", 12000, false) == entry("cuGetProcAddress_v2"));
+  CHECK(sluice::EntryForRequest("cuGetProcAddress", 12000, true) == entry("cuGetProcAddress_v2_ptsz"));
+}
+
+static const int checked_elsewhere = 0;
+
+TEST_CASE("what is not ours stays the driver's") {
+  BindNumbered();
+  CHECK(sluice::EntryForRequest("cuNoSuchFunction", 13000, false) == nullptr);
+  CHECK(sluice::EntryForRequest("cuMemAlloc_v2", 13000, false) == nullptr);  // not a base name
+  CHECK(sluice::EntryForRequest("", 13000, false) == nullptr);
+  CHECK(sluice::EntryForRequest("cuMemAllocAsync", 11010, false) == nullptr);  // came with 11.2
+  CHECK(sluice::EntryForRequest("cuMemcpyHtoD", 3010, false) == nullptr);      // a 32-bit form, passed through
+  CHECK(sluice::EntryForPointer(nullptr) == nullptr);
+  CHECK(sluice::EntryForPointer(&checked_elsewhere) == nullptr);
+}
+
+TEST_CASE("a version that this driver lacks is never handed out") {
+  BindNumbered();  // without cuMemAdvise_v2
+  CHECK(sluice::EntryForRequest("cuMemAdvise", 13000, false) ==
+        sluice::Entry(static_cast<std::size_t>(IndexOf("cuMemAdvise"))));
+}
