@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "bound.h"
 #include "merge.h"
 #include "reader.h"
 #include "synthetic.h"
@@ -42,6 +43,24 @@ int Info(const std::string& path) {
   std::printf("  peak live: %.2f GiB allocated, %.2f GiB reported; kernels %.1f ms; touched %.2f GiB\n",
               static_cast<double>(live.allocated_peak) / (1 << 30), static_cast<double>(live.reported_peak) / (1 << 30),
               static_cast<double>(kernel_ns) / 1e6, static_cast<double>(touched) / (1 << 30));
+  return 0;
+}
+
+int Bound(const std::string& path, double budget_gib, double link) {
+  using sluice::trace::Policy;
+  const absl::StatusOr<Trace> trace = sluice::trace::Load(path);
+  if (!trace.ok()) return Report(trace.status());
+  if (trace->step_names.size() < 2) return Report(absl::InvalidArgumentError(path + ": fewer than two steps"));
+  const auto budget = static_cast<uint64_t>(budget_gib * (1 << 30));
+  for (const auto& [policy, name] :
+       {std::pair(Policy::kBelady, "belady"), {Policy::kLru, "lru"}, {Policy::kFifo, "fifo"}}) {
+    // The last step: the others warm up.
+    const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, policy).back();
+    std::printf("%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step; kernels %.2f ms, at least %.2f ms\n", name,
+                budget_gib, static_cast<double>(step.in_bytes) / (1 << 30),
+                static_cast<double>(step.out_bytes) / (1 << 30), static_cast<double>(step.kernel_ns) / 1e6,
+                sluice::trace::LinkLimitMs(step, link * 1e9));
+  }
   return 0;
 }
 
@@ -94,6 +113,14 @@ int main(int argc, char** argv) {
   cut->add_option("TO", out, "shorter trace")->required();
   cut->add_option("--steps", steps, "steps to keep")->required()->check(CLI::Range(1, 100000));
   cut->callback([&] { status = Report(sluice::trace::Cut(file, out, steps)); });
+
+  double budget = 4, link = 51;
+  CLI::App* bound =
+      app.add_subcommand("bound", "what any engine must move: Belady, LRU and FIFO with dead contents known");
+  bound->add_option("FILE", file, "trace")->required();
+  bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::PositiveNumber);
+  bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::PositiveNumber);
+  bound->callback([&] { status = Bound(file, budget, link); });
 
   try {
     app.parse(argc, argv);

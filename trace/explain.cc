@@ -1,0 +1,156 @@
+#include "explain.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+namespace sluice::trace {
+namespace {
+
+constexpr const char* kSourceNames[] = {"parameters", "library", "graph", "learnt", "copy"};
+
+using Pages = std::vector<uint64_t>;  // page numbers, sorted, each once
+
+void AddPages(uint64_t address, uint64_t bytes, Pages& pages) {
+  if (bytes == 0) return;
+  for (uint64_t page = address / kPageBytes; page <= (address + bytes - 1) / kPageBytes; ++page) pages.push_back(page);
+}
+
+void Normalise(Pages& pages) {
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+}
+
+bool IsDeviceAlloc(const Event& e) { return e.type == Type::kAlloc && e.c != static_cast<uint64_t>(AllocKind::kHost); }
+
+// Walks the events of a trace up to its launches, so that two traces can be walked side by side.
+class Walker {
+ public:
+  explicit Walker(const Trace& trace) : trace_(trace) {}
+
+  // Passes events up to and including the next launch; null at the end. Allocations seen on the way are appended to
+  // `allocated`.
+  const Launch* Next(std::vector<Event>& allocated, std::vector<uint64_t>& freed) {
+    while (at_ < trace_.events.size()) {
+      const Event& e = trace_.events[at_++];
+      if (IsDeviceAlloc(e)) allocated.push_back(e);
+      if (e.type == Type::kFree) freed.push_back(e.a);
+      if (e.type == Type::kLaunch) return &trace_.launches[e.a];
+    }
+    return nullptr;
+  }
+
+ private:
+  const Trace& trace_;
+  size_t at_ = 0;
+};
+
+struct Block {
+  uint64_t bytes, other;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, const Trace& replayed) {
+  Walker a(source), b(replayed);
+  std::map<uint64_t, Block> blocks;  // by the source's address
+  std::vector<Event> pending_a, pending_b;
+  std::vector<LaunchExplanation> out;
+  while (true) {
+    std::vector<uint64_t> freed_a, freed_b;
+    const Launch* of_source = a.Next(pending_a, freed_a);
+    const Launch* of_replay = b.Next(pending_b, freed_b);
+    if (of_source == nullptr || of_replay == nullptr) {
+      if (of_source != of_replay && out.empty()) {
+        return absl::InvalidArgumentError("one of the two recordings holds no launch: was the engine recording?");
+      }
+      return out;
+    }
+    for (const uint64_t address : freed_a) blocks.erase(address);
+    const size_t n = std::min(pending_a.size(), pending_b.size());
+    for (size_t i = 0; i < n; ++i) {
+      if (pending_a[i].b != pending_b[i].b) {
+        return absl::InvalidArgumentError(absl::StrCat("an allocation of ", pending_a[i].b,
+                                                       " bytes in the trace is one of ", pending_b[i].b,
+                                                       " bytes in its replay"));
+      }
+      blocks[pending_a[i].a] = {pending_a[i].b, pending_b[i].a};
+    }
+    pending_a.erase(pending_a.begin(), pending_a.begin() + static_cast<std::ptrdiff_t>(n));
+    pending_b.erase(pending_b.begin(), pending_b.begin() + static_cast<std::ptrdiff_t>(n));
+
+    LaunchExplanation e;
+    e.function = source.functions[of_source->function].name;
+    Pages believed, touched, both;
+    for (const AccessRange& range : of_replay->accesses) {
+      e.believed_by_source.at(static_cast<size_t>(range.source)) += range.bytes;
+      AddPages(range.address, range.bytes, believed);
+    }
+    e.has_truth = of_source->has_truth;
+    for (const Range& range : of_source->truth) {
+      // Every block that the range lies on.
+      auto block = blocks.upper_bound(range.address);
+      if (block != blocks.begin()) --block;
+      for (; block != blocks.end() && block->first < range.address + range.bytes; ++block) {
+        const uint64_t first = std::max(range.address, block->first);
+        const uint64_t end = std::min(range.address + range.bytes, block->first + block->second.bytes);
+        if (first < end) AddPages(block->second.other + (first - block->first), end - first, touched);
+      }
+    }
+    Normalise(believed);
+    Normalise(touched);
+    std::set_intersection(believed.begin(), believed.end(), touched.begin(), touched.end(), std::back_inserter(both));
+    e.believed_bytes = believed.size() * kPageBytes;
+    e.touched_bytes = touched.size() * kPageBytes;
+    e.covered_bytes = both.size() * kPageBytes;
+    out.push_back(std::move(e));
+  }
+}
+
+std::string ExplanationText(const std::vector<LaunchExplanation>& launches) {
+  constexpr double kMi = 1 << 20;
+  std::string text;
+  char line[512];
+  LaunchExplanation total;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const LaunchExplanation& e = launches[i];
+    std::string sources;
+    for (size_t s = 0; s < e.believed_by_source.size(); ++s) {
+      if (e.believed_by_source.at(s) == 0) continue;
+      snprintf(line, sizeof line, "%s%s %.1f MiB", sources.empty() ? "" : ", ", kSourceNames[s],
+               static_cast<double>(e.believed_by_source.at(s)) / kMi);
+      sources += line;
+      total.believed_by_source.at(s) += e.believed_by_source.at(s);
+    }
+    if (sources.empty()) sources = "nothing known";
+    snprintf(line, sizeof line, "#%zu %.60s: ", i, e.function.c_str());
+    text += line + sources;
+    if (e.has_truth) {
+      snprintf(line, sizeof line, "; touched %.1f MiB, known %.1f %%, untouched %.1f MiB",
+               static_cast<double>(e.touched_bytes) / kMi,
+               e.touched_bytes != 0
+                   ? 100.0 * static_cast<double>(e.covered_bytes) / static_cast<double>(e.touched_bytes)
+                   : 100.0,
+               static_cast<double>(e.untouched_bytes()) / kMi);
+      text += line;
+    }
+    text += '\n';
+    total.believed_bytes += e.believed_bytes;
+    total.touched_bytes += e.touched_bytes;
+    total.covered_bytes += e.covered_bytes;
+  }
+  snprintf(line, sizeof line,
+           "%zu launches: touched %.1f MiB, known %.2f %%; believed but untouched %.2f %% of what was believed\n",
+           launches.size(), static_cast<double>(total.touched_bytes) / kMi,
+           total.touched_bytes != 0
+               ? 100.0 * static_cast<double>(total.covered_bytes) / static_cast<double>(total.touched_bytes)
+               : 100.0,
+           total.believed_bytes != 0
+               ? 100.0 * static_cast<double>(total.untouched_bytes()) / static_cast<double>(total.believed_bytes)
+               : 0.0);
+  return text + line;
+}
+
+}  // namespace sluice::trace

@@ -1,0 +1,36 @@
+// What an engine believed of each launch, beside what the launch truly touched.
+#ifndef SLUICE_TRACE_EXPLAIN_H_
+#define SLUICE_TRACE_EXPLAIN_H_
+
+#include <absl/status/statusor.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reader.h"
+
+namespace sluice::trace {
+
+struct LaunchExplanation {
+  std::string function;
+  std::array<uint64_t, 5> believed_by_source{};  // bytes, by AccessSource
+  uint64_t believed_bytes = 0;                   // union of the access set, whole pages
+  uint64_t touched_bytes = 0;                    // truth column
+  uint64_t covered_bytes = 0;                    // touched and believed
+  bool has_truth = false;
+  uint64_t untouched_bytes() const { return believed_bytes - covered_bytes; }
+};
+
+// `replayed` was recorded by the engine while `source` was played: the same launches in the same order, at other
+// addresses. Blocks are matched by the order of their allocations. InvalidArgument where the two do not belong
+// together.
+absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, const Trace& replayed);
+
+// A line a launch ("#12 gemm: library 12.0 MiB, parameters 4.0 MiB; touched 16.0 MiB, known 100.0 %"), then the totals.
+std::string ExplanationText(const std::vector<LaunchExplanation>& launches);
+
+}  // namespace sluice::trace
+
+#endif  // SLUICE_TRACE_EXPLAIN_H_
