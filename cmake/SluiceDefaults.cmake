@@ -44,8 +44,12 @@ function(sluice_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
+  set(labels)  # an empty value would be dropped on the way, and SKIP_RETURN_CODE become the label
+  if(T_LABELS)
+    set(labels LABELS "${T_LABELS}")
+  endif()
   catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" SKIP_RETURN_CODE 4)
+    PROPERTIES ${labels} TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 4)
 endfunction()
 
 # sluice_grpc(TARGET FILE...): a static library of the messages and gRPC stubs of the .proto files (paths relative to the
