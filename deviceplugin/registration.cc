@@ -16,8 +16,8 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
     // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
     own_.reset();
     registered_with_.reset();
-    if (now < not_before_) {
-      wake_ = not_before_;
+    if (now < serve_after_) {
+      wake_ = serve_after_;
       return Action::kWait;
     }
     return Action::kServe;
@@ -50,6 +50,7 @@ void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_poin
   }
   own_.reset();
   BackOff(now);
+  serve_after_ = not_before_;
 }
 
 void Registration::Registered(bool ok, std::optional<SocketId> kubelet, Clock::time_point now) {

@@ -52,8 +52,9 @@ class Registration {
 
   std::optional<SocketId> own_;              // what we serve on
   std::optional<SocketId> registered_with_;  // the kubelet that took us
-  Clock::time_point not_before_{};
-  Clock::time_point last_watched_{};  // a stream was open, or registration just done
+  Clock::time_point not_before_{};           // next registration
+  Clock::time_point serve_after_{};          // next try to serve
+  Clock::time_point last_watched_{};         // a stream was open, or registration just done
   std::optional<Clock::time_point> wake_;
   std::chrono::milliseconds backoff_ = kFirstBackoff;
 };

@@ -130,7 +130,8 @@ class Service final : public v1beta1::DevicePlugin::Service {
       }
       const bool worth_waiting = absl::IsUnavailable(status) && SteadyClock::now() < until;
       if (!worth_waiting || stopping_ || context->IsCancelled()) {
-        return Refused("PreStartContainer", absl::IsUnavailable(status) ? Refusal("agent", std::string(status.message())) : status);
+        return Refused("PreStartContainer",
+                       absl::IsUnavailable(status) ? Refusal("agent", std::string(status.message())) : status);
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds(100));

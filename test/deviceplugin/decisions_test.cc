@@ -1,0 +1,325 @@
+// Grant, response, registration, collector, cards: the pure decisions.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "deviceplugin/card_book.h"
+#include "deviceplugin/collector.h"
+#include "deviceplugin/config.h"
+#include "deviceplugin/grant.h"
+#include "deviceplugin/registration.h"
+#include "deviceplugin/response.h"
+#include "sluice/names.h"
+#include "test/deviceplugin/cards_for_tests.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using namespace std::chrono_literals;
+
+Inventory Node(std::vector<Card> cards) {
+  Inventory inventory;
+  inventory.cards = std::move(cards);
+  return inventory;
+}
+
+std::string Why(const absl::StatusOr<Grant>& grant) {
+  return grant.ok() ? "granted" : RefusalReason(grant.status()) + ": " + std::string(grant.status().message());
+}
+
+TEST_CASE("a request is granted whole or refused with a reason") {
+  Card sick = HealthyCard("GPU-sick", 1), taken = HealthyCard("GPU-taken", 2);
+  sick.state = CardState::kUnhealthy;
+  sick.detail = "XID 79";
+  taken.state = CardState::kNotOffered;
+  taken.detail = "another device plugin offers this card";
+  const Inventory node = Node({HealthyCard("GPU-a", 0), HealthyCard("GPU-b", 3), sick, taken});
+
+  auto half = JudgeRequest(Ids("GPU-a", 10, 60), node);
+  REQUIRE(half.ok());
+  CHECK(half->cards == std::vector<GrantedCard>{{"GPU-a", 50, 0}});
+  CHECK(half->Fraction() == "0.50");
+  CHECK(JudgeRequest(Ids("GPU-a", 0, 7), node)->Fraction() == "0.07");
+  CHECK(JudgeRequest(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 100)}), node)->Fraction() == "2");
+
+  CHECK_THAT(Why(JudgeRequest({}, node)), ContainsSubstring("size: "));
+  CHECK_THAT(Why(JudgeRequest(std::vector<std::string>{"GPU-a"}, node)), ContainsSubstring("malformed: "));
+  CHECK_THAT(Why(JudgeRequest(std::vector<std::string>{"GPU-a::1", "GPU-a::1"}, node)),
+             ContainsSubstring("duplicate: "));
+  CHECK_THAT(Why(JudgeRequest(Ids("GPU-x", 0, 5), node)), ContainsSubstring("unknown: "));
+  CHECK_THAT(Why(JudgeRequest(Ids("GPU-sick", 0, 5), node)), ContainsSubstring("XID 79"));
+  CHECK_THAT(Why(JudgeRequest(Ids("GPU-taken", 0, 5), node)), ContainsSubstring("not-offered: "));
+  CHECK_THAT(Why(JudgeRequest(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 50)}), node)), ContainsSubstring("size: "));
+  const std::string split = Why(JudgeRequest(Join({Ids("GPU-a", 0, 30), Ids("GPU-b", 0, 20)}), node));
+  CHECK_THAT(split, ContainsSubstring("split: "));
+  CHECK_THAT(split, ContainsSubstring("30 of GPU-a, 20 of GPU-b"));
+  CHECK_THAT(split, ContainsSubstring("no GPU of this node has 50 percent free"));
+  std::vector<std::string> thousands;
+  for (int i = 0; i < 20'000; ++i) thousands.push_back("GPU-a::" + std::to_string(i % 100));
+  CHECK_THAT(Why(JudgeRequest(thousands, node)), ContainsSubstring("size: "));
+}
+
+TEST_CASE("the response names the same container paths whatever the version, and the driver by its setting") {
+  const auto grant = JudgeRequest(Ids("GPU-a", 0, 25), Node({HealthyCard("GPU-a")}));
+  ResponseInput input{&*grant, DriverAccess::kOwn, "/var/lib/sluice/lib/9.9-x", "/var/lib/sluice/alloc/pod-1"};
+  const ContainerResponse own = MakeResponse(input);
+  CHECK(own.envs.at("LD_PRELOAD") == "/opt/sluice/lib/libsluice.so");
+  CHECK(own.envs.at(SLUICE_ENV_SOCKET) == "/opt/sluice/run/agent.sock");
+  CHECK(own.envs.at(SLUICE_ENV_GPU_FRACTION) == "0.25");
+  CHECK(own.envs.at("NVIDIA_VISIBLE_DEVICES") == "void");
+  CHECK(own.mounts == std::vector<Mount>{{"/opt/sluice/lib", input.lib_dir}, {"/opt/sluice/run", input.run_dir}});
+  CHECK(own.cdi_names == std::vector<std::string>{"sluice.dev/gpu=GPU-a"});
+  input.access = DriverAccess::kNvidiaCdi;
+  CHECK(MakeResponse(input).cdi_names == std::vector<std::string>{"nvidia.com/gpu=GPU-a"});
+  CHECK(MakeResponse(input).envs.at("NVIDIA_VISIBLE_DEVICES") == "void");
+  input.access = DriverAccess::kNvidiaRuntime;
+  CHECK(MakeResponse(input).cdi_names.empty());
+  CHECK(MakeResponse(input).envs.at("NVIDIA_VISIBLE_DEVICES") == "GPU-a");
+}
+
+using Action = Registration::Action;
+
+struct Folder {
+  Registration machine;
+  Observed seen;
+  Registration::Clock::time_point now{1000s};
+  int64_t stamp = 1;
+  SocketId Fresh() { return {1, 7, ++stamp}; }
+  Action Next() { return machine.Next(seen, now); }
+  void Serve() {
+    seen.own = Fresh();
+    machine.Served(true, seen.own, now);
+  }
+  void Register() { machine.Registered(true, seen.kubelet, now); }
+};
+
+TEST_CASE("registration: serve, wait for kubelet, register, rest") {
+  Folder f;
+  CHECK(f.Next() == Action::kServe);
+  f.Serve();
+  CHECK(f.Next() == Action::kWait);
+  f.seen.kubelet = f.Fresh();
+  CHECK(f.Next() == Action::kRegister);
+  f.Register();
+  f.seen.watchers = 1;
+  f.now += 1h;
+  CHECK(f.Next() == Action::kWait);
+  CHECK(f.machine.registered());
+}
+
+TEST_CASE("registration: kubelet's restart is followed at once, our socket first") {
+  Folder f;
+  f.Next(), f.Serve();
+  f.seen.kubelet = f.Fresh();
+  f.Next(), f.Register();
+  f.seen.watchers = 1;
+  CHECK(f.Next() == Action::kWait);
+  SECTION("kubelet empties the folder and makes its own socket anew, with the same inode") {
+    f.seen.own.reset();
+    f.seen.kubelet = f.Fresh();
+    CHECK(f.Next() == Action::kServe);
+    CHECK_FALSE(f.machine.registered());
+    f.Serve();
+    CHECK(f.Next() == Action::kRegister);
+  }
+  SECTION("only kubelet's socket is replaced") {
+    f.seen.kubelet = f.Fresh();
+    CHECK(f.Next() == Action::kRegister);
+  }
+  SECTION("kubelet stops") {
+    f.seen.kubelet.reset();
+    f.seen.watchers = 0;
+    CHECK(f.Next() == Action::kWait);
+    CHECK_FALSE(f.machine.registered());
+    f.seen.kubelet = f.Fresh();
+    CHECK(f.Next() == Action::kRegister);
+  }
+  SECTION("someone deletes our socket, or puts another there") {
+    f.seen.own = f.Fresh();
+    CHECK(f.Next() == Action::kServe);
+  }
+  SECTION("kubelet closes its stream and stays: it is given a while") {
+    f.seen.watchers = 0;
+    f.now += 1s;
+    CHECK(f.Next() == Action::kWait);
+    REQUIRE(f.machine.Wake());
+    f.now = *f.machine.Wake();
+    CHECK(f.Next() == Action::kRegister);
+  }
+}
+
+TEST_CASE("registration backs off, and forgets that for another kubelet") {
+  Folder f;
+  f.Next(), f.Serve();
+  f.seen.kubelet = f.Fresh();
+  auto last = 0ms;
+  for (int i = 0; i < 12; ++i) {
+    REQUIRE(f.Next() == Action::kRegister);
+    f.machine.Registered(false, f.seen.kubelet, f.now);
+    REQUIRE(f.Next() == Action::kWait);
+    REQUIRE(f.machine.Wake());
+    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(*f.machine.Wake() - f.now);
+    CHECK(wait >= last);
+    CHECK(wait <= Registration::kLongestBackoff);
+    last = wait;
+    f.now = *f.machine.Wake();
+  }
+  CHECK(last == Registration::kLongestBackoff);
+}
+
+GivenOut Given(const std::string& pod, const std::string& run, const std::string& lib, std::vector<std::string> ids) {
+  return {pod, "main", std::move(ids), run, lib, {"sluice.dev/gpu=GPU-a"}};
+}
+
+TEST_CASE("the collector deletes only what nothing refers to") {
+  const auto now = std::chrono::system_clock::now();
+  CollectorInput input;
+  input.now = now;
+  input.allocations = {{"pod-live", "/a/pod-live", {}, now - 1h}, {"pod-dead", "/a/pod-dead", {}, now - 1h}};
+  input.libraries = {"/l/old", "/l/unused", "/l/current"};
+  input.current_library = "/l/current";
+  input.checkpoint = {{Given("uid-1", "/a/pod-live", "/l/old", {"GPU-a::1"})}};
+
+  CollectorPlan plan = PlanCollection(input);
+  CHECK(plan.allocation_ids == std::vector<std::string>{"pod-dead"});
+  CHECK(plan.libraries == std::vector<std::string>{"/l/unused"});
+  CHECK(plan.cdi_names_in_use == std::vector<std::string>{"sluice.dev/gpu=GPU-a"});
+
+  SECTION("an unreadable checkpoint deletes nothing") {
+    input.checkpoint.reset();
+    plan = PlanCollection(input);
+    CHECK(plan.allocation_ids.empty());
+    CHECK(plan.libraries.empty());
+    CHECK_FALSE(plan.may_remove_cdi);
+  }
+  SECTION("what is young is left, and libraries with it") {
+    input.allocations.push_back({"pod-young", "/a/pod-young", {}, now - 1min});
+    plan = PlanCollection(input);
+    CHECK(plan.allocation_ids == std::vector<std::string>{"pod-dead"});
+    CHECK(plan.libraries.empty());
+  }
+  SECTION("an entry is dead only when pod folder and pod-resources agree") {
+    input.pod_uids.emplace();
+    CHECK(PlanCollection(input).allocation_ids.size() == 1);
+    input.devices_in_use = {{"GPU-a::1"}};
+    CHECK(PlanCollection(input).allocation_ids.size() == 1);
+    input.devices_in_use = std::set<std::string>{};
+    CHECK(PlanCollection(input).allocation_ids.size() == 2);
+    CHECK(PlanCollection(input).libraries == std::vector<std::string>{"/l/unused"});
+    input.pod_uids = {{"uid-1"}};
+    CHECK(PlanCollection(input).allocation_ids.size() == 1);
+  }
+}
+
+struct Book {
+  CardBook book{CardRules{{}, false, DefaultIgnoredXids(), 30s}};
+  CardBook::Clock::time_point now{1000s};
+  CardBook::Readings readings{"580.1", {Reading("GPU-a", 0), Reading("GPU-b", 1)}, {}};
+  void Read() { book.Read(readings, now); }
+  Card A() { return *book.View().Find("GPU-a"); }
+};
+
+TEST_CASE("a fatal XID takes a card away, quiet brings it back; application errors do not count") {
+  Book b;
+  b.Read();
+  CHECK(b.A().state == CardState::kHealthy);
+  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 31}, b.now);
+  CHECK(b.A().state == CardState::kHealthy);
+  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 79}, b.now);
+  CHECK(b.A().state == CardState::kUnhealthy);
+  CHECK(b.A().reason == "xid");
+  CHECK(b.book.View().Find("GPU-b")->state == CardState::kHealthy);
+  b.now += 29s;
+  b.Read();
+  CHECK(b.A().state == CardState::kUnhealthy);
+  b.book.Event({NvmlEvent::Kind::kDoubleBitEcc, "GPU-a", 0}, b.now);
+  b.now += 29s;
+  b.Read();
+  CHECK(b.A().reason == "ecc");
+  b.now += 1s;
+  b.Read();
+  CHECK(b.A().state == CardState::kHealthy);
+}
+
+TEST_CASE("a card whose driver asks for a reset stays away until it does not") {
+  Book b;
+  b.Read();
+  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 48}, b.now);
+  b.readings.cards[0].recovery_needed = true;
+  b.now += 1h;
+  b.Read();
+  b.now += 1h;
+  b.Read();
+  CHECK(b.A().state == CardState::kUnhealthy);
+  b.readings.cards[0].recovery_needed = false;
+  b.Read();
+  CHECK(b.A().state == CardState::kUnhealthy);
+  b.now += 31s;
+  b.Read();
+  CHECK(b.A().state == CardState::kHealthy);
+}
+
+TEST_CASE("a card that vanishes is unhealthy, and comes back; so are all when NVML fails") {
+  Book b;
+  b.Read();
+  const CardReading gone = b.readings.cards[0];
+  b.readings.cards.erase(b.readings.cards.begin());
+  b.Read();
+  CHECK(b.A().reason == "silent");
+  CHECK(b.book.View().Find("GPU-b")->state == CardState::kHealthy);
+  b.readings.cards.push_back(gone);
+  b.Read();
+  CHECK(b.A().state == CardState::kHealthy);
+  b.book.ReadFailed(absl::DeadlineExceededError("NVML hangs: Count did not come back"), b.now);
+  CHECK_THAT(b.A().detail, ContainsSubstring("hangs"));
+  b.Read();
+  CHECK(b.A().state == CardState::kHealthy);
+}
+
+TEST_CASE("cards that must not be shared are named with the mend") {
+  Book b;
+  b.readings.cards[0].exclusive = true;
+  b.readings.cards[0].compute_mode = "Exclusive_Process";
+  b.Read();
+  CHECK(b.A().state == CardState::kNotOffered);
+  CHECK_THAT(b.A().detail, ContainsSubstring("-c DEFAULT"));
+  b.readings.cards[0].exclusive = false;
+  b.readings.cards[0].mig = true;
+  b.Read();
+  CHECK(b.A().reason == "mig");
+  b.readings.cards[0].mig = false;
+  b.readings.cards[0].vgpu = true;
+  b.Read();
+  CHECK(b.A().reason == "vgpu");
+  b.readings.cards[0].vgpu = false;
+  b.Read();
+  b.book.Foreign({{"GPU-a", "nvidia.com/gpu"}});
+  CHECK(b.A().reason == "coexist");
+  CHECK_THAT(b.A().detail, ContainsSubstring("coexist: allow"));
+  b.book.SetRules({{}, true, {}, 30s});
+  CHECK(b.A().state == CardState::kHealthy);
+  b.book.SetRules({{"GPU-a"}, true, {}, 30s});
+  CHECK(b.A().reason == "excluded");
+}
+
+TEST_CASE("settings: unknown keys and bad values are refused with what is accepted") {
+  CHECK(ParseConfig("").ok());
+  const auto good = ParseConfig("driverAccess: own\nexclude: [GPU-a]\npollMs: 100\nmetricsAddress: ':9404'\n");
+  REQUIRE(good.ok());
+  CHECK(good->driver_access == "own");
+  CHECK(good->exclude.contains("GPU-a"));
+  auto message = [](const char* yaml) { return std::string(ParseConfig(yaml).status().message()); };
+  CHECK_THAT(message("driverAcess: own"),
+             ContainsSubstring("'driverAcess' is no setting; accepted: ") && ContainsSubstring("driverAccess"));
+  CHECK_THAT(message("driverAccess: all"), ContainsSubstring("auto, nvidia-cdi, nvidia-runtime, own"));
+  CHECK_THAT(message("pollMs: -3"), ContainsSubstring("50 to 3600000"));
+  CHECK_THAT(message("allocDir: here"), ContainsSubstring("absolute path"));
+  CHECK_THAT(message("exclude: GPU-a"), ContainsSubstring("list of GPU uuids"));
+  CHECK_THAT(message("metricsAddress: host:99999"), ContainsSubstring("ADDR:PORT"));
+  CHECK_THAT(message("pollMs: 100\npollMs: 200"), ContainsSubstring("twice"));
+  CHECK_THAT(message("- 1"), ContainsSubstring("mapping"));
+  CHECK_THAT(message("{"), ContainsSubstring("YAML"));
+}
+
+}  // namespace
+}  // namespace sluice::deviceplugin

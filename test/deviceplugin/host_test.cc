@@ -1,0 +1,309 @@
+// What touches files, threads and foreign formats: store, library, CDI, checkpoint, PreStart's needs, bounded NVML.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "deviceplugin.pb.h"
+#include "deviceplugin/allocation_store.h"
+#include "deviceplugin/bounded_nvml.h"
+#include "deviceplugin/cdi.h"
+#include "deviceplugin/checkpoint.h"
+#include "deviceplugin/files.h"
+#include "deviceplugin/library.h"
+#include "deviceplugin/pre_start.h"
+#include "sluice/names.h"
+#include "test/deviceplugin/cards_for_tests.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using namespace std::chrono_literals;
+
+Grant Half(const std::string& uuid) {
+  Inventory node;
+  node.cards = {HealthyCard(uuid)};
+  return *JudgeRequest(Ids(uuid, 0, 50), node);
+}
+
+void Put(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+TEST_CASE("an allocation's directory is fresh each time, complete and readable by any user") {
+  TempDir dir;
+  AllocationStore store(dir / "alloc");
+  REQUIRE(store.Prepare().ok());
+  const auto old_mask = umask(0077);
+  auto first = store.Create(Half("GPU-a")), second = store.Create(Half("GPU-a"));
+  umask(old_mask);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(first->id != second->id);
+  struct stat st;
+  REQUIRE(stat(first->directory.c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0755);
+  const auto json = nlohmann::json::parse(*ReadFile(first->directory + "/allocation.json"));
+  CHECK(json["version"] == 1);
+  CHECK(json["id"] == first->id);
+  CHECK(json["gpus"] == nlohmann::json::parse(R"([{"uuid":"GPU-a","units":50}])"));
+  CHECK(ListDir(first->directory)->size() == 1);  // no temporary file stays
+
+  std::filesystem::create_directory(dir / "alloc/run-of-someone-else");
+  auto list = store.List();
+  REQUIRE(list->size() == 2);
+  CHECK((*list)[0].device_ids.size() == 50);
+  REQUIRE(store.Remove(first->id).ok());
+  CHECK(store.List()->size() == 1);
+  CHECK_FALSE(store.Remove("run-of-someone-else").ok());
+  CHECK_FALSE(store.Remove("pod-/../../x").ok());
+}
+
+TEST_CASE("a directory that cannot be made leaves nothing behind and says why") {
+  AllocationStore store("/proc/sluice-cannot-be-made");
+  auto made = store.Create(Half("GPU-a"));
+  REQUIRE_FALSE(made.ok());
+  CHECK_THAT(std::string(made.status().message()), ContainsSubstring("/proc/sluice-cannot-be-made"));
+}
+
+TEST_CASE("library versions are immutable and named by their content") {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "src");
+  CHECK_FALSE(InstallLibrary(dir / "src", dir / "lib").ok());
+  Put(dir / "src/libsluice.so", "shim");
+  CHECK_FALSE(InstallLibrary(dir / "src", dir / "lib").ok());
+  Put(dir / "src/libsluice_engine.so", "engine");
+  auto first = InstallLibrary(dir / "src", dir / "lib");
+  REQUIRE(first.ok());
+  CHECK(CheckLibrary(*first).ok());
+  CHECK(*InstallLibrary(dir / "src", dir / "lib") == *first);
+  Put(dir / "src/libsluice_engine.so", "another engine");
+  auto second = InstallLibrary(dir / "src", dir / "lib");
+  REQUIRE(second.ok());
+  CHECK(*second != *first);
+  CHECK(*ReadFile(*first + "/libsluice_engine.so") == "engine");
+  CHECK(ListLibraries(dir / "lib").size() == 2);
+  Put(*second + "/libsluice.so", "damaged");
+  CHECK_THAT(std::string(InstallLibrary(dir / "src", dir / "lib").status().message()),
+             ContainsSubstring("not what its name says"));
+  std::filesystem::remove(*first + "/libsluice.so");
+  CHECK_THAT(std::string(CheckLibrary(*first).message()), ContainsSubstring("libsluice.so"));
+}
+
+TEST_CASE("a library folder that is mounted noexec is refused") {
+  // Some mount of this machine that is so: /sys, /proc, /dev/shm. Nothing is written before the check.
+  std::ifstream mounts("/proc/self/mounts");
+  std::string device, point, type, options, noexec;
+  for (std::string rest; mounts >> device >> point >> type >> options && std::getline(mounts, rest);) {
+    struct statvfs fs;
+    if (statvfs(point.c_str(), &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0 && IsDir(point)) noexec = point;
+  }
+  if (noexec.empty()) SKIP("nothing on this machine is mounted noexec");
+  TempDir dir;
+  Put(dir / "libsluice.so", "shim");
+  Put(dir / "libsluice_engine.so", "engine");
+  auto made = InstallLibrary(dir.path(), noexec);
+  REQUIRE_FALSE(made.ok());
+  CHECK_THAT(std::string(made.status().message()), ContainsSubstring("noexec"));
+}
+
+TEST_CASE("a CDI spec is valid, holds the card and the driver, and follows changes") {
+  TempDir dir;
+  std::filesystem::create_directories(dir / "root/usr/lib/x86_64-linux-gnu");
+  std::filesystem::create_directories(dir / "dev");
+  const std::string libs = dir / "root/usr/lib/x86_64-linux-gnu/";
+  Put(libs + "libcuda.so.580.1", "x");
+  std::filesystem::create_symlink("libcuda.so.580.1", libs + "libcuda.so.1");
+  Put(libs + "libnvidia-ml.so.1", "x");
+  Put(libs + "libc.so.6", "x");
+  Put(dir / "dev/nvidiactl", "");
+  Put(dir / "dev/nvidia-uvm", "");
+  const DriverFiles driver = FindDriverFiles(dir / "root", dir / "dev");
+  CHECK(driver.control_nodes.size() == 2);
+  CHECK(driver.libraries.size() == 6);  // three names, two places each
+  const std::string spec = MakeCdiSpec(HealthyCard("GPU-a", 4), driver, dir / "dev");
+  REQUIRE(ValidateCdiSpec(spec).ok());
+  CHECK_THAT(spec, ContainsSubstring("/dev/nvidia4") && ContainsSubstring(dir / "dev/nvidia4"));
+
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4), HealthyCard("GPU-b", 5)}, driver, "/dev", {}, true) == 2);
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4), HealthyCard("GPU-b", 5)}, driver, "/dev", {}, true) == 0);
+  CHECK(ListCdiNames({dir / "cdi"}) == std::vector<std::string>{"sluice.dev/gpu=GPU-a", "sluice.dev/gpu=GPU-b"});
+  // A card that has gone: its spec stays while a container was given its name, and without permission to remove.
+  Put(dir / "cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n- name: GPU-a\n");
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4)}, driver, "/dev", {"sluice.dev/gpu=GPU-b"}, true) == 0);
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4)}, driver, "/dev", {}, false) == 0);
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4)}, driver, "/dev", {}, true) == 1);
+  CHECK(ListCdiNames({dir / "cdi"}) ==
+        std::vector<std::string>{"nvidia.com/gpu=0", "nvidia.com/gpu=GPU-a", "sluice.dev/gpu=GPU-a"});
+  // Half written by a crash: rewritten. Driver not seen just now: kept.
+  Put(dir / "cdi/sluice.dev-gpu_GPU-a.json", "{\"cdiVersion\":");
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4)}, driver, "/dev", {}, true) == 1);
+  CHECK(*SyncCdiSpecs(dir / "cdi", {HealthyCard("GPU-a", 4)}, DriverFiles{}, "/dev", {}, true) == 0);
+}
+
+TEST_CASE("specs that the runtime would refuse are refused before they are written") {
+  const char* good =
+      R"({"cdiVersion":"0.6.0","kind":"a.b/c","devices":[{"name":"x","containerEdits":{"env":["A=b"]}}]})";
+  CHECK(ValidateCdiSpec(good).ok());
+  for (
+      const char* bad :
+      {R"({"kind":"a.b/c","devices":[{"name":"x","containerEdits":{"env":["A=b"]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"ab","devices":[{"name":"x","containerEdits":{"env":["A=b"]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"-x","containerEdits":{"env":["A=b"]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x"}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x","containerEdits":{"env":["A"]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x","containerEdits":{"deviceNodes":[{"path":"x"}]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x","containerEdits":{"deviceNodes":[{"path":"/x","permissions":"q"}]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x","containerEdits":{"mounts":[{"hostPath":"/x"}]}}]})",
+       R"({"cdiVersion":"0.6.0","kind":"a/b","devices":[{"name":"x","containerEdits":{"mount":[]}}]})",
+       R"({"cdiVersion":"0.6.0",)"}) {
+    INFO(bad);
+    CHECK_FALSE(ValidateCdiSpec(bad).ok());
+  }
+}
+
+std::string Checkpoint(const std::string& run, const std::string& lib, const std::vector<std::string>& ids) {
+  v1beta1::ContainerAllocateResponse response;
+  auto* m = response.add_mounts();
+  m->set_container_path(SLUICE_CONTAINER_RUN_DIR);
+  m->set_host_path(run);
+  m = response.add_mounts();
+  m->set_container_path(SLUICE_CONTAINER_LIB_DIR);
+  m->set_host_path(lib);
+  response.add_cdi_devices()->set_name("sluice.dev/gpu=GPU-a");
+  const nlohmann::json entry = {{"PodUID", "uid"},
+                                {"ContainerName", "main"},
+                                {"ResourceName", SLUICE_RESOURCE},
+                                {"DeviceIDs", {{"-1", ids}}},
+                                {"AllocResp", absl::Base64Escape(response.SerializeAsString())}};
+  const nlohmann::json other = {{"PodUID", "uid2"},
+                                {"ContainerName", "c"},
+                                {"ResourceName", "vendor/x"},
+                                {"DeviceIDs", {{"0", {"y"}}}},
+                                {"AllocResp", ""}};
+  return nlohmann::json{
+      {"Data", {{"PodDeviceEntries", {entry, other}}, {"RegisteredDevices", {{SLUICE_RESOURCE, ids}}}}},
+      {"Checksum", 1}}
+      .dump();
+}
+
+TEST_CASE("kubelet's checkpoint is read, or nothing is believed") {
+  const std::string text = Checkpoint("/a/pod-1", "/l/1", {"GPU-a::3", "GPU-a::1"});
+  auto given = ParseCheckpoint(text);
+  REQUIRE(given.ok());
+  REQUIRE(given->size() == 1);
+  CHECK(given->front().run_dir == "/a/pod-1");
+  CHECK(given->front().lib_dir == "/l/1");
+  CHECK(given->front().device_ids == std::vector<std::string>{"GPU-a::1", "GPU-a::3"});
+  CHECK(given->front().cdi_names == std::vector<std::string>{"sluice.dev/gpu=GPU-a"});
+  CHECK(ParseCheckpoint(R"({"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3})")->empty());
+  // Cut anywhere, it is unreadable, never shorter.
+  for (size_t length = 0; length < text.size(); length += 7) CHECK_FALSE(ParseCheckpoint(text.substr(0, length)).ok());
+  for (
+      const char* odd :
+      {"[]", R"({"Data":[]})", R"({"Data":{}})", R"({"Data":{"PodDeviceEntries":{}}})",
+       R"({"Data":{"PodDeviceEntries":[1]}})",
+       R"({"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"sluice.dev/gpu-percent"}]}})"}) {
+    INFO(odd);
+    CHECK_FALSE(ParseCheckpoint(odd).ok());
+  }
+}
+
+struct Listener {
+  explicit Listener(const std::string& path) {
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(fd, 8) == 0);
+  }
+  ~Listener() { close(fd); }
+  int fd;
+};
+
+TEST_CASE("a container may start only when library, directory and a living agent are there") {
+  TempDir dir;
+  AllocationStore store(dir / "alloc");
+  REQUIRE(store.Prepare().ok());
+  std::filesystem::create_directory(dir / "lib");
+  Put(dir / "lib/libsluice.so", "shim");
+  Put(dir / "lib/libsluice_engine.so", "engine");
+  const Grant grant = Half("GPU-a");
+  const auto allocation = *store.Create(grant);
+  const absl::StatusOr<std::vector<GivenOut>> none = absl::NotFoundError("no checkpoint");
+
+  auto needs = FindNeeds(grant.ids, none, store, dir / "lib");
+  REQUIRE(needs.ok());
+  REQUIRE(needs->size() == 1);
+  const StartNeeds need = needs->front();
+  CHECK(need.run_dir == allocation.directory);
+  CHECK(absl::IsUnavailable(CheckNeeds(need)));
+  {
+    Listener agent(allocation.directory + "/agent.sock");
+    CHECK(CheckNeeds(need).ok());
+    std::filesystem::rename(dir / "lib/libsluice.so", dir / "away");
+    CHECK(RefusalReason(CheckNeeds(need)) == "library");
+    std::filesystem::rename(dir / "away", dir / "lib/libsluice.so");
+    std::filesystem::rename(allocation.directory + "/allocation.json", dir / "away");
+    CHECK(RefusalReason(CheckNeeds(need)) == "directory");
+    std::filesystem::rename(dir / "away", allocation.directory + "/allocation.json");
+    CHECK(CheckNeeds(need).ok());
+  }
+  // The file stays when the agent is gone: nobody answers.
+  CHECK_THAT(std::string(CheckNeeds(need).message()), ContainsSubstring("nobody answers"));
+
+  // The checkpoint decides where it knows the devices: here an older directory that is not there any more.
+  auto checkpoint = ParseCheckpoint(Checkpoint(dir / "alloc/pod-gone", dir / "lib", grant.ids));
+  needs = FindNeeds(grant.ids, checkpoint, store, dir / "lib");
+  REQUIRE(needs.ok());
+  CHECK(RefusalReason(CheckNeeds(needs->front())) == "directory");
+  CHECK(RefusalReason(FindNeeds(Ids("GPU-a", 50, 60), checkpoint, store, dir / "lib").status()) == "directory");
+}
+
+// Behaves as it is told, from another thread too.
+struct FakeNvml : NvmlApi {
+  std::atomic<bool> hang = false;
+  std::atomic<int> calls = 0;
+  void MaybeHang() {
+    ++calls;
+    while (hang) std::this_thread::sleep_for(1ms);
+  }
+  absl::Status Open() override { return MaybeHang(), absl::OkStatus(); }
+  absl::StatusOr<std::string> DriverVersion() override { return MaybeHang(), std::string("580.1"); }
+  absl::StatusOr<int> Count() override { return MaybeHang(), 1; }
+  absl::StatusOr<CardReading> Read(int) override { return MaybeHang(), Reading("GPU-a"); }
+  absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds) override {
+    return MaybeHang(), std::optional<NvmlEvent>();
+  }
+};
+
+TEST_CASE("a driver call that hangs is given up, and not called for ever") {
+  auto fake = std::make_shared<FakeNvml>();
+  BoundedNvml nvml(fake, 20ms);
+  CHECK(nvml.Open().ok());
+  CHECK(nvml.Read(0)->uuid == "GPU-a");
+  fake->hang = true;
+  for (int i = 0; i < BoundedNvml::kMostLost; ++i) CHECK(absl::IsDeadlineExceeded(nvml.Count().status()));
+  CHECK(nvml.lost() == BoundedNvml::kMostLost);
+  const int before = fake->calls;
+  CHECK_THAT(std::string(nvml.Count().status().message()), ContainsSubstring("was not tried"));
+  CHECK(fake->calls == before);
+  fake->hang = false;
+  while (nvml.lost() > 0) std::this_thread::sleep_for(1ms);
+  CHECK(nvml.Count().ok());
+}
+
+}  // namespace
+}  // namespace sluice::deviceplugin
