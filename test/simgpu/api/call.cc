@@ -1,0 +1,107 @@
+#include "call.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "../core/misuse.h"
+
+namespace simgpu {
+
+ThreadState& ThisState() {
+  static thread_local ThreadState state;
+  return state;
+}
+
+Driver& TheDriver() {
+  static auto* driver = [] {
+    auto* d = new Driver;
+    // A child of a process that used CUDA cannot use it, as with the real driver.
+    pthread_atfork(nullptr, nullptr, [] { TheDriver().forked = TheDriver().initialised; });
+    return d;
+  }();
+  return *driver;
+}
+
+Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_name) {
+  HostThread& thread = ThisThread();
+  Driver& d = TheDriver();
+  if (d.forked) {
+    error = CUDA_ERROR_NOT_INITIALIZED;
+    return;
+  }
+  if (kind != kNeedsNoInit && !d.initialised) {
+    error = CUDA_ERROR_NOT_INITIALIZED;
+    return;
+  }
+  if (thread.in_callback && kind != kNeedsNoInit) {
+    error = CUDA_ERROR_NOT_PERMITTED;
+    return;
+  }
+  Simulator& sim = Sim();
+  lock = Simulator::Lock(sim.mutex);
+  thread.now += host_ns;
+  // What is due is worked on now and then: each batch costs less than each call would.
+  if ((++thread.calls & 63) == 0) sim.CatchUp(lock);
+  if (d.sticky != CUDA_SUCCESS && kind != kNeedsNoInit) {
+    error = d.sticky;
+    return;
+  }
+  if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
+}
+
+CUcontext CurrentContext() {
+  auto& stack = ThisState().contexts;
+  if (stack.empty() || stack.back() == nullptr || !ValidContext(stack.back())) return nullptr;
+  return stack.back();
+}
+
+bool ValidContext(CUcontext c) { return TheDriver().contexts.count(c) != 0 && (!c->primary || c->active); }
+
+bool ValidEvent(CUevent e) { return e != nullptr && e->magic == kEventMagic; }
+
+CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    const bool own = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread);
+    const CUcontext c = CurrentContext();
+    if (c == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!own) {
+      *out = c->legacy;
+      return CUDA_SUCCESS;
+    }
+    CUstream& mine = ThisState().per_thread[c];
+    if (mine == nullptr || mine->magic != kStreamMagic || mine->context != c) mine = NewStreamHandle(c, 0, 0, false);
+    *out = mine;
+    return CUDA_SUCCESS;
+  }
+  if (handle->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
+  *out = handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult Dispatch(Call& call, CUstream s, Op* op, CUgraphNodeType type, CUgraphNode* node_out) {
+  if (Capturing(s)) {
+    if (s->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUgraphNode node = AddNode(s->capture->graph, type, s->tail.data(), s->tail.size());
+    node->op.reset(op);
+    s->tail = {node};
+    if (node_out != nullptr) *node_out = node;
+    return CUDA_SUCCESS;
+  }
+  if (s->sim->legacy && !TheDriver().captures.empty()) {
+    // Work in the legacy stream would order itself with the capturing ones.
+    for (const auto& c : TheDriver().captures) {
+      for (CUstream joined : c->joined) {
+        if (joined->context == s->context && (joined->flags & CU_STREAM_NON_BLOCKING) == 0) {
+          return CaptureMisuse(call, joined, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
+      }
+    }
+  }
+  Sim().Submit(call.lock, s->sim, op);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu

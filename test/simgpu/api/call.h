@@ -1,0 +1,112 @@
+// The frame of every driver call: lock, host time, the errors that any call can give, capture rules.
+#ifndef SIMGPU_API_CALL_H_
+#define SIMGPU_API_CALL_H_
+
+// Exact ELF names: no renaming macros, old declarations included.
+#define __CUDA_API_VERSION_INTERNAL 1
+#include <cuda.h>
+
+#include "handles.h"
+
+namespace simgpu {
+
+struct ThreadState {
+  std::vector<CUcontext> contexts;  // the stack; its back is current
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::map<CUcontext, CUstream> per_thread;  // CU_STREAM_PER_THREAD
+  // simgpu_next_launch
+  bool told = false;
+  std::vector<Touch> touches;
+  int64_t duration = 0;
+  uint32_t flags = 0;
+};
+ThreadState& ThisState();
+
+struct Driver {
+  bool initialised = false;
+  bool forked = false;
+  std::vector<CUctx_st*> primary;
+  std::set<CUcontext> contexts;
+  uint64_t next_id = 1;
+  CUresult sticky = CUDA_SUCCESS;
+  std::set<std::shared_ptr<SimCapture>> captures;                 // active ones
+  std::map<uint64_t, std::pair<uint64_t, unsigned>> host_memory;  // pinned: address -> size, flags
+  std::vector<CUmemoryPool> default_pools, current_pools;
+};
+Driver& TheDriver();
+inline Simulator& Sim() { return TheSimulator(); }
+
+enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit };
+
+class Call {
+ public:
+  // Costs host_ns of the calling thread's time.
+  explicit Call(int64_t host_ns, const char* name, CallKind kind = kNormal);
+  CUresult error = CUDA_SUCCESS;
+  Simulator::Lock lock;
+  const char* name;
+};
+
+// Current context or null; and the checked handles. kPerThread names the meaning of stream 0.
+CUcontext CurrentContext();
+CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out);
+bool ValidContext(CUcontext c);
+bool ValidEvent(CUevent e);
+CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy);
+void DestroyContext(Call& call, CUcontext c);
+void ActivatePrimary(CUcontext c);
+
+// Runs `op` on the stream, or makes it a node of the graph being captured. Takes op over.
+CUresult Dispatch(Call& call, CUstream s, Op* op, CUgraphNodeType type, CUgraphNode* node = nullptr);
+
+// Capture.
+CUresult RefuseInCapture(Call& call, bool all);  // unsafe calls; invalidates
+CUresult CaptureMisuse(Call& call, CUstream s, CUresult error);
+CUgraphNode AddNode(CUgraph g, CUgraphNodeType type, const CUgraphNode* after, size_t count);
+bool Capturing(CUstream s);
+
+// Memory.
+Allocation* FindAllocation(CUdeviceptr p);
+bool IsPinned(uint64_t address);
+CUresult FreeNow(CUdeviceptr p);
+CUmemoryPool DefaultPool(int card);
+
+// Launches.
+CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,
+                      SimKernelCall* call);
+SimKernelInfo* KernelInfo(CUfunction f);
+void LaunchGraphOps(Call& call, CUgraphExec exec, CUstream s);
+Op* CloneOp(const Op& op);
+
+bool HasSymbol(const char* elf_name);  // in the simulated driver's version
+
+}  // namespace simgpu
+
+#define SIM_CONCAT2(a, b) a##b
+#define SIM_CONCAT(a, b) SIM_CONCAT2(a, b)
+#define BEGIN_KIND(host_ns, kind)                 \
+  simgpu::Call call((host_ns), __func__, (kind)); \
+  if (call.error != CUDA_SUCCESS) return call.error
+#define BEGIN(host_ns) BEGIN_KIND(host_ns, simgpu::kNormal)
+#define BEGIN_UNSAFE(host_ns) BEGIN_KIND(host_ns, simgpu::kUnsafeInCapture)
+#define NEED(condition, error) \
+  if (!(condition)) return (error)
+#define NEED_ARG(condition) NEED(condition, CUDA_ERROR_INVALID_VALUE)
+#define NEED_CONTEXT()                                       \
+  CUcontext context = simgpu::CurrentContext();              \
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT; \
+  (void)context
+
+// An entry point in two stream flavours, with one body: ENTRY(cuX, _ptsz, (params), (arguments)) { ... kPerThread ... }
+#define ENTRY(name, suffix, params, arguments)                                                           \
+  template <bool kPerThread>                                                                             \
+  static CUresult SIM_CONCAT(name, Impl) params;                                                         \
+  extern "C" CUresult name params { return SIM_CONCAT(name, Impl)<false> arguments; }                    \
+  extern "C" CUresult SIM_CONCAT(name, suffix) params { return SIM_CONCAT(name, Impl)<true> arguments; } \
+  template <bool kPerThread>                                                                             \
+  static CUresult SIM_CONCAT(name, Impl) params
+#define NEED_STREAM(handle)  \
+  CUstream stream = nullptr; \
+  if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong
+
+#endif  // SIMGPU_API_CALL_H_

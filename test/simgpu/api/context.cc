@@ -1,0 +1,319 @@
+// Contexts, primary and made; streams' and events' owners.
+#include <algorithm>
+
+#include "call.h"
+
+using simgpu::Sim;
+using simgpu::TheDriver;
+using simgpu::ThisState;
+
+namespace simgpu {
+
+void ActivatePrimary(CUcontext c) {
+  if (c->active) return;
+  c->active = true;
+  c->legacy = NewStreamHandle(c, 0, 0, true);
+}
+
+CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy) {
+  auto* s = new CUstream_st;
+  s->context = c;
+  s->flags = flags;
+  s->priority = priority;
+  s->id = TheDriver().next_id++;
+  s->sim = Sim().NewStream(c->card, c, (flags & CU_STREAM_NON_BLOCKING) == 0, legacy);
+  c->streams.insert(s);
+  return s;
+}
+
+void DestroyContext(Call& call, CUcontext c) {
+  Sim().WaitContext(call.lock, c, c->card, "the end of a context");
+  {
+    // Everything that lived in it ends with it.
+    while (!c->memory.empty()) FreeNow(c->memory.begin()->first);
+  }
+  for (CUstream s : c->streams) {
+    s->magic = kDead;
+    Sim().DeleteStream(s->sim);
+  }
+  c->streams.clear();
+  for (CUevent e : c->events) e->magic = kDead;
+  c->events.clear();
+  c->legacy = nullptr;
+  c->active = false;
+}
+
+}  // namespace simgpu
+
+namespace {
+
+// The first context of a process on a card costs memory that no limit sees.
+bool ChargeContext(int card) {
+  static bool charged[simgpu::kMaxCards] = {};
+  if (charged[card]) return true;
+  if (!Sim().TakePlain(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
+  return charged[card] = true;
+}
+
+CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, simgpu::Call& call) {
+  (void)call;
+  NEED_ARG(out != nullptr);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED(ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
+  auto* c = new CUctx_st;
+  c->card = dev;
+  c->flags = flags;
+  c->active = true;
+  c->api_version = version;
+  c->id = TheDriver().next_id++;
+  TheDriver().contexts.insert(c);
+  c->legacy = simgpu::NewStreamHandle(c, 0, 0, true);
+  ThisState().contexts.push_back(c);
+  *out = c;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
+  BEGIN(500);
+  NEED_ARG(out != nullptr);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED(ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  ++c->retained;
+  simgpu::ActivatePrimary(c);
+  *out = c;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+  BEGIN(500);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED(c->retained > 0, CUDA_ERROR_INVALID_CONTEXT);
+  if (--c->retained == 0) simgpu::DestroyContext(call, c);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+  BEGIN(500);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  const bool held = c->retained > 0;
+  if (c->active) simgpu::DestroyContext(call, c);
+  if (held) simgpu::ActivatePrimary(c);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
+  BEGIN(100);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  TheDriver().primary[static_cast<size_t>(dev)]->flags = flags;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
+  BEGIN(100);
+  NEED_ARG(flags != nullptr && active != nullptr);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  *flags = TheDriver().primary[static_cast<size_t>(dev)]->flags;
+  *active = TheDriver().primary[static_cast<size_t>(dev)]->active;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice dev) {
+  BEGIN(100000);
+  return Create(out, flags, dev, 3020, call);
+}
+CUresult cuCtxCreate(CUcontext* out, unsigned int flags, CUdevice dev) { return cuCtxCreate_v2(out, flags, dev); }
+CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags, CUdevice dev) {
+  BEGIN(100000);
+  return Create(out, flags, dev, 11040, call);
+}
+CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, CUdevice dev) {
+  BEGIN(100000);
+  return Create(out, flags, dev, 12050, call);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext c) {
+  BEGIN(50000);
+  NEED(simgpu::ValidContext(c) && !c->primary, CUDA_ERROR_INVALID_CONTEXT);
+  simgpu::DestroyContext(call, c);
+  TheDriver().contexts.erase(c);
+  c->magic = kDead;
+  auto& stack = ThisState().contexts;
+  if (!stack.empty() && stack.back() == c) stack.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy(CUcontext c) { return cuCtxDestroy_v2(c); }
+
+CUresult cuCtxPushCurrent_v2(CUcontext c) {
+  BEGIN(50);
+  NEED(simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  ThisState().contexts.push_back(c);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext c) { return cuCtxPushCurrent_v2(c); }
+
+CUresult cuCtxPopCurrent_v2(CUcontext* out) {
+  BEGIN(50);
+  auto& stack = ThisState().contexts;
+  NEED(!stack.empty(), CUDA_ERROR_INVALID_CONTEXT);
+  if (out != nullptr) *out = stack.back();
+  stack.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
+
+CUresult cuCtxSetCurrent(CUcontext c) {
+  BEGIN(50);
+  NEED(c == nullptr || simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  auto& stack = ThisState().contexts;
+  if (!stack.empty()) stack.pop_back();
+  if (c != nullptr) stack.push_back(c);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* out) {
+  BEGIN(20);
+  NEED_ARG(out != nullptr);
+  *out = ThisState().contexts.empty() ? nullptr : ThisState().contexts.back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* dev) {
+  BEGIN(20);
+  NEED_ARG(dev != nullptr);
+  NEED_CONTEXT();
+  *dev = context->card;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice* dev, CUcontext c) {
+  BEGIN(20);
+  NEED_ARG(dev != nullptr);
+  if (c == nullptr) c = simgpu::CurrentContext();
+  NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  *dev = c->card;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned int* flags) {
+  BEGIN(20);
+  NEED_ARG(flags != nullptr);
+  NEED_CONTEXT();
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned int flags) {
+  BEGIN(20);
+  NEED_CONTEXT();
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext c, unsigned long long* id) {
+  BEGIN(20);
+  NEED_ARG(id != nullptr);
+  if (c == nullptr) c = simgpu::CurrentContext();
+  NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  *id = c->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext c, unsigned int* version) {
+  BEGIN(20);
+  NEED_ARG(version != nullptr);
+  if (c == nullptr) c = simgpu::CurrentContext();
+  NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  *version = c->api_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+  BEGIN_UNSAFE(Sim().profile().call_host_ns);
+  NEED_CONTEXT();
+  Sim().CatchUp(call.lock);
+  Sim().WaitContext(call.lock, context, context->card, "a context (cuCtxSynchronize)");
+  return TheDriver().sticky;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext c) {
+  BEGIN_UNSAFE(Sim().profile().call_host_ns);
+  if (c == nullptr) c = simgpu::CurrentContext();
+  NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
+  Sim().CatchUp(call.lock);
+  Sim().WaitContext(call.lock, c, c->card, "a context (cuCtxSynchronize)");
+  return TheDriver().sticky;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  BEGIN(20);
+  NEED_CONTEXT();
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t) {
+  BEGIN(20);
+  NEED_CONTEXT();
+  NEED(limit >= 0 && limit < CU_LIMIT_MAX, CUDA_ERROR_UNSUPPORTED_LIMIT);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  BEGIN(20);
+  NEED_CONTEXT();
+  NEED_ARG(value != nullptr);
+  NEED(limit >= 0 && limit < CU_LIMIT_MAX, CUDA_ERROR_UNSUPPORTED_LIMIT);
+  *value = limit == CU_LIMIT_STACK_SIZE ? 1024 : limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 8388608 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
+  BEGIN(20);
+  NEED_ARG(config != nullptr);
+  *config = CU_FUNC_CACHE_PREFER_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCacheConfig(CUfunc_cache) {
+  BEGIN(20);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+  BEGIN(20);
+  NEED_ARG(config != nullptr);
+  *config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig) {
+  BEGIN(20);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxResetPersistingL2Cache(void) {
+  BEGIN(20);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int) {
+  BEGIN(1000);
+  NEED_CONTEXT();
+  NEED(simgpu::ValidContext(peer) && peer->card != context->card, CUDA_ERROR_INVALID_CONTEXT);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  BEGIN(1000);
+  NEED(simgpu::ValidContext(peer), CUDA_ERROR_INVALID_CONTEXT);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,303 @@
+// Copies and memsets, in all their flavours.
+#include <algorithm>
+#include <cstring>
+
+#include "call.h"
+
+using simgpu::CopyWork;
+using simgpu::Op;
+using simgpu::OpKind;
+using simgpu::Sim;
+
+namespace {
+
+uint64_t Address(const void* p) { return reinterpret_cast<uint64_t>(p); }
+
+// What a call knows: device, host, or to be found out.
+enum Side { kDevice, kHost, kAny };
+
+bool SideOk(Side side, uint64_t p, uint64_t length) {
+  if (length == 0) return true;
+  if (Sim().memory().InArena(p)) return Sim().Mapped(p, length);
+  if (side == kDevice) return simgpu::IsPinned(p);
+  return p != 0;
+}
+
+uint64_t Span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+  return (depth - 1) * slice + (height - 1) * pitch + width;
+}
+
+void AddTouch(Op* op, uint64_t p, uint64_t length, uint32_t access) {
+  if (Sim().memory().InArena(p) && length != 0) op->touches.push_back({p, length, access, 0});
+}
+
+CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side from, bool wait,
+              const CUDA_MEMCPY3D* as_node) {
+  if (c.width == 0 || c.height == 0 || c.depth == 0) return CUDA_SUCCESS;
+  if (c.height == 1 && c.depth == 1) c.dst_pitch = c.src_pitch = c.dst_slice = c.src_slice = c.width;
+  if (c.dst_pitch == c.width && c.src_pitch == c.width && c.height > 1 &&
+      (c.depth == 1 || (c.dst_slice == c.width * c.height && c.src_slice == c.dst_slice))) {
+    c.width *= c.height * c.depth;
+    c.height = c.depth = 1;
+  }
+  const uint64_t to_span = Span(c.width, c.height, c.depth, c.dst_pitch, c.dst_slice);
+  const uint64_t from_span = Span(c.width, c.height, c.depth, c.src_pitch, c.src_slice);
+  NEED_ARG(SideOk(to, c.dst, to_span) && SideOk(from, c.src, from_span));
+  const bool capturing = simgpu::Capturing(stream);
+  if (wait && capturing) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  const bool to_device = Sim().memory().InArena(c.dst), from_device = Sim().memory().InArena(c.src);
+  const uint64_t host = to_device ? c.src : c.dst;
+  c.pinned = (to_device && from_device) || simgpu::IsPinned(host);
+  Op* op = Sim().NewOp(OpKind::kCopy);
+  AddTouch(op, c.dst, to_span, 2);
+  AddTouch(op, c.src, from_span, 1);
+  const uint64_t bytes = c.width * c.height * c.depth;
+  if (!c.pinned && to_device && !from_device && !capturing && bytes <= 65536) {
+    // The driver takes small pageable sources at the call.
+    c.staged = std::make_shared<simgpu::Bytes>(bytes);
+    for (uint64_t z = 0; z < c.depth; ++z) {
+      for (uint64_t y = 0; y < c.height; ++y) {
+        std::memcpy(c.staged->data.get() + (z * c.height + y) * c.width,
+                    reinterpret_cast<const void*>(c.src + z * c.src_slice + y * c.src_pitch), c.width);
+      }
+    }
+  } else if (!c.pinned && !capturing) {
+    wait = true;
+  }
+  op->copy = c;
+  CUgraphNode node = nullptr;
+  simgpu::FencePtr fence;
+  if (wait) op->fence = fence = std::make_shared<simgpu::Fence>();
+  const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_MEMCPY, &node);
+  if (r != CUDA_SUCCESS) return r;
+  if (node != nullptr) {
+    if (as_node != nullptr) {
+      node->copy = *as_node;
+    } else {
+      node->copy.WidthInBytes = c.width;
+      node->copy.Height = c.height;
+      node->copy.Depth = c.depth;
+      node->copy.srcPitch = c.src_pitch;
+      node->copy.dstPitch = c.dst_pitch;
+      node->copy.srcMemoryType = from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      node->copy.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      node->copy.srcDevice = c.src;
+      node->copy.dstDevice = c.dst;
+      node->copy.srcHost = reinterpret_cast<void*>(c.src);
+      node->copy.dstHost = reinterpret_cast<void*>(c.dst);
+    }
+    return CUDA_SUCCESS;
+  }
+  if (wait) Sim().WaitFence(call.lock, fence, "a copy");
+  return CUDA_SUCCESS;
+}
+
+CopyWork Linear(uint64_t dst, uint64_t src, uint64_t n) {
+  CopyWork c;
+  c.dst = dst;
+  c.src = src;
+  c.width = n;
+  return c;
+}
+
+// Device-to-device copies return at once even when the call is synchronous.
+CUresult Sync(simgpu::Call& call, CUstream stream, uint64_t dst, uint64_t src, uint64_t n, Side to, Side from) {
+  const bool inside = Sim().memory().InArena(dst) && Sim().memory().InArena(src);
+  return Copy(call, stream, Linear(dst, src, n), to, from, !inside, nullptr);
+}
+
+template <class Params>
+CUresult FromParams(const Params& p, CopyWork* c, Side* to, Side* from) {
+  const auto base = [](CUmemorytype type, const void* host, CUdeviceptr device, uint64_t* out, Side* side) {
+    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    *side = type == CU_MEMORYTYPE_HOST ? kHost : type == CU_MEMORYTYPE_DEVICE ? kDevice : kAny;
+    *out = type == CU_MEMORYTYPE_HOST ? Address(host) : device;
+    return CUDA_SUCCESS;
+  };
+  if (const CUresult r = base(p.srcMemoryType, p.srcHost, p.srcDevice, &c->src, from); r != CUDA_SUCCESS) return r;
+  if (const CUresult r = base(p.dstMemoryType, p.dstHost, p.dstDevice, &c->dst, to); r != CUDA_SUCCESS) return r;
+  c->width = p.WidthInBytes;
+  c->height = p.Height;
+  c->src_pitch = p.srcPitch != 0 ? p.srcPitch : p.WidthInBytes;
+  c->dst_pitch = p.dstPitch != 0 ? p.dstPitch : p.WidthInBytes;
+  c->src += p.srcXInBytes + p.srcY * c->src_pitch;
+  c->dst += p.dstXInBytes + p.dstY * c->dst_pitch;
+  return CUDA_SUCCESS;
+}
+
+CUresult Copy2D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY2D* p, bool wait) {
+  NEED_ARG(p != nullptr);
+  CopyWork c;
+  Side to, from;
+  if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
+  NEED_ARG(c.src_pitch >= c.width && c.dst_pitch >= c.width);
+  return Copy(call, stream, c, to, from, wait, nullptr);
+}
+
+CUresult Copy3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D* p, bool wait) {
+  NEED_ARG(p != nullptr);
+  CopyWork c;
+  Side to, from;
+  if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
+  c.depth = p->Depth;
+  c.src_slice = c.src_pitch * (p->srcHeight != 0 ? p->srcHeight : p->Height);
+  c.dst_slice = c.dst_pitch * (p->dstHeight != 0 ? p->dstHeight : p->Height);
+  c.src += p->srcZ * c.src_slice;
+  c.dst += p->dstZ * c.dst_slice;
+  return Copy(call, stream, c, to, from, wait, p);
+}
+
+CUresult CopyPeer3D(simgpu::Call& call, CUstream stream, const CUDA_MEMCPY3D_PEER* p, bool wait) {
+  NEED_ARG(p != nullptr);
+  CopyWork c;
+  Side to, from;
+  if (const CUresult r = FromParams(*p, &c, &to, &from); r != CUDA_SUCCESS) return r;
+  c.depth = p->Depth;
+  c.src_slice = c.src_pitch * (p->srcHeight != 0 ? p->srcHeight : p->Height);
+  c.dst_slice = c.dst_pitch * (p->dstHeight != 0 ? p->dstHeight : p->Height);
+  return Copy(call, stream, c, to, from, wait, nullptr);
+}
+
+CUresult Set(simgpu::Call& call, CUstream stream, CUdeviceptr dst, size_t pitch, uint64_t value, unsigned size,
+             size_t width, size_t height, bool wait) {
+  NEED_ARG(dst % size == 0);
+  const uint64_t bytes = width * size;
+  if (bytes == 0 || height == 0) return CUDA_SUCCESS;
+  if (height == 1) pitch = bytes;
+  NEED_ARG(pitch >= bytes && SideOk(kDevice, dst, (height - 1) * pitch + bytes));
+  if (wait && simgpu::Capturing(stream))
+    return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  if (!Sim().memory().InArena(dst)) {
+    // Pinned host memory.
+    for (size_t y = 0; y < height; ++y) {
+      for (size_t x = 0; x < bytes; ++x)
+        reinterpret_cast<uint8_t*>(dst + y * pitch)[x] = static_cast<uint8_t>(value >> (8 * (x % size)));
+    }
+    return CUDA_SUCCESS;
+  }
+  Op* op = Sim().NewOp(OpKind::kMemset);
+  uint64_t pattern = 0;
+  for (unsigned i = 0; i < 8; i += size)
+    pattern |= (size == 4 ? value & 0xFFFFFFFFu : size == 2 ? value & 0xFFFFu : value & 0xFFu) << (8 * i);
+  op->set = {dst, pitch, bytes, height, pattern};
+  AddTouch(op, dst, (height - 1) * pitch + bytes, 2);
+  CUgraphNode node = nullptr;
+  const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_MEMSET, &node);
+  if (node != nullptr) node->set = {dst, pitch, static_cast<unsigned>(value), size, width, height};
+  return r;
+}
+
+}  // namespace
+
+#define COST Sim().profile().copy_host_ns
+#define SYNC_COPY(name, suffix, params, arguments, dst, src, n, to, from) \
+  ENTRY(name, suffix, params, arguments) {                                \
+    BEGIN_UNSAFE(COST);                                                   \
+    NEED_STREAM(nullptr);                                                 \
+    return Sync(call, stream, (dst), (src), (n), to, from);               \
+  }
+#define ASYNC_COPY(name, params, arguments, dst, src, n, to, from)                  \
+  ENTRY(name, _ptsz, params, arguments) {                                           \
+    BEGIN(COST);                                                                    \
+    NEED_STREAM(s);                                                                 \
+    return Copy(call, stream, Linear((dst), (src), (n)), to, from, false, nullptr); \
+  }
+
+SYNC_COPY(cuMemcpy, _ptds, (CUdeviceptr d, CUdeviceptr p, size_t n), (d, p, n), d, p, n, kAny, kAny)
+SYNC_COPY(cuMemcpyHtoD_v2, _ptds, (CUdeviceptr d, const void* p, size_t n), (d, p, n), d, Address(p), n, kDevice, kHost)
+SYNC_COPY(cuMemcpyDtoH_v2, _ptds, (void* d, CUdeviceptr p, size_t n), (d, p, n), Address(d), p, n, kHost, kDevice)
+SYNC_COPY(cuMemcpyDtoD_v2, _ptds, (CUdeviceptr d, CUdeviceptr p, size_t n), (d, p, n), d, p, n, kDevice, kDevice)
+SYNC_COPY(cuMemcpyPeer, _ptds, (CUdeviceptr d, CUcontext dc, CUdeviceptr p, CUcontext pc, size_t n), (d, dc, p, pc, n),
+          d, ((void)dc, (void)pc, p), n, kDevice, kDevice)
+ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr d, CUdeviceptr p, size_t n, CUstream s), (d, p, n, s), d, p, n, kAny, kAny)
+ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr d, const void* p, size_t n, CUstream s), (d, p, n, s), d, Address(p), n,
+           kDevice, kHost)
+ASYNC_COPY(cuMemcpyDtoHAsync_v2, (void* d, CUdeviceptr p, size_t n, CUstream s), (d, p, n, s), Address(d), p, n, kHost,
+           kDevice)
+ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr d, CUdeviceptr p, size_t n, CUstream s), (d, p, n, s), d, p, n, kDevice,
+           kDevice)
+ASYNC_COPY(cuMemcpyPeerAsync, (CUdeviceptr d, CUcontext dc, CUdeviceptr p, CUcontext pc, size_t n, CUstream s),
+           (d, dc, p, pc, n, s), d, ((void)dc, (void)pc, p), n, kDevice, kDevice)
+
+#define PARAM_COPY(name, suffix, type, function) \
+  ENTRY(name, suffix, (const type* p), (p)) {    \
+    BEGIN_UNSAFE(COST);                          \
+    NEED_STREAM(nullptr);                        \
+    return function(call, stream, p, true);      \
+  }
+#define PARAM_COPY_ASYNC(name, type, function)              \
+  ENTRY(name, _ptsz, (const type* p, CUstream s), (p, s)) { \
+    BEGIN(COST);                                            \
+    NEED_STREAM(s);                                         \
+    return function(call, stream, p, false);                \
+  }
+PARAM_COPY(cuMemcpy2D_v2, _ptds, CUDA_MEMCPY2D, Copy2D)
+PARAM_COPY(cuMemcpy2DUnaligned_v2, _ptds, CUDA_MEMCPY2D, Copy2D)
+PARAM_COPY(cuMemcpy3D_v2, _ptds, CUDA_MEMCPY3D, Copy3D)
+PARAM_COPY(cuMemcpy3DPeer, _ptds, CUDA_MEMCPY3D_PEER, CopyPeer3D)
+PARAM_COPY_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, Copy2D)
+PARAM_COPY_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, Copy3D)
+PARAM_COPY_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D_PEER, CopyPeer3D)
+
+ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
+      (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+       size_t* index, size_t attribute_count, CUstream s),
+      (dsts, srcs, sizes, count, attributes, index, attribute_count, s)) {
+  BEGIN(COST);
+  (void)attributes;
+  (void)index;
+  NEED_ARG(dsts != nullptr && srcs != nullptr && sizes != nullptr && count != 0 && attribute_count <= count &&
+           s != nullptr);
+  NEED_STREAM(s);
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult r = Copy(call, stream, Linear(dsts[i], srcs[i], sizes[i]), kAny, kAny, false, nullptr);
+    if (r != CUDA_SUCCESS) return r;
+  }
+  return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemcpyBatchAsync, _ptsz,
+      (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+       size_t* index, size_t attribute_count, size_t* fail, CUstream s),
+      (dsts, srcs, sizes, count, attributes, index, attribute_count, fail, s)) {
+  if (fail != nullptr) *fail = SIZE_MAX;
+  return kPerThread ? cuMemcpyBatchAsync_v2_ptsz(dsts, srcs, sizes, count, attributes, index, attribute_count, s)
+                    : cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, index, attribute_count, s);
+}
+
+#define SET_1D(name, suffix, type, size)                              \
+  ENTRY(name, suffix, (CUdeviceptr d, type v, size_t n), (d, v, n)) { \
+    BEGIN_UNSAFE(COST);                                               \
+    NEED_STREAM(nullptr);                                             \
+    return Set(call, stream, d, 0, v, size, n, 1, true);              \
+  }
+#define SET_1D_ASYNC(name, type, size)                                              \
+  ENTRY(name, _ptsz, (CUdeviceptr d, type v, size_t n, CUstream s), (d, v, n, s)) { \
+    BEGIN(COST);                                                                    \
+    NEED_STREAM(s);                                                                 \
+    return Set(call, stream, d, 0, v, size, n, 1, false);                           \
+  }
+#define SET_2D(name, type, size)                                                                       \
+  ENTRY(name, _ptds, (CUdeviceptr d, size_t pitch, type v, size_t w, size_t h), (d, pitch, v, w, h)) { \
+    BEGIN_UNSAFE(COST);                                                                                \
+    NEED_STREAM(nullptr);                                                                              \
+    return Set(call, stream, d, pitch, v, size, w, h, true);                                           \
+  }
+#define SET_2D_ASYNC(name, type, size)                                                                                \
+  ENTRY(name, _ptsz, (CUdeviceptr d, size_t pitch, type v, size_t w, size_t h, CUstream s), (d, pitch, v, w, h, s)) { \
+    BEGIN(COST);                                                                                                      \
+    NEED_STREAM(s);                                                                                                   \
+    return Set(call, stream, d, pitch, v, size, w, h, false);                                                         \
+  }
+SET_1D(cuMemsetD8_v2, _ptds, unsigned char, 1)
+SET_1D(cuMemsetD16_v2, _ptds, unsigned short, 2)
+SET_1D(cuMemsetD32_v2, _ptds, unsigned int, 4)
+SET_1D_ASYNC(cuMemsetD8Async, unsigned char, 1)
+SET_1D_ASYNC(cuMemsetD16Async, unsigned short, 2)
+SET_1D_ASYNC(cuMemsetD32Async, unsigned int, 4)
+SET_2D(cuMemsetD2D8_v2, unsigned char, 1)
+SET_2D(cuMemsetD2D16_v2, unsigned short, 2)
+SET_2D(cuMemsetD2D32_v2, unsigned int, 4)
+SET_2D_ASYNC(cuMemsetD2D8Async, unsigned char, 1)
+SET_2D_ASYNC(cuMemsetD2D16Async, unsigned short, 2)
+SET_2D_ASYNC(cuMemsetD2D32Async, unsigned int, 4)

@@ -1,0 +1,21 @@
+// The text of a simulated module; README.md describes it.
+#ifndef SIMGPU_API_IMAGE_H_
+#define SIMGPU_API_IMAGE_H_
+
+#include <memory>
+#include <string>
+
+#include "handles.h"
+
+namespace simgpu {
+
+// Parses `text`. On failure returns null and sets *wrong to a sentence. Anything that is not such a text (a real cubin
+// or fat binary) gives an image whose kernels touch nothing and have unknown parameters.
+std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
+
+// The kernel of that name; made up for images that are not text.
+SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
+
+}  // namespace simgpu
+
+#endif  // SIMGPU_API_IMAGE_H_

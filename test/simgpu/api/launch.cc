@@ -1,0 +1,162 @@
+// Kernel launches: what a kernel touches comes from its image and its arguments, or from simgpu_next_launch.
+#include <cstring>
+
+#include "call.h"
+
+using simgpu::Op;
+using simgpu::OpKind;
+using simgpu::Sim;
+
+namespace simgpu {
+namespace {
+
+bool Word(const std::vector<uint8_t>& params, const SimKernelInfo& info, int param, uint32_t offset, uint64_t* out) {
+  const auto i = static_cast<size_t>(param);
+  *out = 0;
+  const uint32_t size = info.sizes[i];
+  if (offset >= size) return false;
+  std::memcpy(out, params.data() + info.offsets[i] + offset, std::min<uint32_t>(8, size - offset));
+  return true;
+}
+
+}  // namespace
+
+CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* known, Op** out,
+                      SimKernelCall* copy) {
+  SimKernelInfo* info = KernelInfo(f);
+  if (info == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  ThreadState& thread = ThisState();
+  const bool told = thread.told;
+  static thread_local std::vector<uint8_t> bytes;
+  bytes.clear();
+  if (known != nullptr) {
+    bytes = known->params;
+  } else if ((!told || copy != nullptr) && info->bytes != 0) {
+    bytes.resize(info->bytes);
+    if (params != nullptr) {
+      for (size_t i = 0; i < info->sizes.size(); ++i) {
+        if (params[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        std::memcpy(bytes.data() + info->offsets[i], params[i], info->sizes[i]);
+      }
+    } else if (extra != nullptr) {
+      const void* buffer = nullptr;
+      size_t size = 0;
+      for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[i + 1];
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<size_t*>(extra[i + 1]);
+      }
+      if (buffer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      std::memcpy(bytes.data(), buffer, std::min<size_t>(size, bytes.size()));
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  Simulator& sim = Sim();
+  Op* op = sim.NewOp(OpKind::kKernel);
+  op->name = info->name.c_str();
+  op->duration = info->duration;
+  op->seed = info->seed;
+  if (told) {
+    thread.told = false;
+    op->touches.swap(thread.touches);
+    op->duration = thread.duration;
+    op->must_be_resident = (thread.flags & 1) != 0;
+  } else if (!bytes.empty()) {
+    for (const SimTouchSpec& t : info->touches) {
+      uint64_t pointer = 0, length = t.length;
+      Word(bytes, *info, t.param, t.param_offset, &pointer);
+      if (t.indirect) {
+        const uint64_t table = pointer;
+        if (!sim.Mapped(table, 8) || !sim.ReadBytes(table, &pointer, 8)) pointer = 0;
+        op->touches.push_back({table, 8, 1, 0});
+      }
+      if (t.length_param >= 0) {
+        Word(bytes, *info, t.length_param, 0, &length);
+        length *= t.length_scale;
+      }
+      if (length == 0) continue;
+      op->touches.push_back({pointer + t.offset, length, t.access, 0});
+      op->duration += static_cast<int64_t>(info->ns_per_kib * static_cast<double>(length) / 1024);
+    }
+    // Numbers among the arguments change what is computed; pointers differ from run to run and do not.
+    for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+      uint64_t word;
+      std::memcpy(&word, bytes.data() + i, 8);
+      op->seed = Mix(op->seed, sim.memory().InArena(word) ? 0 : word);
+    }
+  }
+  if (copy != nullptr) {
+    copy->params = bytes;
+    copy->pointers.clear();
+    for (size_t i = 0; i < info->sizes.size(); ++i) {
+      copy->pointers.push_back(copy->params.size() >= info->bytes ? copy->params.data() + info->offsets[i] : nullptr);
+    }
+    copy->function = f->magic == kFunctionMagic ? f : nullptr;
+    copy->kernel = f->magic == kKernelMagic ? reinterpret_cast<CUkernel>(f) : f->kernel;
+  }
+  *out = op;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu
+
+namespace {
+
+struct Shape {
+  unsigned gx, gy, gz, bx, by, bz, shared;
+};
+
+CUresult Launch(simgpu::Call& call, CUfunction f, const Shape& shape, CUstream stream, void** params, void** extra) {
+  NEED_ARG(shape.gx != 0 && shape.gy != 0 && shape.gz != 0 && shape.bx != 0 && shape.by != 0 && shape.bz != 0);
+  NEED_ARG(static_cast<uint64_t>(shape.bx) * shape.by * shape.bz <= 1024);
+  Op* op = nullptr;
+  if (!simgpu::Capturing(stream)) {
+    if (const CUresult r = simgpu::MakeKernelOp(f, params, extra, nullptr, &op, nullptr); r != CUDA_SUCCESS) return r;
+    return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL);
+  }
+  auto copy = std::make_shared<SimKernelCall>();
+  if (const CUresult r = simgpu::MakeKernelOp(f, params, extra, nullptr, &op, copy.get()); r != CUDA_SUCCESS) return r;
+  copy->grid[0] = shape.gx;
+  copy->grid[1] = shape.gy;
+  copy->grid[2] = shape.gz;
+  copy->block[0] = shape.bx;
+  copy->block[1] = shape.by;
+  copy->block[2] = shape.bz;
+  copy->shared = shape.shared;
+  CUgraphNode node = nullptr;
+  const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_KERNEL, &node);
+  if (node != nullptr) node->kernel = copy;
+  return r;
+}
+
+}  // namespace
+
+#define LAUNCH_COST Sim().profile().launch_host_ns
+
+ENTRY(cuLaunchKernel, _ptsz,
+      (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+       unsigned int bz, unsigned int shared, CUstream s, void** params, void** extra),
+      (f, gx, gy, gz, bx, by, bz, shared, s, params, extra)) {
+  BEGIN(LAUNCH_COST);
+  NEED_STREAM(s);
+  return Launch(call, f, {gx, gy, gz, bx, by, bz, shared}, stream, params, extra);
+}
+
+ENTRY(cuLaunchCooperativeKernel, _ptsz,
+      (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+       unsigned int bz, unsigned int shared, CUstream s, void** params),
+      (f, gx, gy, gz, bx, by, bz, shared, s, params)) {
+  BEGIN(LAUNCH_COST);
+  NEED_STREAM(s);
+  return Launch(call, f, {gx, gy, gz, bx, by, bz, shared}, stream, params, nullptr);
+}
+
+ENTRY(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig* c, CUfunction f, void** params, void** extra),
+      (c, f, params, extra)) {
+  BEGIN(LAUNCH_COST);
+  NEED_ARG(c != nullptr);
+  NEED_STREAM(c->hStream);
+  return Launch(call, f,
+                {c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes},
+                stream, params, extra);
+}

@@ -1,0 +1,255 @@
+// Managed memory: prefetch, discard, advice.
+#include <algorithm>
+
+#include "call.h"
+
+using simgpu::Allocation;
+using simgpu::MemoryKind;
+using simgpu::Op;
+using simgpu::OpKind;
+using simgpu::PrefetchRange;
+using simgpu::Sim;
+
+namespace {
+
+CUresult Target(const CUmemLocation& l, int32_t* out) {
+  switch (l.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      NEED(l.id >= 0 && l.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+      *out = l.id;
+      return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      *out = simgpu::kHostCard;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+bool ManagedRange(CUdeviceptr p, size_t n) {
+  if (n == 0) return false;
+  for (uint64_t at = p; at < p + n;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    if (a == nullptr || a->kind != MemoryKind::kManaged) return false;
+    at = a->base + a->size;
+  }
+  return true;
+}
+
+// A prefetch on an idle stream is done by the calling thread; behind unfinished work it is deferred, and the queue of
+// deferred ones is short.
+CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<PrefetchRange> ranges, bool discard) {
+  if (Sim().profile().concurrent_managed_access == 0) return CUDA_ERROR_INVALID_DEVICE;
+  if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  simgpu::HostThread& thread = simgpu::ThisThread();
+  const simgpu::Profile& p = Sim().profile();
+  Sim().CatchUp(call.lock);
+  const bool deferred = stream->sim->Busy();
+  const auto pieces = static_cast<int64_t>(ranges.size());
+  thread.now += deferred ? p.prefetch_deferred_host_ns + (pieces - 1) * p.prefetch_batch_piece_host_ns
+                         : p.prefetch_call_ns + (pieces - 1) * p.prefetch_batch_piece_host_ns;
+  if (deferred && stream->sim->pending_prefetches >= p.prefetch_queue) {
+    // Full: the caller waits until one is done.
+    while (stream->sim->pending_prefetches >= p.prefetch_queue) {
+      simgpu::FencePtr first;
+      for (Op* op : stream->sim->queue) {
+        if (op->kind != OpKind::kPrefetch && op->kind != OpKind::kDiscard) continue;
+        if (op->fence == nullptr) op->fence = std::make_shared<simgpu::Fence>();
+        first = op->fence;
+        break;
+      }
+      if (first == nullptr) break;
+      Sim().WaitFence(call.lock, first, "room in the queue of deferred prefetches");
+    }
+  }
+  Op* op = Sim().NewOp(kind);
+  op->discard_too = discard && kind == OpKind::kDiscard;
+  op->ranges = std::move(ranges);
+  double host_share = 0, in_time = 0;
+  bool out = false;
+  for (const PrefetchRange& r : op->ranges) {
+    if (r.target == simgpu::kHostCard) {
+      out = true;
+    } else {
+      const uint64_t there = std::min<uint64_t>(Sim().ResidentBytes(r.address, r.length), r.length);
+      in_time += static_cast<double>(r.length - there) / p.PrefetchRate(true, r.length);
+      host_share += static_cast<double>(there) / static_cast<double>(simgpu::kBlockBytes) *
+                    static_cast<double>(p.prefetch_resident_block_ns);
+    }
+  }
+  if (kind == OpKind::kPrefetch) ++stream->sim->pending_prefetches;
+  simgpu::FencePtr fence;
+  if (!deferred && out && kind == OpKind::kPrefetch) op->fence = fence = std::make_shared<simgpu::Fence>();
+  Sim().Submit(call.lock, stream->sim, op);
+  if (deferred) return CUDA_SUCCESS;
+  if (fence != nullptr) {
+    Sim().WaitFence(call.lock, fence, "a prefetch to the host");
+  } else if (kind == OpKind::kPrefetch) {
+    thread.now += static_cast<int64_t>(in_time * 0.5 + host_share);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult PrefetchOne(simgpu::Call& call, CUstream stream, CUdeviceptr p, size_t n, const CUmemLocation& location,
+                     unsigned flags) {
+  NEED_ARG(flags == 0 && ManagedRange(p, n));
+  int32_t target;
+  if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
+  return Prefetch(call, stream, OpKind::kPrefetch, {{p, n, target}}, false);
+}
+
+CUresult PrefetchMany(simgpu::Call& call, CUstream stream, OpKind kind, const CUdeviceptr* ptrs, const size_t* sizes,
+                      size_t count, const CUmemLocation* locations, const size_t* index, size_t location_count,
+                      unsigned long long flags, bool discard) {
+  NEED_ARG(ptrs != nullptr && sizes != nullptr && count != 0 && flags == 0);
+  if (!discard || locations != nullptr) {
+    NEED_ARG(locations != nullptr && index != nullptr && location_count != 0 && location_count <= count &&
+             index[0] == 0);
+  }
+  std::vector<PrefetchRange> ranges;
+  ranges.reserve(count);
+  size_t l = 0;
+  for (size_t i = 0; i < count; ++i) {
+    NEED_ARG(ManagedRange(ptrs[i], sizes[i]));
+    int32_t target = simgpu::kHostCard;
+    if (locations != nullptr) {
+      while (l + 1 < location_count && index[l + 1] <= i) ++l;
+      if (const CUresult r = Target(locations[l], &target); r != CUDA_SUCCESS) return r;
+    }
+    ranges.push_back({ptrs[i], sizes[i], target});
+  }
+  return Prefetch(call, stream, kind, std::move(ranges), locations != nullptr);
+}
+
+CUresult Advise(CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
+  NEED_ARG(ManagedRange(p, n) && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
+  for (uint64_t at = p; at < p + n;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    const simgpu::BlockPart part = Sim().memory().PartAt(a, at, p + n);
+    simgpu::Block* b = part.block;
+    const auto bit = static_cast<uint16_t>(target >= 0 ? 1u << target : 0);
+    switch (advice) {
+      case CU_MEM_ADVISE_SET_READ_MOSTLY:
+        b->read_mostly = true;
+        break;
+      case CU_MEM_ADVISE_UNSET_READ_MOSTLY: {
+        b->read_mostly = false;
+        simgpu::SharedState::Lock lock(Sim().state());
+        Sim().memory().Validate(b);
+        b->host &= ~b->resident;
+        Sim().memory().UpdateChunk(b, part.block_bytes);
+        break;
+      }
+      case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+        b->preferred = static_cast<int8_t>(target);
+        break;
+      case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+        b->preferred = -2;
+        break;
+      case CU_MEM_ADVISE_SET_ACCESSED_BY:
+        b->accessed_by |= bit;
+        break;
+      default:
+        b->accessed_by &= static_cast<uint16_t>(~bit);
+    }
+    at = part.address + part.block_bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUmemLocation Old(CUdevice device) {
+  CUmemLocation l{};
+  l.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+  l.id = device == CU_DEVICE_CPU ? 0 : device;
+  return l;
+}
+
+}  // namespace
+
+ENTRY(cuMemPrefetchAsync, _ptsz, (CUdeviceptr p, size_t n, CUdevice device, CUstream s), (p, n, device, s)) {
+  BEGIN(0);
+  NEED_STREAM(s);
+  return PrefetchOne(call, stream, p, n, Old(device), 0);
+}
+
+ENTRY(cuMemPrefetchAsync_v2, _ptsz, (CUdeviceptr p, size_t n, CUmemLocation location, unsigned int flags, CUstream s),
+      (p, n, location, flags, s)) {
+  BEGIN(0);
+  NEED_STREAM(s);
+  return PrefetchOne(call, stream, p, n, location, flags);
+}
+
+ENTRY(cuMemPrefetchBatchAsync, _ptsz,
+      (CUdeviceptr * ptrs, size_t* sizes, size_t count, CUmemLocation* locations, size_t* index, size_t location_count,
+       unsigned long long flags, CUstream s),
+      (ptrs, sizes, count, locations, index, location_count, flags, s)) {
+  BEGIN(0);
+  NEED(simgpu::HasSymbol("cuMemPrefetchBatchAsync"), CUDA_ERROR_NOT_SUPPORTED);
+  NEED_STREAM(s);
+  return PrefetchMany(call, stream, OpKind::kPrefetch, ptrs, sizes, count, locations, index, location_count, flags,
+                      false);
+}
+
+ENTRY(cuMemDiscardBatchAsync, _ptsz,
+      (CUdeviceptr * ptrs, size_t* sizes, size_t count, unsigned long long flags, CUstream s),
+      (ptrs, sizes, count, flags, s)) {
+  BEGIN(0);
+  NEED(simgpu::HasSymbol("cuMemDiscardBatchAsync"), CUDA_ERROR_NOT_SUPPORTED);
+  NEED_STREAM(s);
+  return PrefetchMany(call, stream, OpKind::kDiscard, ptrs, sizes, count, nullptr, nullptr, 0, flags, true);
+}
+
+ENTRY(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
+      (CUdeviceptr * ptrs, size_t* sizes, size_t count, CUmemLocation* locations, size_t* index, size_t location_count,
+       unsigned long long flags, CUstream s),
+      (ptrs, sizes, count, locations, index, location_count, flags, s)) {
+  BEGIN(0);
+  NEED(simgpu::HasSymbol("cuMemDiscardAndPrefetchBatchAsync"), CUDA_ERROR_NOT_SUPPORTED);
+  NEED_STREAM(s);
+  NEED_ARG(locations != nullptr);
+  return PrefetchMany(call, stream, OpKind::kDiscard, ptrs, sizes, count, locations, index, location_count, flags,
+                      true);
+}
+
+extern "C" {
+
+CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice device) {
+  BEGIN(5000);
+  return Advise(p, n, advice, device == CU_DEVICE_CPU ? simgpu::kHostCard : device);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
+  BEGIN(5000);
+  int32_t target = simgpu::kHostCard;
+  if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
+    if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
+  }
+  return Advise(p, n, advice, target);
+}
+
+CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr p, size_t n) {
+  BEGIN(1000);
+  NEED_ARG(data != nullptr && ManagedRange(p, n));
+  Allocation* a = simgpu::FindAllocation(p);
+  const simgpu::Block* b = Sim().memory().PartAt(a, p, p + n).block;
+  switch (attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+      NEED_ARG(size == 4);
+      *static_cast<int*>(data) = b->read_mostly;
+      return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+      NEED_ARG(size == 4);
+      *static_cast<int*>(data) = b->preferred;
+      return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+      NEED_ARG(size == 4);
+      *static_cast<int*>(data) = b->resident != 0 ? b->card : b->host != 0 ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,318 @@
+// Allocation, free, queries about memory, host memory.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "../core/misuse.h"
+#include "call.h"
+
+using simgpu::Allocation;
+using simgpu::MemoryKind;
+using simgpu::Sim;
+using simgpu::TheDriver;
+
+namespace simgpu {
+
+Allocation* FindAllocation(CUdeviceptr p) { return Sim().memory().Find(p); }
+
+bool IsPinned(uint64_t address) {
+  auto& all = TheDriver().host_memory;
+  auto it = all.upper_bound(address);
+  if (it == all.begin()) return false;
+  --it;
+  return address < it->first + it->second.first;
+}
+
+namespace {
+CUresult AllocateIn(Call&, CUcontext context, CUdeviceptr* out, uint64_t bytes, MemoryKind kind) {
+  NEED_ARG(out != nullptr && bytes != 0);
+  const uint64_t size = (bytes + 511) / 512 * 512;
+  const uint64_t total = static_cast<uint64_t>(Sim().profile().memory);
+  if (kind == MemoryKind::kPlain) {
+    if (size > total || !Sim().TakePlain(context->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  } else {
+    // Managed memory is bounded by the host's; a few times the card is a fair guess of it.
+    const uint64_t host = 1ull << 40;
+    if (size > host || Sim().memory().managed_requested + size > host) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const uint64_t address = Sim().memory().Reserve(size, kind == MemoryKind::kManaged ? simgpu::kGranuleBytes : 512);
+  if (address == 0) {
+    if (kind == MemoryKind::kPlain) Sim().GivePlain(context->card, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Allocation* a = Sim().memory().Add(address, kind == MemoryKind::kManaged ? bytes : size, kind, context->card);
+  a->requested = bytes;
+  a->owner = context;
+  context->memory[address] = a;
+  if (kind == MemoryKind::kManaged) Sim().memory().managed_requested += bytes;
+  *out = address;
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+CUresult FreeNow(CUdeviceptr p) {
+  Allocation* a = FindAllocation(p);
+  if (a == nullptr || a->base != p || a->kind == MemoryKind::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t size = (a->size + 511) / 512 * 512;
+  if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
+  if (a->kind == MemoryKind::kPlain) Sim().GivePlain(a->card, size);
+  if (a->kind == MemoryKind::kPool) {
+    auto* pool = static_cast<CUmemPoolHandle_st*>(a->owner);
+    pool->used -= size;
+    pool->reserved -= size;
+    Sim().GivePlain(a->card, size);
+  }
+  if (a->kind == MemoryKind::kManaged) Sim().memory().managed_requested -= a->requested;
+  Sim().memory().NoteFreed(*a, Sim().operations());
+  {
+    SharedState::Lock lock(Sim().state());
+    Sim().memory().Remove(a);
+  }
+  Sim().memory().Unreserve(p, size);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu
+
+extern "C" {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
+  BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
+  NEED_CONTEXT();
+  return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kPlain);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int element) {
+  BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
+  NEED_CONTEXT();
+  NEED_ARG(pitch != nullptr && width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
+  *pitch = (width + 511) / 512 * 512;
+  return simgpu::AllocateIn(call, context, out, *pitch * height, MemoryKind::kPlain);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
+  BEGIN_UNSAFE(Sim().profile().managed_malloc_host_ns);
+  NEED_CONTEXT();
+  NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
+  return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kManaged);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr p) {
+  BEGIN_UNSAFE(Sim().profile().free_host_ns);
+  NEED_CONTEXT();
+  if (p == 0) return CUDA_SUCCESS;
+  Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  // The driver waits for all that might use it.
+  Sim().CatchUp(call.lock);
+  Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
+  return simgpu::FreeNow(p);
+}
+
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  BEGIN(5000);
+  NEED_CONTEXT();
+  if (free != nullptr) *free = Sim().FreeBytes(context->card);
+  if (total != nullptr) *total = static_cast<size_t>(Sim().profile().memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr p) {
+  BEGIN(100);
+  NEED_CONTEXT();
+  Allocation* a = simgpu::FindAllocation(p);
+  NEED(a != nullptr, CUDA_ERROR_NOT_FOUND);
+  if (base != nullptr) *base = a->base;
+  if (size != nullptr) *size = a->requested != 0 ? a->requested : a->size;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
+  BEGIN_UNSAFE(
+      static_cast<int64_t>(10000 + (bytes >> 20) * static_cast<size_t>(Sim().profile().host_alloc_ns_per_mib)));
+  NEED_CONTEXT();
+  NEED_ARG(out != nullptr && bytes != 0);
+  const size_t size = (bytes + 4095) / 4096 * 4096;
+  void* p = std::aligned_alloc(4096, size);
+  NEED(p != nullptr, CUDA_ERROR_OUT_OF_MEMORY);
+  std::memset(p, 0, std::min<size_t>(size, 4096));
+  TheDriver().host_memory[reinterpret_cast<uint64_t>(p)] = {bytes, flags | 0x80000000u};
+  *out = p;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAllocHost_v2(void** out, size_t bytes) { return cuMemHostAlloc(out, bytes, 0); }
+
+CUresult cuMemFreeHost(void* p) {
+  BEGIN_UNSAFE(20000);
+  NEED_CONTEXT();
+  if (p == nullptr) return CUDA_SUCCESS;
+  auto it = TheDriver().host_memory.find(reinterpret_cast<uint64_t>(p));
+  NEED_ARG(it != TheDriver().host_memory.end() && (it->second.second & 0x80000000u) != 0);
+  for (int card = 0; card < Sim().profile().gpus; ++card)
+    Sim().WaitContext(call.lock, nullptr, card, "a device (cuMemFreeHost)");
+  TheDriver().host_memory.erase(it);
+  std::free(p);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytes, unsigned int flags) {
+  BEGIN_UNSAFE(
+      static_cast<int64_t>(10000 + (bytes >> 20) * static_cast<size_t>(Sim().profile().host_alloc_ns_per_mib)));
+  NEED_CONTEXT();
+  NEED_ARG(p != nullptr && bytes != 0);
+  NEED(!simgpu::IsPinned(reinterpret_cast<uint64_t>(p)), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  TheDriver().host_memory[reinterpret_cast<uint64_t>(p)] = {bytes, flags};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostRegister(void* p, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(p, bytes, flags); }
+
+CUresult cuMemHostUnregister(void* p) {
+  BEGIN_UNSAFE(20000);
+  NEED_CONTEXT();
+  auto it = TheDriver().host_memory.find(reinterpret_cast<uint64_t>(p));
+  NEED(it != TheDriver().host_memory.end() && (it->second.second & 0x80000000u) == 0,
+       CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  for (int card = 0; card < Sim().profile().gpus; ++card) Sim().WaitContext(call.lock, nullptr, card, "a device");
+  TheDriver().host_memory.erase(it);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* p, unsigned int flags) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr && flags == 0);
+  NEED_ARG(simgpu::IsPinned(reinterpret_cast<uint64_t>(p)));
+  *out = reinterpret_cast<CUdeviceptr>(p);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int* flags, void* p) {
+  BEGIN(100);
+  NEED_ARG(flags != nullptr);
+  auto it = TheDriver().host_memory.find(reinterpret_cast<uint64_t>(p));
+  NEED_ARG(it != TheDriver().host_memory.end());
+  *flags = it->second.second & 0xFFFFu;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
+  BEGIN(200);
+  NEED_ARG(data != nullptr);
+  Allocation* a = simgpu::FindAllocation(p);
+  const bool host = a == nullptr && simgpu::IsPinned(p);
+  NEED_ARG(a != nullptr || host);
+  const bool managed = a != nullptr && a->kind == MemoryKind::kManaged;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      // Memory of a pool or a mapping belongs to no context.
+      NEED_ARG(a == nullptr || a->kind == MemoryKind::kPlain || managed);
+      *static_cast<CUcontext*>(data) = host ? simgpu::CurrentContext() : static_cast<CUcontext>(a->owner);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = p;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      NEED_ARG(host || managed);
+      *static_cast<void**>(data) = reinterpret_cast<void*>(p);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<bool*>(data) = managed;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      *static_cast<bool*>(data) = false;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = host ? 0 : a->card;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kPlain;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      *static_cast<bool*>(data) = a != nullptr && !managed;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<unsigned long long*>(data) = 0;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = host ? p : a->base;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = host ? 0 : (a->requested != 0 ? a->requested : a->size);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<bool*>(data) = true;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      *static_cast<unsigned*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      *static_cast<void**>(data) = a != nullptr && a->kind == MemoryKind::kPool ? a->owner : nullptr;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      *static_cast<size_t*>(data) = host ? 0 : a->size;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      *static_cast<CUdeviceptr*>(data) = host ? p : a->base;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr p) {
+  NEED_ARG(count != 0 && attributes != nullptr && data != nullptr);
+  for (unsigned i = 0; i < count; ++i) {
+    NEED_ARG(data[i] != nullptr);
+    const CUresult r = cuPointerGetAttribute(data[i], attributes[i], p);
+    if (r == CUDA_SUCCESS) continue;
+    if (r != CUDA_ERROR_INVALID_VALUE) return r;
+    // What does not apply to the pointer comes back empty here, not as an error.
+    switch (attributes[i]) {
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *static_cast<unsigned*>(data[i]) = 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *static_cast<int*>(data[i]) = -2;
+        break;
+      case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      case CU_POINTER_ATTRIBUTE_MAPPED:
+      case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        *static_cast<bool*>(data[i]) = false;
+        break;
+      default:
+        *static_cast<uint64_t*>(data[i]) = 0;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr p) {
+  BEGIN(200);
+  NEED_ARG(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && simgpu::FindAllocation(p) != nullptr);
+  return CUDA_SUCCESS;
+}
+
+// Inter-process handles: plain memory could be exported, but two processes' arenas share no bytes here.
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
+  BEGIN(1000);
+  NEED_ARG(handle != nullptr);
+  Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->kind == MemoryKind::kPlain);
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle->reserved, &a->base, sizeof a->base);
+  std::memcpy(handle->reserved + 8, &a->size, sizeof a->size);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,382 @@
+// Stream-ordered allocation and virtual memory management.
+#include <algorithm>
+
+#include "../core/misuse.h"
+#include "call.h"
+
+using simgpu::Allocation;
+using simgpu::MemoryKind;
+using simgpu::Op;
+using simgpu::OpKind;
+using simgpu::Sim;
+using simgpu::TheDriver;
+
+namespace simgpu {
+
+CUmemoryPool DefaultPool(int card) {
+  auto& pool = TheDriver().default_pools[static_cast<size_t>(card)];
+  if (pool == nullptr) {
+    pool = new CUmemPoolHandle_st;
+    pool->card = card;
+    pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool->props.location = {CU_MEM_LOCATION_TYPE_DEVICE, card};
+  }
+  return pool;
+}
+
+}  // namespace simgpu
+
+namespace {
+
+// A piece of physical memory (cuMemCreate); mapped any number of times, given back when nobody holds it.
+struct PhysicalHandle {
+  uint32_t magic = 0x50480001;
+  int references = 1;  // the handle's, one for each mapping
+  bool released = false;
+  uint64_t size = 0;
+  int card = -1;  // -1: host
+  CUmemAllocationProp props{};
+  simgpu::ContentMap content{0};  // while it is mapped nowhere
+};
+
+struct Reservation {
+  uint64_t size;
+};
+std::map<uint64_t, Reservation>& Reservations() {
+  static auto* all = new std::map<uint64_t, Reservation>;
+  return *all;
+}
+std::set<PhysicalHandle*>& Handles() {
+  static auto* all = new std::set<PhysicalHandle*>;
+  return *all;
+}
+
+void Unreference(PhysicalHandle* h) {
+  if (--h->references > 0) return;
+  if (h->card >= 0) Sim().GivePlain(h->card, h->size);
+  Handles().erase(h);
+  delete h;
+}
+
+CUmemoryPool CurrentPool(int card) {
+  CUmemoryPool p = TheDriver().current_pools[static_cast<size_t>(card)];
+  return p != nullptr ? p : simgpu::DefaultPool(card);
+}
+
+CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  NEED_ARG(out != nullptr && pool != nullptr && pool->magic == kPoolMagic);
+  if (bytes == 0) {
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
+  const uint64_t size = (bytes + 511) / 512 * 512;
+  if (!Sim().TakePlain(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t address = Sim().memory().Reserve(size, 512);
+  if (address == 0) {
+    Sim().GivePlain(pool->card, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Allocation* a = Sim().memory().Add(address, size, MemoryKind::kPool, pool->card);
+  a->requested = bytes;
+  a->owner = pool;
+  pool->used += size;
+  pool->reserved += size;
+  pool->used_high = std::max(pool->used_high, pool->used);
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+  *out = address;
+  if (simgpu::Capturing(stream)) {
+    // Simplification: the graph's memory exists from the capture on.
+    CUgraphNode n =
+        simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, stream->tail.data(), stream->tail.size());
+    n->alloc.dptr = address;
+    n->alloc.bytesize = bytes;
+    n->alloc.poolProps = pool->props;
+    stream->tail = {n};
+  }
+  (void)call;
+  return CUDA_SUCCESS;
+}
+
+void FreeAction(void*, uint64_t p) { simgpu::FreeNow(p); }
+
+bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; }
+
+}  // namespace
+
+ENTRY(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s)) {
+  BEGIN(Sim().profile().pool_malloc_host_ns);
+  NEED_STREAM(s);
+  return AllocFromPool(call, out, bytes, CurrentPool(stream->context->card), stream);
+}
+
+ENTRY(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUmemoryPool pool, CUstream s),
+      (out, bytes, pool, s)) {
+  BEGIN(Sim().profile().pool_malloc_host_ns);
+  NEED_STREAM(s);
+  return AllocFromPool(call, out, bytes, pool, stream);
+}
+
+ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
+  BEGIN(Sim().profile().pool_malloc_host_ns);
+  NEED_STREAM(s);
+  Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  if (simgpu::Capturing(stream)) {
+    CUgraphNode n =
+        simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE, stream->tail.data(), stream->tail.size());
+    n->free_pointer = p;
+    stream->tail = {n};
+    return CUDA_SUCCESS;
+  }
+  Op* op = Sim().NewOp(OpKind::kAction);
+  op->action = FreeAction;
+  op->action_b = p;
+  return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_MEM_FREE);
+}
+
+extern "C" {
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  *out = simgpu::DefaultPool(dev);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice dev) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  *out = CurrentPool(dev);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  BEGIN(100);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_ARG(ValidPool(pool));
+  TheDriver().current_pools[static_cast<size_t>(dev)] = pool;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
+  BEGIN(5000);
+  NEED_ARG(out != nullptr && props != nullptr);
+  NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
+       CUDA_ERROR_NOT_SUPPORTED);
+  NEED(props->location.id >= 0 && props->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  auto* p = new CUmemPoolHandle_st;
+  p->card = props->location.id;
+  p->props = *props;
+  *out = p;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  BEGIN(5000);
+  NEED_ARG(ValidPool(pool) && pool != TheDriver().default_pools[static_cast<size_t>(pool->card)]);
+  if (TheDriver().current_pools[static_cast<size_t>(pool->card)] == pool)
+    TheDriver().current_pools[static_cast<size_t>(pool->card)] = nullptr;
+  return CUDA_SUCCESS;  // what is still allocated from it keeps it
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
+  BEGIN(1000);
+  NEED_ARG(ValidPool(pool));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc*, size_t) {
+  BEGIN(100);
+  NEED_ARG(ValidPool(pool));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
+  BEGIN(100);
+  NEED_ARG(flags != nullptr && location != nullptr && ValidPool(pool));
+  *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->card
+               ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  BEGIN(100);
+  NEED_ARG(ValidPool(pool) && value != nullptr);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *static_cast<cuuint64_t*>(value) = pool->threshold;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = pool->reserved;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = pool->reserved_high;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = pool->used;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = pool->used_high;
+      return CUDA_SUCCESS;
+    default:
+      NEED_ARG(attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+               attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+      *static_cast<int*>(value) = pool->reuse[attribute - 1];
+      return CUDA_SUCCESS;
+  }
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  BEGIN(100);
+  NEED_ARG(ValidPool(pool) && value != nullptr);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->threshold = *static_cast<cuuint64_t*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      pool->reserved_high = pool->reserved;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      pool->used_high = pool->used;
+      return CUDA_SUCCESS;
+    default:
+      NEED_ARG(attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
+               attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+      pool->reuse[attribute - 1] = *static_cast<int*>(value);
+      return CUDA_SUCCESS;
+  }
+}
+
+CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr && prop != nullptr && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  *out = simgpu::kBlockBytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+  BEGIN(Sim().profile().vmm_map_ns / 4);
+  NEED_ARG(out != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
+  const uint64_t address = Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes));
+  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Reservations()[address] = {size};
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr p, size_t size) {
+  BEGIN(Sim().profile().vmm_map_ns / 4);
+  auto it = Reservations().find(p);
+  NEED_ARG(it != Reservations().end() && it->second.size == size);
+  Reservations().erase(it);
+  Sim().memory().Unreserve(p, size);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
+  NEED_ARG(out != nullptr && prop != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
+  const bool host = prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  BEGIN_UNSAFE(host ? static_cast<int64_t>(size >> 20) * simgpu::TheProfile().vmm_create_host_ns_per_mib
+                    : simgpu::TheProfile().vmm_create_ns);
+  NEED_ARG(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  if (!host) {
+    NEED(prop->location.id >= 0 && prop->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+    NEED(Sim().TakePlain(prop->location.id, size), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  auto* h = new PhysicalHandle;
+  h->size = size;
+  h->card = host ? -1 : prop->location.id;
+  h->props = *prop;
+  h->content = simgpu::ContentMap(size);
+  Handles().insert(h);
+  *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns / 4);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(Handles().count(h) != 0 && !h->released);
+  h->released = h->references == 1 || h->released;
+  Unreference(h);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(Handles().count(h) != 0 && flags == 0 && offset == 0 && size == h->size && p % simgpu::kBlockBytes == 0);
+  auto it = Reservations().upper_bound(p);
+  NEED_ARG(it != Reservations().begin());
+  --it;
+  NEED_ARG(p + size <= it->first + it->second.size);
+  for (uint64_t at = p; at < p + size; at += simgpu::kBlockBytes) NEED_ARG(simgpu::FindAllocation(at) == nullptr);
+  Allocation* a = Sim().memory().Add(p, size, MemoryKind::kMapped, std::max(h->card, 0));
+  a->host_located = h->card < 0;
+  a->owner = h;
+  a->content = std::move(h->content);  // a second mapping at the same time would not see it
+  h->content = simgpu::ContentMap(size);
+  ++h->references;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  for (uint64_t at = p; at < p + size;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    NEED_ARG(a != nullptr && a->kind == MemoryKind::kMapped && a->base == at && at + a->size <= p + size);
+    at += a->size;
+  }
+  for (uint64_t at = p; at < p + size;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    const uint64_t next = at + a->size;
+    auto* h = static_cast<PhysicalHandle*>(a->owner);
+    h->content = std::move(a->content);
+    Sim().memory().NoteFreed(*a, Sim().operations());
+    {
+      simgpu::SharedState::Lock lock(Sim().state());
+      Sim().memory().Remove(a);
+    }
+    Unreference(h);
+    at = next;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  NEED_ARG(desc != nullptr && count != 0 && size != 0 && Sim().Mapped(p, size));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr p) {
+  BEGIN(100);
+  NEED_ARG(flags != nullptr && location != nullptr && simgpu::FindAllocation(p) != nullptr);
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  BEGIN(100);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(prop != nullptr && Handles().count(h) != 0);
+  *prop = h->props;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* p) {
+  BEGIN(100);
+  Allocation* a = simgpu::FindAllocation(reinterpret_cast<CUdeviceptr>(p));
+  NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kMapped);
+  auto* h = static_cast<PhysicalHandle*>(a->owner);
+  ++h->references;
+  *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

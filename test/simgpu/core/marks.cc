@@ -1,0 +1,283 @@
+// Contents, and what the misuse detector reads off them.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "misuse.h"
+#include "simulator.h"
+
+namespace simgpu {
+namespace {
+
+std::string Hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string Place(const Allocation& a, uint64_t offset) {
+  return "block " + Hex(a.base + offset) + " (allocation " + Hex(a.base) + " + " + std::to_string(offset) + ")";
+}
+
+}  // namespace
+
+bool Simulator::CheckMapped(Stream* s, const Op& op) {
+  const auto check = [&](uint64_t address, uint64_t length) {
+    for (uint64_t at = address; at < address + length;) {
+      const Allocation* a = memory_.Find(at);
+      if (a == nullptr) {
+        uint64_t base = 0;
+        const uint64_t freed = memory_.FreedBy(at, &base);
+        Misuse((freed != 0 ? "use after free: " : "access to unmapped memory: ") + Describe(op, *s) + " touches " +
+               Hex(at) +
+               (freed != 0 ? ", in allocation " + Hex(base) + " that was freed by operation #" + std::to_string(freed)
+                           : ", where nothing is allocated"));
+        return false;
+      }
+      at = a->base + a->size;
+    }
+    return true;
+  };
+  for (const Touch& t : op.touches) {
+    if (memory_.InArena(t.address) && !check(t.address, t.length)) return false;
+  }
+  for (const PrefetchRange& r : op.ranges) {
+    if (!check(r.address, r.length)) return false;
+  }
+  return true;
+}
+
+uint64_t Simulator::NoteRead(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t,
+                             int64_t end, uint64_t digest) {
+  while (length != 0) {
+    Allocation* a = memory_.Find(address);
+    if (a == nullptr) return digest;
+    const uint64_t from = address - a->base, to = std::min(from + length, a->size);
+    a->content.ForEach(from, to, [&](Segment& g) {
+      if (g.kind == Segment::kDiscarded) {
+        Misuse("read of discarded data: " + Describe(op, *s) + " reads " + Place(*a, g.begin) +
+               ", which was discarded by operation #" + std::to_string(g.writer));
+      } else if (object != 0 && g.object != 0 && g.object != object) {
+        Misuse("range reused before its last use was over: " + Describe(op, *s) + " reads object " +
+               std::to_string(object) + " in " + Place(*a, g.begin) + " and finds object " + std::to_string(g.object) +
+               ", written by operation #" + std::to_string(g.writer));
+      }
+      if (g.write_until > t && g.user_stream != s->id) ++figures_[s->card].races;
+      if (end > g.use_until) {
+        g.use_until = end;
+        g.user = op.number;
+        g.user_stream = s->id;
+      }
+    });
+    digest = a->content.Digest(from, to, digest);
+    length -= to - from;
+    address += to - from;
+  }
+  return digest;
+}
+
+void Simulator::NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t,
+                          int64_t end, Segment contents) {
+  contents.object = object;
+  contents.writer = contents.user = op.number;
+  contents.user_stream = s->id;
+  contents.write_until = contents.use_until = end;
+  const uint64_t start = address;
+  while (length != 0) {
+    Allocation* a = memory_.Find(address);
+    if (a == nullptr) return;
+    const uint64_t from = address - a->base, to = std::min(from + length, a->size);
+    if (op.kind != OpKind::kDiscard) {
+      a->content.ForEach(from, to, [&](const Segment& g) {
+        if (g.use_until <= t || g.user_stream == s->id) return;
+        if (object != 0 && g.object != 0 && g.object != object) {
+          Misuse("range reused before its last use was over: " + Describe(op, *s) + " writes object " +
+                 std::to_string(object) + " over " + Place(*a, g.begin) + " where object " + std::to_string(g.object) +
+                 " is still in use by operation #" + std::to_string(g.user) + " on stream " +
+                 std::to_string(g.user_stream));
+        } else {
+          ++figures_[s->card].races;
+        }
+      });
+    }
+    Segment piece = contents;
+    piece.origin = static_cast<int64_t>(from) - static_cast<int64_t>(address - start);
+    a->content.Assign(from, to, piece);
+    length -= to - from;
+    address += to - from;
+  }
+}
+
+void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t length, int64_t t, bool discard) {
+  while (length != 0) {
+    Allocation* a = memory_.Find(address);
+    if (a == nullptr) return;
+    const uint64_t from = address - a->base, to = std::min(from + length, a->size);
+    a->content.Visit(from, to, [&](const Segment& g, uint64_t begin, uint64_t stop) {
+      if (g.use_until <= t) return;
+      if (discard) {
+        Misuse("discarded while in use: " + Describe(op, *s) + " discards " + Place(*a, begin) + " while operation #" +
+               std::to_string(g.user) + " on stream " + std::to_string(g.user_stream) + " still works on it");
+      } else {
+        figures_[s->card].evicted_in_use += stop - begin;
+      }
+    });
+    length -= to - from;
+    address += to - from;
+  }
+}
+
+void Simulator::CopyContents(Stream* s, Op* op, int64_t t, int64_t end) {
+  const CopyWork& c = op->copy;
+  for (uint64_t z = 0; z < c.depth; ++z) {
+    for (uint64_t y = 0; y < c.height; ++y) {
+      CopyRow(s, *op, c.dst + z * c.dst_slice + y * c.dst_pitch, c.src + z * c.src_slice + y * c.src_pitch,
+              (z * c.height + y) * c.width, c.width, t, end);
+    }
+  }
+}
+
+void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uint64_t row, uint64_t length, int64_t t,
+                        int64_t end) {
+  const bool to_device = memory_.InArena(dst), from_device = memory_.InArena(src);
+  const uint8_t* staged = op.copy.staged != nullptr ? op.copy.staged->data.get() + row : nullptr;
+  if (from_device) NoteRead(s, op, src, length, 0, t, end, 0);
+  if (!to_device && !from_device) {
+    std::memmove(reinterpret_cast<void*>(dst), staged != nullptr ? staged : reinterpret_cast<const void*>(src), length);
+    return;
+  }
+  if (!to_device) {
+    ReadBytes(src, reinterpret_cast<void*>(dst), length);
+    return;
+  }
+  if (!from_device) {
+    const void* from = staged != nullptr ? staged : reinterpret_cast<const void*>(src);
+    Segment g;
+    if (Bytes::live + length <= static_cast<uint64_t>(profile_.content_bytes)) {
+      g.kind = Segment::kBytes;
+      g.bytes = std::make_shared<Bytes>(length);
+      std::memcpy(g.bytes->data.get(), from, length);
+    } else {
+      // Too much to keep: what comes back is a pattern that depends on the bytes, no longer the bytes.
+      g.kind = Segment::kStamp;
+      g.value = HashBytes(from, length);
+      if (!told_content_) {
+        told_content_ = true;
+        std::fprintf(stderr, "simgpu: copies hold more than content_bytes (%lld); further ones are kept as digests\n",
+                     static_cast<long long>(profile_.content_bytes));
+      }
+    }
+    NoteWrite(s, op, dst, length, 0, t, end, std::move(g));
+    return;
+  }
+  // Device to device: the source's segments, cut and shifted. Taken first: the ranges may share an allocation.
+  std::vector<std::pair<uint64_t, Segment>> pieces;
+  std::vector<int64_t> shift;
+  for (uint64_t at = src; at < src + length;) {
+    Allocation* a = memory_.Find(at);
+    if (a == nullptr) return;
+    const uint64_t from = at - a->base, to = std::min(src + length - a->base, a->size);
+    a->content.ForEach(from, to, [&](const Segment& g) {
+      pieces.emplace_back(a->content.EndOf(g) - g.begin, g);
+      shift.push_back(static_cast<int64_t>(g.begin) - g.origin);
+    });
+    at += to - from;
+  }
+  uint64_t at = dst;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    auto& [n, g] = pieces[i];
+    Allocation* a = memory_.Find(at);
+    if (a == nullptr) return;
+    if (g.kind == Segment::kFill) {
+      const uint64_t turn = (at - a->base - g.begin) & 7;
+      if (turn != 0) g.value = g.value << (8 * turn) | g.value >> (64 - 8 * turn);
+    }
+    const uint64_t from = at - a->base;
+    // NoteWrite sets where the stream of bytes begins; a cut source begins earlier.
+    const uint32_t object = 0;
+    const Segment::Kind kind = g.kind;
+    const uint64_t begin_shift = static_cast<uint64_t>(shift[i]);
+    NoteWrite(s, op, at, n, object, t, end, g);
+    if ((kind == Segment::kStamp || kind == Segment::kBytes) && begin_shift != 0) {
+      a->content.ForEach(from, std::min(from + n, a->size),
+                         [&](Segment& d) { d.origin -= static_cast<int64_t>(begin_shift); });
+    }
+    at += n;
+  }
+}
+
+bool Simulator::Mapped(uint64_t address, uint64_t length) {
+  for (uint64_t at = address; at < address + length;) {
+    const Allocation* a = memory_.Find(at);
+    if (a == nullptr) return false;
+    at = a->base + a->size;
+  }
+  return true;
+}
+
+bool Simulator::ReadBytes(uint64_t address, void* out, uint64_t length) {
+  auto* to = static_cast<uint8_t*>(out);
+  if (!memory_.InArena(address)) {
+    std::memcpy(to, reinterpret_cast<const void*>(address), length);
+    return true;
+  }
+  while (length != 0) {
+    Allocation* a = memory_.Find(address);
+    if (a == nullptr) return false;
+    const uint64_t from = address - a->base, stop = std::min(from + length, a->size);
+    a->content.Read(from, stop, to, a->kind == MemoryKind::kManaged ? 0 : 0xCD);
+    to += stop - from;
+    length -= stop - from;
+    address += stop - from;
+  }
+  return true;
+}
+
+bool Simulator::WriteBytes(uint64_t address, const void* in, uint64_t length) {
+  if (!memory_.InArena(address)) {
+    std::memcpy(reinterpret_cast<void*>(address), in, length);
+    return true;
+  }
+  Allocation* a = memory_.Find(address);
+  if (a == nullptr || address + length > a->base + a->size) return false;
+  Segment g;
+  g.kind = Segment::kBytes;
+  g.bytes = std::make_shared<Bytes>(length);
+  std::memcpy(g.bytes->data.get(), in, length);
+  g.origin = static_cast<int64_t>(address - a->base);
+  a->content.Assign(address - a->base, address - a->base + length, g);
+  return true;
+}
+
+uint64_t Simulator::ResidentBytes(uint64_t address, uint64_t length) {
+  uint64_t bytes = 0;
+  for (uint64_t at = address; at < address + length;) {
+    Allocation* a = memory_.Find(at);
+    if (a == nullptr) break;
+    const uint64_t end = std::min(address + length, a->base + a->size);
+    if (a->kind != MemoryKind::kManaged) {
+      if (!a->host_located) bytes += end - at;
+      at = end;
+      continue;
+    }
+    const BlockPart part = memory_.PartAt(a, at, end);
+    memory_.Validate(part.block);
+    bytes += std::min(BytesOf(part.block->resident & part.mask, part.block_bytes), end - at);
+    at = part.address + part.block_bytes;
+  }
+  return bytes;
+}
+
+uint64_t Simulator::Digest(uint64_t address, uint64_t length) {
+  uint64_t h = 7;
+  for (uint64_t at = address; at < address + length;) {
+    Allocation* a = memory_.Find(at);
+    if (a == nullptr) return 0;
+    const uint64_t from = at - a->base, to = std::min(address + length - a->base, a->size);
+    h = a->content.Digest(from, to, h);
+    at += to - from;
+  }
+  return h;
+}
+
+}  // namespace simgpu

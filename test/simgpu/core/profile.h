@@ -1,0 +1,84 @@
+// What kind of card and driver is simulated: rates of micro-benchmarks only, never anything fitted to a whole program.
+#ifndef SIMGPU_CORE_PROFILE_H_
+#define SIMGPU_CORE_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+
+namespace simgpu {
+
+// Times in ns, rates in GB/s (bytes per ns), sizes in bytes. The defaults are facts.md's H200 under driver 580.
+struct Profile {
+  std::string name = "NVIDIA H200";
+  int64_t gpus = 1;
+  int64_t memory = 150754820096;      // what NVML and cuMemGetInfo call the total
+  int64_t reserve = 620 << 20;        // taken by the driver before any process
+  int64_t context_bytes = 512 << 20;  // taken by each process' first context on a card
+  int64_t driver = 580;               // 535, 550 or 580: decides which calls exist
+  int64_t multiprocessors = 132;
+  int64_t concurrent_managed_access = 1;
+  int64_t ecc = 1;
+  int64_t numa = 0;
+
+  double copy_gbps = 55;          // pinned, one way
+  double copy_duplex_gbps = 102;  // pinned, sum of both ways
+  double pageable_gbps = 12;
+  double device_copy_gbps = 1900;  // inside the card
+  double peer_gbps = 200;
+  double prefetch_in_2m_gbps = 19;  // by size of the piece that one call moves
+  double prefetch_in_16m_gbps = 37;
+  double prefetch_in_64m_gbps = 46;
+  double prefetch_in_4g_gbps = 51;
+  double prefetch_out_2m_gbps = 8;
+  double prefetch_out_gbps = 15;  // 16 MiB and more
+  double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
+  double batch_out_gain = 1.4;
+  double managed_duplex_gbps = 28;  // sum of both ways
+  double fault_gbps = 11;
+  double evict_gbps = 15;                      // by the driver, in line with the fault or prefetch that needs room
+  double remote_gbps = 84;                     // accessed-by, read + write
+  double duplicate_write_ns_per_byte = 40.05;  // first GPU write to a read-mostly duplicate: 43 s per GiB
+
+  int64_t launch_host_ns = 3300;
+  int64_t kernel_gap_ns = 1000;  // between two kernels of one stream
+  int64_t call_host_ns = 300;    // queries, context switches and the like
+  int64_t event_host_ns = 900;
+  int64_t copy_host_ns = 3000;
+  int64_t copy_latency_ns = 1500;
+  int64_t malloc_host_ns = 29000;
+  int64_t managed_malloc_host_ns = 20000;
+  int64_t free_host_ns = 29000;
+  int64_t pool_malloc_host_ns = 1500;
+  int64_t prefetch_deferred_host_ns = 20000;
+  int64_t prefetch_batch_piece_host_ns = 1200;
+  int64_t prefetch_call_ns = 3000;            // a prefetch of what is resident already: this ...
+  int64_t prefetch_resident_block_ns = 1600;  // ... and this for each block of 2 MiB
+  int64_t prefetch_queue = 64;                // deferred prefetches before the caller blocks
+  int64_t launch_queue = 1024;                // pending operations of a stream before the caller blocks
+  int64_t discard_ns_per_block = 6400;        // 3.3 ms per GiB
+  int64_t graph_launch_host_ns = 6000;
+  int64_t graph_node_ns = 600;
+  int64_t vmm_map_ns = 13000;  // unmap, map, set access: 40 us together
+  int64_t vmm_create_ns = 9500;
+  int64_t vmm_create_host_ns_per_mib = 256000;
+  int64_t host_func_ns = 10000;
+  int64_t host_alloc_ns_per_mib = 100000;
+  int64_t content_bytes = 256 << 20;  // real bytes kept for copies, at most
+
+  // CUDA's version number of the driver: 13000 for 580.
+  int CudaVersion() const { return driver >= 580 ? 13000 : driver >= 550 ? 12040 : 12020; }
+  std::string DriverVersion() const;
+  double PrefetchRate(bool in, uint64_t piece) const;
+};
+
+// Reads "key = value" lines ('#' starts a comment; sizes may end in K, M, G, Ki, Mi, Gi). Empty on success, else one
+// sentence with file, line, key and what is accepted.
+std::string LoadProfile(const std::string& path, Profile* profile);
+
+// SIMGPU_PROFILE: a path, or the name of a profile beside the library (<dir>/profiles/<name>.profile). Exits with 2 and
+// a sentence when it is wrong: a test that runs on another card than it asked for would prove nothing.
+const Profile& TheProfile();
+
+}  // namespace simgpu
+
+#endif  // SIMGPU_CORE_PROFILE_H_

@@ -1,0 +1,331 @@
+#include "shared_state.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <sstream>
+
+namespace simgpu {
+namespace {
+
+constexpr uint64_t kMagic = 0x53494d4750550002;
+
+[[noreturn]] void Die(const std::string& sentence) {
+  std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
+  std::_Exit(2);
+}
+
+// Field 22 of /proc/PID/stat; 0 when there is no such process.
+uint64_t StartTime(int pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(in, line)) return 0;
+  const auto paren = line.rfind(')');
+  if (paren == std::string::npos) return 0;
+  std::istringstream rest(line.substr(paren + 2));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+void SleepMicroseconds(int64_t us) {
+  timespec ts{us / 1000000, (us % 1000000) * 1000};
+  nanosleep(&ts, nullptr);
+}
+
+int64_t RealMilliseconds() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int64_t EnvNumber(const char* name, int64_t fallback) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  const int64_t value = std::strtoll(text, &end, 10);
+  if (*end != '\0' || value < 0) Die(std::string(name) + "='" + text + "': a whole number >= 0 is accepted");
+  return value;
+}
+
+}  // namespace
+
+uint64_t ProfileHash(const Profile& p) {
+  uint64_t h = 1469598103934665603ull;
+  for (const int64_t v : {p.gpus, p.memory, p.reserve, p.driver}) {
+    h = (h ^ static_cast<uint64_t>(v)) * 1099511628211ull;
+  }
+  return h;
+}
+
+SharedState::SharedState(const Profile& profile) {
+  window_ns_ = EnvNumber("SIMGPU_WINDOW_US", 200) * 1000;
+  patience_ms_ = EnvNumber("SIMGPU_PATIENCE_MS", 100);
+  const auto chunks = static_cast<uint32_t>(profile.memory / static_cast<int64_t>(kBlockBytes) * 2 + 1024);
+  const size_t size = sizeof(Header) + sizeof(Chunk) * chunks * static_cast<size_t>(profile.gpus);
+  const char* path = std::getenv("SIMGPU_STATE");
+  shared_ = path != nullptr && *path != '\0';
+  int fd = -1;
+  if (shared_) {
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) Die(std::string("SIMGPU_STATE=") + path + ": " + std::strerror(errno));
+    flock(fd, LOCK_EX);  // only while it is made: afterwards the mutex inside rules
+    struct stat st;
+    if (fstat(fd, &st) != 0 ||
+        (st.st_size < static_cast<off_t>(size) && ftruncate(fd, static_cast<off_t>(size)) != 0)) {
+      Die(std::string("SIMGPU_STATE=") + path + ": " + std::strerror(errno));
+    }
+  }
+  void* map = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                   shared_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fd, 0);
+  if (map == MAP_FAILED) Die(std::string("the state cannot be mapped: ") + std::strerror(errno));
+  header_ = static_cast<Header*>(map);
+  chunks_ = reinterpret_cast<Chunk*>(static_cast<char*>(map) + sizeof(Header));
+  if (header_->magic == 0) {
+    Create(profile, chunks);
+  } else if (header_->magic != kMagic || header_->profile_hash != ProfileHash(profile)) {
+    Die(std::string("SIMGPU_STATE=") + path + ": made for another profile or version; give each its own file");
+  }
+  if (fd >= 0) {
+    flock(fd, LOCK_UN);
+    close(fd);
+  }
+}
+
+void SharedState::Create(const Profile& profile, uint32_t chunks) {
+  new (header_) Header{};
+  header_->profile_hash = ProfileHash(profile);
+  header_->cards = static_cast<uint32_t>(profile.gpus);
+  header_->chunks_per_card = chunks;
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  if (shared_) {
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  }
+  pthread_mutex_init(&header_->mutex, &attributes);
+  for (int c = 0; c < profile.gpus; ++c) {
+    Card& card = header_->card[c];
+    card.plain_used = static_cast<uint64_t>(profile.reserve);
+    for (int l = 0; l < kLists; ++l) card.head[l] = card.tail[l] = -1;
+    // Entries never used yet are linked lazily: index -2 - i means "fresh from i on".
+    card.free_chunk = -2;
+  }
+  header_->magic = kMagic;
+}
+
+SharedState::Lock::Lock(SharedState& s) : state_(s) {
+  if (pthread_mutex_lock(&s.header_->mutex) == EOWNERDEAD) {
+    // A process died between two stores. Lists are rebuilt by giving back what it held.
+    pthread_mutex_consistent(&s.header_->mutex);
+    s.ReapLocked();
+  }
+}
+
+SharedState::Lock::~Lock() { pthread_mutex_unlock(&state_.header_->mutex); }
+
+int SharedState::Attach() {
+  if (slot_ >= 0) return slot_;
+  Lock lock(*this);
+  ReapLocked();
+  for (int i = 0; i < kMaxSlots; ++i) {
+    Slot& s = header_->slots[i];
+    if (s.pid != 0) continue;
+    for (int c = 0; c < kMaxCards; ++c) s.plain[c] = s.managed[c] = s.evicted[c] = 0;
+    s.start_time = StartTime(getpid());
+    // A newcomer starts where the slowest running process is.
+    int64_t now = INT64_MAX;
+    for (Slot& other : header_->slots) {
+      if (other.pid != 0 && other.running != 0) now = std::min<int64_t>(now, other.clock);
+    }
+    s.clock = now == INT64_MAX ? header_->now.load() : now;
+    s.running = 0;
+    std::ifstream comm("/proc/self/comm");
+    std::string name;
+    std::getline(comm, name);
+    std::snprintf(s.name, sizeof s.name, "%s", name.c_str());
+    s.pid = getpid();
+    slot_ = i;
+    return i;
+  }
+  Die("more than " + std::to_string(kMaxSlots) + " processes on one card state");
+}
+
+void SharedState::Detach() {
+  if (slot_ < 0) return;
+  Lock lock(*this);
+  Slot& s = self();
+  for (uint32_t c = 0; c < header_->cards; ++c) {
+    for (int l = 0; l < kLists; ++l) {
+      for (int32_t i = header_->card[c].head[l]; i >= 0;) {
+        const int32_t next = chunk(static_cast<int>(c), i).next;
+        if (chunk(static_cast<int>(c), i).slot == slot_) ReleaseChunk(static_cast<int>(c), i);
+        i = next;
+      }
+    }
+    header_->card[c].plain_used -= s.plain[c].exchange(0);
+  }
+  s.running = 0;
+  s.pid = 0;
+  slot_ = -1;
+}
+
+void SharedState::Reap() {
+  Lock lock(*this);
+  ReapLocked();
+}
+
+void SharedState::ReapLocked() {
+  for (int i = 0; i < kMaxSlots; ++i) {
+    Slot& s = header_->slots[i];
+    const int pid = s.pid;
+    if (pid == 0 || pid == getpid()) continue;
+    if (kill(pid, 0) == 0 || errno != ESRCH) {
+      // Another pid namespace cannot be judged from here by start time alone; the same one can.
+      const uint64_t started = StartTime(pid);
+      if (started == 0 || started == s.start_time) continue;
+    }
+    for (uint32_t c = 0; c < header_->cards; ++c) {
+      for (int l = 0; l < kLists; ++l) {
+        for (int32_t k = header_->card[c].head[l]; k >= 0;) {
+          const int32_t next = chunk(static_cast<int>(c), k).next;
+          if (chunk(static_cast<int>(c), k).slot == i) ReleaseChunk(static_cast<int>(c), k);
+          k = next;
+        }
+      }
+      header_->card[c].plain_used -= s.plain[c].exchange(0);
+      s.managed[c] = 0;
+    }
+    s.running = 0;
+    s.pid = 0;
+  }
+}
+
+void SharedState::WaitForOthers(int64_t time) {
+  if (!shared_) return;
+  int64_t began = 0;
+  int64_t seen[kMaxSlots] = {};
+  int spins = 0;
+  for (;;) {
+    bool wait = false, progress = false;
+    for (int i = 0; i < kMaxSlots; ++i) {
+      Slot& s = header_->slots[i];
+      if (i == slot_ || s.pid == 0 || s.running == 0) continue;
+      const int64_t clock = s.clock;
+      if (clock + window_ns_ >= time) continue;
+      wait = true;
+      if (clock != seen[i]) progress = true;
+      seen[i] = clock;
+    }
+    if (!wait) return;
+    if (progress || began == 0) began = RealMilliseconds();
+    if (RealMilliseconds() - began > patience_ms_) {
+      for (int i = 0; i < kMaxSlots; ++i) {
+        Slot& s = header_->slots[i];
+        if (i != slot_ && s.pid != 0 && s.clock + window_ns_ < time) s.running = 0;
+      }
+      Reap();
+      return;
+    }
+    if (++spins > 50) SleepMicroseconds(30);
+  }
+}
+
+int64_t SharedState::Publish(int64_t time) {
+  if (!shared_ || slot_ < 0) return time;
+  Slot& s = self();
+  if (s.running == 0) {
+    // Others went on without us: we were idle until where the slowest of them is now.
+    int64_t slowest = INT64_MAX;
+    for (Slot& other : header_->slots) {
+      if (&other != &s && other.pid != 0 && other.running != 0) slowest = std::min<int64_t>(slowest, other.clock);
+    }
+    if (slowest != INT64_MAX) time = std::max(time, slowest);
+    s.clock = std::max<int64_t>(s.clock, time);
+    s.running = 1;
+  }
+  if (time > s.clock) s.clock = time;
+  int64_t now = header_->now;
+  while (time > now && !header_->now.compare_exchange_weak(now, time)) {
+  }
+  return std::max<int64_t>(time, 0);
+}
+
+void SharedState::Unlink(int card_index, int32_t i) {
+  Card& c = card(card_index);
+  Chunk& k = chunk(card_index, i);
+  (k.prev >= 0 ? chunk(card_index, k.prev).next : c.head[k.list]) = k.next;
+  (k.next >= 0 ? chunk(card_index, k.next).prev : c.tail[k.list]) = k.prev;
+}
+
+void SharedState::Append(int card_index, int32_t i, ChunkList list) {
+  Card& c = card(card_index);
+  Chunk& k = chunk(card_index, i);
+  k.list = list;
+  k.next = -1;
+  k.prev = c.tail[list];
+  (k.prev >= 0 ? chunk(card_index, k.prev).next : c.head[list]) = i;
+  c.tail[list] = i;
+}
+
+int32_t SharedState::TakeChunk(int card_index, uint64_t address, uint32_t bytes) {
+  Card& c = card(card_index);
+  int32_t i = c.free_chunk;
+  if (i >= 0) {
+    c.free_chunk = chunk(card_index, i).next;
+  } else {
+    i = -2 - i;
+    if (static_cast<uint32_t>(i) >= header_->chunks_per_card) return -1;
+    c.free_chunk = -2 - (i + 1);
+  }
+  Chunk& k = chunk(card_index, i);
+  k.address = address;
+  k.bytes = bytes;
+  k.out_bytes = bytes;
+  k.slot = static_cast<int16_t>(slot_);
+  ++k.generation;
+  Append(card_index, i, kUsed);
+  c.managed_used += bytes;
+  self().managed[card_index] += bytes;
+  return i;
+}
+
+void SharedState::ReleaseChunk(int card_index, int32_t i) {
+  Chunk& k = chunk(card_index, i);
+  Unlink(card_index, i);
+  card(card_index).managed_used -= k.bytes;
+  if (k.slot >= 0) header_->slots[k.slot].managed[card_index] -= k.bytes;
+  k.slot = -1;
+  ++k.generation;
+  // The lazily linked tail stays reachable: a released entry points to what was the list's start.
+  k.next = card(card_index).free_chunk;
+  card(card_index).free_chunk = i;
+}
+
+void SharedState::MoveToTail(int card_index, int32_t i, ChunkList list) {
+  Unlink(card_index, i);
+  Append(card_index, i, list);
+}
+
+uint64_t SharedState::Used(int card_index) const {
+  const Card& c = header_->card[card_index];
+  return c.plain_used + c.managed_used;
+}
+
+SharedState& TheState() {
+  static auto* state = new SharedState(TheProfile());
+  return *state;
+}
+
+}  // namespace simgpu

@@ -1,0 +1,376 @@
+// The event loop: streams, fences, host waits, callbacks. What operations do is in steps.cc and marks.cc.
+#include "simulator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "misuse.h"
+
+namespace simgpu {
+
+HostThread& ThisThread() {
+  static thread_local HostThread thread;
+  return thread;
+}
+
+Simulator::Simulator(const Profile& profile, SharedState& state)
+    : profile_(profile), state_(state), memory_(state), figures_(static_cast<size_t>(profile.gpus)) {
+  worked_until_ = state.header().now;
+}
+
+Simulator& TheSimulator() {
+  static auto* simulator = new Simulator(TheProfile(), TheState());
+  return *simulator;
+}
+
+Stream* Simulator::NewStream(int card, const void* context, bool blocking, bool legacy) {
+  Stream* s;
+  if (!spare_streams_.empty()) {
+    s = spare_streams_.back();
+    spare_streams_.pop_back();
+    *s = Stream{};
+  } else {
+    s = new Stream;
+  }
+  s->id = ++next_stream_;
+  s->card = card;
+  s->context = context;
+  s->blocking = blocking;
+  s->legacy = legacy;
+  streams_.push_back(s);
+  return s;
+}
+
+void Simulator::DeleteStream(Stream* s) {
+  // Its work goes on; the object is reused when it is done.
+  s->zombie = true;
+  if (s->Busy()) return;
+  streams_.erase(std::find(streams_.begin(), streams_.end(), s));
+  spare_streams_.push_back(s);
+}
+
+Op* Simulator::NewOp(OpKind kind) {
+  Op* op;
+  if (spare_ops_.empty()) {
+    op = new Op;
+  } else {
+    op = spare_ops_.back();
+    spare_ops_.pop_back();
+  }
+  op->kind = kind;
+  op->number = ++next_number_;
+  return op;
+}
+
+void Simulator::Recycle(Op* op) {
+  op->started = op->finishing = op->must_be_resident = op->discard_too = false;
+  op->phase = 0;
+  op->name = nullptr;
+  op->duration = 0;
+  op->seed = 0;
+  op->touches.clear();
+  op->touch = op->offset = 0;
+  op->fault_bytes = op->remote_bytes = op->duplicate_bytes = 0;
+  op->fence.reset();
+  if (op->kind != OpKind::kKernel) {
+    op->ranges.clear();
+    op->wait.reset();
+    op->copy = CopyWork{};
+    op->set = MemsetWork{};
+    op->host = HostFuncWork{};
+    op->value = ValueWork{};
+    op->action = nullptr;
+  }
+  spare_ops_.push_back(op);
+}
+
+void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
+  if (s->legacy || s->blocking) {
+    for (Stream* other : streams_) {
+      if (other == s || other->context != s->context || !other->Busy()) continue;
+      const bool ordered = s->legacy ? other->blocking : other->legacy;
+      if (ordered) SubmitWait(lock, s, SubmitFence(lock, other));
+    }
+  }
+  if (s->queue.size() >= static_cast<size_t>(profile_.launch_queue)) {
+    CatchUp(lock);
+    // The driver's ring is full: the caller waits for room.
+    WaitUntilDone(
+        lock, "room in a stream's queue",
+        [](const void* p) {
+          const auto& self = TheSimulator();
+          return static_cast<const Stream*>(p)->queue.size() < static_cast<size_t>(self.profile_.launch_queue);
+        },
+        s);
+    ThisThread().now = std::max(ThisThread().now, s->free_at);
+  }
+  op->enqueued = std::max(ThisThread().now, worked_until_);
+  s->queue.push_back(op);
+  if (s->queue.size() == 1) Schedule(s, std::max(op->enqueued, s->free_at));
+}
+
+FencePtr Simulator::SubmitFence(Lock& lock, Stream* s) {
+  auto fence = std::make_shared<Fence>();
+  if (!s->Busy()) {
+    // Nothing to wait for: done as of now.
+    fence->done = true;
+    fence->time = std::max(ThisThread().now, s->free_at);
+    return fence;
+  }
+  Op* op = NewOp(OpKind::kFence);
+  op->fence = fence;
+  op->enqueued = std::max(ThisThread().now, worked_until_);
+  s->queue.push_back(op);
+  (void)lock;
+  return fence;
+}
+
+void Simulator::SubmitWait(Lock& lock, Stream* s, const FencePtr& fence) {
+  (void)lock;
+  if (fence == nullptr || (fence->done && fence->time <= s->free_at)) return;
+  Op* op = NewOp(OpKind::kWait);
+  op->wait = fence;
+  op->enqueued = std::max(ThisThread().now, worked_until_);
+  s->queue.push_back(op);
+  if (s->queue.size() == 1) Schedule(s, std::max(op->enqueued, s->free_at));
+}
+
+void Simulator::Schedule(Stream* s, int64_t time) {
+  s->scheduled = true;
+  s->blocked = false;
+  due_.push({time, ++sequence_, s});
+}
+
+void Simulator::Finish(Stream* s, int64_t time) {
+  Op* op = s->queue.front();
+  if (op->fence != nullptr) {
+    op->fence->done = true;
+    op->fence->time = time;
+    for (Stream* waiter : op->fence->waiters) {
+      if (waiter->blocked) Schedule(waiter, std::max(time, waiter->queue.front()->enqueued));
+    }
+    op->fence->waiters.clear();
+  }
+  s->free_at = op->kind == OpKind::kKernel ? time + profile_.kernel_gap_ns : time;
+  if (op->kind == OpKind::kPrefetch) --s->pending_prefetches;
+  s->queue.pop_front();
+  Recycle(op);
+  if (s->zombie && !s->Busy()) DeleteStream(s);
+}
+
+bool Simulator::ProcessNext(int64_t limit) {
+  if (due_.empty() || due_.top().time > limit || CallbackBars(due_.top().time)) return false;
+  const Due due = due_.top();
+  due_.pop();
+  Stream* s = due.stream;
+  int64_t t = due.time;
+  if (state_.shared()) {
+    state_.Publish(t);
+    state_.WaitForOthers(t);
+  }
+  s->scheduled = false;
+  // A stream goes on alone as long as nothing else is due earlier.
+  for (;;) {
+    worked_until_ = std::max(worked_until_, t);
+    Op* op = s->queue.front();
+    Result r = op->finishing ? Result{State::kDone, t} : Step(s, op, t);
+    if (r.state == State::kBlocked) {
+      s->blocked = true;
+      return true;
+    }
+    if (r.state == State::kDone && r.time <= t) {
+      const bool zombie = s->zombie;
+      Finish(s, t);
+      if (zombie || !s->Busy()) {
+        if (s->Busy()) Schedule(s, std::max(s->free_at, s->queue.front()->enqueued));
+        return true;
+      }
+      t = std::max(s->free_at, s->queue.front()->enqueued);
+    } else {
+      op->finishing = r.state == State::kDone;
+      t = r.time;
+    }
+    if (t > limit || state_.shared() || (!due_.empty() && due_.top().time <= t) || CallbackBars(t)) {
+      Schedule(s, t);
+      return true;
+    }
+  }
+}
+
+void Simulator::CatchUp(Lock& lock) {
+  (void)lock;
+  HostThread& thread = ThisThread();
+  if (state_.shared()) thread.now = std::max(thread.now, state_.Publish(thread.now));
+  if (!polling_.empty()) RecheckPolls();
+  while (ProcessNext(thread.now)) {
+  }
+  if (state_.shared()) state_.Publish(thread.now);
+}
+
+bool Simulator::CallbackBars(int64_t time) const { return !callbacks_.empty() && time > callbacks_.front().end; }
+
+bool Simulator::RecheckPolls() {
+  bool any = false;
+  auto polling = std::move(polling_);
+  polling_.clear();
+  for (Stream* s : polling) {
+    if (!s->blocked) continue;
+    // Tried again by the event loop; it comes back here when the value still is not there.
+    Schedule(s, std::max(worked_until_, s->queue.front()->enqueued));
+    any = true;
+  }
+  return any;
+}
+
+void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument) {
+  using Clock = std::chrono::steady_clock;
+  static const int64_t patience_ms = [] {
+    const char* text = std::getenv("SIMGPU_DEADLOCK_MS");
+    return text != nullptr && *text != '\0' ? std::strtoll(text, nullptr, 10) : 3000;
+  }();
+  Clock::time_point stuck_since{};
+  Clock::time_point callback_since{};
+  while (!done(argument)) {
+    if (ProcessNext(INT64_MAX)) {
+      stuck_since = {};
+      // A poll that fails again is no progress.
+      if (polling_.empty() || !due_.empty()) continue;
+    }
+    if (done(argument)) return;
+    const auto now = Clock::now();
+    if (!callbacks_.empty() &&
+        (callback_since == Clock::time_point{} || now - callback_since < std::chrono::seconds(1))) {
+      // The application's function runs on the driver's thread; nothing later happens before it is done, as long as it
+      // does not itself wait for something later.
+      if (callback_since == Clock::time_point{}) callback_since = now;
+      progress_.wait_for(lock, std::chrono::milliseconds(20));
+      continue;
+    }
+    callback_since = {};
+    if (!callbacks_.empty() && !due_.empty()) {
+      callbacks_.front().end = INT64_MAX;  // it waits for us: let it be overtaken
+      continue;
+    }
+    // Only another thread of this process can help: by a store that a stream polls for, or by more work.
+    if (stuck_since == Clock::time_point{}) stuck_since = now;
+    if (now - stuck_since > std::chrono::milliseconds(patience_ms)) ReportDeadlock(what);
+    progress_.wait_for(lock, std::chrono::microseconds(200));
+    const auto since = stuck_since;
+    if (!polling_.empty()) {
+      RecheckPolls();
+      while (!due_.empty() && ProcessNext(worked_until_)) {
+      }
+    }
+    stuck_since = since;
+  }
+}
+
+void Simulator::ReportDeadlock(const char* what) {
+  std::string sentence = std::string("deadlock: the host waits for ") + what + " and nothing can run:";
+  int told = 0;
+  for (const Stream* s : streams_) {
+    if (!s->Busy() || ++told > 8) continue;
+    const Op& op = *s->queue.front();
+    sentence += " stream " + std::to_string(s->id) + " is stuck at " + Describe(op, *s);
+    if (op.kind == OpKind::kWaitValue) sentence += " (a value in memory that nobody writes)";
+    if (op.kind == OpKind::kWait) {
+      for (const Stream* other : streams_) {
+        for (const Op* behind : other->queue) {
+          if (behind->fence == op.wait) sentence += " which waits for " + Describe(*behind, *other);
+        }
+      }
+    }
+    sentence += ";";
+  }
+  Misuse(sentence);
+  // Counted only: the wait ends, as the driver's would not.
+  std::fprintf(stderr, "simgpu: the wait cannot go on\n");
+  std::_Exit(87);
+}
+
+void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
+  WaitUntilDone(lock, what, [](const void* f) { return static_cast<const Fence*>(f)->done; }, fence.get());
+  ThisThread().now = std::max(ThisThread().now, fence->time);
+  if (state_.shared()) state_.Publish(ThisThread().now);
+}
+
+void Simulator::WaitStream(Lock& lock, Stream* s, const char* what) {
+  if (s->Busy()) {
+    WaitFence(lock, SubmitFence(lock, s), what);
+  } else {
+    ThisThread().now = std::max(ThisThread().now, s->free_at - profile_.kernel_gap_ns);
+  }
+}
+
+void Simulator::WaitContext(Lock& lock, const void* context, int card, const char* what) {
+  std::vector<FencePtr> fences;
+  for (Stream* s : streams_) {
+    if (s->card != card || (context != nullptr && s->context != context)) continue;
+    if (s->Busy()) {
+      fences.push_back(SubmitFence(lock, s));
+    } else {
+      ThisThread().now = std::max(ThisThread().now, s->free_at - profile_.kernel_gap_ns);
+    }
+  }
+  for (const FencePtr& f : fences) WaitFence(lock, f, what);
+}
+
+bool Simulator::AnyBusy(const void* context, int card) const {
+  return std::any_of(streams_.begin(), streams_.end(), [&](const Stream* s) {
+    return s->card == card && (context == nullptr || s->context == context) && s->Busy();
+  });
+}
+
+void Simulator::StartCallback(Stream* s, Op* op, int64_t t) {
+  callbacks_.push_back({s, op, t + profile_.host_func_ns});
+  if (!callback_thread_) {
+    callback_thread_ = true;
+    std::thread([this] { CallbackThread(); }).detach();
+  }
+  callback_due_.notify_one();
+}
+
+void Simulator::CallbackThread() {
+  ThisThread().in_callback = true;
+  Lock lock(mutex);
+  for (;;) {
+    callback_due_.wait(lock, [this] { return !callbacks_.empty(); });
+    const Callback c = callbacks_.front();
+    const HostFuncWork work = c.op->host;
+    lock.unlock();
+    work.run(work.context);
+    lock.lock();
+    const int64_t end = std::min(callbacks_.front().end, c.end);
+    callbacks_.pop_front();
+    c.op->finishing = true;
+    Schedule(c.stream, std::max(end, c.end));
+    progress_.notify_all();
+  }
+}
+
+void Simulator::RunDry(Lock& lock) {
+  (void)lock;
+  while (ProcessNext(INT64_MAX)) {
+  }
+}
+
+std::string Simulator::Describe(const Op& op, const Stream& s) const {
+  static const char* const kNames[] = {"launch",
+                                       "copy",
+                                       "memset",
+                                       "prefetch",
+                                       "discard",
+                                       "event record",
+                                       "wait for an event",
+                                       "host function",
+                                       "wait for a value",
+                                       "write of a value",
+                                       "free"};
+  std::string text = std::string(kNames[static_cast<int>(op.kind)]) + " #" + std::to_string(op.number);
+  if (op.name != nullptr) text += std::string(" '") + op.name + "'";
+  return text + " on " + (s.legacy ? "the legacy stream" : "stream " + std::to_string(s.id));
+}
+
+}  // namespace simgpu

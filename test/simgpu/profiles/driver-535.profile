@@ -1,0 +1,2 @@
+# The H200 under driver 535.
+driver = 535

@@ -1,0 +1,2 @@
+# The H200 under driver 550.
+driver = 550

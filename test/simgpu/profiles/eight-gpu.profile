@@ -1,0 +1,3 @@
+name = NVIDIA H200
+gpus = 8
+memory = 150754820096

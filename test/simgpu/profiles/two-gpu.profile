@@ -1,0 +1,5 @@
+name = NVIDIA SimCard 16G
+gpus = 2
+memory = 16Gi
+reserve = 64Mi
+context_bytes = 128Mi

@@ -1,0 +1,86 @@
+/* The simulated GPU's side channel, found with dlsym in the simulated libcuda.so.1 and absent from a real driver: what
+ * a test or a trace replayer tells the card behind the hook's back, and what it may ask it. Plain C.
+ *
+ * All functions may be called from any thread after cuInit. Times are virtual nanoseconds, sizes are bytes. */
+#ifndef SIMGPU_SIMGPU_H_
+#define SIMGPU_SIMGPU_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SIMGPU_READ 1u
+#define SIMGPU_WRITE 2u
+
+/* A byte range that the next launch truly touches. `object` names what lies there (a tensor's number in a trace; 0: not
+ * told): a read that finds another object's bytes, or a write over another object that is still in use, is misuse. */
+struct simgpu_touch {
+  uint64_t address;
+  uint64_t length;
+  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE */
+  uint32_t object;
+};
+
+/* Flags of simgpu_next_launch. */
+#define SIMGPU_MUST_BE_RESIDENT 1u /* a fault of this launch is misuse: somebody promised that there is none */
+
+/* The next kernel launch made by this thread (or captured by it, or the next kernel node added) touches exactly these
+ * ranges and runs for duration_ns, whatever its image says. touches are copied. Returns 0. */
+int simgpu_next_launch(const struct simgpu_touch* touches, size_t count, uint64_t duration_ns, uint32_t flags);
+
+/* The calling thread's virtual clock; and the time that the application itself spends between two calls. */
+uint64_t simgpu_now_ns(void);
+void simgpu_advance_host(uint64_t ns);
+
+/* Figures of one card. Those marked (all) are of the card, whoever uses it; the rest are this process'. */
+struct simgpu_stats {
+  uint64_t size;               /* sizeof(struct simgpu_stats), set by the caller */
+  uint64_t now_ns;             /* time up to which the card has worked */
+  uint64_t launches;           /* kernels run */
+  uint64_t kernel_ns;          /* time kernels ran, stalls excluded */
+  uint64_t stall_ns;           /* time kernels waited for faults */
+  uint64_t fault_bytes;        /* brought in by faults */
+  uint64_t prefetch_in_bytes;  /* moved to the card by prefetches */
+  uint64_t prefetch_out_bytes; /* moved to the host by prefetches */
+  uint64_t evicted_bytes;      /* moved to the host by the driver because the card was full */
+  uint64_t copy_in_bytes;      /* copies host to device */
+  uint64_t copy_out_bytes;     /* copies device to host */
+  uint64_t remote_bytes;       /* read or written over the link in place (accessed-by) */
+  uint64_t discarded_bytes;
+  uint64_t duplicate_write_bytes;   /* GPU writes to read-mostly duplicates */
+  uint64_t resident_bytes;          /* managed memory on the card now */
+  uint64_t resident_peak_bytes;     /* the most there ever was */
+  uint64_t plain_bytes;             /* memory that cannot move */
+  uint64_t evicted_in_use_bytes;    /* left the card while a running kernel had touched it */
+  uint64_t races;                   /* unordered conflicting accesses seen (see README) */
+  uint64_t misuses;                 /* reports of the misuse detector */
+  uint64_t managed_requested_bytes; /* live cuMemAllocManaged bytes */
+  uint64_t card_used_bytes;         /* (all) */
+  uint64_t card_total_bytes;        /* (all) */
+  uint64_t calls;                   /* driver calls made */
+};
+/* 0, or -1 for a wrong device or size. Works on all that is due at the calling thread's time first. */
+int simgpu_stats(int device, struct simgpu_stats* out);
+
+/* Bytes of [address, address + length) that are on the card now. */
+uint64_t simgpu_resident_bytes(uint64_t address, uint64_t length);
+
+/* A digest of the contents, equal in two runs that computed the same, wherever the memory lay. */
+uint64_t simgpu_digest(uint64_t address, uint64_t length);
+
+/* The last sentence of the misuse detector, or "". Valid until the next report. */
+const char* simgpu_last_misuse(void);
+
+/* A named instant in the timeline (SIMGPU_TIMELINE). */
+void simgpu_mark(const char* name);
+
+/* An XID error on a card, as NVML's event set reports it. Returns 0. */
+int simgpu_inject_xid(int device, uint32_t xid);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SIMGPU_SIMGPU_H_ */
