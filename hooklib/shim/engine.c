@@ -82,9 +82,9 @@ static void load(void) {
     settle(SHIM_UNHOOKED);
     return;
   }
+  if (!shim_need_dl()) return;
   const shim_dlopen_fn open = shim_real_dlopen();
   const shim_dlsym_fn sym = shim_real_dlsym();
-  if (!open || !sym) return;
   struct sluice_shim_link* link = &sluice_shim_link_v2;
   link->shim.hooks = ROW_CUDA_END;
   link->shim.nvml = ROW_NVML_END - ROW_CUDA_END;
@@ -140,9 +140,9 @@ void* shim_substitute(int row, void* real) {
 }
 
 void* shim_find_real(int row, const void* caller) {
+  if (!shim_need_dl()) return shim_find_after(NULL, shim_name_of(row));
   const shim_dlopen_fn open = shim_real_dlopen();
   const shim_dlsym_fn sym = shim_real_dlsym();
-  if (!open || !sym) return NULL;
   void* handle = NULL;
   if (row < ROW_NVML_END) {
     handle = open(row < ROW_CUDA_END ? "libcuda.so.1" : "libnvidia-ml.so.1", RTLD_NOLOAD | RTLD_LAZY);

@@ -95,9 +95,10 @@ TEST_CASE("a setuid program") {
 }
 
 TEST_CASE("an older glibc") {
-  const std::string root = SLUICE_OLD_GLIBC;  // made by the fixture test/hook/old_glibc
+  const std::string root = SLUICE_OLD_GLIBC;
+  const auto fetched = Run({SLUICE_OLD_GLIBC_SCRIPT, root}, {});
   const auto loader = root + "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
-  if (!fs::exists(loader)) SKIP("no older glibc in " << root << ": its packages could not be fetched");
+  if (!fs::exists(loader)) SKIP("no older glibc in " << root << ": " << fetched.err);
   const auto libraries = root + "/lib/x86_64-linux-gnu:" + kDriver;
   const auto under = [&](std::vector<std::string> command, bool hooked) {
     command.insert(command.begin(), {loader, "--library-path", libraries});
