@@ -1,0 +1,34 @@
+// One connection's worth of HTTP to the API server. Internal to kube/.
+#ifndef SLUICE_KUBE_HTTP_H_
+#define SLUICE_KUBE_HTTP_H_
+
+#include <httplib.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kube/client.h"
+
+namespace sluice::kube {
+
+// Makes clients by the configuration as its files are now.
+class Connector {
+ public:
+  Connector(ClientConfig config, std::string user_agent) : config_(std::move(config)), agent_(std::move(user_agent)) {}
+  std::unique_ptr<httplib::Client> Make(std::chrono::milliseconds timeout) const;
+  httplib::Headers Headers(bool metadata_only, bool list) const;  // with the token as it is now
+  // Changes whenever a client must be made anew (CA, client certificate).
+  std::string Fingerprint() const;
+
+ private:
+  ClientConfig config_;
+  std::string agent_;
+};
+
+absl::Status ToStatus(int http, const std::string& body);
+absl::Status ToStatus(httplib::Error error, const std::string& server);
+
+}  // namespace sluice::kube
+
+#endif  // SLUICE_KUBE_HTTP_H_

@@ -1,0 +1,180 @@
+#include "kube/watcher.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "kube/http.h"
+
+namespace sluice::kube {
+namespace {
+
+// The API server ends a watch after timeoutSeconds; it sends a bookmark about every minute, so silence longer than this
+// is a dead connection.
+constexpr int kWatchSeconds = 290;
+constexpr std::chrono::milliseconds kSilence{100000};
+constexpr size_t kMaxLine = 16 << 20;
+
+}  // namespace
+
+class Watcher::Impl {
+ public:
+  Impl(ClientConfig config, std::string path, ListOptions options, WatchHandler handler, std::string agent)
+      : server_(config.server),
+        connector_(config, agent),
+        path_(std::move(path)),
+        options_(std::move(options)),
+        handler_(std::move(handler)),
+        backoff_(reinterpret_cast<uintptr_t>(this) ^
+                 static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())) {
+    ClientOptions client;
+    client.user_agent = std::move(agent);
+    client.attempts = 1;  // this loop waits by itself
+    client.sleep = [this](std::chrono::milliseconds time) { Sleep(time); };
+    client_ = std::make_unique<Client>(std::move(config), std::move(client));
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      if (stream_ != nullptr) stream_->stop();
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    std::string version;
+    while (!stop_) {
+      absl::Status status = version.empty() ? ListAll(version) : WatchFrom(version);
+      if (stop_) return;
+      if (absl::IsOutOfRange(status)) {
+        version.clear();
+        status = absl::OkStatus();
+      }
+      if (status.ok()) continue;
+      Say(false, std::string(status.message()));
+      Sleep(backoff_.Next());
+    }
+  }
+
+  absl::Status ListAll(std::string& version) {
+    auto list = client_->GetList(path_, options_);
+    if (!list.ok()) return list.status();
+    version = list->resource_version;
+    if (version.empty()) return absl::UnavailableError(server_ + path_ + ": the list has no resourceVersion");
+    handler_.replaced(std::move(list->items));
+    return absl::OkStatus();
+  }
+
+  std::string Query(const std::string& version) const {
+    std::string q = "?watch=true&allowWatchBookmarks=true&timeoutSeconds=" + std::to_string(kWatchSeconds) +
+                    "&resourceVersion=" + EscapeQuery(version);
+    if (!options_.label_selector.empty()) q += "&labelSelector=" + EscapeQuery(options_.label_selector);
+    if (!options_.field_selector.empty()) q += "&fieldSelector=" + EscapeQuery(options_.field_selector);
+    return q;
+  }
+
+  // Follows the watch to its end. OK: it ended as it should, go on from `version`.
+  absl::Status WatchFrom(std::string& version) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return absl::OkStatus();
+      stream_ = connector_.Make(kSilence);
+      stream_->set_connection_timeout(std::chrono::seconds(10));
+    }
+    int http = 0;
+    std::string rest;
+    absl::Status status;
+    const httplib::Result result = stream_->Get(
+        path_ + Query(version), connector_.Headers(options_.metadata_only, false),
+        [&](const httplib::Response& response) {
+          http = response.status;
+          if (http == 200) Say(true, {});
+          return !stop_;
+        },
+        [&](const char* data, size_t size) {
+          rest.append(data, size);
+          if (http != 200) return rest.size() < 65536 && !stop_;
+          status = Lines(rest, version);
+          if (rest.size() > kMaxLine) status = absl::UnavailableError("an event is longer than 16 MiB");
+          return status.ok() && !stop_;
+        });
+    {
+      const std::lock_guard lock(mutex_);
+      stream_.reset();
+    }
+    if (!status.ok()) return status;
+    if (http != 0 && http != 200) return ToStatus(http, rest);
+    if (!result && !stop_) {
+      // A stream that is cut while it works is how an API server restarts; the version is good still.
+      return ToStatus(result.error(), server_);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Lines(std::string& text, std::string& version) {
+    size_t begin = 0;
+    absl::Status status;
+    for (size_t end = 0; status.ok() && (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      if (end > begin) status = Event(std::string_view(text).substr(begin, end - begin), version);
+    }
+    text.erase(0, begin);
+    return status;
+  }
+
+  absl::Status Event(std::string_view line, std::string& version) {
+    const Json event = Json::parse(line, nullptr, false);
+    if (!event.is_object() || !event.contains("type") || !event.contains("object") || !event["type"].is_string() ||
+        !event["object"].is_object()) {
+      return absl::UnavailableError("an event of the watch is malformed");
+    }
+    const Json& object = event["object"];
+    const auto& type = event["type"].get_ref<const std::string&>();
+    if (type == "ERROR") {
+      const auto code = object.find("code");
+      return ToStatus(code != object.end() && code->is_number_integer() ? code->get<int>() : 500, object.dump());
+    }
+    const Json::json_pointer pointer("/metadata/resourceVersion");
+    if (object.contains(pointer) && object[pointer].is_string()) version = object[pointer];
+    backoff_.Reset();
+    if (type == "ADDED") handler_.changed(Change::kAdded, object);
+    if (type == "MODIFIED") handler_.changed(Change::kModified, object);
+    if (type == "DELETED") handler_.changed(Change::kDeleted, object);
+    return absl::OkStatus();
+  }
+
+  void Say(bool up, const std::string& why) const {
+    if (handler_.state) handler_.state(up, why);
+  }
+
+  void Sleep(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, time, [this] { return stop_.load(); });
+  }
+
+  const std::string server_;
+  const Connector connector_;
+  const std::string path_;
+  const ListOptions options_;
+  const WatchHandler handler_;
+  Backoff backoff_;
+  std::unique_ptr<Client> client_;
+  std::mutex mutex_;  // stream_ while it is made, stopped and freed
+  std::condition_variable wake_;
+  std::unique_ptr<httplib::Client> stream_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+Watcher::Watcher(ClientConfig config, std::string path, ListOptions options, WatchHandler handler,
+                 std::string user_agent)
+    : impl_(std::make_unique<Impl>(std::move(config), std::move(path), std::move(options), std::move(handler),
+                                   std::move(user_agent))) {}
+Watcher::~Watcher() = default;
+
+}  // namespace sluice::kube

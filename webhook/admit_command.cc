@@ -1,0 +1,184 @@
+#include "webhook/admit_command.h"
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "settings/settings.h"
+#include "webhook/config.h"
+#include "webhook/manifest.h"
+#include "webhook/validate.h"
+
+namespace {
+
+using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): this file is that namespace's command
+
+constexpr int kDenied = 1;
+constexpr int kUnreadable = 2;
+
+struct Options {
+  std::vector<std::string> files;
+  std::string config;
+  std::string output = "yaml";
+  std::string name_space = "default";
+  std::string gpu_memory;
+  bool aliases = false;
+};
+
+std::optional<std::string> Read(const std::string& path) {
+  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+class Admit {
+ public:
+  explicit Admit(const Options& options) : o_(options) {}
+
+  int Run() {
+    if (!Configure()) return kUnreadable;
+    for (const std::string& path : o_.files) {
+      const auto text = Read(path);
+      if (!text) return Complain(path + ": cannot be read");
+      std::string error;
+      const auto documents = ReadManifests(*text, error);
+      if (!documents) return Complain(path + ": " + error);
+      if (documents->empty()) return Complain(path + ": holds no manifest");
+      for (const Json& document : *documents) Object(document, path);
+    }
+    return status_;
+  }
+
+ private:
+  int Complain(const std::string& text) {
+    std::cerr << "sluice: " << text << "\n";
+    return kUnreadable;
+  }
+
+  bool Configure() {
+    if (!o_.config.empty()) {
+      const auto text = Read(o_.config);
+      std::string error = "cannot be read";
+      const auto file = text ? ParseConfig(*text, error) : std::nullopt;
+      if (!file) {
+        Complain(o_.config + ": " + error);
+        return false;
+      }
+      config_ = file->decision;
+    }
+    config_.aliases |= o_.aliases;
+    if (o_.gpu_memory.empty()) return true;
+    config_.assumed_gpu_memory = sluice::settings::ParseQuantity(o_.gpu_memory);
+    if (config_.assumed_gpu_memory) return true;
+    Complain("--gpu-memory: '" + o_.gpu_memory +
+             "' is not accepted; accepted: a Kubernetes quantity of bytes, as 24Gi");
+    return false;
+  }
+
+  void Object(const Json& object, const std::string& path) {
+    const std::string_view kind = Text(object, "kind");
+    if (const Json* items = Member(object, "items"); kind.ends_with("List") && items != nullptr && items->is_array()) {
+      for (const Json& item : *items) Object(item, path);
+      return;
+    }
+    const Json* metadata = Member(object, "metadata");
+    std::string name(metadata == nullptr ? std::string_view() : Text(*metadata, "name"));
+    if (name.empty() && metadata != nullptr) name = std::string(Text(*metadata, "generateName"));
+    label_ = path + ": " + std::string(kind.empty() ? "object" : kind) + " " + name;
+    const std::string_view own = metadata == nullptr ? std::string_view() : Text(*metadata, "namespace");
+    const std::string_view name_space = own.empty() ? std::string_view(o_.name_space) : own;
+    if (kind == "Pod") {
+      Pod(object, name_space);
+      return;
+    }
+    for (const TemplateKind& t : TemplateKinds()) {
+      if (t.kind == kind) {
+        Template(object, t, name_space);
+        return;
+      }
+    }
+    std::cerr << label_ << ": nothing to decide\n";
+    Print(object, {});
+  }
+
+  void Warn(const std::vector<std::string>& warnings) const {
+    for (const std::string& w : warnings) std::cerr << label_ << ": warning: " << w << "\n";
+  }
+
+  void Deny(const std::vector<Finding>& denials) {
+    for (const Finding& f : denials) std::cerr << label_ << ": denied: " << f.text << "\n";
+    status_ = kDenied;
+  }
+
+  void Pod(const Json& pod, std::string_view name_space) {
+    const Decision d = Decide({pod, name_space, config_, nodes_});
+    Warn(d.warnings);
+    if (d.verdict == Verdict::kDeny) {
+      Deny(d.denials);
+      return;
+    }
+    std::cerr << label_ << ": " << (d.verdict == Verdict::kPatch ? d.reason : "left alone") << "\n";
+    Print(pod, d.patch.empty() ? Json::array() : Json::parse(d.patch));
+  }
+
+  void Template(const Json& workload, const TemplateKind& kind, std::string_view name_space) {
+    const Judgement j = ValidateTemplate(nullptr, {workload, name_space, config_, nodes_, Mode::kTemplate}, kind);
+    Warn(j.warnings);
+    if (!j.denials.empty()) {
+      Deny(j.denials);
+      return;
+    }
+    const Json* pod = TemplateOf(workload, kind);
+    if (pod == nullptr) {
+      std::cerr << label_ << ": has no template\n";
+      return;
+    }
+    const Decision d = Decide({*pod, name_space, config_, nodes_, Mode::kTemplate});
+    std::cerr << label_ << ": its pods: " << (d.verdict == Verdict::kPatch ? d.reason : "left alone") << "\n";
+    Json patch = d.patch.empty() ? Json::array() : Json::parse(d.patch);
+    for (Json& operation : patch) operation["path"] = std::string(kind.pointer) + operation["path"].get<std::string>();
+    Print(workload, patch);
+  }
+
+  void Print(const Json& object, const Json& patch) {
+    if (o_.output == "none") return;
+    if (o_.output == "patch") {
+      std::cout << (patch.is_array() ? patch : Json::array()).dump() << "\n";
+      return;
+    }
+    if (printed_) std::cout << "---\n";
+    printed_ = true;
+    std::cout << WriteManifest(patch.is_array() ? object.patch(patch) : object);
+  }
+
+  const Options& o_;
+  Config config_;
+  Nodes nodes_;
+  std::string label_;
+  bool printed_ = false;
+  int status_ = 0;
+};
+
+}  // namespace
+
+void AddAdmitCommand(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* admit = app.add_subcommand("admit", "What the webhook would do to these manifests, without a cluster");
+  admit->add_option("-f,--filename", options->files, "Manifests, YAML or JSON, several documents; - is stdin")
+      ->required();
+  admit->add_option("--config", options->config, "The webhook's configuration");
+  admit->add_option("-n,--namespace", options->name_space, "Namespace of manifests that name none");
+  admit->add_option("--gpu-memory", options->gpu_memory, "The smallest GPU's memory, for pods with gpu-memory");
+  admit->add_option("-o,--output", options->output, "yaml: the manifest afterwards; patch: JSON Patch; none")
+      ->check(CLI::IsMember({"yaml", "patch", "none"}));
+  admit->add_flag("--aliases", options->aliases, "Read gpu-fraction and gpu-memory without a prefix");
+  admit->footer("Exit status: 0 all accepted, 1 something denied, 2 something cannot be read.");
+  admit->callback([options] {
+    const int status = Admit(*options).Run();
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}

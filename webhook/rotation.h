@@ -1,0 +1,39 @@
+// Certificates that the webhook makes itself, as a state machine over the content of one Secret. Pure but for the
+// random numbers of new keys: time is an argument.
+//
+// Every replica runs it and writes by optimistic concurrency, so it must never need two steps at once:
+//   a new authority is first published (next.crt, in every caBundle), and signs only after `settle`;
+//   the old one stays published until the leaf that it signed has been replaced everywhere, `settle` later.
+#ifndef SLUICE_WEBHOOK_ROTATION_H_
+#define SLUICE_WEBHOOK_ROTATION_H_
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sluice::webhook {
+
+using SecretData = std::map<std::string, std::string>;  // PEM by key: ca.crt, ca.key, tls.crt, tls.key, next.*, old.crt
+
+struct RotationOptions {
+  std::vector<std::string> names;  // the leaf's DNS names
+  std::chrono::hours authority_life{24 * 730};
+  std::chrono::hours leaf_life{24 * 90};
+  std::chrono::seconds settle{600};  // longer than any replica or API server takes to see a change
+};
+
+struct RotationStep {
+  SecretData data;   // what the Secret is to hold
+  std::string what;  // "made the first authority and certificate"; empty: nothing to do
+};
+
+RotationStep Rotate(const SecretData& secret, std::chrono::system_clock::time_point now,
+                    const RotationOptions& options);
+
+// What API servers are to trust: every authority that signs now, did, or will.
+std::string Bundle(const SecretData& secret);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_ROTATION_H_
