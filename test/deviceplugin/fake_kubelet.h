@@ -1,0 +1,72 @@
+// Kubelet's side of the device plugin protocol, in this process: registration server, device manager (the same choices
+// in the same order as kubelet's), checkpoint file, pod-resources server, pod folders.
+#ifndef SLUICE_TEST_DEVICEPLUGIN_FAKE_KUBELET_H_
+#define SLUICE_TEST_DEVICEPLUGIN_FAKE_KUBELET_H_
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "deviceplugin.grpc.pb.h"
+#include "podresources.grpc.pb.h"
+
+namespace sluice::deviceplugin {
+
+struct SeenDevice {
+  std::string health;
+  int numa = -1;
+};
+
+struct Admitted {
+  grpc::Status status;
+  std::vector<std::string> ids;
+  v1beta1::ContainerAllocateResponse response;
+  std::string RunDir() const;
+};
+
+class FakeKubelet {
+ public:
+  // `root` is kubelet's folder: root/device-plugins, root/pods, root/pod-resources.
+  explicit FakeKubelet(std::string root);
+  ~FakeKubelet();
+
+  std::string plugin_dir() const;
+  std::string checkpoint() const;
+
+  // Like kubelet's start: removes the sockets in the folder, reads its checkpoint, serves.
+  void Start();
+  void Stop();   // its socket goes
+  void Crash();  // its socket stays
+
+  int registrations() const;
+  std::map<std::string, SeenDevice> devices() const;
+  // Waits (bounded, generous: time decides no test) until the predicate holds.
+  bool Await(const std::function<bool()>& predicate, std::chrono::seconds patience = std::chrono::seconds(30)) const;
+  bool AwaitDevices(size_t healthy, size_t unhealthy = 0) const;
+
+  // Admission of one container: GetPreferredAllocation, Allocate, checkpoint. `reusable`: units of the pod's init
+  // containers.
+  Admitted Admit(const std::string& pod, const std::string& container, int units,
+                 const std::set<std::string>& reusable = {});
+  grpc::Status AllocateIds(const std::vector<std::string>& ids, v1beta1::AllocateResponse* response = nullptr);
+  grpc::Status PreStart(const std::vector<std::string>& ids);
+  grpc::Status Options(v1beta1::DevicePluginOptions* options);
+  // The pod ends: folder and pod-resources entry go, the checkpoint follows at the next admission, as in kubelet.
+  void Delete(const std::string& pod);
+  std::set<std::string> InUse() const;
+
+  // pod-resources lists these as allocatable too: ids by resource.
+  void OfferForeign(const std::string& resource, const std::vector<std::string>& ids);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_TEST_DEVICEPLUGIN_FAKE_KUBELET_H_

@@ -1,0 +1,200 @@
+/* A tiny libnvidia-ml.so.1 that reads its cards from the file $SLUICE_FAKE_NVML at every call, so that a test changes
+ * the node while the plugin runs. Lines: driver VERSION hang                          every call blocks while the line
+ * is there card UUID MINOR NUMA [FLAG]   FLAG: lost, mig, exclusive, vgpu, recovery event NUMBER UUID XID delivered
+ * once, to who waits after the line has appeared; NUMBER rises */
+#include <nvml.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define CARDS 32
+
+struct nvmlDevice_st {
+  char uuid[64], flag[32];
+  int minor, numa;
+};
+struct nvmlEventSet_st {
+  int seen;
+};
+
+static struct nvmlDevice_st cards[CARDS];
+
+struct Node {
+  char driver[64];
+  int hang, count, event;
+  char event_uuid[64];
+  unsigned long long xid;
+  struct nvmlDevice_st card[CARDS];
+};
+
+static void read_node(struct Node* node, int after_event) {
+  memset(node, 0, sizeof *node);
+  strcpy(node->driver, "580.1");
+  const char* path = getenv("SLUICE_FAKE_NVML");
+  FILE* f = path ? fopen(path, "re") : NULL;
+  char line[256];
+  while (f && fgets(line, sizeof line, f)) {
+    struct nvmlDevice_st card = {0};
+    char uuid[64];
+    int number;
+    unsigned long long xid;
+    if (strncmp(line, "hang", 4) == 0) node->hang = 1;
+    sscanf(line, "driver %63s", node->driver);
+    if (sscanf(line, "card %63s %d %d %31s", card.uuid, &card.minor, &card.numa, card.flag) >= 3 && node->count < CARDS)
+      node->card[node->count++] = card;
+    if (sscanf(line, "event %d %63s %llu", &number, uuid, &xid) == 3 && number > after_event && !node->event) {
+      node->event = number;
+      strcpy(node->event_uuid, uuid);
+      node->xid = xid;
+    }
+  }
+  if (f) fclose(f);
+}
+
+static void nap(long ms) {
+  struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+  nanosleep(&t, NULL);
+}
+
+static void look(struct Node* node, int after_event) {
+  for (read_node(node, after_event); node->hang; read_node(node, after_event)) nap(5);
+}
+
+static struct nvmlDevice_st* handle(const struct nvmlDevice_st* card) {
+  for (int i = 0; i < CARDS; i++) {
+    if (!cards[i].uuid[0]) strcpy(cards[i].uuid, card->uuid);
+    if (strcmp(cards[i].uuid, card->uuid) == 0) return &cards[i];
+  }
+  return NULL;
+}
+
+/* 0: the card is not there now. */
+static int find(nvmlDevice_t device, struct nvmlDevice_st* out) {
+  struct Node node;
+  look(&node, 0);
+  for (int i = 0; i < node.count; i++) {
+    if (strcmp(node.card[i].uuid, device->uuid)) continue;
+    *out = node.card[i];
+    return strcmp(out->flag, "lost") != 0;
+  }
+  return 0;
+}
+
+static int has(nvmlDevice_t device, const char* flag) {
+  struct nvmlDevice_st card;
+  return find(device, &card) && strcmp(card.flag, flag) == 0;
+}
+
+nvmlReturn_t nvmlInit_v2(void) {
+  struct Node node;
+  look(&node, 0);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+const char* nvmlErrorString(nvmlReturn_t rc) { return rc == NVML_ERROR_GPU_IS_LOST ? "GPU is lost" : "fake error"; }
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char* out, unsigned length) {
+  struct Node node;
+  look(&node, 0);
+  snprintf(out, length, "%s", node.driver);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* out) {
+  struct Node node;
+  look(&node, 0);
+  *out = (unsigned)node.count;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* out) {
+  struct Node node;
+  look(&node, 0);
+  if (index >= (unsigned)node.count) return NVML_ERROR_INVALID_ARGUMENT;
+  *out = handle(&node.card[index]);
+  return strcmp(node.card[index].flag, "lost") ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* out, unsigned length) {
+  snprintf(out, length, "%s", device->uuid);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* out, unsigned length) {
+  (void)device;
+  snprintf(out, length, "Fake GPU");
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* out) {
+  struct nvmlDevice_st card;
+  if (!find(device, &card)) return NVML_ERROR_GPU_IS_LOST;
+  out->total = 80ull << 30;
+  out->free = out->total;
+  out->used = 0;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* out) {
+  struct nvmlDevice_st card;
+  if (!find(device, &card)) return NVML_ERROR_GPU_IS_LOST;
+  *out = (unsigned)card.minor;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long* nodes,
+                                         nvmlAffinityScope_t scope) {
+  struct nvmlDevice_st card;
+  (void)size, (void)scope;
+  if (!find(device, &card) || card.numa < 0) return NVML_ERROR_NOT_SUPPORTED;
+  nodes[0] = 1ul << card.numa;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* out) {
+  *out = has(device, "exclusive") ? NVML_COMPUTEMODE_EXCLUSIVE_PROCESS : NVML_COMPUTEMODE_DEFAULT;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* current, unsigned* pending) {
+  *current = *pending = has(device, "mig") ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t* out) {
+  *out = has(device, "vgpu") ? NVML_GPU_VIRTUALIZATION_MODE_VGPU : NVML_GPU_VIRTUALIZATION_MODE_NONE;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
+  for (int i = 0; i < count; i++) {
+    const int known = values[i].fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+    values[i].nvmlReturn = known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+    values[i].value.uiVal =
+        has(device, "recovery") ? NVML_GPU_RECOVERY_ACTION_GPU_RESET : NVML_GPU_RECOVERY_ACTION_NONE;
+  }
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* out) {
+  *out = calloc(1, sizeof **out);
+  return *out ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
+  free(set);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set) {
+  (void)device, (void)types, (void)set;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsigned timeout_ms) {
+  struct Node node;
+  for (unsigned waited = 0;; waited += 5) {
+    look(&node, set->seen);
+    if (node.event) break;
+    if (waited >= timeout_ms) return NVML_ERROR_TIMEOUT;
+    nap(5);
+  }
+  set->seen = node.event;
+  memset(data, 0, sizeof *data);
+  struct nvmlDevice_st card = {0};
+  strcpy(card.uuid, node.event_uuid);
+  data->device = handle(&card);
+  data->eventType = nvmlEventTypeXidCriticalError;
+  data->eventData = node.xid;
+  return NVML_SUCCESS;
+}

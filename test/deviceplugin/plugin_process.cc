@@ -1,0 +1,115 @@
+#include "test/deviceplugin/plugin_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include "deviceplugin/files.h"
+
+namespace sluice::deviceplugin {
+
+PluginProcess::PluginProcess(std::string root) : root_(std::move(root)) {
+  for (const char* dir : {"kubelet/device-plugins", "src", "dev"}) std::filesystem::create_directories(Path(dir));
+  std::ofstream(Path("src/libsluice.so")) << "shim";
+  std::ofstream(Path("src/libsluice_engine.so")) << "engine";
+  Node("");
+  Configure("");
+}
+
+PluginProcess::~PluginProcess() {
+  if (pid_ > 0) Kill();
+}
+
+void PluginProcess::Configure(const std::string& yaml) {
+  std::string text = "allocDir: " + Path("alloc") + "\nlibDir: " + Path("lib") + "\nlibrarySource: " + Path("src") +
+                     "\ncdiDir: " + Path("cdi") + "\ncdiSearchDirs: [" + Path("cdi") + ", " + Path("nvidia-cdi") +
+                     "]\nstateFile: " + Path("run/plugin.json") +
+                     "\nnvmlLibrary: " SLUICE_FAKE_NVML_LIBRARY "\nsysRoot: " + Path("sys") +
+                     "\ndriverRoot: " + Path("driver") + "\ndeviceRoot: " + Path("dev") + "\n";
+  if (yaml.find("driverAccess") == std::string::npos) text += "driverAccess: own\n";
+  if (yaml.find("pollMs") == std::string::npos) text += "pollMs: 50\n";
+  if (!WriteFileAtomically(Path("config.yaml"), text + yaml, Durable::kNo).ok())
+    throw std::runtime_error("config.yaml");
+}
+
+void PluginProcess::Node(const std::string& lines) {
+  if (!WriteFileAtomically(Path("nvml"), lines, Durable::kNo).ok()) throw std::runtime_error("nvml");
+}
+
+std::string PluginProcess::Cards(int count, const std::string& flag) {
+  std::string out;
+  for (int i = 0; i < count; ++i) {
+    out += "card GPU-" + std::to_string(i) + " " + std::to_string(i) + " " + std::to_string(i % 2) + " " + flag + "\n";
+  }
+  return out;
+}
+
+void PluginProcess::Start(const std::function<void()>& in_child) {
+  const std::string log = Path("plugin.log"), config = Path("config.yaml"), dir = Path("kubelet/device-plugins");
+  const std::string nvml = Path("nvml");
+  pid_ = fork();
+  if (pid_ != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  dup2(fd, 1);
+  dup2(fd, 2);
+  setenv("SLUICE_FAKE_NVML", nvml.c_str(), 1);
+  if (in_child) in_child();
+  execl(SLUICE_PLUGIN_PROGRAM, SLUICE_PLUGIN_PROGRAM, "--config", config.c_str(), "--kubelet-dir", dir.c_str(),
+        nullptr);
+  _exit(127);
+}
+
+int PluginProcess::Wait() {
+  int status = 0;
+  if (pid_ > 0) waitpid(pid_, &status, 0);
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void PluginProcess::Kill() {
+  kill(pid_, SIGKILL);
+  Wait();
+}
+
+int PluginProcess::Terminate() {
+  kill(pid_, SIGTERM);
+  return Wait();
+}
+
+bool PluginProcess::Running() {
+  if (pid_ <= 0) return false;
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+}
+
+std::string PluginProcess::Log() const {
+  auto text = ReadFile(Path("plugin.log"));
+  return text.ok() ? *text : "";
+}
+
+FakeAgent::FakeAgent(const std::string& run_dir) : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  // The path may be longer than sun_path.
+  const int dir = open(run_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const std::string path = "/proc/self/fd/" + std::to_string(dir) + "/agent.sock";
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  unlink((run_dir + "/agent.sock").c_str());
+  const bool ok = bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(fd_, 16) == 0;
+  close(dir);
+  if (!ok) throw std::runtime_error("agent.sock in " + run_dir);
+}
+
+FakeAgent::~FakeAgent() { close(fd_); }
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,56 @@
+// The built sluice-device-plugin as a child process, on a folder of the test's own and a fake NVML.
+#ifndef SLUICE_TEST_DEVICEPLUGIN_PLUGIN_PROCESS_H_
+#define SLUICE_TEST_DEVICEPLUGIN_PLUGIN_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "test/deviceplugin/cards_for_tests.h"
+
+namespace sluice::deviceplugin {
+
+class PluginProcess {
+ public:
+  // `root` holds everything: kubelet/device-plugins, alloc, lib, cdi, nvml (the fake's file), config.yaml, plugin.log.
+  explicit PluginProcess(std::string root);
+  ~PluginProcess();
+
+  // Extra YAML lines, on top of those that point everything below root.
+  void Configure(const std::string& yaml);
+  void Start(const std::function<void()>& in_child = {});
+  void Kill();      // SIGKILL
+  int Terminate();  // SIGTERM; its exit status
+  int Wait();       // its exit status; 128 + signal
+  bool Running();
+  pid_t pid() const { return pid_; }
+
+  // The fake NVML's file, replaced at once.
+  void Node(const std::string& lines);
+  static std::string Cards(int count, const std::string& flag = "");
+
+  std::string Log() const;
+  std::string Path(const std::string& name) const { return root_ + "/" + name; }
+
+ private:
+  std::string root_;
+  pid_t pid_ = -1;
+};
+
+// Plays the node agent: binds agent.sock in the allocation's directory.
+class FakeAgent {
+ public:
+  explicit FakeAgent(const std::string& run_dir);
+  ~FakeAgent();
+  FakeAgent(const FakeAgent&) = delete;
+  FakeAgent& operator=(const FakeAgent&) = delete;
+
+ private:
+  int fd_;
+};
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_TEST_DEVICEPLUGIN_PLUGIN_PROCESS_H_
