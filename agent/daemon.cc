@@ -9,6 +9,7 @@
 #include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -84,6 +85,7 @@ class Daemon {
 
   bool Start(std::string* error) {
     if (!Lock(error) || !Signals(error)) return false;
+    if (options_.end_with > 0 && !EndWith(options_.end_with, error)) return false;
     ApplyHostLimit();
     FindCards();
     if (!server_.Start(error)) return false;
@@ -128,15 +130,33 @@ class Daemon {
     const int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     const bool ok = fd >= 0 && loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) {
       signalfd_siginfo info{};
-      if (read(fd, &info, sizeof(info)) > 0 && !stopper_.joinable()) {
-        stopper_ = std::thread([this] {
-          service_.Shutdown();  // its calls are answered on the loop, so the loop ends after it
-          loop_.Stop();
-        });
-      }
+      if (read(fd, &info, sizeof(info)) > 0) Stop();
     });
     if (!ok) *error = std::string("signalfd: ") + std::strerror(errno);
     return ok;
+  }
+
+  void Stop() {
+    if (stopper_.joinable()) return;
+    stopper_ = std::thread([this] {
+      service_.Shutdown();  // its calls are answered on the loop, so the loop ends after it
+      loop_.Stop();
+    });
+  }
+
+  // `sluice run` may be killed in any way; its agent and its folder must not outlive it.
+  bool EndWith(int pid, std::string* error) {
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    if (fd < 0) {
+      *error = "--end-with: no process " + std::to_string(pid);
+      return false;
+    }
+    return loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) {
+      loop_.Remove(fd);
+      std::error_code ec;
+      std::filesystem::remove_all(options_.run_dir, ec);
+      Stop();
+    });
   }
 
   void Periodically(int ms, const std::function<void()>& work) {
@@ -203,6 +223,7 @@ class Daemon {
     const bool was_bad = !config_error_.empty();
     config_error_.clear();
     config_ = fresh;
+    if (options_.quiet) config_.log_level = "warn";
     SetUpLog(config_);
     node_.SetConfig(config_);
     ApplyHostLimit();
@@ -226,6 +247,7 @@ class Daemon {
 }  // namespace
 
 int RunDaemon(const DaemonOptions& options, Config config) {
+  if (options.quiet) config.log_level = "warn";
   SetUpLog(config);
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // two descriptors a process

@@ -12,7 +12,9 @@ struct DaemonOptions {
   std::string config_path;
   std::string run_dir = "/run/sluice";
   std::string alloc_dir;  // empty: the configuration's
-  std::string nvml;       // empty: the configuration's
+  int end_with = 0;       // a process id; 0: none
+  bool quiet = false;
+  std::string nvml;  // empty: the configuration's
 };
 
 // The exit status.

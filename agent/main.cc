@@ -17,6 +17,9 @@ int main(int argc, char** argv) {
                  "folder of the service's socket, " SLUICE_HOST_AGENT_RUN_DIR " by default");
   app.add_option("--alloc-dir", options.alloc_dir, "folder of the allocations, over alloc_dir of the configuration");
   app.add_option("--nvml", options.nvml, "NVML's library, over nvml of the configuration");
+  app.add_option("--end-with", options.end_with, "end when the process with this id has ended")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--quiet", options.quiet, "say warnings and errors only");
   app.add_flag("--check-config", check, "check the configuration and end");
   app.set_version_flag("--version", SLUICE_VERSION);
   try {

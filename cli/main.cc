@@ -1,0 +1,58 @@
+// sluice, and kubectl-sluice: the same program.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "sluice/version.h"
+#ifdef SLUICE_HAVE_ADMIT
+#include "webhook/admit_command.h"
+#endif
+#ifdef SLUICE_HAVE_SIMULATE
+#include "scheduler/simulate_command.h"
+#endif
+#ifdef SLUICE_HAVE_TRACE
+#include "trace/commands.h"
+#endif
+
+int main(int argc, char** argv) {
+  CLI::App app{"sluice: share a GPU in fractions, each with more memory than its fraction holds"};
+  app.set_version_flag("--version", SLUICE_VERSION);
+  app.require_subcommand(1);
+  sluice::cli::AddRunCommand(app);
+  sluice::cli::AddTopCommand(app);
+  sluice::cli::AddStatusCommand(app);
+  sluice::cli::AddSetCommand(app);
+  sluice::cli::AddEventsCommand(app);
+  sluice::cli::AddDoctorCommand(app);
+#ifdef SLUICE_HAVE_TRACE
+  SLUICE_HAVE_TRACE(app);
+#endif
+#ifdef SLUICE_HAVE_ADMIT
+  SLUICE_HAVE_ADMIT(app);
+#endif
+#ifdef SLUICE_HAVE_SIMULATE
+  SLUICE_HAVE_SIMULATE(app);
+#endif
+  if (argc > 1 && std::strcmp(argv[1], "run") == 0) {
+    for (int i = 2; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--") != 0) continue;
+      sluice::cli::ProgramArguments().assign(argv + i + 1, argv + argc);
+      argc = i;
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& e) {
+    return e.get_exit_code();
+  } catch (const CLI::ExtrasError& e) {
+    std::fprintf(stderr, "sluice: %s; see sluice %s--help\n", e.what(),
+                 argc > 1 && argv[1][0] != '-' ? (std::string(argv[1]) + " ").c_str() : "");
+    return 2;
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);
+    std::fprintf(stderr, "sluice: %s\n", e.what());
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,224 @@
+// run: a program under a fraction of a GPU.
+#include <dirent.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "cli/agent_connection.h"
+#include "cli/child.h"
+#include "cli/commands.h"
+#include "cli/paths.h"
+#include "settings/settings.h"
+#include "sluice/names.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kOwnFailure = 125;  // as env, timeout and docker do: sluice's own, not the program's
+
+struct Options {
+  std::map<std::string, std::string> values;  // by key of the settings table
+  std::string run_dir, gpu = "auto", backend, on_error, record;
+  bool run_dir_given = false;
+  bool own_agent = false;
+};
+
+// An agent of our own, for this one program: it ends with us, however we end.
+class OwnAgent {
+ public:
+  ~OwnAgent() {
+    if (pid_ > 0) {
+      kill(pid_, SIGTERM);
+      waitpid(pid_, nullptr, 0);
+    }
+    std::error_code ec;
+    if (!dir_.empty()) std::filesystem::remove_all(dir_, ec);
+  }
+  std::string Start(const std::string& nvml) {
+    const char* tmp = std::getenv("TMPDIR");
+    std::string pattern = std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") + "/sluice-XXXXXX";
+    // The agent's socket must fit into 107 characters.
+    if (pattern.size() > 80) pattern = "/tmp/sluice-XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) Fail(kOwnFailure, pattern + ": " + std::strerror(errno));
+    dir_ = pattern;
+    const std::string agent = BinDir() + "/sluice-agent";
+    std::vector<std::string> args = {
+        agent, "--run-dir", dir_, "--alloc-dir", dir_ + "/alloc", "--end-with", std::to_string(getpid()), "--quiet"};
+    if (!nvml.empty()) args.insert(args.end(), {"--nvml", nvml});
+    std::vector<std::string> environment;
+    for (char** e = environ; *e != nullptr; ++e) {
+      if (std::strncmp(*e, "LD_PRELOAD=", 11) != 0) environment.emplace_back(*e);
+    }
+    pid_ = Spawn(args, environment, /*own_group=*/true);
+    if (pid_ < 0) Fail(kOwnFailure, agent + ": " + std::strerror(errno));
+    const std::string socket = SocketIn(dir_);
+    for (int i = 0; i < 1000; ++i) {
+      if (AgentListens(socket)) return socket;
+      if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
+        pid_ = -1;
+        Fail(kOwnFailure, "the agent that was started for this program ended at once; its words are above");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    Fail(kOwnFailure, "the agent that was started for this program does not answer at " + socket);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  std::string dir_;
+};
+
+settings::Settings Check(const Options& o) {
+  settings::Settings s;
+  for (const auto& [name, value] : o.values) {
+    const settings::Key& key = *settings::Find(name);
+    const std::string error = settings::Set(s, key, value, key.flag);
+    if (!error.empty()) Fail(2, error);
+  }
+  const auto conflicts = settings::Conflicts(s, "--");
+  if (!conflicts.empty()) Fail(2, conflicts.front());
+  if (!o.backend.empty() && o.backend != "managed")
+    Fail(2, "--backend: '" + o.backend + "' is not accepted; accepted: managed");
+  if (!o.on_error.empty() && o.on_error != "run" && o.on_error != "stop") {
+    Fail(2, "--on-error: '" + o.on_error + "' is not accepted; accepted: run, stop");
+  }
+  return s;
+}
+
+v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program) {
+  v1::CreateAllocationRequest request;
+  request.set_name(std::filesystem::path(program).filename());
+  for (const auto& [key, value] : o.values) (*request.mutable_settings())[key] = value;
+  const uint32_t percent = s.gpu_memory ? 0 : s.gpu_percent.value_or(100);
+  const uint32_t gpus = percent > 100 ? percent / 100 : 1;
+  if (gpus > 1 && o.gpu != "auto" && o.gpu != "sim") {
+    Fail(2, "--gpu: '" + o.gpu + "' beside --fraction " + settings::FormatFraction(percent) +
+                " is not accepted; accepted: auto, sim");
+  }
+  for (uint32_t i = 0; i < gpus; ++i) {
+    v1::GpuShare* share = request.add_gpus();
+    share->set_units(percent > 100 ? 100 : percent);
+    if (o.gpu != "auto" && o.gpu != "sim") share->set_uuid(o.gpu);
+  }
+  return request;
+}
+
+// The environment with these variables set or replaced.
+std::vector<std::string> Environment(const std::map<std::string, std::string>& changed) {
+  std::vector<std::string> out;
+  for (char** e = environ; *e != nullptr; ++e) {
+    char* eq = std::strchr(*e, '=');
+    if (eq != nullptr && changed.contains(std::string(*e, static_cast<size_t>(eq - *e)))) continue;
+    out.emplace_back(*e);
+  }
+  for (const auto& [name, value] : changed) out.push_back(name + "=" + value);
+  return out;
+}
+
+std::string Before(const std::string& first, const char* variable) {
+  const char* old = std::getenv(variable);
+  return old != nullptr && *old != '\0' ? first + ":" + old : first;
+}
+
+int Run(const Options& o, const std::vector<std::string>& program) {
+  const settings::Settings s = Check(o);
+  if (program.empty()) Fail(2, "run: no program is given; accepted: sluice run [flags] -- CMD...");
+  const std::string shim = FindShim();
+  if (shim.empty()) Fail(kOwnFailure, "the hook library was looked for and not found: " + Join(ShimCandidates(), ", "));
+  const bool sim = o.gpu == "sim";
+  const std::string sim_nvml = SimGpuDir() + "/libnvidia-ml.so.1";
+  if (sim && access(sim_nvml.c_str(), R_OK) != 0) {
+    Fail(kOwnFailure, "--gpu sim: the simulated driver was looked for and not found: " + sim_nvml);
+  }
+
+  OwnAgent own;
+  std::string socket = SocketIn(o.run_dir);
+  // The node's agent knows real cards; a simulated one is served by it only where its folder was named.
+  const bool node = !o.own_agent && (!sim || o.run_dir_given) && AgentListens(socket);
+  if (o.run_dir_given && !o.own_agent && !node) Fail(kOwnFailure, "--run-dir: no agent answers at " + socket);
+  if (!node) socket = own.Start(sim ? sim_nvml : "");
+
+  auto stub = Connect(socket);
+  grpc::ClientContext context;
+  auto stream = stub->CreateAllocation(&context, Request(o, s, program.front()));
+  v1::Allocation allocation;
+  if (!stream->Read(&allocation)) {
+    const grpc::Status status = stream->Finish();
+    const bool caller = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
+    Fail(caller ? 2 : kOwnFailure, status.error_message());
+  }
+
+  std::map<std::string, std::string> environment;
+  for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
+  environment["LD_PRELOAD"] = Before(shim, "LD_PRELOAD");
+  environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;
+  if (!o.backend.empty()) environment[SLUICE_ENV_BACKEND] = o.backend;
+  if (!o.on_error.empty()) environment[SLUICE_ENV_ON_ERROR] = o.on_error;
+  if (sim) environment["LD_LIBRARY_PATH"] = Before(SimGpuDir(), "LD_LIBRARY_PATH");
+  // Where there is a choice, CUDA must see the card that was given.
+  v1::Status status;
+  grpc::ClientContext status_context;
+  if (stub->GetStatus(&status_context, {}, &status).ok() && status.gpus_size() > allocation.gpus_size()) {
+    std::vector<std::string> uuids;
+    for (const v1::GpuShare& g : allocation.gpus()) uuids.push_back(g.uuid());
+    environment["CUDA_VISIBLE_DEVICES"] = Join(uuids, ",");
+  }
+  const pid_t pid = Spawn(program, Environment(environment), /*own_group=*/false);
+  if (pid < 0) {
+    const int error = errno;
+    std::fprintf(stderr, "sluice: %s: %s\n", program.front().c_str(), std::strerror(error));
+    context.TryCancel();
+    stream->Finish();
+    return error == ENOENT ? 127 : 126;
+  }
+  const int result = WaitForwarding(pid);
+  context.TryCancel();
+  stream->Finish();
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::string>& ProgramArguments() {
+  static std::vector<std::string> arguments;
+  return arguments;
+}
+
+void AddRunCommand(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "run", "run a program under a fraction of a GPU: sluice run --fraction 0.5 -- python train.py");
+  for (const settings::Key& key : settings::Table()) {
+    if (key.flag.empty()) continue;
+    const std::string name(key.name);
+    command->add_option_function<std::string>(
+        std::string(key.flag), [o, name](const std::string& value) { o->values[name] = value; },
+        std::string(key.meaning) + "; accepted: " + std::string(key.accepted) +
+            (key.default_text.empty() ? "" : "; default: " + std::string(key.default_text)));
+  }
+  command->add_option("--backend", o->backend, "how memory is moved: managed");
+  command->add_option("--on-error", o->on_error,
+                      "where the hook's engine cannot be loaded: run (unhooked, default), stop");
+  command->add_option("--gpu", o->gpu, "auto: the card with most room; sim: the simulated one; or a UUID");
+  AddRunDirOption(*command, &o->run_dir);
+  command->add_flag("--own-agent", o->own_agent, "with an agent of its own, even where the node has one");
+  command->callback([o, command] {
+    o->run_dir_given = command->get_option("--run-dir")->count() > 0;
+    BlockSignals();
+    throw CLI::RuntimeError(Run(*o, ProgramArguments()));
+  });
+}
+
+}  // namespace sluice::cli

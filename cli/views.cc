@@ -1,0 +1,133 @@
+#include "cli/views.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "cli/table.h"
+
+namespace sluice::cli {
+namespace {
+
+// Sums over the processes of one allocation, and over its GPUs.
+struct Sum {
+  uint64_t resident = 0, plain = 0, live = 0, host = 0, in = 0, out = 0, fault = 0, hits = 0, misses = 0, stall_ns = 0,
+           launches = 0, known = 0, kernel_ns = 0;
+  uint32_t factor = 0;
+};
+
+Sum SumOf(const v1::AllocationStatus& a) {
+  Sum s;
+  for (const v1::Process& p : a.processes()) {
+    for (const v1::Counters& c : p.gpus()) {
+      s.resident += c.resident_bytes();
+      s.plain += c.plain_bytes();
+      s.live += c.live_bytes();
+      s.host += c.host_bytes();
+      s.in += c.bytes_in();
+      s.out += c.bytes_out();
+      s.fault += c.fault_bytes();
+      s.hits += c.hits();
+      s.misses += c.misses();
+      s.stall_ns += c.stall_ns();
+      s.launches += c.launches();
+      s.known += c.launches_known();
+      s.kernel_ns += c.kernel_ns();
+      s.factor = std::max(s.factor, c.factor());
+    }
+  }
+  return s;
+}
+
+std::string NameOf(const v1::AllocationStatus& a) {
+  if (!a.pod().empty()) return a.namespace_() + "/" + a.pod() + "/" + a.container();
+  return a.id();
+}
+
+uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
+
+std::string Rate(uint64_t bytes, double seconds) {
+  return seconds <= 0 ? "-" : Bytes(static_cast<uint64_t>(static_cast<double>(bytes) / seconds)) + "/s";
+}
+
+}  // namespace
+
+std::string StatusText(const v1::Status& status) {
+  std::string out = "agent " + status.agent_version() + "\n";
+  if (!status.config_error().empty())
+    out += "configuration refused, the old one stays: " + status.config_error() + "\n";
+  out += "host memory for evicted bytes: " + Bytes(status.host_bytes()) + " of " + Bytes(status.host_limit_bytes()) +
+         "\n\n";
+  Table gpus({"GPU", "MODEL", ">MEMORY", ">RESERVE", ">GUARANTEED", ">LENT", ">DEBT", ">USED"});
+  for (const v1::Gpu& g : status.gpus()) {
+    gpus.Add({g.uuid(), g.model(), Bytes(g.memory_bytes()), Bytes(g.reserve_bytes()), Bytes(g.guaranteed_bytes()),
+              Bytes(g.lent_bytes()), Bytes(g.debt_bytes()), Bytes(g.used_bytes())});
+  }
+  out += gpus.Text() + "\n";
+  Table table({"ALLOCATION", "CONTAINER", "HOOK", ">UNITS", ">GUARANTEED", ">BUDGET", ">RESIDENT", ">LIVE", ">LIMIT",
+               ">REQUEST", ">MAX", ">PROCESSES"});
+  for (const v1::AllocationStatus& a : status.allocations()) {
+    const Sum s = SumOf(a);
+    uint64_t guaranteed = 0, budget = 0, limit = 0;
+    uint32_t units = 0;
+    for (const v1::GpuShare& g : a.gpus()) {
+      units += g.units();
+      guaranteed += g.guaranteed_bytes();
+      budget += g.budget_bytes();
+      limit += g.limit_bytes();
+    }
+    const double request = a.gpus().empty() ? 0 : a.gpus(0).compute_request();
+    const double most = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
+    table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
+               Bytes(guaranteed), Bytes(budget), Bytes(s.resident + s.plain), Bytes(s.live + s.plain), Bytes(limit),
+               Percent(request), Percent(most), std::to_string(a.processes_size())});
+  }
+  return out + table.Text();
+}
+
+std::string TopText(const v1::Status* before, const v1::Status& now) {
+  std::map<std::string, Sum> old;
+  double seconds = 0;
+  if (before != nullptr) {
+    for (const v1::AllocationStatus& a : before->allocations()) old[a.id()] = SumOf(a);
+    seconds = static_cast<double>(now.unix_ms() - before->unix_ms()) / 1000;
+  }
+  struct Row {
+    double stall;
+    std::vector<std::string> cells;
+  };
+  std::vector<Row> rows;
+  for (const v1::AllocationStatus& a : now.allocations()) {
+    const Sum s = SumOf(a);
+    const Sum o = old.contains(a.id()) ? old[a.id()] : Sum{};
+    const uint64_t stall = Less(s.stall_ns, o.stall_ns), kernel = Less(s.kernel_ns, o.kernel_ns);
+    const double share = stall + kernel == 0 ? 0 : static_cast<double>(stall) / static_cast<double>(stall + kernel);
+    uint64_t budget = 0;
+    double used = 0;
+    for (const v1::GpuShare& g : a.gpus()) {
+      budget += g.budget_bytes();
+      used = std::max(used, g.compute_used());
+    }
+    const uint64_t hits = Less(s.hits, o.hits), all = hits + Less(s.misses, o.misses);
+    rows.push_back({share,
+                    {NameOf(a), a.hook_state(), Percent(share), Bytes(budget), Bytes(s.resident + s.plain),
+                     Bytes(s.live + s.plain), Rate(Less(s.in, o.in), seconds), Rate(Less(s.out, o.out), seconds),
+                     Rate(Less(s.fault, o.fault), seconds), Ratio(hits, all),
+                     Ratio(Less(s.known, o.known), Less(s.launches, o.launches)), Percent(used),
+                     s.factor == 0 ? "-" : std::to_string(s.factor)}});
+  }
+  std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.stall > b.stall; });
+  std::string out;
+  for (const v1::Gpu& g : now.gpus()) {
+    out += g.uuid() + "  " + g.model() + "  " + Bytes(g.used_bytes()) + " of " + Bytes(g.memory_bytes()) + " used, " +
+           Bytes(g.guaranteed_bytes()) + " guaranteed, " + Bytes(g.lent_bytes()) + " lent, " + Bytes(g.debt_bytes()) +
+           " in debt\n";
+  }
+  if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
+  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">IN", ">OUT", ">FAULTS", ">HITS",
+               ">KNOWN", ">GPU", ">FACTOR"});
+  for (Row& r : rows) table.Add(std::move(r.cells));
+  return out + "\n" + table.Text();
+}
+
+}  // namespace sluice::cli
