@@ -17,18 +17,26 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
     log_.resize(kLog);
     refs_.resize(kRefs);
   }
-  // Where are we? The expected follower, or wherever the last three ids stood together before.
-  const uint64_t three = Mix(Mix(last_ids_[0], last_ids_[1]), id);
-  last_ids_[0] = last_ids_[1];
-  last_ids_[1] = id;
-  if (cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id) {
+  uint64_t place = id;
+  for (const Chunk* chunk : set) place = Mix(place, chunk->base);
+  const uint64_t three = Mix(Mix(last_places_[0], last_places_[1]), place);
+  last_places_[0] = last_places_[1];
+  last_places_[1] = place;
+  // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood together before.
+  const bool follows = cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id;
+  const bool exact = follows && log_[(cursor_ + 1) % kLog].place == place;
+  uint64_t found = 0;
+  if (!exact) {
+    const auto it = where_.find(three);
+    if (it != where_.end() && Valid(it->second)) found = it->second;
+  }
+  if (follows && !found) {
     ++cursor_;
     ++streak_;
   } else {
     if (cursor_) ++wrong_;
     streak_ = 0;
-    const auto it = where_.find(three);
-    cursor_ = it != where_.end() && Valid(it->second) ? it->second : 0;
+    cursor_ = found;
     looked_ = cursor_;
   }
   if (where_.size() > 4 * kLog) where_.clear();  // ids of phases that are long over
@@ -36,7 +44,7 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   const uint64_t pos = ++count_;
   where_[three] = pos;
   Entry& entry = log_[pos % kLog];
-  entry = {id, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
+  entry = {id, place, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
   const Entry* before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
   for (uint32_t i = 0; i < entry.count; ++i) {
     Chunk* chunk = set[i];

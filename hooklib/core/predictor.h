@@ -2,8 +2,9 @@
 //
 // After DeepUM (Jung et al., ASPLOS 2023): a launch is named by an execution id (hash of the function and the shape of its
 // arguments), and what followed it last time is expected to follow it again. Here both of its tables are one ring, the log of
-// launches with the chunks that each touched; the last three ids look up where in the log the present is repeated, and
-// from there the log itself is the prediction. One per application stream. Not thread-safe.
+// launches with the chunks that each touched. Where in the log the present is repeated is found by the last three launches with
+// their chunks (a model's layers differ in nothing else); from there the ids alone are followed, so that a tensor which lies
+// elsewhere this time does not end the prediction. One per application stream. Not thread-safe.
 #ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 #define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 
@@ -35,6 +36,7 @@ class Predictor {
 
   struct Entry {
     uint64_t id = 0;
+    uint64_t place = 0;  // hash of id and chunks
     uint64_t now = 0;
     uint64_t first = 0;  // position of its references, never wrapped
     uint32_t count = 0;
@@ -52,12 +54,12 @@ class Predictor {
   std::vector<Entry> log_;
   std::vector<Ref> refs_;
   std::vector<Chunk*> ahead_;
-  std::unordered_map<uint64_t, uint64_t> where_;  // hash of three ids -> log position of the last
+  std::unordered_map<uint64_t, uint64_t> where_;  // hash of three places -> log position of the last
   uint64_t count_ = 0;                             // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t looked_ = 0;  // look-ahead has been done up to this position
-  uint64_t last_ids_[2] = {0, 0};
+  uint64_t last_places_[2] = {0, 0};
   uint64_t streak_ = 0;
   uint64_t wrong_ = 0;
 };

@@ -28,7 +28,6 @@ uint64_t Overlap(const Extent& range, const Chunk& chunk) {
 }  // namespace
 
 void Step::Clear() {
-  drop.clear();
   evict.clear();
   fetch.clear();
   out_after = out_op = in_op = in_after_out = 0;
@@ -56,6 +55,7 @@ void Residency::RemoveArena(Extent arena) {
   });
   chunks_.RemoveArena(arena.base);
   candidates_.clear();
+  limbo_.clear();
   scanned_at_ = 0;
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
 }
@@ -83,6 +83,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   plan_.now.Clear();
   plan_.ahead.Clear();
   plan_.evict_after.clear();
+  plan_.discard.clear();
   plan_.wait_in = plan_.after_op = 0;
   set_.clear();
   missing_.clear();
@@ -110,6 +111,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (id) queues.predictor.OnLaunch(id, set_, now_);
 
   if (!missing_.empty()) {
+    LateDiscards();
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
     const uint64_t in_set = set_.size() * kChunkBytes;
@@ -177,6 +179,25 @@ void Residency::DrainOps(Queues* queues, StreamId stream) {
   }
 }
 
+// A discard must be over before the application can write the range again through any pointer, seen or unseen. In host memory, with nothing
+// queued on the chunk, it is: the caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held,
+// before which no allocation can revive the range.
+void Residency::LateDiscards() {
+  if (prefetch_ == Prefetch::kOff) return;  // faults on discarded pages cost ten times those on others
+  for (size_t n = std::min<size_t>(limbo_.size(), 256); n > 0; --n) {
+    Chunk* chunk = limbo_.front();
+    if (!chunk->resident && chunk->live_bytes == 0 && chunk->mark != now_ &&
+        (!timeline_->OutDone(chunk->departure_stream, chunk->departure_op) || !IsDead(*chunk))) {
+      limbo_.push_back(chunk);  // not yet
+    } else if (!chunk->resident && chunk->content && chunk->mark != now_ && IsDead(*chunk)) {
+      chunk->content = false;
+      plan_.discard.push_back({chunk->base, kChunkBytes});
+    }
+    limbo_.pop_front();
+  }
+  Merge(&plan_.discard);
+}
+
 bool Residency::IsDead(const Chunk& chunk) {
   return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
 }
@@ -193,7 +214,7 @@ uint64_t Residency::Rank(const Chunk& chunk, bool dead) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
   const bool known = chunk.next_use != kNever && chunk.next_use >= now_;
   const uint64_t far = known ? std::min(chunk.next_use, kClass - 1) : kClass - 1;
-  if (dead) return 2 * kClass + far;
+  if (dead && !known) return 2 * kClass + far;
   if (!known) return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
   return far;
 }
@@ -208,7 +229,7 @@ void Residency::FillCandidates(StreamId stream) {
     const bool dead = IsDead(chunk);
     dying |= !dead && chunk.live_bytes == 0;
     if (!MayLeave(chunk, stream)) return;
-    candidates_.push_back({&chunk, chunk.last_use, Rank(chunk, dead), dead});
+    candidates_.push_back({&chunk, chunk.last_use, Rank(chunk, dead)});
   });
   if (dying) fences_->Close();  // so that at the next scan the freed ones count as dead
   const size_t keep = std::min(candidates_.size(), std::max<size_t>(64, candidates_.size() / 8));
@@ -231,19 +252,18 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     }
     const Candidate victim = candidates_.back();
     Chunk* chunk = victim.chunk;
-    const bool stale = !chunk->resident || chunk->last_use != victim.last_use || chunk->mark == now_ ||
-                       (victim.dead && !IsDead(*chunk));
-    if (!stale && keep_until && !victim.dead && chunk->next_use >= now_ && chunk->next_use <= keep_until) break;
+    const bool stale = !chunk->resident || chunk->last_use != victim.last_use || chunk->mark == now_;
+    if (!stale && keep_until && chunk->next_use >= now_ && chunk->next_use <= keep_until) break;
     candidates_.pop_back();
     fresh = false;
     if (stale) continue;
-    Depart(chunk, victim.dead, stream, step);
+    Depart(chunk, stream, step);
     freed += kChunkBytes;
   }
   return freed;
 }
 
-void Residency::Depart(Chunk* chunk, bool dead, StreamId stream, Step* step) {
+void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   Queues& queues = queues_[stream];
   if (!step->out_op) step->out_op = ++queues.out_op;
   for (const Mark& use : chunk->use) {
@@ -253,13 +273,9 @@ void Residency::Depart(Chunk* chunk, bool dead, StreamId stream, Step* step) {
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
   resident_ -= kChunkBytes;
-  (dead ? step->drop : step->evict).push_back({chunk->base, kChunkBytes});
-  if (dead) {
-    chunk->content = false;
-    stats_.bytes_saved += kChunkBytes;
-  } else {
-    stats_.bytes_out += kChunkBytes;
-  }
+  step->evict.push_back({chunk->base, kChunkBytes});
+  stats_.bytes_out += kChunkBytes;
+  if (chunk->live_bytes == 0 && chunk->content) limbo_.push_back(chunk);
   if (!chunk->ever_out) {
     chunk->ever_out = true;
     stats_.host_bytes += kChunkBytes;
@@ -279,13 +295,12 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
 
 void Residency::Finish(StreamId stream, Step* step) {
   Queues& queues = queues_[stream];
-  if (step->out_op) queues.departing.emplace_back(step->out_op, (step->drop.size() + step->evict.size()) * kChunkBytes);
+  if (step->out_op) queues.departing.emplace_back(step->out_op, step->evict.size() * kChunkBytes);
   if (step->in_op) {
     queues.arriving.emplace_back(step->in_op, step->fetch.size() * kChunkBytes);
     queues.arriving_bytes += step->fetch.size() * kChunkBytes;
     if (queues.out_op > queues.in_waited_out) step->in_after_out = queues.in_waited_out = queues.out_op;
   }
-  Merge(&step->drop);
   Merge(&step->evict);
   Merge(&step->fetch);
 }

@@ -4,9 +4,11 @@
 //  - a victim is finished, or was used earlier in the stream that needs the room; no stream is made to wait for another's work;
 //  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on the host;
 //  - where nothing may leave, the launch goes over the budget, and that is counted;
-//  - bytes are dropped without a copy only if the application freed them and a fence behind that free is done.
-// Victims: dead chunks first, then those of which no next use is known (least recently used first), then those whose predicted next use
-// is farthest (Belady 1966). Not thread-safe: the device's lock is held.
+//  - contents are discarded only if the application freed them and a fence behind that free is done.
+// Victims: those of which no next use is known first (dead ones before live ones, then least recently used), then those whose predicted
+// next use is farthest (Belady 1966). A dead chunk costs as much to send away as a live one: UVM's eviction is bound by its page tables, not
+// by the copy (H200, driver 580: 15 GB/s either way). What its death saves is the way back, once it is discarded in host memory.
+// Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 
@@ -26,8 +28,7 @@ enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
 
 // One exchange: departures on the stream's out queue, then arrivals on its in queue.
 struct Step {
-  std::vector<Extent> drop;   // dead: no copy
-  std::vector<Extent> evict;  // copied to the host
+  std::vector<Extent> evict;
   std::vector<Extent> fetch;
   Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: at once
   uint64_t out_op = 0;        // number of the departures in the out queue; 0: none
@@ -38,6 +39,8 @@ struct Step {
 };
 
 struct Plan {
+  // Dead, in host memory, and nothing on its way: discarded before anything else is queued (see LateDiscards).
+  std::vector<Extent> discard;
   Step now;                          // what the launch needs
   uint64_t wait_in = 0;              // the launch's stream waits for this arrival; 0: all is there
   Step ahead;                        // for launches to come
@@ -100,7 +103,6 @@ class Residency {
     Chunk* chunk;
     uint64_t last_use;
     uint64_t key;  // higher leaves first
-    bool dead;
   };
 
   bool IsDead(const Chunk& chunk);
@@ -109,12 +111,13 @@ class Residency {
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   void FillCandidates(StreamId stream);
-  void Depart(Chunk* chunk, bool dead, StreamId stream, Step* step);
+  void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
   void LookAhead(StreamId stream);
   void Touch(Chunk* chunk, StreamId stream, Seq seq);
+  void LateDiscards();
   void DrainOps(Queues* queues, StreamId stream);
 
   Timeline* timeline_;
@@ -124,6 +127,7 @@ class Residency {
   Plan plan_;
   Step shrink_;
   std::vector<Chunk*> set_, missing_;
+  std::deque<Chunk*> limbo_;  // sent away dead, not yet discarded
   std::vector<Candidate> candidates_;  // worst last
   uint64_t scanned_at_ = 0;            // launch number of the last full scan
   StreamId scanned_for_ = 0;

@@ -84,6 +84,11 @@ Context* Device::ContextFor(CUcontext handle) {
   return entry.get();
 }
 
+CUstream Device::Housekeeping(Context* context) {
+  if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
+  return context->housekeeping;
+}
+
 Stream* Device::StreamById(core::StreamId id) {
   if (id == 0 || id > streams.size()) return nullptr;
   Stream* stream = streams[id - 1].get();
@@ -116,9 +121,8 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   bool populated = false;
   if (residency.resident_bytes() + size <= residency.capacity() && g_captures.load() == 0) {
     // As cuMemAlloc does: the pages are on the card when the call returns, so that no kernel faults on memory that fits.
-    if (!context->housekeeping) g_real.cuStreamCreate(&context->housekeeping, CU_STREAM_NON_BLOCKING);
-    populated = FetchRuns({arena}, ordinal, context->housekeeping) == CUDA_SUCCESS &&
-                g_real.cuStreamSynchronize(context->housekeeping) == CUDA_SUCCESS;  // our own prefetch alone, no work of the application
+    populated = FetchRuns({arena}, ordinal, Housekeeping(context)) == CUDA_SUCCESS &&
+                g_real.cuStreamSynchronize(Housekeeping(context)) == CUDA_SUCCESS;  // our own prefetch alone, no work of the application
   }
   context->arenas->AddArena(arena, bytes);
   context->arena_list.emplace(base, size);

@@ -78,6 +78,7 @@ struct Device final : core::Timeline {
 
   // --- with the lock held ---
   Context* ContextFor(CUcontext handle);
+  CUstream Housekeeping(Context* context);
   Stream* StreamById(core::StreamId id);
   void UpdateMode();
   uint64_t Capacity() const;

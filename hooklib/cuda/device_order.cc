@@ -156,7 +156,6 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   if (step.out_op && Ready(&stream->out)) {
     const uint64_t after = std::max(step.out_after, soon);
     if (after) WaitFor(stream->events, after, stream->out.stream);
-    DropRuns(step.drop, stream->out.stream);
     EvictRuns(step.evict, stream->out.stream);
     Stamp(&stream->out, step.out_op, pool);
   }

@@ -55,17 +55,11 @@ CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstr
 
 CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) { return PrefetchRuns(runs, Host(), stream); }
 
-CUresult DropRuns(const std::vector<core::Extent>& runs, CUstream stream) {
-  if (runs.empty()) return CUDA_SUCCESS;
-  if (!g_real.cuMemDiscardBatchAsync) return EvictRuns(runs, stream);  // driver before 580
+bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+  if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);
-  // Discarded pages move without a copy. The prefetch that takes them off the device ends the discarded state, so they are discarded
-  // once more, where they lie: then the fetch that brings them back needs no copy either.
-  CUresult result = g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream);
-  if (result != CUDA_SUCCESS) return EvictRuns(runs, stream);
-  result = EvictRuns(runs, stream);
-  const CUresult again = g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream);
-  return result == CUDA_SUCCESS ? again : result;
+  if (g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) != CUDA_SUCCESS) return false;
+  return g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 
 }  // namespace sluice

@@ -12,8 +12,9 @@ namespace sluice {
 // All are queued on `stream`; the first error is returned, and the rest is still tried (a page that did not move is slow, never wrong).
 CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream);
 CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
-// Contents are dead: off the device without a copy where the driver can, else like EvictRuns.
-CUresult DropRuns(const std::vector<core::Extent>& runs, CUstream stream);
+// Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is done. False where the
+// driver cannot (before 580): contents stay.
+bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream);
 
 }  // namespace sluice
 

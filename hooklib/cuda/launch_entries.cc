@@ -36,7 +36,10 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.known = CollectWords(*info, parameters, extra, &words, Recording() ? &all : nullptr);
   work.words = words;
   work.id = ExecutionId(function, shape);
-  if (Recording()) RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
+  const bool recording = Recording();
+  uint64_t ordinal = 0;
+  if (recording) ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
+  const LaunchTimer timer(*stream, ordinal, recording);
   if (!MustLook(stream)) {
     stream->seq.fetch_add(1, std::memory_order_release);
     return issue();

@@ -1,10 +1,72 @@
 #include "hooklib/cuda/record.h"
 
+#include <deque>
+
+#include "hooklib/dispatch/real.h"
+
 namespace sluice {
 
 trace::Recorder* g_recorder = nullptr;
 
-void RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
+namespace {
+struct Timed {
+  uint64_t ordinal;
+  CUevent begin, end;
+};
+std::mutex g_mutex;
+std::deque<Timed>& Pending() {
+  static auto& pending = *new std::deque<Timed>();
+  return pending;
+}
+std::vector<CUevent>& Free() {
+  static auto& free = *new std::vector<CUevent>();
+  return free;
+}
+CUevent Take() {
+  std::lock_guard lock(g_mutex);
+  if (!Free().empty()) {
+    CUevent event = Free().back();
+    Free().pop_back();
+    return event;
+  }
+  CUevent event = nullptr;
+  g_real.cuEventCreate(&event, CU_EVENT_DEFAULT);
+  return event;
+}
+}  // namespace
+
+LaunchTimer::LaunchTimer(const Stream& stream, uint64_t ordinal, bool on) : stream_(stream.handle), ordinal_(ordinal) {
+  if (!on || g_captures.load() > 0) return;
+  begin_ = Take();
+  if (begin_) g_real.cuEventRecord(begin_, stream_);
+}
+
+LaunchTimer::~LaunchTimer() {
+  if (!begin_) return;
+  CUevent end = Take();
+  if (!end || g_real.cuEventRecord(end, stream_) != CUDA_SUCCESS) return;
+  {
+    std::lock_guard lock(g_mutex);
+    Pending().push_back({ordinal_, begin_, end});
+    if (Pending().size() < 256) return;
+  }
+  DrainTimers();
+}
+
+void DrainTimers() {
+  std::lock_guard lock(g_mutex);
+  while (!Pending().empty() && g_real.cuEventQuery(Pending().front().end) == CUDA_SUCCESS) {
+    const Timed timed = Pending().front();
+    Pending().pop_front();
+    float ms = 0;
+    const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
+    if (elapsed(&ms, timed.begin, timed.end) == CUDA_SUCCESS) g_recorder->Duration(timed.ordinal, static_cast<uint64_t>(ms * 1e6));
+    Free().push_back(timed.begin);
+    Free().push_back(timed.end);
+  }
+}
+
+uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
                   unsigned shared, uint32_t flags, std::span<const uint64_t> all, std::span<const uint64_t> words) {
   const uint64_t handle = reinterpret_cast<uintptr_t>(function);
   std::vector<trace::Parameter> parameters;
@@ -31,7 +93,7 @@ void RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo&
     }
   }
   launch.accesses = accesses;
-  g_recorder->Launch(launch);
+  return g_recorder->Launch(launch);
 }
 
 }  // namespace sluice

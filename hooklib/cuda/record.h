@@ -14,8 +14,25 @@ namespace sluice {
 extern trace::Recorder* g_recorder;
 inline bool Recording() { return g_recorder != nullptr; }
 
-void RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
+// The launch's ordinal in the trace.
+uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
                   unsigned shared, uint32_t flags, std::span<const uint64_t> all, std::span<const uint64_t> words);
+
+// Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.
+class LaunchTimer {
+ public:
+  LaunchTimer(const Stream& stream, uint64_t ordinal, bool on);
+  ~LaunchTimer();
+  LaunchTimer(const LaunchTimer&) = delete;
+  LaunchTimer& operator=(const LaunchTimer&) = delete;
+
+ private:
+  CUstream stream_;
+  uint64_t ordinal_;
+  CUevent begin_ = nullptr;
+};
+// Enters the durations of what is done by now.
+void DrainTimers();
 
 // A stream's identity in a trace: its handle.
 inline uint64_t TraceStream(const Stream& stream) { return reinterpret_cast<uintptr_t>(stream.handle); }

@@ -19,7 +19,10 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   if (stream && result == CUDA_SUCCESS) {
     std::lock_guard lock(stream->device->mutex);
     if (stream->completed < seq) stream->completed = seq;
-    if (Recording()) g_recorder->StreamSync(TraceStream(*stream));
+    if (Recording()) {
+      DrainTimers();
+      g_recorder->StreamSync(TraceStream(*stream));
+    }
   }
   return result;
 }
@@ -41,7 +44,10 @@ CUresult SynchronizeContext(Wait wait) {
     for (const auto& [stream, seq] : before) {
       if (stream->completed < seq) stream->completed = seq;
     }
-    if (Recording()) g_recorder->DeviceSync();
+    if (Recording()) {
+      DrainTimers();
+      g_recorder->DeviceSync();
+    }
   }
   return result;
 }

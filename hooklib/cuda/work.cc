@@ -2,6 +2,7 @@
 
 #include <ctime>
 
+#include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
 
@@ -66,6 +67,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
   const uint64_t seq = stream_->seq.fetch_add(1, std::memory_order_release) + 1;
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id);
+  if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   device->Execute(plan.now, stream_);
   if (plan.wait_in) {
     const auto& events = stream_->in.events;
