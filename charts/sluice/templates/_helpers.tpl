@@ -100,36 +100,11 @@ affinity:
 {{- include (print .Template.BasePath "/configmap.yaml") . | sha256sum -}}
 {{- end }}
 
-{{- /* The conditions under which the API server asks the webhook, in CEL. The webhook's own ConcernsUs says the same; a test holds
-them together on a real API server. `path` is where the pod's metadata and spec lie: object, object.spec.template, ... */ -}}
-{{- define "sluice.cel.ours" -}}
-(k.startsWith('sluice.dev/') || k.matches('^[^/]*[.]sluice[.]dev/'))
-{{- end }}
-
-{{- define "sluice.cel.asks" -}}
-{{- $asks := "has(c.resources) && ((has(c.resources.limits) && 'sluice.dev/gpu-percent' in c.resources.limits) || (has(c.resources.requests) && 'sluice.dev/gpu-percent' in c.resources.requests))" -}}
-({{ .path }}.spec.containers.exists(c, {{ $asks }}) || (has({{ .path }}.spec.initContainers) && {{ .path }}.spec.initContainers.exists(c, {{ $asks }})))
-{{- end }}
-
-{{- define "sluice.cel.annotated" -}}
-{{- $a := printf "%s.metadata.annotations" .path -}}
-(has({{ .path }}.metadata) && has({{ $a }}) && {{ $a }}.exists(k, ({{ include "sluice.cel.ours" . }} && !(k == 'sluice.dev/inject' && {{ $a }}[k] in ['true', 'false'])){{ if .aliases }} || k in ['gpu-fraction', 'gpu-memory']{{ end }}))
-{{- end }}
-
-{{- define "sluice.cel.concerns" -}}
-{{ include "sluice.cel.annotated" . }} || {{ include "sluice.cel.asks" . }}
-{{- end }}
-
-{{- define "sluice.cel.concernsPod" -}}
-!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations) && ({{ include "sluice.cel.concerns" (dict "path" "object" "aliases" .Values.webhook.aliases) }})
-{{- end }}
-
-{{- /* One of our keys differs between the old and the new object. */ -}}
-{{- define "sluice.cel.changed" -}}
-{{- $old := printf "%s.metadata.annotations" (replace "object" "oldObject" .path) -}}
-{{- $new := printf "%s.metadata.annotations" .path -}}
-{{- $k := include "sluice.cel.ours" . -}}
-(has({{ $new }}) && {{ $new }}.exists(k, {{ $k }} && (!has({{ $old }}) || !(k in {{ $old }}) || {{ $old }}[k] != {{ $new }}[k]))) || (has({{ $old }}) && {{ $old }}.exists(k, {{ $k }} && (!has({{ $new }}) || !(k in {{ $new }}))))
+{{- /* When the API server asks the webhook, in CEL: the text is the webhook's own (files/conditions.yaml, written by
+`sluice-webhook --print-policy conditions`; a test holds them equal). */ -}}
+{{- define "sluice.condition" -}}
+{{- $all := .root.Files.Get "files/conditions.yaml" | fromYaml -}}
+{{- index $all (ternary "withAliases" "withoutAliases" .root.Values.webhook.aliases) .name -}}
 {{- end }}
 
 {{- define "sluice.caBundle" -}}
