@@ -238,7 +238,9 @@ absl::StatusOr<int> SyncCdiSpecs(const std::string& dir, const std::vector<Card>
     const std::string spec = MakeCdiSpec(card, driver, dev_root);
     if (auto s = ValidateCdiSpec(spec); !s.ok()) return s;
     // A driver that is not seen just now (being upgraded) must not take its libraries out of a spec that is in use.
-    if (auto old = ReadFile(path); old.ok() && (*old == spec || driver.libraries.empty())) continue;
+    if (auto old = ReadFile(path); old.ok()) {
+      if (*old == spec || (driver.libraries.empty() && ValidateCdiSpec(*old).ok())) continue;
+    }
     if (auto s = WriteFileAtomically(path, spec, Durable::kYes); !s.ok()) return s;
     ++changed;
   }
