@@ -1,0 +1,166 @@
+#include "scheduler/node_ledger.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace sluice::scheduler {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMostCards = 64;
+
+absl::Status Bad(std::size_t index, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("card ", index, ": ", what));
+}
+
+std::optional<int> Integer(const Json& card, const char* member, int low, int high) {
+  const auto found = card.find(member);
+  if (found == card.end() || !found->is_number_integer()) return std::nullopt;
+  const auto value = found->get<std::int64_t>();
+  if (value < low || value > high) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+absl::StatusOr<NodeCard> ParseCard(const Json& json, std::size_t index) {
+  if (!json.is_object()) return Bad(index, "no object");
+  NodeCard card;
+  const auto uuid = json.find("uuid");
+  if (uuid == json.end() || !uuid->is_string() || uuid->get_ref<const std::string&>().empty()) {
+    return Bad(index, "no uuid");
+  }
+  card.uuid = *uuid;
+  const auto free = Integer(json, "free", 0, kUnitsPerCard);
+  if (!free) return Bad(index, "free is no number of 0..100");
+  card.free = *free;
+  card.numa = Integer(json, "numa", -1, 1024).value_or(-1);
+  if (const auto model = json.find("model"); model != json.end() && model->is_string()) card.model = *model;
+  if (const auto memory = json.find("memory"); memory != json.end() && memory->is_number_unsigned()) {
+    card.memory_bytes = *memory;
+  }
+  if (const auto pods = json.find("pods"); pods != json.end() && pods->is_object()) {
+    card.pods.emplace();
+    for (const auto& [uid, containers] : pods->items()) {
+      if (!containers.is_object()) continue;
+      std::vector<std::string>& names = (*card.pods)[uid];
+      for (const auto& [name, units] : containers.items()) names.push_back(name);
+    }
+  }
+  return card;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NodeCard>> ParseNodeCards(std::string_view json) {
+  const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_array()) return absl::InvalidArgumentError("no JSON array");
+  if (parsed.size() > kMostCards) return absl::InvalidArgumentError(absl::StrCat("more than ", kMostCards, " cards"));
+  std::vector<NodeCard> cards;
+  for (const Json& entry : parsed) {
+    absl::StatusOr<NodeCard> card = ParseCard(entry, cards.size());
+    if (!card.ok()) return card.status();
+    cards.push_back(*std::move(card));
+  }
+  std::sort(cards.begin(), cards.end(), [](const NodeCard& a, const NodeCard& b) { return a.uuid < b.uuid; });
+  for (std::size_t i = 1; i < cards.size(); ++i) {
+    if (cards[i].uuid == cards[i - 1].uuid) return absl::InvalidArgumentError("uuid " + cards[i].uuid + " twice");
+  }
+  return cards;
+}
+
+void NodeLedger::SetCards(std::vector<NodeCard> cards) {
+  cards_ = std::move(cards);
+  exact_ = !cards_.empty() &&
+           std::all_of(cards_.begin(), cards_.end(), [](const NodeCard& card) { return card.pods.has_value(); });
+  for (const auto& [uid, about] : about_) LearnActual(uid);
+}
+
+void NodeLedger::Put(const std::string& uid, PlacedPod pod) {
+  about_[uid] = {.name = std::move(pod.name), .admitted = pod.admitted};
+  // A pod's units and placement never change once it is bound; its exchanges are kept.
+  if (pods_.emplace(uid, std::move(pod.live)).second) LearnActual(uid);
+}
+
+void NodeLedger::Remove(const std::string& uid) {
+  pods_.erase(uid);
+  about_.erase(uid);
+}
+
+void NodeLedger::LearnActual(const std::string& uid) {
+  if (!exact_) return;
+  ContainerCards actual;
+  for (const NodeCard& card : cards_) {
+    const auto found = card.pods->find(uid);
+    if (found == card.pods->end()) continue;
+    for (const std::string& container : found->second) actual[container].push_back(card.uuid);
+  }
+  if (!actual.empty()) Settle(pods_, uid, std::move(actual));
+}
+
+std::vector<int> NodeLedger::PendingExact() const {
+  int anywhere = 0;  // of pods placed by another scheduler: until kubelet has chosen, they may come to lie on any card
+  for (const auto& [uid, pod] : pods_) {
+    if (!pod.promised.empty() || pod.actual) continue;
+    for (const Chain& chain : pod.chains) anywhere += chain.UnitsPerCard();
+  }
+  std::map<std::string, int> by_card;
+  for (const Slot& slot : OpenSlots(pods_)) {
+    for (const std::string& card : slot.cards) by_card[card] += slot.chain.UnitsPerCard();
+  }
+  std::vector<int> pending;
+  for (const NodeCard& card : cards_) pending.push_back(anywhere + by_card[card.uuid]);
+  return pending;
+}
+
+// The annotation is the truth of some moment ago. Where it names pods, what is promised and not given yet comes off it.
+// Where it does not, nobody knows whether it counts a pod yet: then two accounts are kept and the smaller holds: what
+// the annotation says less the promises that kubelet has not acknowledged, and a whole card less all promises.
+Node NodeLedger::Free() const {
+  Node node;
+  if (!cards_.empty()) node.model = cards_.front().model;
+  if (exact_) {
+    const std::vector<int> pending = PendingExact();
+    for (std::size_t i = 0; i < cards_.size(); ++i) {
+      node.cards.push_back({.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa});
+    }
+    return node;
+  }
+  std::map<std::string, int> promised, pending;
+  int anywhere = 0;
+  for (const auto& [uid, pod] : pods_) {
+    const bool admitted = about_.at(uid).admitted;
+    for (std::size_t c = 0; c < pod.chains.size(); ++c) {
+      const int units = pod.chains[c].UnitsPerCard();
+      if (pod.promised.empty()) {
+        if (!admitted) anywhere += units;
+        continue;
+      }
+      for (const std::string& card : pod.promised[c]) {
+        promised[card] += units;
+        if (!admitted) pending[card] += units;
+      }
+    }
+  }
+  for (const NodeCard& card : cards_) {
+    const int free = std::min(card.free - pending[card.uuid] - anywhere, kUnitsPerCard - promised[card.uuid]);
+    node.cards.push_back({.free = std::max(0, free), .numa = card.numa});
+  }
+  return node;
+}
+
+std::string NodeLedger::Blocks(const std::vector<Chain>& chains) const {
+  for (const auto& [uid, pod] : pods_) {
+    if (pod.actual || about_.at(uid).admitted) continue;
+    for (const Chain& waiting : pod.chains) {
+      for (const Chain& chain : chains) {
+        if (waiting.first == chain.first && waiting.total != chain.total) return about_.at(uid).name;
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,100 @@
+#include "scheduler/packing.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "scheduler/choices.h"
+
+namespace sluice::scheduler {
+namespace {
+
+// A pod with more chains than a node has cards may have many ways to fail; past this many steps it counts as not
+// fitting.
+constexpr int kMostSteps = 20000;
+
+Request RequestOf(const Chain& chain) { return {.cards = chain.Cards(), .units = chain.UnitsPerCard()}; }
+
+class Search {
+ public:
+  Search(const Node& node, std::span<const Chain> chains, const Request& host, const Policy& policy)
+      : node_(node), chains_(chains), host_(host), policy_(policy), order_(chains.size()) {
+    // The filter's CPU figures are fresher than ours: never let ours forbid what it allowed.
+    node_.cpu_milli_free = std::max(node_.cpu_milli_free, host.cpu_milli);
+    node_.memory_mib_free = std::max(node_.memory_mib_free, host.memory_mib);
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](std::size_t a, std::size_t b) { return chains_[a].total > chains_[b].total; });
+    packing_.cards.resize(chains.size());
+  }
+
+  bool Step(std::size_t at) {
+    if (at == order_.size()) return true;
+    if (++steps_ > kMostSteps) return false;
+    Request request = RequestOf(chains_[order_[at]]);
+    if (at == 0) {
+      request.cpu_milli = host_.cpu_milli;
+      request.memory_mib = host_.memory_mib;
+    }
+    struct Option {
+      CardSet cards;
+      Score score;
+    };
+    std::vector<Option> options;
+    for (CardSet& cards : Choices(node_, request)) {
+      const Score score = policy_.Rate(node_, request, cards);
+      options.push_back({std::move(cards), score});
+    }
+    std::stable_sort(options.begin(), options.end(),
+                     [](const Option& a, const Option& b) { return a.score.card > b.score.card; });
+    for (Option& option : options) {
+      const Node before = node_;
+      Take(node_, request, option.cards);
+      if (Step(at + 1)) {
+        packing_.score += option.score.node;
+        packing_.cards[order_[at]] = std::move(option.cards);
+        return true;
+      }
+      node_ = before;
+    }
+    return false;
+  }
+
+  Packing Result() && { return std::move(packing_); }
+
+ private:
+  Node node_;
+  std::span<const Chain> chains_;
+  const Request& host_;
+  const Policy& policy_;
+  std::vector<std::size_t> order_;
+  Packing packing_;
+  int steps_ = 0;
+};
+
+NoRoom Explain(const Node& node, std::span<const Chain> chains) {
+  NoRoom reason{.sum_free = node.FreeUnits()};
+  for (const Card& card : node.cards) {
+    reason.largest_free = std::max(reason.largest_free, card.free);
+    reason.whole_free += card.free >= kUnitsPerCard;
+  }
+  for (const Chain& chain : chains) {
+    if (!Choices(node, RequestOf(chain)).empty()) continue;
+    reason.units = std::max(reason.units, chain.total);
+  }
+  if (reason.units == 0) {
+    reason.together = true;
+    for (const Chain& chain : chains) reason.units += chain.total;
+  }
+  return reason;
+}
+
+}  // namespace
+
+std::variant<Packing, NoRoom> Pack(const Node& node, std::span<const Chain> chains, const Request& host,
+                                   const Policy& policy) {
+  Search search(node, chains, host, policy);
+  if (search.Step(0)) return std::move(search).Result();
+  return Explain(node, chains);
+}
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,59 @@
+// Which promises are still open on a node: the one account that extender and device plugin both keep, so that they
+// agree.
+#ifndef SCHEDULER_SLOTS_H_
+#define SCHEDULER_SLOTS_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/chains.h"
+
+namespace sluice::scheduler {
+
+using ContainerCards = std::map<std::string, std::vector<std::string>>;  // by container name: card uuids
+
+// The value of the annotation sluice.dev/placement. Error: not an object of arrays of strings.
+absl::StatusOr<ContainerCards> ParsePlacement(const std::string& json);
+std::string FormatPlacement(const ContainerCards& cards);
+
+// A chain's cards, in order: the union over the containers that share it.
+std::vector<std::string> CardsOf(const Chain& chain, const std::vector<ContainerUnits>& containers,
+                                 const ContainerCards& cards);
+
+struct LivePod {
+  std::vector<ContainerUnits> containers;
+  std::vector<Chain> chains;
+  std::vector<std::vector<std::string>> annotated;  // cards, one list a chain; empty: not placed by the extender
+  std::vector<std::vector<std::string>> promised;   // what `annotated` has become by exchanges
+  std::optional<ContainerCards> actual;             // once it is known what kubelet gave it
+
+  bool Waits() const { return !promised.empty() && !actual; }
+};
+
+// Error: containers that no card can hold, or a placement that names too few or too many cards.
+absl::StatusOr<LivePod> MakeLivePod(std::vector<ContainerUnits> containers, const ContainerCards& placement);
+
+struct Slot {
+  Chain chain;
+  std::vector<std::string> cards;
+};
+
+using LivePods = std::map<std::string, LivePod>;  // by uid
+
+// Kubelet may give one pod what was promised to another that asks for the same: it does not say for whom it asks. It is
+// known now what kubelet gave to this pod. Where that was promised to another pod that still waits and asks for the
+// same, the two exchange promises.
+void Settle(LivePods& pods, const std::string& uid, ContainerCards actual);
+
+// The promises that are still open.
+std::vector<Slot> OpenSlots(const LivePods& pods);
+
+// Units of a card that are given or promised to these pods.
+int Committed(const LivePods& pods, const std::string& card);
+
+}  // namespace sluice::scheduler
+
+#endif  // SCHEDULER_SLOTS_H_
