@@ -46,12 +46,23 @@ int Info(const std::string& path) {
   return 0;
 }
 
-int Bound(const std::string& path, double budget_gib, double link) {
+int Bound(const std::string& path, double budget_gib, double link, bool as_json) {
   using sluice::trace::Policy;
   const absl::StatusOr<Trace> trace = sluice::trace::Load(path);
   if (!trace.ok()) return Report(trace.status());
   if (trace->step_names.size() < 2) return Report(absl::InvalidArgumentError(path + ": fewer than two steps"));
   const auto budget = static_cast<uint64_t>(budget_gib * (1 << 30));
+  if (as_json) {
+    const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, Policy::kBelady).back();
+    const sluice::trace::LiveBytes live = sluice::trace::PeakLive(*trace);
+    std::printf(
+        "{\"in_bytes\": %llu, \"out_bytes\": %llu, \"kernel_ms\": %.4f, \"limit_ms\": %.4f, \"peak_live_bytes\": "
+        "%llu}\n",
+        static_cast<unsigned long long>(step.in_bytes), static_cast<unsigned long long>(step.out_bytes),
+        static_cast<double>(step.kernel_ns) / 1e6, sluice::trace::LinkLimitMs(step, link * 1e9),
+        static_cast<unsigned long long>(live.reported_peak != 0 ? live.reported_peak : live.allocated_peak));
+    return 0;
+  }
   for (const auto& [policy, name] :
        {std::pair(Policy::kBelady, "belady"), {Policy::kLru, "lru"}, {Policy::kFifo, "fifo"}}) {
     // The last step: the others warm up.
@@ -120,7 +131,9 @@ int main(int argc, char** argv) {
   bound->add_option("FILE", file, "trace")->required();
   bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::PositiveNumber);
   bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::PositiveNumber);
-  bound->callback([&] { status = Bound(file, budget, link); });
+  bool as_json = false;
+  bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
+  bound->callback([&] { status = Bound(file, budget, link, as_json); });
 
   try {
     app.parse(argc, argv);

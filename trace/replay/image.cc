@@ -60,7 +60,7 @@ SPIN:
 }
 )";
 
-void Entry(const trace::Function& function, size_t index, bool simulated, std::string& text) {
+void Entry(const trace::Function& function, size_t index, std::string& text) {
   text += "// " + function.name.substr(0, 200) + "\n.visible .entry k" + std::to_string(index) + "(";
   uint32_t end = 0;
   bool first = true;
@@ -75,9 +75,7 @@ void Entry(const trace::Function& function, size_t index, bool simulated, std::s
             std::to_string(parameter.bytes) + "]";
     end = parameter.offset + parameter.bytes;
   }
-  if (!simulated) text += std::string(first ? "\n  " : ",\n  ") + ".param .u32 launch";
-  text += ")\n";
-  text += simulated ? "{\n  ret;\n}\n" : kBody;
+  text += std::string(first ? "\n  " : ",\n  ") + ".param .u32 launch)\n" + kBody;
 }
 
 }  // namespace
@@ -88,10 +86,53 @@ uint32_t ParameterBytes(const trace::Function& function) {
   return end;
 }
 
-std::string Image(const std::vector<trace::Function>& functions, bool simulated) {
-  std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n";
-  if (!simulated) text += ".visible .global .align 8 .u64 sluice_table;\n";
-  for (size_t i = 0; i < functions.size(); ++i) Entry(functions[i], i, simulated, text);
+std::string Image(const std::vector<trace::Function>& functions) {
+  std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .u64 sluice_table;\n";
+  for (size_t i = 0; i < functions.size(); ++i) Entry(functions[i], i, text);
+  return text;
+}
+
+std::vector<trace::Parameter> Pieces(const trace::Function& function) {
+  std::vector<trace::Parameter> sorted = function.parameters;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  std::vector<trace::Parameter> pieces;
+  uint32_t end = 0;
+  // Bytes up to `until` in pieces that need no more alignment than where they begin.
+  const auto fill = [&pieces, &end](uint32_t until) {
+    while (end < until) {
+      const uint32_t left = until - end;
+      const uint32_t bytes = end % 8 == 0 && left >= 8   ? 8
+                             : end % 4 == 0 && left >= 4 ? 4
+                             : end % 2 == 0 && left >= 2 ? 2
+                                                         : 1;
+      pieces.push_back({end, bytes});
+      end += bytes;
+    }
+  };
+  for (const trace::Parameter& p : sorted) {
+    if (p.bytes == 0 || p.offset < end) continue;
+    fill(p.offset);
+    const uint32_t align = p.bytes % 8 == 0 ? 8 : p.bytes % 4 == 0 ? 4 : p.bytes % 2 == 0 ? 2 : 1;
+    if (p.offset % align == 0) {
+      pieces.push_back(p);
+      end = p.offset + p.bytes;
+    } else {
+      fill(p.offset + p.bytes);
+    }
+  }
+  return pieces;
+}
+
+std::string SimulatedImage(const std::vector<trace::Function>& functions) {
+  std::string text = "simgpu-module 1\n";
+  for (size_t i = 0; i < functions.size(); ++i) {
+    text += "kernel k" + std::to_string(i);
+    std::string sizes;
+    for (const trace::Parameter& piece : Pieces(functions[i]))
+      sizes += (sizes.empty() ? "" : ",") + std::to_string(piece.bytes);
+    if (!sizes.empty()) text += " params " + sizes;
+    text += "\n";
+  }
   return text;
 }
 

@@ -1,4 +1,4 @@
-// The PTX module that stands in for a trace's kernels: one entry a function, with that function's parameter layout.
+// The modules that stand in for a trace's kernels: one kernel a function, with that function's parameter layout.
 #ifndef SLUICE_TRACE_REPLAY_IMAGE_H_
 #define SLUICE_TRACE_REPLAY_IMAGE_H_
 
@@ -9,10 +9,14 @@
 
 namespace sluice::replay {
 
-// Entry "k<i>" for function i. On a real card its body reads, at index `launch` (a 4-byte parameter after the recorded
-// ones), what to touch and how long to run from the table whose address lies in the global "sluice_table"; a simulated
-// card is told by side channel, and its image has no such parameter and no body.
-std::string Image(const std::vector<trace::Function>& functions, bool simulated);
+// PTX with entry "k<i>" for function i. Its body reads, at index `launch` (a 4-byte parameter after the recorded ones),
+// what to touch and how long to run from the table whose address lies in the global "sluice_table".
+std::string Image(const std::vector<trace::Function>& functions);
+
+// The same for the simulated card (test/simgpu/README.md), which is told by side channel what a launch touches. There
+// each parameter is aligned by its size; Pieces() gives parameters that land at the recorded offsets under that rule.
+std::string SimulatedImage(const std::vector<trace::Function>& functions);
+std::vector<trace::Parameter> Pieces(const trace::Function& function);
 
 // Bytes of the parameters of `function`, without the added one.
 uint32_t ParameterBytes(const trace::Function& function);

@@ -61,12 +61,13 @@ std::string Player::Prepare() {
   SLUICE_CALL(device_get, &device, options_.device);
   SLUICE_CALL(retain, &context_, device);
   SLUICE_CALL(set_current, context_);
-  const std::string image = Image(trace_.functions, driver_.simulated());
+  const std::string image = driver_.simulated() ? SimulatedImage(trace_.functions) : Image(trace_.functions);
   CUmodule module = nullptr;
   SLUICE_CALL(module_load, &module, image.c_str());
   functions_.resize(trace_.functions.size());
   for (size_t i = 0; i < functions_.size(); ++i) {
     SLUICE_CALL(module_function, &functions_[i], module, ("k" + std::to_string(i)).c_str());
+    layouts_.push_back(driver_.simulated() ? Pieces(trace_.functions[i]) : trace_.functions[i].parameters);
   }
   if (driver_.simulated()) return {};
   SLUICE_TRY(PrepareTable());
@@ -318,7 +319,7 @@ std::string Player::Launch(const trace::Launch& launch) {
   const trace::Function& function = trace_.functions[launch.function];
   words.resize(std::max<size_t>(words.size(), (ParameterBytes(function) + 7) / 8) + 1);
   std::vector<void*> parameters;
-  for (const trace::Parameter& parameter : function.parameters) {
+  for (const trace::Parameter& parameter : layouts_[launch.function]) {
     if (parameter.bytes != 0) parameters.push_back(reinterpret_cast<char*>(words.data()) + parameter.offset);
   }
   const CUstream stream = Stream(launch.stream);

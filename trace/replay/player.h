@@ -82,8 +82,9 @@ class Player {
 
   CUcontext context_ = nullptr;
   std::vector<CUfunction> functions_;
-  std::map<uint64_t, Block> blocks_;    // by recorded address
-  std::map<uint64_t, Tensor> tensors_;  // reported ranges, by recorded address
+  std::vector<std::vector<trace::Parameter>> layouts_;  // of each, as its module declares them
+  std::map<uint64_t, Block> blocks_;                    // by recorded address
+  std::map<uint64_t, Tensor> tensors_;                  // reported ranges, by recorded address
   uint32_t next_object_ = 1;
   uint64_t reported_bytes_ = 0, reserved_bytes_ = 0;
   std::unordered_map<uint64_t, CUstream> streams_;

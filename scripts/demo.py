@@ -1,0 +1,150 @@
+"""Plays two tenants through the real hook on a simulated card, with and without fetching at launch, and shows what happened."""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GIB = 1 << 30
+LINK = 51e9  # bytes a second in each direction, both at once: the H200's pinned rate (facts behind test/simgpu/profiles)
+BUDGET = "3800Mi"  # half of an 8 GiB card, less what the driver and the two contexts take
+MODES = [("demand faults", {"SLUICE_PREFETCH": "off"}), ("sluice", {})]
+
+
+def say(text):
+    print(f"\033[1m== {text}\033[0m" if sys.stderr.isatty() else f"== {text}", file=sys.stderr, flush=True)
+
+
+def traces(build, folder):
+    """Recorded traces where the repository has them, else synthetic ones of the same shapes, made here and labelled."""
+    tool = build / "bin" / "sluice-trace"
+    data = ROOT / "trace" / "data"
+    out = []
+    for name, synth in (("transformer", ["synth", "transformer", "--tokens", "2048", "--steps", "6"]),
+                        ("convnet", ["synth", "transformer", "--width", "1536", "--layers", "20", "--tokens", "2048", "--steps", "6"])):
+        recorded = data / f"{name}.sltrace"
+        if recorded.exists():
+            out.append((name, recorded, False))
+            continue
+        label = name if name == "transformer" else "deeper transformer"
+        path = folder / f"{label.replace(' ', '-')}.sltrace"
+        subprocess.run([tool, *synth[:2], path, *synth[2:]], check=True)
+        out.append((label, path, True))
+    return out
+
+
+def play(build, tenants, variables, folder, label, steps):
+    """All tenants at once on one card. Returns each one's figures and the lines that its container's log would show."""
+    state = folder / f"{label}.state".replace(" ", "-")
+    running = []
+    for number, (name, path, _) in enumerate(tenants):
+        timeline = folder / f"timeline-{label}-{number}.json".replace(" ", "-")
+        env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "LD_PRELOAD": str(build / "lib" / "libsluice.so"),
+               "SIMGPU_PROFILE": "card-8g", "SIMGPU_STATE": str(state), "SIMGPU_TENANTS": str(len(tenants)),
+               "SIMGPU_WINDOW_US": "2000",  # how far apart the tenants' clocks may run
+               "SIMGPU_TIMELINE": str(timeline), "SLUICE_GPU_MEMORY": BUDGET, **variables}
+        command = [str(build / "bin" / "sluice-replay"), str(path), "--json", "--warm-up", "2"] + (["--steps", str(steps)] if steps else [])
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running.append((name, process, timeline))
+    out = []
+    begin = time.monotonic()
+    for name, process, timeline in running:
+        stdout, stderr = wait(process, label, begin)
+        if process.returncode != 0:
+            for _, other, _ in running:
+                if other.poll() is None:
+                    other.kill()
+            sys.exit(f"demo: {name} ({label}) ended with {process.returncode}:\n{stderr}")
+        out.append({"name": name, "figures": json.loads(stdout), "log": stderr.strip().splitlines(), "timeline": timeline})
+    return out
+
+
+def wait(process, label, begin):
+    while True:
+        try:
+            return process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            if sys.stderr.isatty():
+                print(f"\r\033[K   {label}: {time.monotonic() - begin:.0f} s", end="", file=sys.stderr, flush=True)
+
+
+def bound(build, path):
+    """The least that any engine moves for one step at this budget, and how long the link needs for it."""
+    text = subprocess.run([build / "bin" / "sluice-trace", "bound", path, "--budget-gib", str(3800 / 1024), "--json"], check=True,
+                          capture_output=True, text=True).stdout
+    return json.loads(text)
+
+
+def merge_timelines(results, to):
+    """One Chrome trace: each mode and tenant a process with a name."""
+    events = []
+    for mode, (label, tenants) in enumerate(results):
+        for number, tenant in enumerate(tenants):
+            pid = 1 + mode * 10 + number
+            for event in json.loads(tenant["timeline"].read_text())["traceEvents"]:
+                event["pid"] = pid
+                if event.get("name") == "process_name":
+                    event["args"]["name"] = f"{label}: tenant {number + 1}, {tenant['name']}"
+                events.append(event)
+    to.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+    return len(events)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=str(ROOT / "build"))
+    parser.add_argument("--steps", type=int, default=0, help="play only the first N steps")
+    parser.add_argument("--out", default="", help="folder for timeline.json and demo.json (default: <build>/demo)")
+    options = parser.parse_args()
+    build = pathlib.Path(options.build).resolve()
+    out = pathlib.Path(options.out) if options.out else build / "demo"
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sluice-demo.") as scratch:
+        folder = pathlib.Path(scratch)
+        tenants = traces(build, folder)
+        limits = [bound(build, path) for _, path, _ in tenants]
+        results = []
+        for label, variables in MODES:
+            say(f"two tenants on one simulated 8 GiB card, {BUDGET} each: {label}")
+            results.append((label, play(build, tenants, variables, folder, label, options.steps)))
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+        count = merge_timelines(results, out / "timeline.json")
+    # Two tenants share compute and link: what both must do, one after the other at best.
+    limit = max(sum(b["kernel_ms"] for b in limits), *(sum(b[k] for b in limits) / LINK * 1e3 for k in ("in_bytes", "out_bytes")))
+    print()
+    if any(synthetic for _, _, synthetic in tenants):
+        print("The traces are SYNTHETIC (computed from the models' shapes): no recorded ones are in trace/data.")
+    print("Times are those of the simulated card (an H200's rates); a step while the other tenant runs too.\n")
+    print(f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | bytes in: {' / '.join(l for l, _ in MODES)} / least |")
+    print("|---|---|---|" + "---|" * (len(MODES) + 2))
+    for i, (name, _, synthetic) in enumerate(tenants):
+        steps = [tenants_[i]["figures"]["median_ms"] for _, tenants_ in results]
+        moved = []
+        for _, tenants_ in results:
+            sim = tenants_[i]["figures"]["simulated"]
+            moved.append((sim["fault_bytes"] + sim["prefetch_in_bytes"]) / GIB)
+        print(f"| {name}{' (synthetic)' if synthetic else ''} | {limits[i]['peak_live_bytes'] / GIB:.2f} GiB | {3800 / 1024:.2f} GiB | "
+              + " | ".join(f"{s:.1f}" for s in steps) + f" | {limit:.1f} | " + " / ".join(f"{m:.2f}" for m in moved)
+              + f" / {limits[i]['in_bytes'] / GIB:.2f} GiB |")
+    print("\nWhat each container's log says (kubectl logs):\n")
+    for label, tenants_ in results:
+        for number, tenant in enumerate(tenants_):
+            for line in tenant["log"]:
+                print(f"  [{label}, tenant {number + 1}] {line}")
+    summary = {"budget": BUDGET, "limit_ms": limit, "synthetic": any(s for _, _, s in tenants),
+               "modes": {label: [{"tenant": t["name"], **t["figures"]} for t in tenants_] for label, tenants_ in results}}
+    (out / "demo.json").write_text(json.dumps(summary, indent=1))
+    print(f"\nTimeline ({count} events: launches, stalls, transfers, resident bytes): {os.path.relpath(out / 'timeline.json')} "
+          "- open it in Perfetto or chrome://tracing.")
+    misuses = sum(t["figures"]["simulated"]["misuses"] for _, tenants_ in results for t in tenants_)
+    if misuses:
+        sys.exit(f"demo: the simulated card reported {misuses} misuses")
+
+
+if __name__ == "__main__":
+    main()
