@@ -6,11 +6,12 @@
 
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/table.h"
+#include "hooklib/dnn/library_calls.h"
 #include "hooklib/nvml/nvml_view.h"
 #include "hooklib/shim/engine_abi.h"
 
 // Null where the engine was loaded without the shim (unit tests).
-extern "C" __attribute__((weak, visibility("default"))) sluice_shim_link sluice_shim_link_v2;
+extern "C" __attribute__((weak, visibility("default"))) sluice_shim_state sluice_shim_link;
 
 namespace sluice {
 namespace {
@@ -52,7 +53,7 @@ void* NvmlEntry(unsigned index, void* real) {
 }
 
 __attribute__((constructor)) void Load() {
-  if (&sluice_shim_link_v2 != nullptr) sluice_engine_start(&sluice_shim_link_v2);
+  if (&sluice_shim_link != nullptr) sluice_engine_start(&sluice_shim_link);
 }
 
 __attribute__((destructor)) void Unload() {
@@ -60,9 +61,12 @@ __attribute__((destructor)) void Unload() {
 }
 
 }  // namespace
+
+void* LibraryReal() { return shim.library_real != nullptr ? shim.library_real() : nullptr; }
+
 }  // namespace sluice
 
-extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_link* link) {
+extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_state* link) {
   using namespace sluice;
   if (link->status != SLUICE_ENGINE_STARTING) return link->status == SLUICE_ENGINE_READY ? 0 : -1;
   if (link->shim.abi != SLUICE_SHIM_ABI || link->shim.hooks != HookCount() || link->shim.nvml != NvmlHookCount()) {
@@ -75,7 +79,7 @@ extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice
   shim = link->shim;
   BindCuda(nullptr);
   EngineInit();
-  link->engine = {&CudaEntry, &NvmlEntry, &OnAllocatorReport};
+  link->engine = {&CudaEntry, &NvmlEntry, &LibraryEntry, &OnAllocatorReport};
   __atomic_store_n(&link->status, SLUICE_ENGINE_READY, __ATOMIC_RELEASE);
   return 0;
 }

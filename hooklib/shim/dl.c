@@ -34,7 +34,8 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
 
 static __attribute__((noinline)) void* answer(void* handle, int row, const char* name, const void* caller) {
   void* const real = found_without_us(handle, row, name, caller);
-  return real ? shim_substitute(row, real) : NULL;
+  if (!real) return NULL;
+  return row < ROW_NVML_END ? shim_substitute(row, real) : shim_library_answer(row, real, caller);
 }
 
 /* Our own names: programs look dlsym up to call it, and must not get round us. */
@@ -52,8 +53,8 @@ SHIM_EXPORT void* dlsym(void* restrict handle, const char* restrict name) {
   const shim_dlsym_fn real = shim_real_dlsym();
   if (!real) return NULL;
   const int row = shim_row_of(name);
-  if (row >= 0 && row < ROW_LIB_END) return answer(handle, row, name, __builtin_return_address(0));
-  if (row >= ROW_LIB_END) {
+  if (row >= 0 && row < ROW_REPORT_END) return answer(handle, row, name, __builtin_return_address(0));
+  if (row >= ROW_REPORT_END) {
     void* const own = own_name(handle, row, name);
     if (own) return own;
   }
@@ -64,12 +65,13 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   const shim_dlvsym_fn real = shim_real_dlvsym();
   if (!real) return NULL;
   const int row = shim_row_of(name);
-  if (row < 0 || row >= ROW_LIB_END) TAIL_CALL return real(handle, name, version);
+  if (row < 0 || row >= ROW_REPORT_END) TAIL_CALL return real(handle, name, version);
   if (handle == RTLD_NEXT) return answer(handle, row, name, __builtin_return_address(0));
   /* From here RTLD_NEXT means the global scope without us. */
   void* const found = real(handle == RTLD_DEFAULT ? RTLD_NEXT : handle, name, version);
   if (!found) return NULL;
-  return shim_is_self(found) ? answer(handle, row, name, __builtin_return_address(0)) : shim_substitute(row, found);
+  if (shim_is_self(found) || row >= ROW_NVML_END) return answer(handle, row, name, __builtin_return_address(0));
+  return shim_substitute(row, found);
 }
 
 static int begins(const char* text, const char* prefix) {

@@ -8,8 +8,8 @@
 extern char** environ __attribute__((weak));
 extern unsigned long getauxval(unsigned long type) __attribute__((weak));
 
-/* Found by the engine's constructor. The name carries the ABI: an engine of another build finds nothing. */
-SHIM_EXPORT struct sluice_shim_link sluice_shim_link_v2;
+/* Found by the engine's constructor. */
+SHIM_EXPORT struct sluice_shim_state sluice_shim_link;
 
 static int state = SHIM_UNTRIED; /* enum shim_state */
 
@@ -85,12 +85,13 @@ static void load(void) {
   if (!shim_need_dl()) return;
   const shim_dlopen_fn open = shim_real_dlopen();
   const shim_dlsym_fn sym = shim_real_dlsym();
-  struct sluice_shim_link* link = &sluice_shim_link_v2;
+  struct sluice_shim_state* link = &sluice_shim_link;
   link->shim.hooks = ROW_CUDA_END;
   link->shim.nvml = ROW_NVML_END - ROW_CUDA_END;
   link->shim.libs = ROW_LIB_END - ROW_NVML_END;
   link->shim.dlsym = sym;
   link->shim.dlopen = open;
+  link->shim.library_real = &shim_library_real;
   __atomic_store_n(&link->shim.abi, SLUICE_SHIM_ABI, __ATOMIC_RELEASE);
 
   struct text path = {.length = 0};
@@ -116,9 +117,11 @@ static void load(void) {
 
 int shim_engine_ready(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_READY; }
 
+int shim_unhooked(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) >= SHIM_UNHOOKED; }
+
 const struct sluice_engine_api* shim_engine(void) {
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_UNTRIED) load();
-  return shim_engine_ready() ? &sluice_shim_link_v2.engine : NULL;
+  return shim_engine_ready() ? &sluice_shim_link.engine : NULL;
 }
 
 static int stopped(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_STOPPED; }
@@ -153,7 +156,8 @@ void* shim_find_real(int row, const void* caller) {
   return found && !shim_is_self(found) ? found : shim_find_after(NULL, shim_name_of(row));
 }
 
-void* shim_target(int row, const void* caller, int* cache) {
+/* Where a trampoline of CUDA or NVML goes. Never NULL. *cache: whether it holds for good. */
+static void* driver_target(int row, const void* caller, int* cache) {
   *cache = 1;
   const struct sluice_engine_api* engine = shim_engine();
   void* target = NULL;
@@ -176,8 +180,10 @@ void* shim_target(int row, const void* caller, int* cache) {
 /* Called by the trampolines' slow path. */
 void* shim_resolve(int row, const void* caller) __attribute__((visibility("hidden")));
 void* shim_resolve(int row, const void* caller) {
+  if (row >= SHIM_BOUND_BASE) return shim_bound_target(row - SHIM_BOUND_BASE);
+  if (row >= ROW_NVML_END) return shim_library_target(row, caller);
   int cache = 0;
-  void* const target = shim_target(row, caller, &cache);
+  void* const target = driver_target(row, caller, &cache);
   if (cache) __atomic_store_n(&shim_slots[row], target, __ATOMIC_RELEASE);
   return target;
 }

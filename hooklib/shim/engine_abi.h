@@ -10,7 +10,9 @@
 
 #include <stdint.h>
 
-#define SLUICE_SHIM_ABI 2
+#define SLUICE_SHIM_ABI 3
+/* The exported name carries the ABI, so that an engine of another one finds nothing. */
+#define sluice_shim_link sluice_shim_link_v3
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,6 +24,8 @@ struct sluice_shim_api {
   uint32_t hooks, nvml, libs; /* rows of hooks.def that the shim was built with */
   void* (*dlsym)(void* handle, const char* name);
   void* (*dlopen)(const char* file, int flags);
+  /* In an entry of another library's function, before anything else: the function that it stands for. */
+  void* (*library_real)(void);
 };
 
 struct sluice_engine_api {
@@ -30,13 +34,15 @@ struct sluice_engine_api {
    * NULL where this driver lacks the function. */
   void* (*cuda_entry)(unsigned index, void* real);
   void* (*nvml_entry)(unsigned index, void* real);
+  /* The entry for a SLUICE_LIB row, or NULL: the call goes straight to the library. */
+  void* (*library_entry)(const char* symbol);
   /* PyTorch's allocator report. */
   void (*allocator_report)(void* ptr, long size, signed char device_type, signed char device_index);
 };
 
 enum sluice_engine_status { SLUICE_ENGINE_STARTING = 0, SLUICE_ENGINE_READY = 1, SLUICE_ENGINE_REFUSED = 2 };
 
-struct sluice_shim_link {
+struct sluice_shim_state {
   struct sluice_shim_api shim;
   struct sluice_engine_api engine;
   int status;      /* enum sluice_engine_status, written last by the engine */
@@ -44,7 +50,7 @@ struct sluice_shim_link {
 };
 
 /* The engine's one exported function. 0, or -1 with reason filled. Called by the constructor; idempotent. */
-int sluice_engine_start(struct sluice_shim_link* link);
+int sluice_engine_start(struct sluice_shim_state* link);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,8 @@ struct blob {
 #include "hooklib/hooks.def"
 #define SLUICE_LIB(symbol, soname_prefix) char symbol[sizeof(#symbol)];
 #include "hooklib/hooks.def"
+#define SLUICE_REPORT(symbol, soname) char symbol[sizeof(#symbol)];
+#include "hooklib/hooks.def"
   char dlsym[6], dlvsym[7], dlopen[7];
 };
 static const struct blob kNames = {
@@ -18,6 +20,8 @@ static const struct blob kNames = {
 #include "hooklib/hooks.def"
 #define SLUICE_LIB(symbol, soname_prefix) #symbol,
 #include "hooklib/hooks.def"
+#define SLUICE_REPORT(symbol, soname) #symbol,
+#include "hooklib/hooks.def"
     "dlsym", "dlvsym", "dlopen"};
 static const uint16_t kOffsets[ROW_END] = {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) offsetof(struct blob, elf_name),
@@ -25,6 +29,8 @@ static const uint16_t kOffsets[ROW_END] = {
 #define SLUICE_NVML(name) offsetof(struct blob, name),
 #include "hooklib/hooks.def"
 #define SLUICE_LIB(symbol, soname_prefix) offsetof(struct blob, symbol),
+#include "hooklib/hooks.def"
+#define SLUICE_REPORT(symbol, soname) offsetof(struct blob, symbol),
 #include "hooklib/hooks.def"
     offsetof(struct blob, dlsym), offsetof(struct blob, dlvsym), offsetof(struct blob, dlopen)};
 

@@ -18,11 +18,14 @@ __attribute__((noinline)) shim_dlsym_fn shim_real_dlsym(void) { return (shim_dls
 __attribute__((noinline)) shim_dlvsym_fn shim_real_dlvsym(void) {
   return (shim_dlvsym_fn)cached(&dlvsym_slot, "dlvsym");
 }
-__attribute__((noinline)) shim_dlopen_fn shim_real_dlopen(void) { return (shim_dlopen_fn)cached(&dlopen_slot, "dlopen"); }
+__attribute__((noinline)) shim_dlopen_fn shim_real_dlopen(void) {
+  return (shim_dlopen_fn)cached(&dlopen_slot, "dlopen");
+}
 
 int shim_need_dl(void) {
   if (shim_real_dlopen() && shim_real_dlsym()) return 1;
-  /* glibc before 2.34, and nothing has loaded libdl: its own private way in, which later versions no longer need nor have. */
+  /* glibc before 2.34, and nothing has loaded libdl: its own private way in, which later versions no longer need nor
+   * have. */
   void* (*const open_mode)(const char*, int) = (void* (*)(const char*, int))shim_find_after(NULL, "__libc_dlopen_mode");
   if (open_mode) open_mode("libdl.so.2", (int)0x80000002u /* __RTLD_DLOPEN | RTLD_NOW */);
   return shim_real_dlopen() && shim_real_dlsym();

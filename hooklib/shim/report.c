@@ -45,7 +45,7 @@ SHIM_EXPORT void report(void* ptr, long size, size_t allocated, size_t reserved,
 void report(void* ptr, long size, size_t allocated, size_t reserved, struct c10_device device) {
   /* Never loads the engine: with CUDA in use it is loaded long since. */
   if (device.type == C10_CUDA && shim_engine_ready()) {
-    sluice_shim_link_v2.engine.allocator_report(ptr, size, device.type, device.index);
+    sluice_shim_link.engine.allocator_report(ptr, size, device.type, device.index);
   }
   const report_fn real = real_for(__builtin_return_address(0));
   if (real) real(ptr, size, allocated, reserved, device);

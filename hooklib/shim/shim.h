@@ -12,7 +12,7 @@
 
 #define SHIM_EXPORT __attribute__((visibility("default")))
 
-/* Rows in hooks.def's order: CUDA, then NVML, then other libraries, then the loader's own names. */
+/* Rows in hooks.def's order: CUDA, NVML, other libraries, reports, then the loader's own names. */
 enum shim_row {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) ROW_##elf_name,
 #include "hooklib/hooks.def"
@@ -25,7 +25,11 @@ enum shim_row {
 #define SLUICE_LIB(symbol, soname_prefix) ROW_##symbol,
 #include "hooklib/hooks.def"
   ROW_LIB_END,
-  ROW_dlsym = ROW_LIB_END,
+  ROW_BEFORE_REPORT = ROW_LIB_END - 1,
+#define SLUICE_REPORT(symbol, soname) ROW_##symbol,
+#include "hooklib/hooks.def"
+  ROW_REPORT_END,
+  ROW_dlsym = ROW_REPORT_END,
   ROW_dlvsym,
   ROW_dlopen,
   ROW_END
@@ -63,13 +67,20 @@ enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
  * thread. */
 const struct sluice_engine_api* shim_engine(void);
 int shim_engine_ready(void); /* never loads */
+int shim_unhooked(void);     /* for good */
 /* For a row of CUDA or NVML: what the program gets in place of `real` (NULL: not known). Never NULL where real is not.
  */
 void* shim_substitute(int row, void* real);
 /* The library's own definition for code at `caller`: from its dependencies, else from what is loaded; NULL: none. */
 void* shim_find_real(int row, const void* caller);
-/* Where a trampoline of `row` goes, called from code at `caller`. Never NULL. *cache: whether it holds for good. */
-void* shim_target(int row, const void* caller, int* cache);
+
+/* libs.c: rows of other libraries, of which a process may hold several copies. */
+enum { SHIM_COPIES = 4, SHIM_BOUND_BASE = 1 << 16 };
+void* shim_library_target(int row, const void* caller); /* an exported trampoline was called */
+void* shim_bound_target(int bound);                     /* one of shim_bound's was called; from SHIM_BOUND_BASE */
+void* shim_library_answer(int row, void* real, const void* caller); /* what dlsym gives for `real` */
+void* shim_library_real(void); /* the real function behind the entry that this thread has just been sent to */
+extern char shim_bound[];      /* trampolines of 16 bytes, SHIM_COPIES a row */
 
 const char* shim_variable(const char* name); /* of the environment, or NULL */
 
@@ -77,7 +88,7 @@ const char* shim_variable(const char* name); /* of the environment, or NULL */
 void shim_say(const char* text); /* one line on stderr */
 void shim_notify_agent(const char* text);
 
-extern struct sluice_shim_link sluice_shim_link_v2;
+extern struct sluice_shim_state sluice_shim_link;
 
 /* trampolines.S */
 extern void* shim_slots[];

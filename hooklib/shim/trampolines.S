@@ -34,6 +34,29 @@ shim_slots:
   .size \name, .-\name
   .endm
 
+  .macro library_trampoline name, row
+  .globl \name
+  .type \name, %function
+  .p2align 4
+\name:
+  .cfi_startproc
+  endbr64
+  movl $(\row), %r11d
+  jmp shim_slow
+  .cfi_endproc
+  .size \name, .-\name
+  .endm
+
+  .macro bound_trampolines row
+  .irp copy, 0, 1, 2, 3
+  .p2align 4
+  endbr64
+  movl $(65536 + 4 * ((\row) - before_bound - 1) + \copy), %r11d /* SHIM_BOUND_BASE */
+  jmp shim_slow
+  .endr
+  .p2align 4
+  .endm
+
   .type shim_slow, %function
   .p2align 4
 shim_slow:
@@ -100,6 +123,30 @@ shim_slow:
   .size \name, .-\name
   .endm
 
+  .macro library_trampoline name, row
+  .globl \name
+  .type \name, %function
+  .p2align 4
+\name:
+  .cfi_startproc
+  hint #34 /* bti c */
+  mov w17, #(\row)
+  b shim_slow
+  .cfi_endproc
+  .size \name, .-\name
+  .endm
+
+  .macro bound_trampolines row
+  .irp copy, 0, 1, 2, 3
+  .p2align 4
+  hint #34
+  movz w17, #(4 * ((\row) - before_bound - 1) + \copy)
+  movk w17, #1, lsl #16 /* SHIM_BOUND_BASE */
+  b shim_slow
+  .endr
+  .p2align 4
+  .endm
+
   .type shim_slow, %function
   .p2align 4
 shim_slow:
@@ -141,7 +188,19 @@ shim_slow:
 #error "no trampolines for this architecture"
 #endif
 
+  .globl shim_bound
+  .hidden shim_bound
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) trampoline elf_name, __COUNTER__
 #include "hooklib/hooks.def"
 #define SLUICE_NVML(name) trampoline name, __COUNTER__
+#include "hooklib/hooks.def"
+/* Other libraries' functions: no slot, because where they go depends on the caller. */
+#define SLUICE_LIB(symbol, soname_prefix) library_trampoline symbol, __COUNTER__
+#include "hooklib/hooks.def"
+
+/* What dlsym gives for them: SHIM_COPIES (4) a row, each for the copy of the library that was asked. */
+  .p2align 4
+shim_bound:
+  .set before_bound, __COUNTER__
+#define SLUICE_LIB(symbol, soname_prefix) bound_trampolines __COUNTER__
 #include "hooklib/hooks.def"

@@ -183,6 +183,16 @@ TEST_CASE("PyTorch's allocator report reaches engine and libc10") {
              "");
 }
 
+TEST_CASE("two versions of cuDNN: each call reaches the caller's own, linked or looked up") {
+  const std::string before = "9001 8001 | ", marked = "109002 108002 | 109003 108003 | ";
+  CheckQuiet(Probe("cudnn_main", {}, {"LD_LIBRARY_PATH=" + kDriver + ":" + kProbes}),
+             before + "9002 8002 | 9003 8003 | 9004 8004 | none\n");
+  // A call from inside the library is not the application's.
+  CheckQuiet(Probe("cudnn_main", {}, HookedWithDriver()), before + marked + "9004 8004 | none\n");
+  CheckQuiet(Probe("cudnn_main", {}, HookedWithDriver({"SLUICE_DISABLE=1"})),
+             before + "9002 8002 | 9003 8003 | 9004 8004 | none\n");
+}
+
 TEST_CASE("NVML shows the fraction of a card that is ours, and the truth of another") {
   CheckQuiet(Probe("nvml", {}, HookedWithDriver()),
              "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300\n"

@@ -8,6 +8,7 @@
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dnn/library_calls.h"
 
 namespace {
 std::atomic<int> reports{0};
@@ -24,6 +25,17 @@ bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used) {
 }
 
 void OnAllocatorReport(void*, long size, signed char, signed char) { reports += static_cast<int>(size); }
+
+namespace {
+int MarkedExecute(void* handle, void* plan, void* variant) {
+  auto* const real = reinterpret_cast<int (*)(void*, void*, void*)>(LibraryReal());
+  return real(handle, plan, variant) + 100000;
+}
+}  // namespace
+
+void* LibraryEntry(const char* symbol) {
+  return std::strcmp(symbol, "cudnnBackendExecute") == 0 ? reinterpret_cast<void*>(&MarkedExecute) : nullptr;
+}
 
 namespace entry {
 

@@ -3,8 +3,8 @@
 
 #include "hooklib/shim/engine_abi.h"
 
-extern struct sluice_shim_link sluice_shim_link_v2;
+extern struct sluice_shim_state sluice_shim_link;
 __attribute__((constructor)) static void refuse(void) {
-  strcpy(sluice_shim_link_v2.reason, "shim and engine are of different builds");
-  sluice_shim_link_v2.status = SLUICE_ENGINE_REFUSED;
+  strcpy(sluice_shim_link.reason, "shim and engine are of different builds");
+  sluice_shim_link.status = SLUICE_ENGINE_REFUSED;
 }
