@@ -1,0 +1,150 @@
+"""sluice on the local cluster: how test and demo build, install and use it."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILD = pathlib.Path(os.environ.get("SLUICE_BUILD_DIR", "build"))
+BUILD = BUILD if BUILD.is_absolute() else ROOT / BUILD
+CLUSTER = HERE / "cluster"
+SPACE = "sluice-system"
+VERSION = (ROOT / "VERSION").read_text().strip()
+SKIP = 4
+
+
+class Failed(Exception):
+    pass
+
+
+def run(*command, check=True, text=None, timeout=600):
+    result = subprocess.run([str(c) for c in command], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            timeout=timeout)
+    if check and result.returncode:
+        raise Failed(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}{result.stderr}")
+    return result
+
+
+def environment():
+    """KUBECONFIG, PATH and the CLUSTER_* names of `cluster env`, for this process."""
+    out = run("bash", "-c", f'eval "$("{CLUSTER}" env)"; env -0').stdout
+    os.environ.update(e.split("=", 1) for e in out.split("\0") if "=" in e)
+
+
+def require():
+    """Ends the test program with the skip status where no cluster runs."""
+    result = run(CLUSTER, "require", check=False)
+    if result.returncode:
+        sys.stderr.write(result.stderr)
+        sys.exit(result.returncode)
+    missing = [p for p in ("sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-replay", "sluice-trace")
+               if not (BUILD / "bin" / p).exists()]
+    if missing:
+        print(f"SKIPPED: {BUILD}/bin lacks {', '.join(missing)}; build everything first", file=sys.stderr)
+        sys.exit(1 if os.environ.get("CI") == "true" else SKIP)
+    environment()
+
+
+def kubectl(*arguments, **more):
+    return run("kubectl", *arguments, **more).stdout
+
+
+def get(*arguments):
+    return json.loads(kubectl("get", *arguments, "-o", "json"))
+
+
+def apply(manifest, space="default", check=True):
+    text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+    return run("kubectl", "-n", space, "apply", "-f", "-", text=text, check=check)
+
+
+def wait(seconds, what, condition):
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise Failed(f"gave up after {seconds} s of waiting for {what}")
+        time.sleep(0.1)
+
+
+def images(layers=12, width=2048, steps=6):
+    """Our image, a user's training image that holds nothing of sluice, and a Debian, into the node."""
+    folder = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
+    folder.mkdir(exist_ok=True)
+    run(ROOT / "scripts" / "image", "--built", BUILD, "--name", f"sluice.test/sluice:{VERSION}", folder / "sluice.tar")
+    run(BUILD / "bin" / "sluice-trace", "synth", "transformer", folder / "model.trace", "--layers", layers, "--width", width,
+        "--steps", steps)
+    run(HERE / "workload_image", BUILD, folder / "model.trace", folder / "workload.tar")
+    run(CLUSTER, "load", folder / "sluice.tar", folder / "workload.tar")
+    run(CLUSTER, "base")
+    return folder
+
+
+def values(**more):
+    gpu, state = os.environ["CLUSTER_GPU"], os.environ["CLUSTER_STATE"]
+    settings = {
+        "image.registry": "sluice.test", "image.pullPolicy": "Never",
+        # Nothing outside the cluster's own folders, so that `down` takes all of it away.
+        "node.hostDir": f"{state}/node/sluice", "node.runDir": os.path.dirname(gpu) + "/sluice",
+        "driver.access": "own", "driver.root": f"{gpu}/lib", "driver.deviceRoot": f"{gpu}/dev",
+        "driver.nvml": f"{gpu}/lib/libnvidia-ml.so.1",
+    }
+    settings.update(more)
+    return [x for k, v in settings.items() for x in ("--set", f"{k}={v}")]
+
+
+def helm(*arguments, **more):
+    return run(CLUSTER, "helm", *arguments, **more).stdout
+
+
+def namespace(name, **labels):
+    apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    wait(30, f"the service account of {name}",
+         lambda: run("kubectl", "-n", name, "get", "serviceaccount", "default", check=False).returncode == 0)
+
+
+def install(*more):
+    namespace(SPACE, **{"pod-security.kubernetes.io/enforce": "privileged"})
+    return helm("upgrade", "--install", "sluice", ROOT / "charts" / "sluice", "-n", SPACE, "--wait", "--timeout", "120s", *values(), *more)
+
+
+def offered():
+    status = get("node", os.environ["CLUSTER_NODE"])["status"]
+    return int(status.get("allocatable", {}).get("sluice.dev/gpu-percent", 0))
+
+
+def training_pod(name, annotations, labels=None, **container):
+    """A pod as a user writes it: an annotation, an image. (hostPID only for the simulated driver's sake; README.md.)"""
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations, "labels": labels or {}},
+        "spec": {
+            "hostPID": True, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "trainer", "image": "sluice.test/workload:1", "imagePullPolicy": "Never", **container}],
+        },
+    }
+
+
+def idle_pod(name, annotations, **spec):
+    container = {"name": "main", "image": os.environ["CLUSTER_BASE"], "imagePullPolicy": "Never", "command": ["sleep", "1000000"]}
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+    }
+
+
+def phase(name, space):
+    return kubectl("-n", space, "get", "pod", name, "-o", "jsonpath={.status.phase}", check=False)
+
+
+def node_pod():
+    pods = get("-n", SPACE, "pods", "-l", "app.kubernetes.io/component=node")["items"]
+    return [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]][0]
+
+
+def in_agent(*command, check=True):
+    return run("kubectl", "-n", SPACE, "exec", node_pod(), "-c", "agent", "--", *command, check=check)
