@@ -35,7 +35,9 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
 static __attribute__((noinline)) void* answer(void* handle, int row, const char* name, const void* caller) {
   void* const real = found_without_us(handle, row, name, caller);
   if (!real) return NULL;
-  return row < ROW_NVML_END ? shim_substitute(row, real) : shim_library_answer(row, real, caller);
+  void* const given = row < ROW_NVML_END ? shim_substitute(row, real) : shim_library_answer(row, real, caller);
+  shim_clear_error();
+  return given;
 }
 
 /* Our own names: programs look dlsym up to call it, and must not get round us. */
@@ -71,7 +73,9 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   void* const found = real(handle == RTLD_DEFAULT ? RTLD_NEXT : handle, name, version);
   if (!found) return NULL;
   if (shim_is_self(found) || row >= ROW_NVML_END) return answer(handle, row, name, __builtin_return_address(0));
-  return shim_substitute(row, found);
+  void* const given = shim_substitute(row, found);
+  shim_clear_error();
+  return given;
 }
 
 static int begins(const char* text, const char* prefix) {

@@ -184,6 +184,7 @@ void* shim_resolve(int row, const void* caller) {
   if (row >= ROW_NVML_END) return shim_library_target(row, caller);
   int cache = 0;
   void* const target = driver_target(row, caller, &cache);
+  shim_clear_error();
   if (cache) __atomic_store_n(&shim_slots[row], target, __ATOMIC_RELEASE);
   return target;
 }

@@ -30,3 +30,9 @@ int shim_need_dl(void) {
   if (open_mode) open_mode("libdl.so.2", (int)0x80000002u /* __RTLD_DLOPEN | RTLD_NOW */);
   return shim_real_dlopen() && shim_real_dlsym();
 }
+
+void shim_clear_error(void) {
+  static void* slot;
+  char* (*const error)(void) = (char* (*)(void))cached(&slot, "dlerror");
+  if (error) error();
+}

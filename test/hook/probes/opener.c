@@ -48,6 +48,8 @@ int main(int argc, char** argv) {
     printf("null\n");
     return 0;
   }
+  const char* left = dlerror();
+  if (left) printf("an error is left: %s\n", left);
   printf("%d\n", init(7));
   /* What is missing stays missing, with its error. */
   if (handle && dlsym(handle, "cuMemNoSuchThing") == NULL && dlerror() == NULL) printf("no error text\n");
