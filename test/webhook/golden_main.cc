@@ -1,5 +1,6 @@
 // golden FOLDER            every pair is as it is written
 // golden FOLDER --rewrite  writes the second files anew (look at the difference before you commit it)
+// golden FOLDER --expect   one line of JSON a pair, for the test on the real API server
 // golden FOLDER --rules    switches each rule off in turn; at least one pair must differ then
 #include <cstdio>
 #include <filesystem>
@@ -73,6 +74,37 @@ int Rules(const std::vector<Pair>& pairs) {
   return idle == 0 ? 0 : 1;
 }
 
+// What the decision says, for a test that asks a real API server the same.
+int Expect(const std::vector<Pair>& pairs) {
+  for (const Pair& p : pairs) {
+    Json line = {{"name", p.input.name},
+                 {"aliases", p.input.config.aliases},
+                 {"namespace", p.input.name_space},
+                 {"config", ReadFile(p.base + ".yaml")},
+                 {"documents", p.input.documents}};
+    Json nodes = Json::array();
+    for (const auto& [name, node] : p.input.nodes) {
+      Json gpus = Json::array();
+      for (const Gpu& g : node.gpus) gpus.push_back({{"uuid", "GPU-0"}, {"model", g.model}, {"memory", g.memory}});
+      nodes.push_back({{"name", name}, {"labels", node.labels}, {"gpus", gpus.dump()}});
+    }
+    line["nodes"] = nodes;
+    const Json& first = p.input.documents[0];
+    line["concerns"] = ConcernsUs(first, p.input.config.aliases);
+    line["handled"] = Handled(first);
+    const GoldenResult r = RunCase(p.input);
+    line["denied"] = r.denied;
+    if (p.input.documents.size() == 1 && first.value("kind", "") == "Pod") {
+      const Decision d = Decide({first, p.input.name_space, p.input.config, p.input.nodes});
+      line["message"] = d.Message();
+      line["warnings"] = d.warnings;
+      line["result"] = d.patch.empty() ? first : first.patch(Json::parse(d.patch));
+    }
+    std::cout << line.dump() << "\n";
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -91,6 +123,7 @@ int main(int argc, char** argv) {
     pairs.push_back(std::move(p));
   }
   if (mode == "--rewrite") return Rewrite(pairs);
+  if (mode == "--expect") return Expect(pairs);
   if (mode == "--rules") return Rules(pairs);
   return Check(pairs);
 }

@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+"""The webhook in the admission chain of a real API server: admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER
+
+Golden pairs through the chain, CEL conditions against the C++ ones, the policy during an outage, templates, updates,
+certificates that the webhook makes itself, the API server's own measure of the webhook's time."""
+import base64
+import copy
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import apiserver as api  # noqa: E402
+
+RESOURCE = "sluice.dev/gpu-percent"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1/"
+failures = []
+
+
+def check(condition, what):
+    if not condition:
+        failures.append(what)
+        print("FAILED:", what)
+
+
+class Webhook:
+    def __init__(self, program, folder, kubeconfig, config):
+        self.program, self.folder, self.kubeconfig = program, folder, kubeconfig
+        self.config_file = folder + "/webhook.yaml"
+        self.port = api.free_port()
+        self.write(config)
+
+    def write(self, config):
+        with open(self.config_file + ".new", "w") as f:
+            f.write(config)
+        os.rename(self.config_file + ".new", self.config_file)
+        self.config = config
+
+    def start(self, *extra):
+        port_file = self.folder + "/ports"
+        if os.path.exists(port_file):
+            os.remove(port_file)
+        self.log = open(self.folder + "/webhook.log", "a")
+        self.process = subprocess.Popen(
+            [self.program, "--config", self.config_file, "--listen", f"127.0.0.1:{self.port}", "--metrics-listen",
+             "127.0.0.1:0", "--kubeconfig", self.kubeconfig, "--port-file", port_file, "--drain", "0", *extra],
+            stderr=self.log)
+        wait(lambda: os.path.exists(port_file), "the webhook listens")
+        self.metrics_port = int(open(port_file).read().split()[1])
+
+    def metrics(self, path="/metrics"):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=5) as r:
+                return r.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.read().decode()
+
+    def metric(self, name):
+        found = re.search("^" + re.escape(name) + r" (\S+)$", self.metrics(), re.M)
+        return float(found.group(1)) if found else 0.0
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+def wait(condition, what, seconds=30):
+    end = time.time() + seconds
+    while time.time() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    check(False, "waited in vain: " + what)
+    return False
+
+
+def load_manifests(program, *args):
+    text = subprocess.run([program, "--print-policy", "manifests", *args], check=True, stdout=subprocess.PIPE).stdout.decode()
+    # the strings are JSON, the rest is plain: no YAML library is needed for kubectl-less machines
+    return text
+
+
+def yaml_documents(golden, text, folder):
+    """By the code's own reader, through the golden program."""
+    os.makedirs(folder, exist_ok=True)
+    out = []
+    for i, part in enumerate(text.split("\n---\n")):
+        with open(f"{folder}/{i:02}.yaml", "w") as f:
+            f.write(part)
+    lines = subprocess.run([golden, folder, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    for line in lines.splitlines():
+        out += json.loads(line)["documents"]
+    shutil.rmtree(folder)
+    return out
+
+
+def put(server, manifests):
+    plural = {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+              "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+              "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+              "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings"}
+    for m in manifests:
+        path = ADMISSION + plural[m["kind"]]
+        status, answer, _ = server.call("GET", path + "/" + m["metadata"]["name"])
+        if status == 200:
+            m = dict(m, metadata=dict(m["metadata"], resourceVersion=answer["metadata"]["resourceVersion"]))
+            status, answer, _ = server.call("PUT", path + "/" + m["metadata"]["name"], m)
+        else:
+            status, answer, _ = server.call("POST", path, m)
+        check(status in (200, 201), f"{m['kind']} {m['metadata']['name']}: {status} {answer if status > 201 else ''}")
+
+
+def send(server, pod, namespace, connection=None):
+    body = copy.deepcopy(pod)
+    body.setdefault("metadata", {})["namespace"] = namespace
+    if "name" not in body["metadata"] and "generateName" not in body["metadata"]:
+        body["metadata"]["generateName"] = "x-"
+    return server.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body, connection=connection)
+
+
+def ours(pod):
+    """What sluice may change: the marker, env, the resource, the runtime class."""
+    out = {"annotations": pod.get("metadata", {}).get("annotations") or {}, "class": pod["spec"].get("runtimeClassName")}
+    for c in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+        env = []
+        for e in c.get("env") or []:
+            e = json.loads(json.dumps(e).replace('"apiVersion": "v1", ', ""))  # defaulted in fieldRef
+            if e.get("value") == "":
+                del e["value"]
+            env.append(e)
+        r = c.get("resources") or {}
+        out[c["name"]] = (env, {k: str((r.get(k) or {}).get(RESOURCE)).replace("1k", "1000") for k in ("limits", "requests")})
+    return out
+
+
+def config_of(case):
+    found = re.search(r"^# config: (.*)$", case["config"], re.M)
+    return found.group(1) if found else "{}"
+
+
+def golden_pairs(server, webhook, cases, reapply):
+    groups = {}
+    for c in cases:
+        if len(c["documents"]) == 1 and c["documents"][0].get("kind") == "Pod":
+            groups.setdefault((config_of(c), json.dumps(c["nodes"])), []).append(c)
+    sent = 0
+    for (config, nodes), group in sorted(groups.items()):
+        loaded = webhook.metric('sluice_webhook_reloads_total{result="loaded",what="config"}')
+        webhook.write(config + "\n# " + str(time.time()) + "\n")
+        wait(lambda: webhook.metric('sluice_webhook_reloads_total{result="loaded",what="config"}') > loaded, "config " + config)
+        reapply(config)
+        for n in json.loads(nodes):
+            status, _, _ = server.call("POST", "/api/v1/nodes", {
+                "metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}})
+            check(status == 201, "node " + n["name"])
+        count = len(json.loads(nodes))
+        wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == count, f"{count} nodes in the cache")
+        for c in group:
+            pod = c["documents"][0]
+            if c["name"] in ("annotation-not-a-string", "env-not-a-list"):
+                continue  # the API server refuses them before any webhook
+            status, answer, warnings = send(server, pod, c["namespace"])
+            sent += 1
+            if c["denied"]:
+                text = answer.get("message", "")
+                check(status == 403 and c["message"] in text, f"{c['name']}: wanted a denial, got {status} {text[:300]}")
+                continue
+            if c["name"].startswith("namespace-") and c["concerns"]:
+                check(status == 403 and "has not handled it" in answer.get("message", ""),
+                      f"{c['name']}: an excluded namespace must not let it through: {status}")
+                continue
+            if c["name"] == "mirror" and status in (403, 422):
+                continue  # only kubelets make mirror pods
+            check(status == 201, f"{c['name']}: {status} {json.dumps(answer)[:400]}")
+            if status == 201:
+                check(ours(answer) == ours(c["result"]), f"{c['name']}: differs\n  is     {ours(answer)}\n  wanted {ours(c['result'])}")
+                for w in c["warnings"]:
+                    check(any(w[:100] in s.replace('\\"', '"') for s in warnings), f"{c['name']}: warning not shown: {w}: {warnings}")
+        for n in json.loads(nodes):
+            server.call("DELETE", "/api/v1/nodes/" + n["name"])
+        wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == 0, "no nodes in the cache")
+    print(f"{sent} golden pods through the admission chain")
+
+
+def outage(server, cases, aliases):
+    """The webhook is away. The policy alone must say what ConcernsUs and Handled say."""
+    asked = 0
+    for c in cases:
+        if len(c["documents"]) != 1 or c["documents"][0].get("kind") != "Pod" or c["aliases"] != aliases:
+            continue
+        pods = [(c["name"], c["documents"][0], c["concerns"], c["handled"])]
+        if c.get("result") and c["result"] != c["documents"][0] and not c["denied"]:
+            pods.append((c["name"] + " (handled)", c["result"], None, None))
+        for name, pod, concerns, handled in pods:
+            if c["name"] in ("annotation-not-a-string", "env-not-a-list", "mirror"):
+                continue
+            status, answer, _ = send(server, pod, "team-a")
+            message = answer.get("message", "") if isinstance(answer, dict) else str(answer)
+            asked += 1
+            if concerns is None:
+                check("has not handled it" not in message, f"{name}: refused though it carries the marker: {message[:200]}")
+            elif concerns and not handled:
+                # An invalid pod is refused for that.
+                check(status == 403 and "has not handled it" in message or status == 422, f"{name}: let through without the webhook: {status} {message[:200]}")
+            else:
+                check("has not handled it" not in message, f"{name}: does not concern us, refused: {message[:200]}")
+    print(f"{asked} pods while the webhook was away (aliases: {aliases})")
+
+
+def workloads(server, cases):
+    places = {"Deployment": "apps/v1/namespaces/team-a/deployments", "StatefulSet": "apps/v1/namespaces/team-a/statefulsets",
+              "ReplicaSet": "apps/v1/namespaces/team-a/replicasets", "Job": "batch/v1/namespaces/team-a/jobs",
+              "CronJob": "batch/v1/namespaces/team-a/cronjobs"}
+    for c in cases:
+        w = c["documents"][0]
+        if w.get("kind") not in places:
+            continue
+        w = copy.deepcopy(w)
+        template = w["spec"]["jobTemplate"]["spec"]["template"] if w["kind"] == "CronJob" else w["spec"]["template"]
+        if places[w["kind"]].startswith("apps"):
+            template["spec"]["restartPolicy"] = "Always"
+            template["metadata"]["labels"] = {"a": "b"}
+            w["spec"]["selector"] = {"matchLabels": {"a": "b"}}
+            if w["kind"] == "StatefulSet":
+                w["spec"]["serviceName"] = "x"
+        status, answer, warnings = server.call("POST", "/apis/" + places[w["kind"]] + "?dryRun=All", w)
+        check((status == 403) == c["denied"] and status in (201, 403), f"{c['name']}: {status} {answer.get('message', '')[:300]}")
+        if c["name"] == "template-misplaced":
+            check(any("has no effect" in x for x in warnings), f"{c['name']}: no warning: {warnings}")
+    # An unrelated change of a workload with our keys does not ask us.
+    d = next(c for c in cases if c["name"] == "template-deployment")["documents"][0]
+    d = copy.deepcopy(d)
+    d["spec"]["selector"] = {"matchLabels": {"a": "b"}}
+    d["spec"]["template"]["metadata"]["labels"] = {"a": "b"}
+    d["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+    status, answer, _ = server.call("POST", "/apis/apps/v1/namespaces/team-a/deployments", d)
+    check(status == 201, f"deployment: {status}")
+    path = "/apis/apps/v1/namespaces/team-a/deployments/" + d["metadata"]["name"]
+    merge = "application/merge-patch+json"
+    fraction = lambda v: {"spec": {"template": {"metadata": {"annotations": {"sluice.dev/gpu-fraction": v}}}}}  # noqa: E731
+    status, answer, _ = server.call("PATCH", path, fraction("7.5"), merge)
+    check(status == 403 and "0.01 to 1" in answer["message"], f"deployment's bad change: {status}")
+    status, answer, _ = server.call("PATCH", path, fraction("0.7"), merge)
+    check(status == 200, f"deployment's good change: {status}")
+
+
+def updates(server):
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "live", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+           "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    status, answer, _ = server.call("POST", "/api/v1/namespaces/team-a/pods", pod)
+    check(status == 201, f"pod to update: {status} {answer}")
+    merge = "application/merge-patch+json"
+    path = "/api/v1/namespaces/team-a/pods/live"
+
+    def change(**annotations):
+        body = {"metadata": {"annotations": {k.replace("_", "-"): v for k, v in annotations.items()}}}
+        status, answer, _ = server.call("PATCH", path + "?dryRun=All", {"metadata": {"annotations": {
+            "sluice.dev/" + k: v for k, v in body["metadata"]["annotations"].items()}}}, merge)
+        return status, answer.get("message", "")
+
+    for good in ({"memory_limit": "64Gi"}, {"memory_factor": "70"}, {"compute_request": "0.2", "compute_limit": "0.4"},
+                 {"prefetch": "off"}, {"log_level": "DEBUG"}):
+        check(change(**good)[0] == 200, f"live change {good}: {change(**good)}")
+    for bad in ({"gpu_fraction": "0.9"}, {"visible_memory": "limit"}, {"injected": "{}"}):
+        status, message = change(**bad)
+        check(status == 403, f"change {bad} must be denied: {status}")
+    check("memory-limit, memory-factor" in change(gpu_fraction="0.9")[1], "the denial lists what may change")
+    check(change(memory_factor="700")[0] == 403, "a wrong live value is denied")
+
+
+def latency(server):
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+           "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    name = "apiserver_admission_webhook_admission_duration_seconds"
+
+    def buckets():
+        c = server.connection()
+        c.request("GET", "/metrics")
+        text = c.getresponse().read().decode()
+        out = {}
+        for le, v in re.findall(name + r'_bucket\{name="mutate.sluice.dev",operation="CREATE",rejected="false",type="admit",le="([^"]+)"\} (\d+)', text):
+            out[float("inf") if le == "+Inf" else float(le)] = int(v)
+        return out
+
+    connection = server.connection()
+    send(server, pod, "team-a", connection)
+    before = buckets()
+    for _ in range(1000):
+        status, answer, _ = send(server, pod, "team-a", connection)
+        if status != 201:
+            check(False, f"dry-run create: {status} {answer}")
+            break
+    after = buckets()
+    counts = {le: after[le] - before.get(le, 0) for le in sorted(after)}
+    total = counts.get(float("inf"), 0)
+    p99 = next((le for le, n in counts.items() if n >= 0.99 * total), None)
+    print(f"{name}: {total} creates, p99 in the bucket up to {p99} s; " + ", ".join(f"<={le}: {n}" for le, n in counts.items()))
+    check(total >= 1000, "the API server counted the webhook's calls")
+
+
+def self_signed(server, program, folder, golden):
+    """Two replicas on one empty Secret: they agree, and the API server trusts them."""
+    ns = "sluice-system"
+    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})
+    server.call("POST", f"/api/v1/namespaces/{ns}/secrets", {"metadata": {"name": "cert"}, "type": "Opaque"})
+    config = ("selfSigned: {secretNamespace: sluice-system, secretName: cert, service: webhook, mutating: [sluice], "
+              "validating: [sluice]}\n")
+    replicas = []
+    for i in range(2):
+        os.makedirs(f"{folder}/r{i}")
+        w = Webhook(program, f"{folder}/r{i}", server.folder + "/kubeconfig", config)
+        w.start()
+        replicas.append(w)
+    for w in replicas:
+        wait(lambda w=w: w.metrics("/readyz") == "ok\n", "a replica has its certificate")
+    _, secret, _ = server.call("GET", f"/api/v1/namespaces/{ns}/secrets/cert")
+    data = {k: base64.b64decode(v) for k, v in secret["data"].items()}
+    ca = folder + "/made-ca.crt"
+    open(ca, "wb").write(data["ca.crt"])
+    for w in replicas:
+        shown = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{w.port}", "-CAfile", ca, "-verify_return_error",
+                                "-verify_hostname", "webhook.sluice-system.svc"], input=b"", capture_output=True)
+        check(b"Verify return code: 0 (ok)" in shown.stdout, "the self-made certificate verifies: " + shown.stdout.decode()[-400:])
+    _, hook, _ = server.call("GET", ADMISSION + "mutatingwebhookconfigurations/sluice")
+    check(base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"], "caBundle is the authority")
+    for w in replicas:
+        check(w.stop() == 0, "a replica ends well")
+
+
+def main():
+    program, golden, pairs = sys.argv[1:4]
+    programs = api.skip_without_programs()
+    folder = tempfile.mkdtemp(prefix="sluice-admission-")
+    server = api.ApiServer(folder, programs)
+    webhook = None
+    try:
+        server.start()
+        api.make_leaf(folder, "webhook", "/CN=webhook", names="IP:127.0.0.1")
+        for ns in ("team-a", "gpu"):
+            check(server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})[0] == 201, "namespace " + ns)
+        for name in ("nvidia", "nvidia-legacy", "nvidia-cdi"):
+            status, _, _ = server.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": name}, "handler": name})
+            check(status == 201, "runtime class " + name)
+        lines = subprocess.run([golden, pairs, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode().splitlines()
+        cases = [json.loads(line) for line in lines]
+        webhook = Webhook(program, folder, folder + "/kubeconfig", "{}\n")
+        certificate = ["--cert", folder + "/webhook.crt", "--key", folder + "/webhook.key"]
+        webhook.start(*certificate)
+
+        def apply(config):
+            text = load_manifests(program, "--config", webhook.config_file, "--url", f"https://127.0.0.1:{webhook.port}", "--ca",
+                                  folder + "/ca.crt")
+            put(server, yaml_documents(golden, text, folder + "/manifests"))
+            time.sleep(1.5)  # the API server's informers; there is nothing to ask them
+            probe = {"metadata": {"name": "probe", "annotations": {"sluice.dev/gpu-fraction": "9.9"}},
+                     "spec": {"containers": [{"name": "a", "image": "x"}]}}
+            wait(lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""), "the webhook is asked")
+
+        apply("{}")
+        golden_pairs(server, webhook, cases, apply)
+        webhook.write("{}\n")
+        apply("{}")
+        workloads(server, cases)
+        updates(server)
+        latency(server)
+        check(webhook.stop() == 0, "the webhook ends well")
+        webhook = None
+        outage(server, cases, False)
+        text = load_manifests(program, "--config", folder + "/aliases.yaml") if open(
+            folder + "/aliases.yaml", "w").write("aliases: true\n") else ""
+        put(server, [m for m in yaml_documents(golden, text, folder + "/manifests") if m["kind"].startswith("ValidatingAdm")])
+        time.sleep(2)
+        outage(server, cases, True)
+        self_signed(server, program, folder, golden)
+    finally:
+        if webhook is not None:
+            webhook.process.kill()
+        if failures:
+            print(open(folder + "/webhook.log").read()[-3000:] if os.path.exists(folder + "/webhook.log") else "")
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    print("FAILED: %d" % len(failures) if failures else "all as it should be")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

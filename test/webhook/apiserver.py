@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""etcd and a real kube-apiserver in a temporary folder, on free loopback ports: enough for admission and the API client.
+
+As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG, SLUICE_API_TOKEN_FILE and SLUICE_APISERVER (the folder)
+              apiserver.py restart      from within CMD: ends the API server and starts it again
+Exit status 4 where the programs are missing: the test is skipped.
+"""
+import base64
+import glob
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAMS = ("etcd", "kube-apiserver")
+
+
+def find_programs():
+    """The folder that the local cluster's build filled, or SLUICE_KUBE_BIN."""
+    cache = os.environ.get("SLUICE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
+    folders = [os.environ.get("SLUICE_KUBE_BIN", "")] + sorted(
+        glob.glob(cache + "/kube/*") + glob.glob(cache + "/kube/*/bin"), key=os.path.getmtime, reverse=True)
+    for folder in folders:
+        if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in PROGRAMS):
+            return folder
+    return None
+
+
+def skip_without_programs():
+    folder = find_programs()
+    if folder is None:
+        print("SKIPPED: no etcd and kube-apiserver; test/cluster/cluster up builds them, or set SLUICE_KUBE_BIN")
+        sys.exit(4)
+    return folder
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def openssl(folder, *args):
+    subprocess.run(["openssl", *args], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def make_ca(folder, name="ca"):
+    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", "/CN=" + name, "-keyout", name + ".key", "-out", name + ".crt")
+
+
+def make_leaf(folder, name, subject, ca="ca", names="", days="2"):
+    """A certificate NAME.crt, NAME.key signed by `ca`."""
+    openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject, "-keyout",
+            name + ".key", "-out", name + ".csr")
+    with open(os.path.join(folder, name + ".ext"), "w") as f:
+        f.write("extendedKeyUsage=serverAuth,clientAuth\n" + ("subjectAltName=" + names + "\n" if names else ""))
+    openssl(folder, "x509", "-req", "-in", name + ".csr", "-CA", ca + ".crt", "-CAkey", ca + ".key", "-CAcreateserial",
+            "-days", days, "-extfile", name + ".ext", "-out", name + ".crt")
+
+
+class ApiServer:
+    def __init__(self, folder, programs):
+        self.folder = folder
+        self.programs = programs
+        self.processes = {}
+
+    def start(self):
+        f = self.folder
+        self.etcd, self.peer, self.port = free_port(), free_port(), free_port()
+        make_ca(f)
+        make_leaf(f, "server", "/CN=kube-apiserver", names="DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1")
+        make_leaf(f, "admin", "/O=system:masters/CN=admin")
+        openssl(f, "genrsa", "-out", "sa.key", "2048")
+        with open(f + "/tokens.csv", "w") as t:
+            t.write("token-one,tester,1,system:masters\ntoken-two,tester,1,system:masters\n"
+                    "token-throttled,throttled,3\n")  # no group: system:masters is exempt
+        with open(f + "/token", "w") as t:
+            t.write("token-one")
+        data = {k: base64.b64encode(open(f + "/" + k, "rb").read()).decode() for k in ("ca.crt", "admin.crt", "admin.key")}
+        with open(f + "/kubeconfig", "w") as k:
+            k.write(f"""apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
+clusters: [{{name: test, cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority-data: {data['ca.crt']}}}}}]
+users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, client-key-data: {data['admin.key']}}}}}]
+""")
+        client, peer = f"http://127.0.0.1:{self.etcd}", f"http://127.0.0.1:{self.peer}"
+        self.commands = {
+            "etcd": ["etcd", "--data-dir", f + "/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
+                     "default=" + peer, "--unsafe-no-fsync", "--log-level", "error"],
+            "kube-apiserver": [
+                "kube-apiserver", "--etcd-servers=" + client, "--bind-address=127.0.0.1", f"--secure-port={self.port}",
+                "--advertise-address=127.0.0.1", "--service-cluster-ip-range=10.0.0.0/24", "--cert-dir=" + f + "/run",
+                "--tls-cert-file=" + f + "/server.crt", "--tls-private-key-file=" + f + "/server.key",
+                "--client-ca-file=" + f + "/ca.crt", "--authorization-mode=RBAC", "--token-auth-file=" + f + "/tokens.csv",
+                "--service-account-issuer=https://localhost", "--service-account-key-file=" + f + "/sa.key",
+                "--service-account-signing-key-file=" + f + "/sa.key", "--disable-admission-plugins=ServiceAccount",
+                # no controller-manager makes the default service account here
+                "--allow-privileged=true", "--profiling=false", "--etcd-compaction-interval=5s"]}
+        with open(f + "/state.json", "w") as s:
+            json.dump({"commands": self.commands, "port": self.port, "programs": self.programs}, s)
+        self.spawn("etcd")
+        self.spawn("kube-apiserver")
+        self.wait()
+
+    def spawn(self, name):
+        command = self.commands[name]
+        log = open(f"{self.folder}/{name}.log", "a")
+        self.processes[name] = subprocess.Popen([os.path.join(self.programs, command[0])] + command[1:], stdout=log,
+                                                stderr=log, start_new_session=True, cwd=self.folder)
+        with open(f"{self.folder}/{name}.pid", "w") as p:
+            p.write(str(self.processes[name].pid))
+
+    def wait(self, seconds=90):
+        end = time.time() + seconds
+        while time.time() < end:
+            try:
+                if self.call("GET", "/readyz")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        sys.stderr.write(open(self.folder + "/kube-apiserver.log").read()[-3000:])
+        raise SystemExit("the API server did not become ready")
+
+    def connection(self):
+        context = ssl.create_default_context(cafile=self.folder + "/ca.crt")
+        context.load_cert_chain(self.folder + "/admin.crt", self.folder + "/admin.key")
+        return http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=30)
+
+    def call(self, method, path, body=None, kind="application/json", connection=None):
+        """(status, decoded answer, warnings)"""
+        c = connection or self.connection()
+        c.request(method, path, json.dumps(body) if body is not None else None,
+                  {"Content-Type": kind, "Accept": "application/json"})
+        answer = c.getresponse()
+        text = answer.read().decode("utf-8", "replace")
+        warnings = answer.headers.get_all("Warning") or []
+        try:
+            return answer.status, json.loads(text), warnings
+        except ValueError:
+            return answer.status, text, warnings
+
+    def stop(self):
+        for name in ("kube-apiserver", "etcd"):
+            try:
+                os.killpg(int(open(f"{self.folder}/{name}.pid").read()), signal.SIGKILL)
+            except (OSError, ValueError):
+                pass
+        for p in self.processes.values():
+            p.wait()
+
+
+def restart(folder):
+    """Ends the API server as a crash does, and starts it again on the same port and data."""
+    state = json.load(open(folder + "/state.json"))
+    server = ApiServer(folder, state["programs"])
+    server.commands, server.port = state["commands"], state["port"]
+    os.killpg(int(open(folder + "/kube-apiserver.pid").read()), signal.SIGKILL)
+    time.sleep(1)
+    server.spawn("kube-apiserver")
+    server.wait()
+
+
+def main():
+    if sys.argv[1:] == ["restart"]:
+        restart(os.environ["SLUICE_APISERVER"])
+        return 0
+    if len(sys.argv) < 3 or sys.argv[1] != "run":
+        print(__doc__)
+        return 2
+    programs = skip_without_programs()
+    folder = tempfile.mkdtemp(prefix="sluice-api-")
+    server = ApiServer(folder, programs)
+    try:
+        server.start()
+        env = dict(os.environ, KUBECONFIG=folder + "/kubeconfig", SLUICE_APISERVER=folder, SLUICE_APISERVER_PORT=str(server.port))
+        return subprocess.call(sys.argv[2:], env=env)
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
