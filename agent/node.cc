@@ -222,6 +222,11 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
   }
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     const Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
+    if (parsed.gpu_memory && *parsed.gpu_memory > ledger.capacity()) {
+      *error = "gpu-memory: '" + change.at(SLUICE_KEY_GPU_MEMORY) + "' is not accepted; accepted: at most " +
+               settings::FormatQuantity(ledger.capacity() >> 20 << 20) + ", GPU " + a.spec.gpus[i].uuid + " less its reserve";
+      return false;
+    }
     const Bytes others = ledger.guaranteed() - Guaranteed(a, i);
     if (Guaranteed(would, i) <= Guaranteed(a, i) || others + Guaranteed(would, i) <= ledger.capacity()) continue;
     *error = (would.effective.gpu_memory ? "gpu-memory: '" : "gpu-fraction: '") +

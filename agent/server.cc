@@ -84,19 +84,19 @@ bool Server::Start(std::string* error) {
   return true;
 }
 
-void Server::Watch() {
-  if (inotify_ < 0) return;
-  inotify_add_watch(inotify_, alloc_dir_.c_str(), kWatched);
-  for (const auto& [id, place] : places_) inotify_add_watch(inotify_, Directory(id).c_str(), kWatched);
+void Server::Watch(const std::string& folder) {
+  if (inotify_ >= 0) inotify_add_watch(inotify_, folder.c_str(), kWatched);
 }
 
 void Server::Scan() {
   std::error_code ec;
   std::set<std::string> there;
+  Watch(alloc_dir_);  // before looking: what changes after the look is then an event
   for (fs::directory_iterator it(alloc_dir_, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string id = it->path().filename();
     if (!IsAllocationId(id) || !it->is_directory(ec)) continue;
     there.insert(id);
+    Watch(it->path());
     Place& place = places_[id];
     struct stat st{};
     const std::string file = Directory(id) + "/" SLUICE_ALLOCATION_FILE;
@@ -125,7 +125,6 @@ void Server::Scan() {
     Unserve(id);
     it = places_.erase(it);
   }
-  Watch();
   node_->Settle();
 }
 

@@ -60,7 +60,7 @@ class Server : public Port {
   bool TrySend(Connection& c, const sluice_frame& frame);
   void Flush(SessionId session);
   void Destroy(SessionId session);
-  void Watch();
+  void Watch(const std::string& folder);
   std::map<std::string, std::string> LoadLive(const std::string& id) const;
 
   EventLoop* const loop_;

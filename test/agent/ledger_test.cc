@@ -51,8 +51,8 @@ TEST_CASE("what an idle container does not use is lent, and called back when it 
   ledger.Tell(10, {ledger.Find(10)->generation, kGiB, kGiB});
   ledger.Tell(20, {ledger.Find(20)->generation, 4 * kGiB, 6 * kGiB});
   (void)ledger.Plan();
-  CHECK(ledger.Find(10)->budget == 2 * kGiB);        // called back from the idle one
-  CHECK(ledger.Find(20)->budget == 4 * kGiB);        // but not yet lent: the idle one has not said that it follows
+  CHECK(ledger.Find(10)->budget == 2 * kGiB);  // called back from the idle one
+  CHECK(ledger.Find(20)->budget == 4 * kGiB);  // but not yet lent: the idle one has not said that it follows
   CHECK_FALSE(ledger.settled());
   ledger.Tell(10, {ledger.Find(10)->generation, kGiB, kGiB});
   (void)ledger.Plan();
@@ -112,7 +112,8 @@ TEST_CASE("the sum of all that may be held never exceeds the card") {
   for (int run = 0; run < 10000; ++run) {
     const Bytes card = (1 + below(64)) * kGiB;
     const auto lending = static_cast<Lending>(below(3));
-    Ledger ledger(card, {.lending = lending, .floor_percent = static_cast<uint32_t>(below(60)), .step = 1 + below(kGiB)});
+    Ledger ledger(card,
+                  {.lending = lending, .floor_percent = static_cast<uint32_t>(below(60)), .step = 1 + below(kGiB)});
     std::map<GroupId, Bytes> guarantees;
     std::map<MemberId, Holder> holders;
     std::map<MemberId, GroupId> home;
@@ -185,7 +186,8 @@ TEST_CASE("the sum of all that may be held never exceeds the card") {
         }
       }
     }
-    // When everybody follows, everybody has at least the smaller of what it wants and what it is guaranteed, within the rises' step.
+    // When everybody follows, everybody has at least the smaller of what it wants and what it is guaranteed, within the
+    // rises' step.
     for (int round = 0; round < 64; ++round) {
       for (const auto& [id, h] : holders) {
         const auto* view = ledger.Find(id);

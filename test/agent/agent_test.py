@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+"""The agent with real processes: agent_test.py BIN_DIR TEST_DIR [name...]. Standard library only."""
+import json, os, pathlib, queue, random, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, traceback
+
+BIN, HERE = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+GIB = 1 << 30
+UUID = "GPU-00000000-0000-0000-0000-%012d"
+MAGIC, FRAME = 0x43494C53, 256
+
+
+def wait_for(what, condition, seconds=15):
+    """Timing decides nothing but how long a failure takes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError("not seen within %s s: %s" % (seconds, what))
+
+
+class Hook:
+    def __init__(self, sock, wait_ms=3000):
+        self.p = subprocess.Popen([HERE / "fake_hook", str(sock), str(wait_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True, bufsize=1)
+        self.lines = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.p.stdout:
+            self.lines.append(line.split())
+
+    def say(self, text):
+        self.p.stdin.write(text + "\n")
+        self.p.stdin.flush()
+
+    def seen(self, word, count=1):
+        return [l for l in list(self.lines) if l and l[0] == word][count - 1:]
+
+    def expect(self, word, count=1):
+        return wait_for("%s from the hook; it said %s" % (word, self.lines[-5:]), lambda: self.seen(word, count))[0]
+
+    def budget(self):
+        b = self.seen("budget")
+        return int(b[-1][2]) if b else None
+
+    def last(self):
+        return self.seen("budget")[-1]
+
+    def end(self, how=signal.SIGKILL):
+        self.p.send_signal(how)
+        self.p.wait()
+
+
+class Agent:
+    """An agent in a temporary folder, with a fake card of 8 GiB."""
+
+    def __init__(self, config="", gpus=1):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-test-"))
+        self.config, self.gpus, self.p, self.hooks = config, gpus, None, []
+        (self.dir / "config.yaml").write_text(config)
+        self.start()
+
+    def start(self):
+        env = dict(os.environ, FAKE_NVML_GPUS=str(self.gpus), FAKE_NVML_PROCESSES=str(self.dir / "gpu-processes"))
+        self.log = open(self.dir / "log", "a")
+        self.p = subprocess.Popen([BIN / "sluice-agent", "--config", self.dir / "config.yaml", "--run-dir", self.dir / "run",
+                                   "--alloc-dir", self.dir / "alloc", "--nvml", HERE / "libfake-nvml.so.1"], env=env, stderr=self.log)
+        wait_for("the agent's socket", lambda: self.status(check=False))
+
+    def kill(self, how=signal.SIGKILL):
+        self.p.send_signal(how)
+        return self.p.wait()
+
+    def cli(self, *args, check=True):
+        r = subprocess.run([BIN / "sluice", args[0], "--run-dir", self.dir / "run", *args[1:]], capture_output=True, text=True)
+        if check:
+            assert r.returncode == 0, (args, r.returncode, r.stderr)
+        return r
+
+    def status(self, check=True):
+        r = self.cli("status", "-o", "json", check=check)
+        return json.loads(r.stdout) if r.returncode == 0 else None
+
+    def allocation(self, id):
+        return next((a for a in self.status()["allocations"] if a["id"] == id), None)
+
+    def events(self, kind):
+        return [e for e in json.loads(self.cli("events", "-o", "json").stdout)["events"] if e["kind"] == kind]
+
+    def allocate(self, id, units, gpu=0, wait=True, **settings):
+        d = self.dir / "alloc" / id
+        d.mkdir(parents=True)
+        settings = {k.replace("_", "-"): v for k, v in settings.items()}
+        text = json.dumps({"version": 1, "id": id, "gpus": [{"uuid": UUID % gpu, "units": units}], "settings": settings,
+                           "pod": "p-" + id, "namespace": "ns", "container": "c"})
+        (d / ".tmp").write_text(text)
+        os.rename(d / ".tmp", d / "allocation.json")
+        if wait:
+            wait_for("socket of " + id, lambda: (d / "agent.sock").exists())
+        return d / "agent.sock"
+
+    def hook(self, sock):
+        h = Hook(sock)
+        self.hooks.append(h)
+        h.expect("started")
+        return h
+
+    def ledger(self):
+        """Sum of budgets in force, from the agent; and the card."""
+        s = self.status()
+        return sum(g["budget_bytes"] for a in s["allocations"] for g in a["gpus"]), s["gpus"][0]
+
+    def close(self):
+        for h in self.hooks:
+            if h.p.poll() is None:
+                h.end()
+        if self.p.poll() is None:
+            self.kill(signal.SIGTERM)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+TESTS = []
+
+
+def test(config="", gpus=1):
+    def wrap(f):
+        TESTS.append((f.__name__, f, config, gpus))
+        return f
+    return wrap
+
+
+@test()
+def budget_is_fraction_of_card(a):
+    h = a.hook(a.allocate("one", 50, memory_factor="80", prefetch="launch"))
+    b = h.expect("budget")
+    assert b[1] == UUID % 0 and int(b[2]) == 4 * GIB and int(b[3]) == 4 * GIB, b
+    assert b[6:9] == ["500000", "1000000", "80"] and b[9] == "1", b
+    one = a.allocation("one")
+    assert one["hook_state"] == "attached" and one["processes"][0]["pid"] == h.p.pid, one
+    assert one["processes"][0]["hook_version"] == "0.0.0-fake"
+
+
+@test()
+def states_before_and_after(a):
+    sock = a.allocate("one", 50)
+    assert a.allocation("one")["hook_state"] == "expected"
+    h = a.hook(sock)
+    h.say("live %d" % GIB)
+    wait_for("live bytes", lambda: a.allocation("one")["processes"][0]["gpus"][0]["live_bytes"] == GIB)
+    h.end()
+    wait_for("release", lambda: not a.allocation("one")["processes"])
+    (sock.parent / "allocation.json").unlink()
+    wait_for("the allocation to go", lambda: a.allocation("one") is None)
+    assert not sock.exists()
+
+
+@test()
+def killed_parent_beside_living_child_is_released(a):
+    h = a.hook(a.allocate("one", 50))
+    h.say("fork")
+    child = int(h.expect("child")[1])
+    h.end()
+    start = time.monotonic()
+    wait_for("release", lambda: not a.allocation("one")["processes"], 5)
+    took = time.monotonic() - start
+    os.kill(child, signal.SIGKILL)
+    assert took < 1.0, took
+
+
+@test()
+def raw_cloned_child_does_not_hold_the_socket(a):
+    """A child made without fork handlers keeps the socket open: the agent watches the process itself."""
+    sock = a.allocate("one", 50)
+    code = ("import socket,struct,sys,ctypes,os,time\n"
+            "s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET);s.connect(sys.argv[1])\n"
+            "s.send(struct.pack('<IBBHQ',0x43494C53,1,0,1,1).ljust(256,b'\\0'));s.recv(256);s.recv(256)\n"
+            "pid=ctypes.CDLL(None).syscall(56,17,0,0,0,0)\n"  # clone(SIGCHLD)
+            "print(pid,flush=True) if pid else None\n"
+            "time.sleep(60)\n")
+    p = subprocess.Popen([sys.executable, "-c", code, str(sock)], stdout=subprocess.PIPE, text=True)
+    child = int(p.stdout.readline())
+    wait_for("attach", lambda: a.allocation("one")["processes"])
+    p.kill()
+    p.wait()
+    wait_for("release", lambda: not a.allocation("one")["processes"], 5)
+    os.kill(child, 0)  # lives
+    os.kill(child, signal.SIGKILL)
+
+
+@test()
+def forked_child_attaches_by_itself(a):
+    h = a.hook(a.allocate("one", 50))
+    h.say("attach-child")
+    wait_for("the child's word", lambda: ["child", "attached"] in h.lines)
+    assert len(a.allocation("one")["processes"]) == 2
+    a.hooks.append(h)
+    for p in a.allocation("one")["processes"]:
+        os.kill(p["pid"], signal.SIGKILL)
+
+
+@test()
+def idle_guarantee_is_lent_and_called_back(a):
+    x, y = a.hook(a.allocate("x", 50)), a.hook(a.allocate("y", 50))
+    y.say("live %d" % (6 * GIB))
+    wait_for("the loan", lambda: y.budget() > 5 * GIB)
+    total, card = a.ledger()
+    assert total <= 8 * GIB and card["lent_bytes"] > 0, (total, card)
+    x.say("live %d" % (4 * GIB))
+    wait_for("the owner's budget", lambda: x.budget() >= 4 * GIB)
+    assert y.budget() <= 4 * GIB
+    assert a.ledger()[1]["debt_bytes"] == 0
+
+
+@test(config="lending: {callback_late_ms: 200}\n")
+def silent_borrower_is_debt_and_owner_goes_on(a):
+    x, y = a.hook(a.allocate("x", 50)), a.hook(a.allocate("y", 50))
+    y.say("live %d" % (6 * GIB))
+    wait_for("the loan", lambda: y.budget() > 5 * GIB)
+    y.p.send_signal(signal.SIGSTOP)
+    x.say("live %d" % (4 * GIB))
+    wait_for("debt", lambda: a.ledger()[1]["debt_bytes"] > 0)
+    wait_for("late event", lambda: a.events("callback late"))
+    assert x.budget() >= GIB // 4  # the owner was never below its floor
+    y.p.send_signal(signal.SIGCONT)
+    wait_for("the owner's budget", lambda: x.budget() >= 4 * GIB)
+    y.p.send_signal(signal.SIGSTOP)
+    y.end()
+    wait_for("release", lambda: not a.allocation("y")["processes"])
+
+
+@test()
+def agent_killed_comes_back_with_the_same_ledger(a):
+    x, y = a.hook(a.allocate("x", 50)), a.hook(a.allocate("y", 50))
+    y.say("live %d" % (6 * GIB))
+    wait_for("the loan", lambda: y.budget() > 5 * GIB)
+    a.cli("set", "y", "memory-factor=70")
+    before = a.ledger()[0]
+    for _ in range(3):
+        a.kill()
+        a.start()
+        wait_for("both back", lambda: all(len(s["processes"]) == 1 for s in a.status()["allocations"]))
+        total, card = a.ledger()
+        assert total <= 8 * GIB, total
+        wait_for("the same ledger", lambda: a.ledger()[0] == before and y.budget() > 5 * GIB)
+        assert a.allocation("y")["processes"][0]["gpus"][0]["live_bytes"] == 6 * GIB
+        assert a.allocation("y")["settings"]["memory-factor"] == "70"
+    z = a.hook(a.allocate("z", 0 or 1))
+    assert z.expect("budget")
+    generations = [int(l[11]) for l in y.seen("budget")]
+    assert generations == sorted(generations)
+
+
+@test()
+def live_set(a):
+    h = a.hook(a.allocate("one-abc", 50))
+    a.cli("set", "one", "gpu-memory=2Gi", "log-level=DEBUG", "compute-limit=0.5")
+    wait_for("new budget", lambda: h.budget() == 2 * GIB and h.last()[10] == "3" and h.last()[7] == "500000")
+    r = a.cli("set", "one", "memory-factor=0", check=False)
+    assert r.returncode == 2 and "memory-factor: '0' is not accepted; accepted: a whole number from 1 to 100" in r.stderr, r
+    r = a.cli("set", "two", "memory-factor=50", check=False)
+    assert r.returncode == 2 and "id: 'two' is unknown; accepted: one-abc" in r.stderr, r
+    r = a.cli("set", "one", "visible-memory=limit", check=False)
+    assert r.returncode == 2 and "cannot change" in r.stderr, r
+    r = a.cli("set", "one", "gpu-memory=9Gi", check=False)
+    assert r.returncode == 2 and "gpu-memory: '9Gi' is not accepted; accepted: at most 8Gi" in r.stderr, r
+    a.hook(a.allocate("other", 50))
+    r = a.cli("set", "one", "gpu-fraction=0.6", check=False)
+    assert r.returncode == 2 and "accepted: at most 4Gi" in r.stderr, r
+    assert h.p.poll() is None
+
+
+@test()
+def changed_configuration_is_taken_live_and_a_bad_one_is_not(a):
+    h = a.hook(a.allocate("one", 50))
+    (a.dir / "config.yaml").write_text("clients:\n  - {id: one, request: 0.2, limit: 0.6, memory: 1Gi}\n")
+    wait_for("the file's budget", lambda: h.budget() == GIB and h.last()[6:8] == ["200000", "600000"])
+    (a.dir / "config.yaml").write_text("clients:\n  - id: one\n    memory: 2Gii\n")
+    error = wait_for("the error", lambda: a.status()["config_error"])
+    assert "config.yaml:3: clients[0].memory: '2Gii' is not accepted" in error, error
+    assert h.budget() == GIB
+    (a.dir / "new").write_text("clients: [{id: 'ns/p-*/c', memory: 3Gi}]\n")
+    os.rename(a.dir / "new", a.dir / "config.yaml")
+    wait_for("the third budget", lambda: h.budget() == 3 * GIB)
+    assert a.status()["config_error"] == ""
+
+
+@test()
+def other_versions(a):
+    sock = str(a.allocate("one", 50))
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(sock)
+    s.send(struct.pack("<IBBHQ", MAGIC, 2, 0, 1, 1).ljust(FRAME, b"\0"))
+    refuse = s.recv(FRAME)
+    assert struct.unpack_from("<H", refuse, 6)[0] == 3 and b"protocol 1.0, the hook 2.0" in refuse, refuse
+    assert s.recv(FRAME) == b""
+    assert a.allocation("one")["hook_state"] == "refused" and a.events("refused")
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a newer minor version
+    s.connect(sock)
+    s.send(struct.pack("<IBBHQ", MAGIC, 1, 9, 1, 1).ljust(FRAME, b"\xff"))
+    assert struct.unpack_from("<H", s.recv(FRAME), 6)[0] == 2
+
+
+@test()
+def malformed_frames(a):
+    """100,000 frames: random, truncated, oversized, every type, before and after HELLO. Beside them one honest process."""
+    sock, seed = str(a.allocate("one", 50)), int(os.environ.get("SLUICE_SEED", "20261121"))
+    h = a.hook(a.allocate("two", 50))
+    rnd = random.Random(seed)
+    sent = 0
+    while sent < 100000:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.connect(sock)
+        s.settimeout(5)
+        try:
+            if rnd.random() < 0.5:
+                s.send(struct.pack("<IBBHQ", MAGIC, 1, 0, 1, 1) + rnd.randbytes(FRAME - 16))
+            for _ in range(200):
+                kind = rnd.randrange(5)
+                body = rnd.randbytes(FRAME)
+                if kind == 0:
+                    body = body[:rnd.randrange(1, FRAME)]
+                elif kind == 1:
+                    body = body * rnd.randrange(2, 40)
+                elif kind >= 3:
+                    body = struct.pack("<IBBHQ", MAGIC, 1, 0, rnd.choice([5, 8, 9, 11, rnd.randrange(16)]), sent) + body[16:]
+                sent += 1
+                s.send(body)
+        except OSError:
+            pass
+        s.close()
+    assert a.p.poll() is None, "the agent ended (seed %d)" % seed
+    a.cli("set", "two", "memory-factor=33")
+    wait_for("the honest process is served", lambda: h.last()[8] == "33")
+    wait_for("all released", lambda: not a.allocation("one")["processes"])
+    assert len(os.listdir("/proc/%d/fd" % a.p.pid)) < 60
+
+
+@test()
+def a_client_that_never_reads(a):
+    sock = str(a.allocate("one", 50))
+    h = a.hook(a.allocate("two", 50))
+    deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    deaf.connect(sock)
+    deaf.send(struct.pack("<IBBHQ", MAGIC, 1, 0, 1, 1).ljust(FRAME, b"\0"))
+    wait_for("attach", lambda: a.allocation("one")["processes"])
+    for i in range(60):
+        a.cli("set", "one", "memory-factor=%d" % (i % 100 + 1))
+    a.cli("set", "two", "memory-factor=44")
+    wait_for("the other is served", lambda: h.last()[8] == "44")
+    last = None
+    deaf.settimeout(2)
+    try:
+        while True:
+            frame = deaf.recv(FRAME)
+            if struct.unpack_from("<H", frame, 6)[0] == 4:
+                last = frame
+            if last and last[16 + 48 + 5 * 8 + 2 * 4] == 60:
+                break
+    except socket.timeout:
+        pass
+    factor = 16 + 48 + 5 * 8 + 2 * 4
+    assert last[factor] == 60, list(last[100:130])  # the newest value is there, whatever was dropped between
+
+
+@test()
+def killed_at_every_point_of_attach(a):
+    sock = str(a.allocate("one", 50))
+    for i in range(40):
+        p = subprocess.Popen([HERE / "fake_hook", sock], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        time.sleep(0.0005 * i)
+        p.kill()
+        p.wait()
+    wait_for("all released", lambda: not a.allocation("one")["processes"])
+    h = a.hook(pathlib.Path(sock))
+    assert h.budget() == 4 * GIB
+
+
+@test()
+def broken_allocations_are_said_and_skipped(a):
+    for name, text in {"bad-json": "{", "wrong-id": '{"version":1,"id":"x","gpus":[{"uuid":"g","units":1}]}',
+                       "no-gpu": '{"version":1,"id":"no-gpu","gpus":[{"uuid":"GPU-none","units":1}]}',
+                       "bad-value": json.dumps({"version": 1, "id": "bad-value", "gpus": [{"uuid": UUID % 0, "units": 1}],
+                                                "settings": {"prefetch": "on"}})}.items():
+        (a.dir / "alloc" / name).mkdir()
+        (a.dir / "alloc" / name / "allocation.json").write_text(text)
+    wait_for("four refusals", lambda: len({e["allocation"] for e in a.events("refused")}) == 4)
+    assert any("settings.prefetch: 'on' is not accepted" in e["text"] for e in a.events("refused"))
+    assert a.hook(a.allocate("good", 50)).budget() == 4 * GIB
+
+
+@test()
+def host_memory_is_shared_out_and_capped(a):
+    (a.dir / "config.yaml").write_text("host_memory: {bytes: 10Gi}\n")
+    wait_for("the cap", lambda: a.status()["host_limit_bytes"] == 10 * GIB)
+    x, y = a.hook(a.allocate("x", 75)), a.hook(a.allocate("y", 25))
+    wait_for("shares", lambda: int(x.last()[5]) == 15 * GIB // 2 and int(y.last()[5]) == 5 * GIB // 2)
+
+
+@test()
+def sluice_run_end_to_end(a):
+    out = a.cli("run", "--memory", "2Gi", "--", "sh", "-c", "echo $SLUICE_GPU_MEMORY; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"))
+    assert out.stdout.split("\n")[0] == "2Gi" and any(l.startswith("budget") and l.split()[2] == str(2 * GIB) for l in out.stdout.split("\n")), out
+    assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "exit 7", check=False).returncode == 7
+    assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "kill -9 $$", check=False).returncode == 137
+    assert a.cli("run", "--", "/no/such/program", check=False).returncode == 127
+    wait_for("allocations end with their programs", lambda: not a.status()["allocations"])
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"])
+    wait_for("its allocation", lambda: a.status()["allocations"])
+    p.send_signal(signal.SIGTERM)
+    assert p.wait() == 128 + signal.SIGTERM
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"])
+    wait_for("its allocation", lambda: a.status()["allocations"])
+    p.kill()
+    p.wait()
+    wait_for("a killed run's allocation ends too", lambda: not a.status()["allocations"])
+    r = a.cli("run", "--gpu", "GPU-x", "--", "true", check=False)
+    assert r.returncode == 125 and "'GPU-x' is not on this node" in r.stderr, r
+    assert "no GPU has 100 of 100" not in r.stderr
+
+
+@test(gpus=2)
+def two_cards(a):
+    out = a.cli("run", "--fraction", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"))
+    lines = [l.split() for l in out.stdout.split("\n") if l]
+    assert sorted(l[1] for l in lines if l[0] == "budget") == [UUID % 0, UUID % 1], lines
+    out = a.cli("run", "--fraction", "0.5", "--gpu", UUID % 1, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert out.stdout.strip() == UUID % 1
+
+
+def main():
+    names, failed = sys.argv[3:], 0
+    for name, f, config, gpus in TESTS:
+        if names and name not in names:
+            continue
+        agent = Agent(config, gpus)
+        try:
+            f(agent)
+            print("ok      " + name, flush=True)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+            print("FAILED  " + name, flush=True)
+            print((agent.dir / "log").read_text()[-3000:], flush=True)
+        finally:
+            agent.close()
+    if names and not any(t[0] in names for t in TESTS):
+        failed = 1
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

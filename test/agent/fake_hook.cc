@@ -1,0 +1,127 @@
+// A process with a hook and no GPU, for tests of the agent: speaks through the real client library, does what standard
+// input says, prints what the agent says. `fake_hook SOCKET`; commands: see Command().
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "client/agent_client.h"
+
+namespace {
+
+using sluice::client::AgentClient;
+
+std::mutex g_print;
+
+void Print(const std::string& line) {
+  const std::lock_guard<std::mutex> lock(g_print);
+  std::string text = line + "\n";
+  (void)!write(STDOUT_FILENO, text.data(), text.size());
+}
+
+class Hook : public sluice::client::Observer {
+ public:
+  void OnAttached(const sluice_welcome& w) noexcept override { Print(std::string("welcome ") + w.allocation); }
+  void OnBudget(const sluice_budget& b) noexcept override {
+    std::ostringstream out;
+    out << "budget " << b.uuid << " " << b.budget_bytes << " " << b.guaranteed_bytes << " " << b.limit_bytes << " "
+        << b.host_bytes << " " << b.compute_request << " " << b.compute_limit << " " << int{b.memory_factor} << " "
+        << int{b.prefetch} << " " << int{b.log_level} << " " << b.generation << " " << int{b.tokens};
+    Follow(b);
+    Print(out.str());
+  }
+  void OnGrant(const sluice_token& t) noexcept override {
+    Print("grant " + std::to_string(t.id) + " " + std::to_string(t.quantum_ns));
+  }
+  void OnRevoke(const sluice_token& t) noexcept override { Print("revoke " + std::to_string(t.id)); }
+  void OnLost() noexcept override { Print("lost"); }
+  void OnRefused(const char* reason) noexcept override { Print(std::string("refused ") + reason); }
+
+  // An ideal holder: holds what it wants as far as the budget goes.
+  void Follow(const sluice_budget& b) {
+    sluice_gpu_counters* c = client->Slot(b.uuid);
+    if (c == nullptr || !follow) return;
+    Store(c->budget_bytes, b.budget_bytes);
+    Store(c->resident_bytes, c->live_bytes < b.budget_bytes ? c->live_bytes : b.budget_bytes);
+    Store(c->generation, b.generation);
+    last = b;
+  }
+  static void Store(uint64_t& to, uint64_t value) { __atomic_store_n(&to, value, __ATOMIC_RELAXED); }
+
+  AgentClient* client = nullptr;
+  bool follow = true;
+  sluice_budget last{};
+};
+
+// live N: live bytes of the last GPU · launch: one more launch · follow 0|1 · fork: a child that lives on and does
+// nothing · attach-child: a forked child that attaches by itself · notice TEXT · request / release ID USED · state ·
+// end
+bool Command(const std::string& line, Hook& hook, AgentClient& client) {
+  std::istringstream in(line);
+  std::string word;
+  in >> word;
+  sluice_gpu_counters* c = hook.last.uuid[0] != '\0' ? client.Slot(hook.last.uuid) : nullptr;
+  if (word == "live" && c != nullptr) {
+    uint64_t n = 0;
+    in >> n;
+    Hook::Store(c->live_bytes, n);
+    Hook::Store(c->launches, c->launches + 1);
+    hook.Follow(hook.last);
+  } else if (word == "launch" && c != nullptr) {
+    Hook::Store(c->launches, c->launches + 1);
+  } else if (word == "follow") {
+    in >> hook.follow;
+  } else if (word == "fork") {
+    const pid_t child = fork();
+    if (child == 0) {
+      close(STDOUT_FILENO);
+      sleep(60);
+      _exit(0);
+    }
+    Print("child " + std::to_string(child));
+  } else if (word == "attach-child") {
+    const pid_t child = fork();
+    if (child == 0) {
+      client.Start(3000);
+      Print(std::string("child ") + (client.attached() ? "attached" : "not attached"));
+      sleep(60);
+      _exit(0);
+    }
+    Print("child " + std::to_string(child));
+  } else if (word == "notice") {
+    std::string text;
+    std::getline(in, text);
+    client.SendNotice(SLUICE_NOTICE_LIMIT_REACHED, text.c_str());
+  } else if (word == "request" || word == "release") {
+    sluice_token t{};
+    std::memcpy(t.uuid, hook.last.uuid, sizeof(t.uuid));
+    in >> t.id >> t.used_ns;
+    t.burst_ns = t.used_ns;
+    word == "request" ? client.SendTokenRequest(t) : client.SendTokenRelease(t);
+  } else if (word == "state") {
+    Print("state " + std::to_string(static_cast<int>(client.state())));
+  } else if (word == "end") {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  Hook hook;
+  AgentClient client(argv[1], "0.0.0-fake", &hook);
+  hook.client = &client;
+  client.Start(argc > 2 ? std::stoi(argv[2]) : 3000);
+  Print("started " + std::to_string(static_cast<int>(client.state())));
+  std::string line;
+  while (std::getline(std::cin, line) && Command(line, hook, client)) {
+  }
+  return 0;
+}

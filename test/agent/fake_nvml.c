@@ -1,0 +1,62 @@
+/* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS cards (default 1) of $FAKE_NVML_BYTES (default 8 GiB);
+ * the processes on them are the pids in the file $FAKE_NVML_PROCESSES. The simulated GPU of test/simgpu is the faithful
+ * one; this one needs nothing. */
+#include <nvml.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned long long Number(const char* name, unsigned long long fallback) {
+  const char* text = getenv(name);
+  return text != NULL ? strtoull(text, NULL, 10) : fallback;
+}
+static size_t IndexOf(nvmlDevice_t d) { return (size_t)d - 1; }
+
+nvmlReturn_t nvmlInit_v2(void) { return NVML_SUCCESS; }
+nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+const char* nvmlErrorString(nvmlReturn_t r) { return r == NVML_SUCCESS ? "Success" : "Error"; }
+nvmlReturn_t nvmlSystemGetDriverVersion(char* to, unsigned n) {
+  snprintf(to, n, "580.0");
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* n) {
+  *n = (unsigned)Number("FAKE_NVML_GPUS", 1);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t* d) {
+  *d = (nvmlDevice_t)(size_t)(i + 1);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char* to, unsigned n) {
+  snprintf(to, n, "GPU-00000000-0000-0000-0000-%012zu", IndexOf(d));
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* d) {
+  return nvmlDeviceGetHandleByIndex_v2((unsigned)strtoul(uuid + strlen(uuid) - 12, NULL, 10), d);
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char* to, unsigned n) {
+  (void)d;
+  snprintf(to, n, "Fake GPU");
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t* m) {
+  (void)d;
+  m->total = Number("FAKE_NVML_BYTES", 8ull << 30);
+  m->used = 1 << 20;
+  m->free = m->total - m->used;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned* n, nvmlProcessInfo_t* to) {
+  const char* path = getenv("FAKE_NVML_PROCESSES");
+  FILE* f = path != NULL ? fopen(path, "r") : NULL;
+  unsigned room = *n, pid = 0;
+  (void)d;
+  *n = 0;
+  while (f != NULL && *n < room && fscanf(f, "%u", &pid) == 1) {
+    memset(&to[*n], 0, sizeof(to[*n]));
+    to[*n].pid = pid;
+    to[(*n)++].usedGpuMemory = 1 << 20;
+  }
+  if (f != NULL) fclose(f);
+  return NVML_SUCCESS;
+}
