@@ -25,7 +25,13 @@ Driver& TheDriver() {
   return *driver;
 }
 
+void TraceCall(const char* what, const char* detail) {
+  static const bool on = std::getenv("SIMGPU_TRACE_CALLS") != nullptr;
+  if (on) std::fprintf(stderr, "simgpu: %s %s\n", what, detail);
+}
+
 Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_name) {
+  TraceCall(call_name, "");
   HostThread& thread = ThisThread();
   Driver& d = TheDriver();
   if (d.forked) {

@@ -38,6 +38,9 @@ inline Simulator& Sim() { return TheSimulator(); }
 
 enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit };
 
+// SIMGPU_TRACE_CALLS=1: every call on stderr, for finding out what a program asks of a driver.
+void TraceCall(const char* what, const char* detail);
+
 class Call {
  public:
   // Costs host_ns of the calling thread's time.

@@ -21,10 +21,14 @@ void WaitForTenants() {
   const char* text = std::getenv("SIMGPU_TENANTS");
   if (text == nullptr || !Sim().state().shared()) return;
   const int wanted = std::atoi(text);
+  if (wanted < 1 || wanted > simgpu::kMaxSlots) return;
+  auto& header = Sim().state().header();
+  // On the common clock before anybody starts; the file may have served other groups before.
+  Sim().state().Publish(simgpu::ThisThread().now);
+  const uint32_t ticket = header.tickets++;
+  const uint32_t full = (ticket / static_cast<uint32_t>(wanted) + 1) * static_cast<uint32_t>(wanted);
   for (int i = 0; i < 6000; ++i) {
-    int there = 0;
-    for (simgpu::Slot& s : Sim().state().header().slots) there += s.pid != 0;
-    if (there >= wanted) return;
+    if (header.tickets >= full) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   std::fprintf(stderr, "simgpu: SIMGPU_TENANTS=%d processes did not come within 30 s; going on\n", wanted);
@@ -39,6 +43,7 @@ CUresult cuInit(unsigned int flags) {
   NEED_ARG(flags == 0);
   auto& d = TheDriver();
   if (d.initialised) return CUDA_SUCCESS;
+  simgpu::CheckMisuseSettings();
   Sim().state().Attach();
   const auto gpus = static_cast<size_t>(Sim().profile().gpus);
   for (size_t i = 0; i < gpus; ++i) {
@@ -280,6 +285,9 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
 CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   NEED_ARG(table != nullptr && id != nullptr);
   *table = nullptr;
+  char text[40] = "";
+  for (int i = 0; i < 16; ++i) std::snprintf(text + 2 * i, 3, "%02x", static_cast<unsigned char>(id->bytes[i]));
+  simgpu::TraceCall("cuGetExportTable", text);
   return CUDA_ERROR_INVALID_VALUE;
 }
 

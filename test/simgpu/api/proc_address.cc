@@ -33,6 +33,7 @@ struct Side {
 CUresult Lookup(const char* symbol, void** out, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   NEED_ARG(symbol != nullptr && out != nullptr && flags <= 2);
   *out = nullptr;
+  simgpu::TraceCall("cuGetProcAddress", symbol);
   const int driver = simgpu::TheProfile().CudaVersion();
   const Entry* best = nullptr;
   bool known = false;

@@ -36,6 +36,7 @@ void Misuse(const std::string& sentence) {
   std::_Exit(code != nullptr && *code != '\0' ? std::atoi(code) : 86);
 }
 
+void CheckMisuseSettings() { Aborts(); }
 uint64_t MisuseCount() { return g_count; }
 const char* LastMisuse() { return g_last.c_str(); }
 void SetMisuseFlush(void (*flush)()) { g_flush = flush; }

@@ -10,6 +10,8 @@ namespace simgpu {
 
 // Reports once per distinct sentence when counting. Exit code: SIMGPU_MISUSE_EXIT, default 86.
 void Misuse(const std::string& sentence);
+// Exits with 2 and a sentence when SIMGPU_MISUSE is wrong.
+void CheckMisuseSettings();
 uint64_t MisuseCount();
 const char* LastMisuse();
 // Called before the process ends by misuse, so that figures and timeline are written.

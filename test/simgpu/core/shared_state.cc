@@ -19,7 +19,7 @@
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x53494d4750550002;
+constexpr uint64_t kMagic = 0x53494d4750550003;
 
 [[noreturn]] void Die(const std::string& sentence) {
   std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
@@ -71,7 +71,7 @@ uint64_t ProfileHash(const Profile& p) {
 
 SharedState::SharedState(const Profile& profile) {
   window_ns_ = EnvNumber("SIMGPU_WINDOW_US", 200) * 1000;
-  patience_ms_ = EnvNumber("SIMGPU_PATIENCE_MS", 100);
+  patience_ms_ = EnvNumber("SIMGPU_PATIENCE_MS", 1000);
   const auto chunks = static_cast<uint32_t>(profile.memory / static_cast<int64_t>(kBlockBytes) * 2 + 1024);
   const size_t size = sizeof(Header) + sizeof(Chunk) * chunks * static_cast<size_t>(profile.gpus);
   const char* path = std::getenv("SIMGPU_STATE");

@@ -70,7 +70,8 @@ struct Header {
   uint32_t cards;
   uint32_t chunks_per_card;
   pthread_mutex_t mutex;
-  std::atomic<int64_t> now;  // the furthest any process got
+  std::atomic<int64_t> now;       // the furthest any process got
+  std::atomic<uint32_t> tickets;  // of processes that wait for one another at the start
   Slot slots[kMaxSlots];
   Card card[kMaxCards];
 };
@@ -128,7 +129,7 @@ class SharedState {
   bool shared_ = false;
   int slot_ = -1;
   int64_t window_ns_ = 200000;
-  int64_t patience_ms_ = 100;
+  int64_t patience_ms_ = 1000;
 };
 
 uint64_t ProfileHash(const Profile& profile);

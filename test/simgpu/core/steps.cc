@@ -263,10 +263,11 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
     if (t > op->began) timeline_.Span(s->card, track, "stall", op->began, t, op->fault_bytes);
     timeline_.Span(s->card, track, op->name == nullptr ? "kernel" : op->name, start, end, op->fault_bytes);
   }
+  // Judged by the time it could start: that kernels take turns here is this card's simplification, not an order.
   uint64_t digest = op->seed;
   for (const Touch& touch : op->touches) {
     if ((touch.access & 1) != 0) {
-      digest = NoteRead(s, *op, touch.address, touch.length, touch.object, start, end, digest);
+      digest = NoteRead(s, *op, touch.address, touch.length, touch.object, t, end, digest);
     }
   }
   uint64_t output = 0;
@@ -275,7 +276,7 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
     Segment contents;
     contents.kind = Segment::kStamp;
     contents.value = Mix(digest, ++output);
-    NoteWrite(s, *op, touch.address, touch.length, touch.object, start, end, std::move(contents));
+    NoteWrite(s, *op, touch.address, touch.length, touch.object, t, end, std::move(contents));
   }
   if (!polling_.empty()) RecheckPolls();
   return {State::kDone, end};
@@ -328,7 +329,7 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
     Segment contents;
     contents.kind = Segment::kFill;
     contents.value = m.pattern;
-    NoteWrite(s, *op, m.dst + row * m.pitch, m.width, 0, start, end, std::move(contents));
+    NoteWrite(s, *op, m.dst + row * m.pitch, m.width, 0, t, end, std::move(contents));
   }
   if (!polling_.empty()) RecheckPolls();
   return {State::kDone, end};

@@ -1,0 +1,385 @@
+// What any CUDA driver promises. Runs against the simulated one by default and, with LD_LIBRARY_PATH naming a real
+// libcuda.so.1, against that: nothing here uses the side channel.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+struct Context {
+  CUcontext context = nullptr;
+  Context() {
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  }
+  ~Context() { cuDevicePrimaryCtxRelease(0); }
+};
+
+#define YES(call) REQUIRE((call) == CUDA_SUCCESS)
+
+}  // namespace
+
+TEST_CASE("bytes come back through copies of every direction") {
+  Context c;
+  CUdeviceptr a, b;
+  YES(cuMemAlloc(&a, 1 << 20));
+  YES(cuMemAllocManaged(&b, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+  std::vector<uint8_t> in(100000), out(100000);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint8_t>(i * 7 + i / 256);
+  YES(cuMemcpyHtoD(a + 13, in.data(), in.size()));
+  YES(cuMemcpyDtoD(b + 5, a + 13, in.size()));
+  YES(cuMemcpyDtoD(b + 200001, b + 6, 1000));
+  YES(cuMemcpyDtoH(out.data(), b + 5, out.size()));
+  CHECK(in == out);
+  YES(cuMemcpyDtoH(out.data(), b + 200001, 1000));
+  CHECK(std::memcmp(out.data(), in.data() + 1, 1000) == 0);
+  YES(cuMemcpy(reinterpret_cast<CUdeviceptr>(out.data()), b + 105, 50));
+  CHECK(std::memcmp(out.data(), in.data() + 100, 50) == 0);
+  YES(cuMemFree(a));
+  YES(cuMemFree(b));
+}
+
+TEST_CASE("memsets of 8, 16 and 32 bits, strided too") {
+  Context c;
+  CUdeviceptr p;
+  YES(cuMemAlloc(&p, 65536));
+  YES(cuMemsetD8(p, 0xAB, 65536));
+  YES(cuMemsetD32(p + 4, 0x01020304, 3));
+  YES(cuMemsetD16(p + 2, 0x1122, 1));
+  YES(cuMemsetD2D8(p + 1024, 256, 0x55, 16, 4));
+  std::vector<uint8_t> out(65536);
+  YES(cuMemcpyDtoH(out.data(), p, out.size()));
+  const uint8_t first[] = {0xAB, 0xAB, 0x22, 0x11, 4, 3, 2, 1, 4, 3, 2, 1, 4, 3, 2, 1, 0xAB};
+  CHECK(std::memcmp(out.data(), first, sizeof first) == 0);
+  for (int row = 0; row < 4; ++row) {
+    CHECK(out[1024 + row * 256] == 0x55);
+    CHECK(out[1024 + row * 256 + 15] == 0x55);
+    CHECK(out[1024 + row * 256 + 16] == 0xAB);
+  }
+  YES(cuMemFree(p));
+}
+
+TEST_CASE("a strided copy moves rows only") {
+  Context c;
+  CUdeviceptr p;
+  size_t pitch;
+  YES(cuMemAllocPitch(&p, &pitch, 100, 8, 4));
+  CHECK(pitch >= 100);
+  YES(cuMemsetD8(p, 0, pitch * 8));
+  std::vector<uint8_t> in(800);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint8_t>(i + 1);
+  CUDA_MEMCPY2D d{};
+  d.srcMemoryType = CU_MEMORYTYPE_HOST;
+  d.srcHost = in.data();
+  d.srcPitch = 100;
+  d.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  d.dstDevice = p;
+  d.dstPitch = pitch;
+  d.WidthInBytes = 100;
+  d.Height = 8;
+  YES(cuMemcpy2D(&d));
+  std::vector<uint8_t> out(pitch * 8);
+  YES(cuMemcpyDtoH(out.data(), p, out.size()));
+  for (size_t row = 0; row < 8; ++row) {
+    CHECK(std::memcmp(out.data() + row * pitch, in.data() + row * 100, 100) == 0);
+    CHECK(out[row * pitch + 100] == 0);
+  }
+  YES(cuMemFree(p));
+}
+
+TEST_CASE("wrong arguments get the driver's codes") {
+  Context c;
+  CUdeviceptr p;
+  char byte = 0;
+  CHECK(cuMemAlloc(&p, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAlloc(&p, 1ull << 50) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuMemFree(0x1234500) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFree(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGet(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CUdevice d;
+  CHECK(cuDeviceGet(&d, 99) == CUDA_ERROR_INVALID_DEVICE);
+  YES(cuMemAlloc(&p, 4096));
+  YES(cuMemFree(p));
+  CHECK(cuMemFree(p) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyHtoD(p, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
+  CUcontext old = nullptr;
+  YES(cuCtxPopCurrent(&old));
+  CHECK(cuMemAlloc(&p, 4096) == CUDA_ERROR_INVALID_CONTEXT);
+  YES(cuCtxPushCurrent(old));
+}
+
+TEST_CASE("pointers tell what they are") {
+  Context c;
+  CUdeviceptr p, base;
+  size_t size;
+  YES(cuMemAllocManaged(&p, 5 << 20, CU_MEM_ATTACH_GLOBAL));
+  YES(cuMemGetAddressRange(&base, &size, p + 12345));
+  CHECK(base == p);
+  CHECK(size == 5 << 20);
+  unsigned type = 0;
+  YES(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p));
+  CHECK(type == CU_MEMORYTYPE_DEVICE);
+  unsigned managed = 0;
+  YES(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
+  CHECK(managed == 1);
+  CUipcMemHandle handle;
+  CHECK(cuIpcGetMemHandle(&handle, p) == CUDA_ERROR_INVALID_VALUE);
+  int x = 0;
+  CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&x)) ==
+        CUDA_ERROR_INVALID_VALUE);
+  YES(cuMemFree(p));
+}
+
+TEST_CASE("events order streams and measure") {
+  Context c;
+  CUstream a, b;
+  CUevent e, f;
+  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  YES(cuEventCreate(&e, CU_EVENT_DEFAULT));
+  YES(cuEventCreate(&f, CU_EVENT_DEFAULT));
+  CHECK(cuEventQuery(e) == CUDA_SUCCESS);
+  CUdeviceptr p, q;
+  YES(cuMemAlloc(&p, 64 << 20));
+  YES(cuMemAlloc(&q, 64 << 20));
+  YES(cuEventRecord(e, a));
+  YES(cuMemsetD8Async(p, 1, 64 << 20, a));
+  YES(cuMemcpyDtoDAsync(q, p, 64 << 20, a));
+  YES(cuEventRecord(f, a));
+  YES(cuStreamWaitEvent(b, f, 0));
+  uint8_t out[4] = {};
+  YES(cuMemcpyDtoHAsync(out, q, 4, b));
+  YES(cuStreamSynchronize(b));
+  CHECK(out[3] == 1);
+  CHECK(cuEventQuery(f) == CUDA_SUCCESS);
+  float ms = -1;
+  YES(cuEventElapsedTime(&ms, e, f));
+  CHECK(ms > 0);
+  YES(cuEventDestroy(e));
+  CHECK(cuEventDestroy(f) == CUDA_SUCCESS);
+  YES(cuStreamDestroy(a));
+  YES(cuStreamDestroy(b));
+  YES(cuMemFree(p));
+  YES(cuMemFree(q));
+}
+
+TEST_CASE("host functions run in stream order and may not call the driver") {
+  Context c;
+  CUstream s;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  struct Seen {
+    std::atomic<int> order{0};
+    int first = 0, second = 0;
+    CUresult inside = CUDA_SUCCESS;
+  } seen;
+  YES(cuLaunchHostFunc(
+      s,
+      [](void* p) {
+        auto* v = static_cast<Seen*>(p);
+        CUdeviceptr d;
+        v->inside = cuMemAlloc(&d, 16);
+        v->first = ++v->order;
+      },
+      &seen));
+  YES(cuLaunchHostFunc(
+      s,
+      [](void* p) {
+        auto* v = static_cast<Seen*>(p);
+        v->second = ++v->order;
+      },
+      &seen));
+  YES(cuStreamSynchronize(s));
+  CHECK(seen.first == 1);
+  CHECK(seen.second == 2);
+  CHECK(seen.inside == CUDA_ERROR_NOT_PERMITTED);
+  YES(cuStreamDestroy(s));
+}
+
+TEST_CASE("a stream waits for a value that another writes") {
+  Context c;
+  CUstream a, b;
+  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr flag;
+  YES(cuMemAlloc(&flag, 512));
+  YES(cuMemsetD32(flag, 0, 1));
+  YES(cuStreamWaitValue32(a, flag, 7, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cuStreamQuery(a) == CUDA_ERROR_NOT_READY);
+  YES(cuStreamWriteValue32(b, flag, 8, 0));
+  YES(cuStreamSynchronize(a));
+  YES(cuStreamDestroy(a));
+  YES(cuStreamDestroy(b));
+  YES(cuMemFree(flag));
+}
+
+TEST_CASE("a captured graph repeats its work and child graphs nest") {
+  Context c;
+  CUstream s;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr p;
+  YES(cuMemAlloc(&p, 4096));
+  YES(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUstreamCaptureStatus status;
+  YES(cuStreamIsCapturing(s, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  YES(cuMemsetD8Async(p, 3, 4096, s));
+  YES(cuMemcpyDtoDAsync(p + 2048, p, 1024, s));
+  CUgraph g;
+  YES(cuStreamEndCapture(s, &g));
+  size_t count = 0;
+  YES(cuGraphGetNodes(g, nullptr, &count));
+  CHECK(count == 2);
+  std::vector<CUgraphNode> nodes(count);
+  YES(cuGraphGetNodes(g, nodes.data(), &count));
+  CUgraphNodeType type;
+  YES(cuGraphNodeGetType(nodes[0], &type));
+  CHECK(type == CU_GRAPH_NODE_TYPE_MEMSET);
+  CUDA_MEMSET_NODE_PARAMS m{};
+  YES(cuGraphMemsetNodeGetParams(nodes[0], &m));
+  CHECK(m.dst == p);
+  CUgraph outer;
+  CUgraphNode child;
+  YES(cuGraphCreate(&outer, 0));
+  YES(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, g));
+  CUgraphExec exec;
+  YES(cuGraphInstantiate(&exec, outer, 0));
+  for (int i = 0; i < 3; ++i) {
+    YES(cuMemsetD8(p, 0, 4096));
+    YES(cuGraphLaunch(exec, s));
+    YES(cuStreamSynchronize(s));
+    uint8_t out[4096];
+    YES(cuMemcpyDtoH(out, p, sizeof out));
+    CHECK(out[0] == 3);
+    CHECK(out[2048 + 1023] == 3);
+  }
+  YES(cuGraphExecDestroy(exec));
+  YES(cuGraphDestroy(outer));
+  YES(cuGraphDestroy(g));
+  YES(cuStreamDestroy(s));
+  YES(cuMemFree(p));
+}
+
+TEST_CASE("cuGetProcAddress honours version, flavour and status") {
+  REQUIRE(cuInit(0) == CUDA_SUCCESS);
+  void* library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  REQUIRE(library != nullptr);
+  const auto elf = [&](const char* name) { return dlsym(library, name); };
+  const auto ask = [](const char* name, int version, uint64_t flags, CUdriverProcAddressQueryResult* status) {
+    void* p = nullptr;
+    const CUresult r = cuGetProcAddress(name, &p, version, flags, status);
+    return r == CUDA_SUCCESS ? p : nullptr;
+  };
+  CUdriverProcAddressQueryResult status;
+  CHECK(ask("cuMemAlloc", 12000, 0, &status) == elf("cuMemAlloc_v2"));
+  CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS);
+  CHECK(ask("cuMemAlloc", 2000, 0, nullptr) == elf("cuMemAlloc"));
+  CHECK(ask("cuStreamWaitValue32", 12000, 0, nullptr) == elf("cuStreamWaitValue32_v2"));
+  CHECK(ask("cuLaunchKernel", 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, nullptr) ==
+        elf("cuLaunchKernel_ptsz"));
+  CHECK(ask("cuMemcpyHtoD", 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, nullptr) ==
+        elf("cuMemcpyHtoD_v2_ptds"));
+  CHECK(ask("cuMemFree", 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, nullptr) == elf("cuMemFree_v2"));
+  CHECK(ask("cuGetProcAddress", 13000, 0, nullptr) == elf("cuGetProcAddress_v2"));
+  CHECK(ask("cuGetProcAddress", 11030, 0, nullptr) == elf("cuGetProcAddress"));
+  CHECK(ask("cuNoSuchThing", 13000, 0, &status) == nullptr);
+  CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  CHECK(ask("cuMemDiscardBatchAsync", 12000, 0, &status) == nullptr);
+  CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+}
+
+TEST_CASE("mapped memory keeps its bytes when it moves to another address") {
+  Context c;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  size_t granularity;
+  YES(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUdeviceptr a, b;
+  YES(cuMemAddressReserve(&a, granularity, 0, 0, 0));
+  YES(cuMemAddressReserve(&b, granularity, 0, 0, 0));
+  CUmemGenericAllocationHandle h;
+  YES(cuMemCreate(&h, granularity, &prop, 0));
+  char byte = 0;
+  CHECK(cuMemcpyHtoD(a, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  YES(cuMemMap(a, granularity, 0, h, 0));
+  YES(cuMemSetAccess(a, granularity, &access, 1));
+  YES(cuMemsetD8(a, 9, 100));
+  YES(cuCtxSynchronize());
+  YES(cuMemUnmap(a, granularity));
+  CHECK(cuMemcpyHtoD(a, &byte, 1) == CUDA_ERROR_INVALID_VALUE);
+  YES(cuMemMap(b, granularity, 0, h, 0));
+  YES(cuMemSetAccess(b, granularity, &access, 1));
+  YES(cuMemcpyDtoH(&byte, b + 99, 1));
+  CHECK(byte == 9);
+  YES(cuMemUnmap(b, granularity));
+  YES(cuMemRelease(h));
+  YES(cuMemAddressFree(a, granularity));
+  YES(cuMemAddressFree(b, granularity));
+}
+
+TEST_CASE("pools: allocated in order, freed in order, counted") {
+  Context c;
+  CUmemoryPool pool;
+  YES(cuDeviceGetDefaultMemPool(&pool, 0));
+  CUstream s;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr p;
+  YES(cuMemAllocAsync(&p, 1 << 20, s));
+  YES(cuMemsetD8Async(p, 1, 1 << 20, s));
+  cuuint64_t used = 0;
+  YES(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  CHECK(used >= 1 << 20);
+  YES(cuMemFreeAsync(p, s));
+  YES(cuStreamSynchronize(s));
+  YES(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  CHECK(used == 0);
+  YES(cuStreamDestroy(s));
+}
+
+TEST_CASE("a thousand contexts end with all that lived in them") {
+  REQUIRE(cuInit(0) == CUDA_SUCCESS);
+  for (int i = 0; i < 1000; ++i) {
+    CUcontext c;
+    YES(cuCtxCreate(&c, nullptr, 0, 0));
+    CUdeviceptr p;
+    YES(cuMemAlloc(&p, 256 << 20));
+    CUstream s;
+    YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    YES(cuMemsetD8Async(p, 0, 4096, s));
+    YES(cuCtxDestroy(c));
+    CHECK(cuStreamQuery(s) != CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("threads with their own default streams") {
+  Context c;
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      if (cuCtxSetCurrent(c.context) != CUDA_SUCCESS) return;
+      CUdeviceptr p;
+      if (cuMemAlloc(&p, 1 << 20) != CUDA_SUCCESS) return;
+      bool right = true;
+      for (int i = 0; i < 200; ++i) {
+        uint8_t out = 0;
+        const auto v = static_cast<uint8_t>(t * 50 + i % 50);
+        right &= cuMemsetD8Async(p, v, 1 << 20, CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
+        right &= cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
+        right &= cuMemcpyDtoH(&out, p + 77, 1) == CUDA_SUCCESS && out == v;
+      }
+      right &= cuMemFree(p) == CUDA_SUCCESS;
+      good += right;
+    });
+  }
+  for (auto& t : threads) t.join();
+  CHECK(good == 4);
+}

@@ -1,0 +1,34 @@
+// One of several processes on one card: faults and prefetches through a working set again and again, then prints what
+// it saw as "key value" lines. Arguments: GiB, rounds.
+#include <unistd.h>
+
+#include <cstring>
+
+#include "card.h"
+
+using namespace simgpu_test;  // NOLINT(google-build-using-namespace)
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 64;
+  const auto bytes = static_cast<uint64_t>(std::atof(argv[1]) * static_cast<double>(kGiB));
+  const int rounds = std::atoi(argv[2]);
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(bytes);
+  card.Launch(s, {Write(p, bytes)});
+  OK(cuStreamSynchronize(s));
+  const uint64_t from = simgpu_now_ns();
+  for (int i = 0; i < rounds; ++i) {
+    for (uint64_t at = 0; at < bytes; at += 64 * kMiB)
+      card.Launch(s, {Update(p + at, std::min(64 * kMiB, bytes - at))}, 500'000);
+    OK(cuStreamSynchronize(s));
+    if (argc > 3 && std::strcmp(argv[3], "die") == 0 && i == rounds / 2) _exit(9);
+  }
+  const uint64_t until = simgpu_now_ns();
+  const auto stats = card.Stats();
+  std::printf("ns %llu\nfault_bytes %llu\nresident_bytes %llu\ncard_used_bytes %llu\n",
+              static_cast<unsigned long long>(until - from), static_cast<unsigned long long>(stats.fault_bytes),
+              static_cast<unsigned long long>(stats.resident_bytes),
+              static_cast<unsigned long long>(stats.card_used_bytes));
+  return 0;
+}

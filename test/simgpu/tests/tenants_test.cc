@@ -1,0 +1,98 @@
+// Several processes on one card: memory, the driver's eviction, compute and the common clock are shared, and a dead one
+// gives back what it held.
+#include <nvml.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Figures = std::map<std::string, double>;
+
+class Tenant {
+ public:
+  explicit Tenant(const std::string& arguments) { pipe_ = popen((TENANT " " + arguments).c_str(), "r"); }
+  Figures Wait() {
+    Figures f;
+    char key[64];
+    double value;
+    while (std::fscanf(pipe_, "%63s %lf", key, &value) == 2) f[key] = value;
+    const int status = pclose(pipe_);
+    f["status"] = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return f;
+  }
+
+ private:
+  FILE* pipe_;
+};
+
+struct SharedCard {
+  std::string path;
+  explicit SharedCard(const char* tenants) {
+    char name[] = "/tmp/simgpu-test-XXXXXX";
+    path = name;
+    const int fd = mkstemp(path.data());
+    close(fd);
+    unlink(path.c_str());
+    setenv("SIMGPU_STATE", path.c_str(), 1);
+    setenv("SIMGPU_PROFILE", "card-8g", 1);
+    setenv("SIMGPU_TENANTS", tenants, 1);
+    // A loaded machine must not let a slow tenant fall out of the common clock.
+    setenv("SIMGPU_PATIENCE_MS", "20000", 1);
+  }
+  ~SharedCard() { std::filesystem::remove(path); }
+};
+
+constexpr double kGiB = 1 << 30;
+
+}  // namespace
+
+TEST_CASE("two tenants that fit share compute evenly") {
+  SharedCard card("2");
+  Tenant a("2 20"), b("2 20");
+  const Figures fa = a.Wait(), fb = b.Wait();
+  REQUIRE(fa.at("status") == 0);
+  REQUIRE(fb.at("status") == 0);
+  CHECK(fa.at("fault_bytes") == 0);
+  // 20 rounds of 32 launches of 0.5 ms: 320 ms alone, twice that beside an equal.
+  CHECK(fa.at("ns") > 500e6);
+  CHECK(fa.at("ns") < 720e6);
+  CHECK(fb.at("ns") > 500e6);
+  CHECK(fb.at("ns") < 720e6);
+}
+
+TEST_CASE("two tenants larger than the card push each other out") {
+  SharedCard card("2");
+  Tenant a("5 3"), b("5 3");
+  const Figures fa = a.Wait(), fb = b.Wait();
+  REQUIRE(fa.at("status") == 0);
+  REQUIRE(fb.at("status") == 0);
+  CHECK(fa.at("fault_bytes") > 2 * kGiB);
+  CHECK(fb.at("fault_bytes") > 2 * kGiB);
+  CHECK(fa.at("card_used_bytes") <= 8 * kGiB);
+}
+
+TEST_CASE("what a dead process held is free again, and NVML names the living") {
+  SharedCard card("1");
+  REQUIRE(Tenant("6 4 die").Wait().at("status") == 9);
+  const Figures f = Tenant("7 2").Wait();
+  CHECK(f.at("status") == 0);
+  CHECK(f.at("fault_bytes") == 0);
+  REQUIRE(nvmlInit_v2() == NVML_SUCCESS);
+  nvmlDevice_t d;
+  REQUIRE(nvmlDeviceGetHandleByIndex_v2(0, &d) == NVML_SUCCESS);
+  unsigned count = 0;
+  CHECK(nvmlDeviceGetComputeRunningProcesses_v3(d, &count, nullptr) == NVML_SUCCESS);
+  CHECK(count == 0);
+  nvmlMemory_t m;
+  REQUIRE(nvmlDeviceGetMemoryInfo(d, &m) == NVML_SUCCESS);
+  CHECK(m.total == 8ull << 30);
+  CHECK(m.used == 64ull << 20);
+}

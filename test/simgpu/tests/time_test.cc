@@ -1,0 +1,229 @@
+// Virtual time and residency: the simulated card keeps to facts.md's measurements, whatever the machine it runs on.
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+
+#include "card.h"
+
+using namespace simgpu_test;  // NOLINT(google-build-using-namespace): the test's own vocabulary
+
+namespace {
+
+double Gbps(uint64_t bytes, uint64_t ns) { return static_cast<double>(bytes) / static_cast<double>(ns); }
+
+// Makes [p, p+n) resident.
+void Populate(Card& card, CUstream s, CUdeviceptr p, uint64_t n) {
+  card.Launch(s, {Write(p, n)});
+  OK(cuStreamSynchronize(s));
+}
+
+}  // namespace
+
+TEST_CASE("prefetch rates follow the size of the piece") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(kGiB);
+  Populate(card, s, p, kGiB);
+  const auto rate = [&](uint64_t piece, bool in) {
+    card.Prefetch(s, p, kGiB, !in);
+    const uint64_t ns = card.Time([&] {
+      for (uint64_t at = 0; at < kGiB; at += piece) card.Prefetch(s, p + at, piece, in);
+    });
+    return Gbps(kGiB, ns);
+  };
+  CHECK(rate(2 * kMiB, true) > 14);
+  CHECK(rate(2 * kMiB, true) < 20);
+  CHECK(rate(16 * kMiB, true) > 30);
+  CHECK(rate(16 * kMiB, true) < 38);
+  CHECK(rate(64 * kMiB, true) > 40);
+  CHECK(rate(64 * kMiB, true) < 47);
+  CHECK(rate(16 * kMiB, false) > 12);
+  CHECK(rate(16 * kMiB, false) < 19);
+}
+
+TEST_CASE("a prefetch on an idle stream takes the caller's time, a deferred one does not") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(kGiB);
+  Populate(card, s, p, kGiB);
+  const uint64_t direct = card.HostTime([&] { card.Prefetch(s, p, kGiB, false); });
+  CHECK(direct > 60'000'000);
+  const uint64_t in = card.HostTime([&] { card.Prefetch(s, p, kGiB, true); });
+  CHECK(in > 5'000'000);
+  CHECK(in < 15'000'000);
+  OK(cuStreamSynchronize(s));
+  card.Launch(s, {}, 5'000'000);
+  const uint64_t deferred = card.HostTime([&] { card.Prefetch(s, p, kGiB, false); });
+  CHECK(deferred >= 15'000);
+  CHECK(deferred <= 30'000);
+  // The queue of deferred ones is short: then the caller blocks.
+  OK(cuStreamSynchronize(s));
+  card.Launch(s, {}, 50'000'000);
+  uint64_t longest = 0;
+  for (int i = 0; i < 128; ++i) {
+    longest = std::max(
+        longest, card.HostTime([&] { card.Prefetch(s, p + static_cast<uint64_t>(i) * 2 * kMiB, 2 * kMiB, true); }));
+  }
+  CHECK(longest > 40'000'000);
+}
+
+TEST_CASE("faults bring in what is touched, at the measured rate, and no more") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(kGiB);
+  Populate(card, s, p, kGiB);
+  card.Prefetch(s, p, kGiB, false);
+  OK(cuStreamSynchronize(s));
+  const auto before = card.Stats();
+  // As measured: 8 MiB at + 100 MiB give exactly 8 MiB of transfers.
+  card.Launch(s, {Read(p + 100 * kMiB, 8 * kMiB)});
+  OK(cuStreamSynchronize(s));
+  CHECK(card.Stats().fault_bytes - before.fault_bytes == 8 * kMiB);
+  CHECK(simgpu_resident_bytes(p, kGiB) == 8 * kMiB);
+  const uint64_t ns = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
+  CHECK(Gbps(kGiB, ns) > 10);
+  CHECK(Gbps(kGiB, ns) < 12);
+  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 100'000);
+}
+
+TEST_CASE("both directions together reach the duplex sum, not twice one way") {
+  Card card;
+  CUstream in = card.Stream(), out = card.Stream();
+  CUdeviceptr p = card.Managed(kGiB), q = card.Managed(kGiB);
+  Populate(card, in, p, kGiB);
+  Populate(card, in, q, kGiB);
+  card.Prefetch(in, p, kGiB, false);
+  OK(cuCtxSynchronize());
+  const uint64_t ns = card.Time([&] {
+    card.Launch(in, {}, 1'000'000);
+    card.Launch(out, {}, 1'000'000);
+    for (uint64_t at = 0; at < kGiB; at += 64 * kMiB) {
+      card.Prefetch(in, p + at, 64 * kMiB, true);
+      card.Prefetch(out, q + at, 64 * kMiB, false);
+    }
+  });
+  CHECK(Gbps(2 * kGiB, ns) > 18);
+  CHECK(Gbps(2 * kGiB, ns) < 30);
+}
+
+TEST_CASE("a full card evicts what came first, and discarded memory before that without a copy") {
+  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr a = card.Managed(3 * kGiB), b = card.Managed(3 * kGiB), c = card.Managed(3 * kGiB);
+  Populate(card, s, a, 3 * kGiB);
+  Populate(card, s, b, 3 * kGiB);
+  // Reading a does not make it younger: the driver does not see accesses.
+  card.Launch(s, {Read(a, 3 * kGiB)});
+  Populate(card, s, c, 3 * kGiB);
+  CHECK(simgpu_resident_bytes(a, 3 * kGiB) < 2 * kGiB);
+  CHECK(simgpu_resident_bytes(b, 3 * kGiB) == 3 * kGiB);
+  const uint64_t evicted = card.Stats().evicted_bytes;
+  CHECK(evicted > kGiB);
+  card.Discard(s, b, 2 * kGiB);
+  OK(cuStreamSynchronize(s));
+  CUdeviceptr d = card.Managed(2 * kGiB);
+  Populate(card, s, d, 2 * kGiB);
+  CHECK(card.Stats().evicted_bytes == evicted);
+  CHECK(simgpu_resident_bytes(c, 3 * kGiB) == 3 * kGiB);
+  // Plain memory pushes managed memory out; too much of it fails.
+  CUdeviceptr plain = card.Plain(4 * kGiB), more = 0;
+  CHECK(plain != 0);
+  CHECK(cuMemAlloc(&more, 5 * kGiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(card.Stats().card_used_bytes <= 8 * kGiB);
+}
+
+TEST_CASE("a kernel larger than the card runs by faults") {
+  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(12 * kGiB);
+  Populate(card, s, p, 12 * kGiB);
+  const uint64_t ns = card.Time([&] { card.Launch(s, {Read(p, 12 * kGiB)}); });
+  CHECK(ns > 1'500'000'000);
+  CHECK(card.Stats().resident_bytes <= 8 * kGiB);
+}
+
+TEST_CASE("read-mostly: eviction of a clean duplicate is free, the first write is the trap") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(64 * kMiB);
+  Populate(card, s, p, 64 * kMiB);
+  card.Prefetch(s, p, 64 * kMiB, false);
+  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, l));
+  card.Prefetch(s, p, 64 * kMiB, true);
+  OK(cuStreamSynchronize(s));
+  CHECK(card.Time([&] { card.Prefetch(s, p, 64 * kMiB, false); }) < 200'000);
+  card.Prefetch(s, p, 64 * kMiB, true);
+  const uint64_t ns = card.Time([&] { card.Launch(s, {Write(p, 64 * kMiB)}); });
+  CHECK(ns > 2'000'000'000);
+  CHECK(ns < 3'500'000'000);
+}
+
+TEST_CASE("accessed-by: no migration, the link's rate") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(kGiB);
+  Populate(card, s, p, kGiB);
+  card.Prefetch(s, p, kGiB, false);
+  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
+  const uint64_t ns = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
+  CHECK(Gbps(kGiB, ns) > 70);
+  CHECK(simgpu_resident_bytes(p, kGiB) == 0);
+}
+
+TEST_CASE("a wait for an event starts the waiting stream when the event is done") {
+  Card card;
+  CUstream a = card.Stream(), b = card.Stream();
+  CUevent e;
+  OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+  card.Launch(a, {}, 10'000'000);
+  OK(cuEventRecord(e, a));
+  OK(cuStreamWaitEvent(b, e, 0));
+  card.Launch(b, {}, 1'000'000);
+  CHECK(cuStreamQuery(b) == CUDA_ERROR_NOT_READY);
+  const uint64_t from = simgpu_now_ns();
+  OK(cuStreamSynchronize(b));
+  CHECK(simgpu_now_ns() - from > 10'000'000);
+}
+
+TEST_CASE("the legacy stream orders itself with blocking streams") {
+  Card card;
+  CUstream s;
+  OK(cuStreamCreate(&s, CU_STREAM_DEFAULT));
+  CUdeviceptr p = card.Plain(4096);
+  card.Launch(s, {Write(p, 4096)}, 3'000'000);
+  const uint64_t from = simgpu_now_ns();
+  card.Launch(nullptr, {Read(p, 4096)}, 1000);
+  OK(cuStreamSynchronize(nullptr));
+  CHECK(simgpu_now_ns() - from > 2'900'000);
+  CHECK(card.Stats().races == 0);
+}
+
+TEST_CASE("contents: digests depend on what was computed, not on where memory lay") {
+  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  Card card;
+  CUstream s = card.Stream();
+  const auto compute = [&](bool disturb) {
+    CUdeviceptr x = card.Managed(300 * kMiB), y = card.Managed(200 * kMiB);
+    std::vector<uint8_t> in(100000, 42);
+    OK(cuMemcpyHtoD(x, in.data(), in.size()));
+    card.Launch(s, {Read(x, 100000), Write(y, 200 * kMiB)});
+    if (disturb) {
+      card.Prefetch(s, y + 3 * kMiB, 77 * kMiB, false);
+      CUdeviceptr z = card.Managed(7900 * kMiB);
+      Populate(card, s, z, 7900 * kMiB);
+      OK(cuMemFree(z));
+    }
+    card.Launch(s, {Read(y, 200 * kMiB), Update(x, 50 * kMiB)});
+    OK(cuStreamSynchronize(s));
+    const uint64_t digest = simgpu_digest(x, 300 * kMiB);
+    OK(cuMemFree(x));
+    OK(cuMemFree(y));
+    return digest;
+  };
+  const uint64_t quiet = compute(false);
+  CHECK(compute(true) == quiet);
+  CHECK(card.Stats().evicted_bytes > 0);
+}
