@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "c10_standin.h"
+#include "sleep.h"
 
 namespace sluice::replay {
 
@@ -57,6 +58,7 @@ uint64_t Player::Now() const {
 
 std::string Player::Prepare() {
   SLUICE_CALL(init, 0);
+  if (driver_.simulated()) SleepOnCard(driver_.sim_advance);
   CUdevice device = 0;
   SLUICE_CALL(device_get, &device, options_.device);
   SLUICE_CALL(retain, &context_, device);
