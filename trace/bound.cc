@@ -19,7 +19,8 @@ struct Use {
 
 struct Page {
   uint32_t next = kNever;
-  uint64_t stamp = 0;  // of its newest entry in the queue of victims
+  uint64_t stamp = 0;   // of its newest entry in the queue of victims
+  uint64_t launch = 0;  // that used it last
   bool resident = false, dirty = false, has_contents = false;
 };
 
@@ -162,10 +163,14 @@ class Machine {
   Machine(size_t pages, uint64_t budget, Policy policy)
       : pages_(pages), capacity_(budget / kPageBytes), policy_(policy) {}
 
+  // All pages of a launch are resident together: its own are no victims, unless it alone is larger than the card.
   void Launch(const std::vector<Use>& uses, StepTraffic& traffic) {
+    ++launch_;
     traffic.touched_bytes += uses.size() * kPageBytes;
+    std::vector<Victim> later;
     for (const Use& use : uses) {
       Page& page = pages_[use.page];
+      page.launch = launch_;
       if (!page.resident) {
         if (page.has_contents) traffic.in_bytes += kPageBytes;
         page.resident = true;
@@ -176,12 +181,17 @@ class Machine {
       page.dirty |= use.writes;
       page.has_contents = true;
       page.next = use.next;
-      if (policy_ != Policy::kFifo || page.stamp == 0) {
-        page.stamp = ++order_;
-        // Largest first: farthest next use, or oldest stamp.
-        victims_.push({policy_ == Policy::kBelady ? use.next : ~page.stamp, use.page, page.stamp});
-      }
-      while (resident_ > capacity_) Evict(traffic);
+      if (policy_ == Policy::kFifo && page.stamp != 0) continue;
+      page.stamp = ++order_;
+      // Largest first: farthest next use, or oldest stamp.
+      later.push_back({policy_ == Policy::kBelady ? use.next : ~page.stamp, use.page, page.stamp});
+    }
+    while (resident_ > capacity_ && Evict(traffic, later)) {
+    }
+    for (const Victim& victim : later) victims_.push(victim);
+    later.clear();
+    ++launch_;
+    while (resident_ > capacity_ && Evict(traffic, later)) {
     }
   }
 
@@ -199,25 +209,31 @@ class Machine {
     bool operator<(const Victim& o) const { return key < o.key; }
   };
 
-  void Evict(StepTraffic& traffic) {
-    while (true) {
+  // False: nothing may leave. Those of the launch that runs are put into `spared`.
+  bool Evict(StepTraffic& traffic, std::vector<Victim>& spared) {
+    while (!victims_.empty()) {
       const Victim victim = victims_.top();
       victims_.pop();
       Page& page = pages_[victim.page];
       if (!page.resident || page.stamp != victim.stamp) continue;
+      if (page.launch == launch_) {
+        spared.push_back(victim);
+        continue;
+      }
       page.resident = false;
       --resident_;
       const bool needed = policy_ != Policy::kBelady || page.next != kNever;
       if (page.dirty && needed) traffic.out_bytes += kPageBytes;
-      return;
+      return true;
     }
+    return false;
   }
 
   std::vector<Page> pages_;
   std::priority_queue<Victim> victims_;
   const uint64_t capacity_;
   const Policy policy_;
-  uint64_t resident_ = 0, order_ = 0;
+  uint64_t resident_ = 0, order_ = 0, launch_ = 0;
 };
 
 }  // namespace

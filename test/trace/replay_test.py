@@ -1,0 +1,109 @@
+"""The replayer on the simulated card: replay_test.py BUILD. Without the hook, with it, under pressure, and with wrong input."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+build = pathlib.Path(sys.argv[1])
+SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card-8g"}
+HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
+failures = []
+
+
+def check(what, condition, detail=""):
+    print(("ok: " if condition else "FAILED: ") + what + ("" if condition else f": {detail}"), flush=True)
+    if not condition:
+        failures.append(what)
+
+
+def run(program, *arguments, env=None, seconds=120):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_"))}
+    done = subprocess.run([build / "bin" / program, *map(str, arguments)], env={**clean, **(env or {})}, capture_output=True, text=True,
+                          timeout=seconds)
+    return done.returncode, done.stdout, done.stderr
+
+
+def main(folder):
+    trace = folder / "t.sltrace"
+    shape = ["--layers", "4", "--width", "1024", "--tokens", "1024", "--vocabulary", "8000", "--steps", "5"]
+    check("synth", run("sluice-trace", "synth", "transformer", trace, *shape)[0] == 0)
+    _, text, _ = run("sluice-trace", "bound", trace, "--json")
+    live, kernels = json.loads(text)["peak_live_bytes"], json.loads(text)["kernel_ms"]
+
+    status, out, err = run("sluice-replay", trace, "--json", env=SIM)
+    check("plays without the hook", status == 0, err)
+    plain = json.loads(out)
+    check("a step that fits takes its kernels' time and launches", kernels <= plain["median_ms"] < 2 * kernels + 5, plain["median_ms"])
+    check("no misuse without the hook", plain["simulated"]["misuses"] == 0, plain)
+
+    status, out, err = run("sluice-replay", trace, "--json", env={**SIM, **HOOK, "SLUICE_GPU_MEMORY": "6Gi"})
+    check("plays hooked at full budget", status == 0, err)
+    if status == 0:
+        fits = json.loads(out)
+        check("hooked, it moves nothing", fits["simulated"]["prefetch_out_bytes"] == 0 and fits["simulated"]["driver_evicted_bytes"] == 0, fits)
+        check("the hook writes nothing to stdout", out.count("\n") == 1, out)
+
+    budget = int(live * 0.6)
+    for mode in ("off", "launch", "predict"):
+        status, out, err = run("sluice-replay", trace, "--json",
+                               env={**SIM, **HOOK, "SLUICE_GPU_MEMORY": str(budget), "SLUICE_PREFETCH": mode})
+        check(f"plays at 0.6 of its live bytes, prefetch {mode}", status == 0, err)
+        if status != 0:
+            continue
+        sim = json.loads(out)["simulated"]
+        check(f"prefetch {mode}: something left the card", sim["prefetch_out_bytes"] + sim["driver_evicted_bytes"] > 0, sim)
+        check(f"prefetch {mode}: no misuse", sim["misuses"] == 0, sim)
+        if mode != "off":
+            check(f"prefetch {mode}: fetches, so that few pages fault", sim["prefetch_in_bytes"] > 5 * sim["fault_bytes"], sim)
+
+    # The report's road: shim, stand-in library, engine. Without reports dead tensors cannot be told, and more moves.
+    status, out, err = run("sluice-replay", trace, "--json", "--no-reports", env={**SIM, **HOOK, "SLUICE_GPU_MEMORY": str(budget)})
+    check("plays without reports", status == 0, err)
+
+    status, _, err = run("sluice-replay", trace, env={"LD_LIBRARY_PATH": str(folder)})
+    check("no driver: one sentence, status 1", (status, err.count("\n")) == (1, 1) and "libcuda.so.1" in err, err)
+    status, _, err = run("sluice-replay", folder / "absent", env=SIM)
+    check("no file: one sentence, status 1", status == 1 and err == f"sluice-replay: {folder / 'absent'}: No such file or directory\n", err)
+    status, _, err = run("sluice-replay", trace, "--steps", "none", env=SIM)
+    check("a wrong option: status 2", status == 2 and "--steps" in err, err)
+    (folder / "bad").write_bytes(trace.read_bytes()[:9] + b"\xff" * 40)
+    status, _, err = run("sluice-replay", folder / "bad", env=SIM)
+    check("a wrong file: says at which byte", status == 1 and "byte 8" in err, err)
+    data = trace.read_bytes()
+    (folder / "cut").write_bytes(data[: len(data) // 2])
+    status, out, err = run("sluice-replay", folder / "cut", env=SIM)
+    check("a cut recording is played up to its cut", status == 0 and "cut off" in err and "launches" in out, err)
+
+    if (build / "bin" / "sluice").exists():
+        commands(folder, trace, budget)
+
+
+def commands(folder, trace, budget):
+    """`sluice record` and `sluice replay`."""
+    recorded = folder / "again.sltrace"
+    status, _, err = run("sluice", "record", "--gpu", "sim", "-o", recorded, "--", build / "bin" / "sluice-replay", trace,
+                         env={"SIMGPU_PROFILE": "card-8g"})
+    check("sluice record of a replay", status == 0 and recorded.exists(), err)
+    if recorded.exists():
+        _, text, _ = run("sluice-trace", "info", recorded)
+        _, first, _ = run("sluice-trace", "info", trace)
+        launches = [t.split(" launches")[0].split()[-1] for t in (text, first)]
+        check("the recording holds the same launches", launches[0] == launches[1], text)
+    status, out, err = run("sluice", "replay", trace, "--gpu", "sim", "--profile", "card-8g", "--memory", str(budget), "--json")
+    check("sluice replay", status == 0 and json.loads(out)["launches"] > 0, err)
+    status, out, err = run("sluice", "replay", trace, "--gpu", "sim", "--profile", "card-8g", "--explain")
+    check("sluice replay --explain", status == 0 and "known" in out.splitlines()[-1], err + out[-300:])
+    status, _, err = run("sluice", "replay", trace, "--gpu", "sim", "--prefetch", "maybe")
+    check("a wrong setting: status 2 and what is accepted", status == 2 and "maybe" in err and "predict" in err, err)
+    status, _, err = run("sluice", "record", "--gpu", "sim", "-o", folder / "none" / "x", "--", "true")
+    check("an output that cannot be written: status 2, before the program runs", status == 2 and "No such file" in err, err)
+    status, _, err = run("sluice", "record", "--gpu", "sim", "-o", folder / "y", "--", "sh", "-c", "exit 7")
+    check("a program that makes no CUDA call: said, its own status kept", status == 7 and "nothing was recorded" in err, (status, err))
+
+
+with tempfile.TemporaryDirectory(prefix="sluice-replay-test.") as scratch:
+    main(pathlib.Path(scratch))
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
