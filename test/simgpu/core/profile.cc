@@ -1,6 +1,7 @@
 #include "profile.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -182,13 +183,20 @@ std::string LoadProfile(const std::string& path, Profile* profile) {
 const Profile& TheProfile() {
   static const Profile* profile = [] {
     auto* p = new Profile;
+    // The library of an older driver says so beside itself; what SIMGPU_PROFILE says comes on top.
+    const std::string own = LibraryFolder() + "/driver.profile";
+    std::string wrong = access(own.c_str(), R_OK) == 0 ? LoadProfile(own, p) : "";
+    if (!wrong.empty()) {
+      std::fprintf(stderr, "simgpu: %s\n", wrong.c_str());
+      std::_Exit(2);
+    }
     const char* wanted = std::getenv("SIMGPU_PROFILE");
     if (wanted == nullptr || *wanted == '\0') return p;
     std::string path = wanted;
     if (path.find('/') == std::string::npos && path.find(".profile") == std::string::npos) {
       path = LibraryFolder() + "/profiles/" + path + ".profile";
     }
-    const std::string wrong = LoadProfile(path, p);
+    wrong = LoadProfile(path, p);
     if (!wrong.empty()) {
       std::fprintf(stderr, "simgpu: SIMGPU_PROFILE: %s\n", wrong.c_str());
       std::_Exit(2);

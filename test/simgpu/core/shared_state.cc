@@ -1,6 +1,8 @@
 #include "shared_state.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -19,7 +21,7 @@
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x53494d4750550003;
+constexpr uint64_t kMagic = 0x53494d4750550004;
 
 [[noreturn]] void Die(const std::string& sentence) {
   std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
@@ -37,6 +39,23 @@ uint64_t StartTime(int pid) {
   std::string field;
   for (int i = 3; i <= 22; ++i) rest >> field;
   return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+// Every thread of the process waits for something in the kernel (and not for a disk).
+bool Asleep(int pid) {
+  DIR* tasks = opendir(("/proc/" + std::to_string(pid) + "/task").c_str());
+  if (tasks == nullptr) return false;
+  bool asleep = true;
+  while (const dirent* task = readdir(tasks)) {
+    if (task->d_name[0] == '.') continue;
+    std::ifstream in("/proc/" + std::to_string(pid) + "/task/" + task->d_name + "/stat");
+    std::string line;
+    if (!std::getline(in, line)) continue;
+    const auto paren = line.rfind(')');
+    if (paren == std::string::npos || paren + 2 >= line.size() || line[paren + 2] != 'S') asleep = false;
+  }
+  closedir(tasks);
+  return asleep;
 }
 
 void SleepMicroseconds(int64_t us) {
@@ -70,7 +89,7 @@ uint64_t ProfileHash(const Profile& p) {
 }
 
 SharedState::SharedState(const Profile& profile) {
-  window_ns_ = EnvNumber("SIMGPU_WINDOW_US", 200) * 1000;
+  window_ns_ = EnvNumber("SIMGPU_WINDOW_US", 0) * 1000;
   patience_ms_ = EnvNumber("SIMGPU_PATIENCE_MS", 1000);
   const auto chunks = static_cast<uint32_t>(profile.memory / static_cast<int64_t>(kBlockBytes) * 2 + 1024);
   const size_t size = sizeof(Header) + sizeof(Chunk) * chunks * static_cast<size_t>(profile.gpus);
@@ -214,32 +233,47 @@ void SharedState::ReapLocked() {
 
 void SharedState::WaitForOthers(int64_t time) {
   if (!shared_) return;
-  int64_t began = 0;
+  const auto behind = [&](int i) {
+    const Slot& s = header_->slots[i];
+    if (i == slot_ || s.pid == 0 || s.running == 0) return false;
+    const int64_t bound = s.clock + window_ns_;
+    return bound < time || (bound == time && i < slot_);
+  };
+  int64_t moved_at = 0, looked_at = 0;
   int64_t seen[kMaxSlots] = {};
-  int spins = 0;
-  for (;;) {
+  int asleep[kMaxSlots] = {};
+  for (int spins = 0;; ++spins) {
     bool wait = false, progress = false;
     for (int i = 0; i < kMaxSlots; ++i) {
-      Slot& s = header_->slots[i];
-      if (i == slot_ || s.pid == 0 || s.running == 0) continue;
-      const int64_t clock = s.clock;
-      if (clock + window_ns_ >= time) continue;
+      if (!behind(i)) continue;
       wait = true;
-      if (clock != seen[i]) progress = true;
+      const int64_t clock = header_->slots[i].clock;
+      if (clock != seen[i]) {
+        progress = true;
+        asleep[i] = 0;
+      }
       seen[i] = clock;
     }
-    if (!wait) return;
-    if (progress || began == 0) began = RealMilliseconds();
-    if (RealMilliseconds() - began > patience_ms_) {
-      for (int i = 0; i < kMaxSlots; ++i) {
-        Slot& s = header_->slots[i];
-        if (i != slot_ && s.pid != 0 && s.clock + window_ns_ < time) s.running = 0;
-      }
-      Reap();
-      return;
+    if (!wait) break;
+    self().waiting = 1;
+    // The other one may need this core.
+    if (spins > 20) sched_yield();
+    if (spins <= 2000) continue;
+    SleepMicroseconds(50);
+    const int64_t now = RealMilliseconds();
+    if (progress || moved_at == 0) moved_at = looked_at = now;
+    if (now - looked_at < 2) continue;
+    looked_at = now;
+    const bool too_long = now - moved_at > patience_ms_;
+    for (int i = 0; i < kMaxSlots; ++i) {
+      Slot& s = header_->slots[i];
+      if (!behind(i)) continue;
+      asleep[i] = s.waiting == 0 && Asleep(s.pid) ? asleep[i] + 1 : 0;
+      if (asleep[i] >= 4 || too_long) s.running = 0;
     }
-    if (++spins > 50) SleepMicroseconds(30);
+    if (too_long) Reap();
   }
+  self().waiting = 0;
 }
 
 int64_t SharedState::Publish(int64_t time) {

@@ -57,6 +57,7 @@ struct Slot {
   uint64_t start_time;            // of the process, against reuse of its pid
   std::atomic<int64_t> clock;     // it will ask nothing of a card before this time
   std::atomic<uint32_t> running;  // takes part in the common clock
+  std::atomic<uint32_t> waiting;  // for others' clocks: asleep, not idle
   std::atomic<uint64_t> plain[kMaxCards];
   std::atomic<uint64_t> managed[kMaxCards];
   std::atomic<uint64_t> evicted[kMaxCards];  // bytes taken from it by a full card
@@ -95,8 +96,8 @@ class SharedState {
   // Gives back what dead processes held.
   void Reap();
 
-  // Waits until no other running process can still ask for something before `time` minus the window. One that makes no
-  // call for a while of real time leaves the common clock until its next call.
+  // Waits until no other running process can still ask for something before `time` minus the window. One whose threads
+  // all sleep, or that makes no call for SIMGPU_PATIENCE_MS of real time, leaves the common clock until its next call.
   void WaitForOthers(int64_t time);
   // Publishes how far this process is; returns the time it must not act before (it may have been left behind).
   int64_t Publish(int64_t time);
@@ -128,7 +129,7 @@ class SharedState {
   Chunk* chunks_ = nullptr;
   bool shared_ = false;
   int slot_ = -1;
-  int64_t window_ns_ = 200000;
+  int64_t window_ns_ = 0;  // 0: events of all processes in one order, so that runs repeat
   int64_t patience_ms_ = 1000;
 };
 

@@ -96,6 +96,7 @@ int64_t Simulator::TakeCompute(int card, int64_t t, int64_t duration) {
   do {
     start = std::max(t, free_at);
   } while (!c.compute_free.compare_exchange_weak(free_at, start + duration, std::memory_order_relaxed));
+  c.busy_ns.fetch_add(duration, std::memory_order_relaxed);
   return start;
 }
 

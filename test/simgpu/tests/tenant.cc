@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     for (uint64_t at = 0; at < bytes; at += 64 * kMiB)
       card.Launch(s, {Update(p + at, std::min(64 * kMiB, bytes - at))}, 500'000);
     OK(cuStreamSynchronize(s));
+    if (argc > 3 && std::strcmp(argv[3], "sleep") == 0) sleep(2);
     if (argc > 3 && std::strcmp(argv[3], "die") == 0 && i == rounds / 2) _exit(9);
   }
   const uint64_t until = simgpu_now_ns();

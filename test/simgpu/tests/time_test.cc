@@ -227,3 +227,61 @@ TEST_CASE("contents: digests depend on what was computed, not on where memory la
   CHECK(compute(true) == quiet);
   CHECK(card.Stats().evicted_bytes > 0);
 }
+
+TEST_CASE("host memory stays below two percent of what is simulated") {
+  Card card;
+  CUstream s = card.Stream();
+  const auto resident = [] {
+    long pages = 0;
+    FILE* in = std::fopen("/proc/self/statm", "r");
+    REQUIRE(std::fscanf(in, "%*d %ld", &pages) == 1);
+    std::fclose(in);
+    return static_cast<uint64_t>(pages) * 4096;
+  };
+  const uint64_t before = resident();
+  // 100 GiB in 25,600 tensors of 4 MiB, each written by its own launch.
+  constexpr uint64_t kTensor = 4 * kMiB;
+  for (uint64_t i = 0; i < 100 * kGiB / kTensor; ++i) {
+    const CUdeviceptr p = card.Managed(kTensor);
+    card.Launch(s, {Write(p, kTensor / 2), Write(p + kTensor / 2, kTensor / 2)}, 1000);
+  }
+  OK(cuStreamSynchronize(s));
+  CHECK(card.Stats().resident_bytes == 100 * kGiB);
+  CHECK(resident() - before < 2 * kGiB);
+  INFO("host bytes " << resident() - before);
+  CHECK((resident() - before) * 100 < 100 * kGiB);
+}
+
+TEST_CASE("a long queue holds the launching thread back, as the driver's ring does") {
+  Card card;
+  CUstream s = card.Stream();
+  const uint64_t host = card.HostTime([&] {
+    for (int i = 0; i < 2048; ++i) card.Launch(s, {}, 100'000);
+  });
+  CHECK(host > 90'000'000);
+  CHECK(host < 130'000'000);
+}
+
+TEST_CASE("work on several cards is counted where it ran") {
+  setenv("SIMGPU_PROFILE", "two-gpu", 1);
+  Card card;
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  REQUIRE(count == 2);
+  CUcontext second;
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  OK(cuCtxSetCurrent(second));
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(64 * kMiB);
+  card.Launch(s, {Write(p, 64 * kMiB)});
+  OK(cuStreamSynchronize(s));
+  CHECK(card.Stats(0).resident_bytes == 0);
+  CHECK(card.Stats(1).resident_bytes == 64 * kMiB);
+  OK(cuCtxSetCurrent(card.context));
+  CUstream t = card.Stream();
+  card.Launch(t, {Read(p, 64 * kMiB)});
+  OK(cuStreamSynchronize(t));
+  CHECK(card.Stats(0).resident_bytes == 64 * kMiB);
+  CHECK(card.Stats(1).resident_bytes == 0);
+  OK(cuDevicePrimaryCtxRelease(1));
+}

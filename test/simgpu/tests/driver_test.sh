@@ -1,0 +1,23 @@
+#!/bin/sh
+# The libraries of older drivers: what they lack is absent by name, and their own programs still run.
+# Usage: driver_test.sh LIB-FOLDER CONTRACT-PROGRAM NM
+set -eu
+lib=$1 contract=$2 nm=$3
+fail() { echo "$*" >&2; exit 1; }
+has() { "$nm" -D --defined-only "$lib/$1/libcuda.so.1" | grep -q " T $2\$"; }
+for f in simgpu simgpu-550 simgpu-535; do
+  has $f cuMemAlloc_v2 || fail "$f lacks cuMemAlloc_v2"
+  has $f cuLaunchKernel_ptsz || fail "$f lacks cuLaunchKernel_ptsz"
+  has $f simgpu_next_launch || fail "$f lacks the side channel"
+done
+has simgpu cuMemDiscardBatchAsync || fail "580 lacks cuMemDiscardBatchAsync"
+for f in simgpu-550 simgpu-535; do
+  if has $f cuMemDiscardBatchAsync; then fail "$f exports cuMemDiscardBatchAsync"; fi
+done
+has simgpu-550 cuFuncGetParamInfo || fail "550 lacks cuFuncGetParamInfo"
+if has simgpu-535 cuFuncGetParamInfo; then fail "535 exports cuFuncGetParamInfo"; fi
+for f in simgpu-550 simgpu-535; do
+  # The program was linked against 580's names, lazily: these cases use only what exists everywhere.
+  LD_LIBRARY_PATH="$lib/$f" "$contract" "bytes come back*,wrong arguments*,host functions*,a captured graph*" >/dev/null ||
+    fail "the contract does not hold under $f"
+done
