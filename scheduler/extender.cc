@@ -1,0 +1,153 @@
+#include "scheduler/extender.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sluice/names.h"
+
+namespace sluice::scheduler {
+namespace {
+
+using Json = nlohmann::json;
+
+Reply BadRequest(const std::string& why) { return {400, Json{{"Error", why}}.dump()}; }
+
+std::string TextOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+struct Args {
+  PodFacts pod;
+  std::vector<std::string> nodes;
+};
+
+// `error` says what is wrong; the scheduler shows it in its log.
+std::optional<Args> ReadArgs(const std::string& body, std::string& error) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    error = "the body is no JSON object";
+    return std::nullopt;
+  }
+  const auto pod = json.find("Pod");
+  const auto names = json.find("NodeNames");
+  if (pod == json.end() || !pod->is_object()) {
+    error = "Pod is missing";
+    return std::nullopt;
+  }
+  if (names == json.end() || !names->is_array()) {
+    error = "NodeNames is missing: the extender's configuration needs nodeCacheCapable: true";
+    return std::nullopt;
+  }
+  Args args{.pod = ReadPod(*pod), .nodes = {}};
+  args.nodes.reserve(names->size());
+  for (const Json& name : *names) {
+    if (!name.is_string()) {
+      error = "NodeNames holds something that is no string";
+      return std::nullopt;
+    }
+    args.nodes.push_back(name);
+  }
+  return args;
+}
+
+}  // namespace
+
+void Extender::Count(Call call, bool refused) {
+  const std::lock_guard lock(counts_mutex_);
+  ++calls_[call];
+  refusals_[call] += refused;
+}
+
+Reply Extender::Filter(const std::string& body) {
+  std::string error;
+  const auto args = ReadArgs(body, error);
+  if (!args) return BadRequest(error);
+  // With half a view, "no room" would be a lie; an error makes the scheduler try again.
+  if (!cluster_.Synced()) return {200, Json{{"Error", "sluice-extender has not read the cluster yet"}}.dump()};
+  FilterResult result = cluster_.Filter(args->pod, args->nodes);
+  Count(kFilter, result.fitting.empty());
+  return {200, Json{{"NodeNames", std::move(result.fitting)}, {"FailedNodes", std::move(result.failed)}}.dump()};
+}
+
+Reply Extender::Prioritize(const std::string& body) {
+  std::string error;
+  const auto args = ReadArgs(body, error);
+  if (!args) return BadRequest(error);
+  const std::vector<int> scores = cluster_.Prioritize(args->pod, args->nodes);
+  Json list = Json::array();
+  for (std::size_t i = 0; i < scores.size(); ++i) list.push_back({{"Host", args->nodes[i]}, {"Score", scores[i]}});
+  Count(kPrioritize, false);
+  return {200, list.dump()};
+}
+
+Reply Extender::Bind(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return BadRequest("the body is no JSON object");
+  const std::string name_space = TextOf(json, "PodNamespace"), name = TextOf(json, "PodName"),
+                    uid = TextOf(json, "PodUID"), node = TextOf(json, "Node");
+  if (name_space.empty() || name.empty() || uid.empty() || node.empty()) {
+    return BadRequest("PodName, PodNamespace, PodUID and Node are needed");
+  }
+  const absl::Status status = BindPod(name_space, name, uid, node);
+  Count(kBind, !status.ok());
+  return {200, Json{{"Error", std::string(status.message())}}.dump()};
+}
+
+absl::Status Extender::BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
+                               const std::string& node) {
+  std::optional<PodFacts> pod = cluster_.FindPod(uid);
+  if (!pod) {
+    absl::StatusOr<PodFacts> fetched = binder_.Get(name_space, name);
+    if (!fetched.ok()) return fetched.status();
+    if (fetched->uid != uid)
+      return absl::NotFoundError(absl::StrCat("pod ", name_space, "/", name, " is another one now"));
+    pod = *std::move(fetched);
+  }
+  if (!pod->node.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("pod ", pod->FullName(), " is bound to ", pod->node, " already"));
+  }
+  std::map<std::string, std::string> annotations;
+  if (!pod->containers.empty()) {
+    absl::StatusOr<ContainerCards> placement = cluster_.Reserve(*pod, node);
+    if (!placement.ok()) return placement.status();
+    annotations[SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT] = FormatPlacement(*placement);
+  }
+  const absl::Status status = binder_.Bind(*pod, node, annotations);
+  // Where nobody knows whether the pod is bound, the cards stay reserved: the watch will tell, or the scheduler asks
+  // again.
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) cluster_.Release(uid);
+  return status;
+}
+
+std::string Extender::Metrics() const {
+  const ClusterFigures figures = cluster_.Figures();
+  std::string text;
+  const auto gauge = [&text](const char* name, const char* help, double value) {
+    absl::StrAppend(&text, "# HELP ", name, " ", help, "\n# TYPE ", name, " gauge\n", name, " ", value, "\n");
+  };
+  gauge("sluice_extender_nodes", "Nodes known.", figures.nodes);
+  gauge("sluice_extender_nodes_without_cards", "Nodes without a readable list of cards.", figures.nodes_without_cards);
+  gauge("sluice_extender_cards", "GPUs known.", figures.cards);
+  gauge("sluice_extender_free_gpus", "Free GPUs, parts of GPUs summed.", figures.free_cards);
+  gauge("sluice_extender_fragmented_gpus", "Free GPUs that a request of the usual mix cannot use, in expectation.",
+        figures.fragment_cards);
+  gauge("sluice_extender_reserved_pods", "Pods whose binding is under way.", figures.reserved_pods);
+  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "bind"};
+  const std::lock_guard lock(counts_mutex_);
+  absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
+                  "# TYPE sluice_extender_calls_total counter\n");
+  for (int call = 0; call < kCalls; ++call) {
+    absl::StrAppend(&text, "sluice_extender_calls_total{call=\"", kNames[call], "\"} ", calls_[call], "\n");
+  }
+  absl::StrAppend(&text, "# HELP sluice_extender_refusals_total Calls that found no node, or failed.\n",
+                  "# TYPE sluice_extender_refusals_total counter\n");
+  for (int call = 0; call < kCalls; ++call) {
+    absl::StrAppend(&text, "sluice_extender_refusals_total{call=\"", kNames[call], "\"} ", refusals_[call], "\n");
+  }
+  return text;
+}
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,69 @@
+#include "scheduler/extender_config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "scheduler/policy.h"
+
+namespace sluice::scheduler {
+namespace {
+
+absl::Status Check(const ExtenderConfig& config, const std::string& name) {
+  const std::size_t colon = config.listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(config.listen.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": listen is \"", config.listen, "\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889"));
+  }
+  if (auto policy = MakePolicy(config.policy, {}, 100); !policy.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", policy.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name) {
+  ExtenderConfig config;
+  const std::map<std::string, std::string*> fields = {
+      {"listen", &config.listen}, {"policy", &config.policy}, {"kubeconfig", &config.kubeconfig}};
+  try {
+    const YAML::Node root = YAML::Load(yaml);
+    if (!root.IsNull() && !root.IsMap()) return absl::InvalidArgumentError(name + ": the file is no YAML mapping");
+    for (const auto& entry : root) {
+      const auto key = entry.first.as<std::string>();
+      const auto field = fields.find(key);
+      if (field == fields.end()) {
+        std::vector<std::string> known;
+        for (const auto& [known_key, value] : fields) known.push_back(known_key);
+        return absl::InvalidArgumentError(absl::StrCat(name, ":", entry.first.Mark().line + 1, ": unknown key \"", key,
+                                                       "\"; known are ", absl::StrJoin(known, ", ")));
+      }
+      if (!entry.second.IsScalar()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", key, " is no text"));
+      *field->second = entry.second.as<std::string>();
+    }
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ":", error.mark.line + 1, ": ", error.msg));
+  }
+  if (absl::Status status = Check(config, name); !status.ok()) return status;
+  return config;
+}
+
+absl::StatusOr<ExtenderConfig> ReadExtenderConfig(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError(path + ": cannot be read");
+  return ParseExtenderConfig(text.str(), path);
+}
+
+}  // namespace sluice::scheduler
