@@ -1,0 +1,1 @@
+// Lets main.go declare a function without a body (go:linkname).
