@@ -55,6 +55,11 @@ absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const std:
   server.set_keep_alive_max_count(1'000'000);
   server.set_keep_alive_timeout(60);
   server.set_tcp_nodelay(true);
+  // Not the library's SO_REUSEPORT, with which a second extender would silently share the port.
+  server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  });
 
   const bool bound = port == 0 ? (started->impl_->port = server.bind_to_any_port(address.c_str())) > 0
                                : server.bind_to_port(address.c_str(), started->impl_->port = port);

@@ -1,0 +1,330 @@
+#include "scheduler/extender.h"
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <thread>
+
+#include "fake_cluster.h"
+#include "scheduler/extender_config.h"
+
+namespace sluice::scheduler {
+namespace {
+
+class Setup {
+ public:
+  // JSON converts to everything: without this one, a list of one node would be ambiguous.
+  Setup(std::initializer_list<Json> nodes) : Setup(std::vector<Json>(nodes), "best-fit") {}
+  Setup(const std::vector<Json>& nodes, const std::string& policy)
+      : policies(*PolicyMaker::Make(policy)), cluster(*policies), extender(cluster, binder) {
+    for (const Json& node : nodes) names.push_back(node["metadata"]["name"]);
+    cluster.ReplaceNodes(nodes);
+    cluster.ReplacePods({});
+  }
+
+  void Create(const Json& pod) {
+    binder.Create(pod);
+    cluster.PutPod(pod);
+  }
+  Json Filter(const Json& pod) { return Json::parse(extender.Filter(Args(pod)).body); }
+  Json Prioritize(const Json& pod) { return Json::parse(extender.Prioritize(Args(pod)).body); }
+  std::string Bind(const Json& pod, const std::string& node) {
+    const Json args = {{"PodName", pod["metadata"]["name"]},
+                       {"PodNamespace", "default"},
+                       {"PodUID", pod["metadata"]["uid"]},
+                       {"Node", node}};
+    return Json::parse(extender.Bind(args.dump()).body)["Error"];
+  }
+  std::string Args(const Json& pod) const { return Json{{"Pod", pod}, {"NodeNames", names}}.dump(); }
+  // The watch shows what the API server holds.
+  void Show(const std::string& uid) { cluster.PutPod(binder.Pod(uid)); }
+
+  std::vector<std::string> names;
+  std::unique_ptr<PolicyMaker> policies;
+  ClusterState cluster;
+  FakeBinder binder;
+  Extender extender;
+};
+
+TEST_CASE(
+    "filter: a node whose sum suffices and whose cards do not is refused, in words that the scheduler can count") {
+  Setup setup{MakeNode("a", {50, 50}), MakeNode("b", {40, 40}), MakeNode("c", {60, 10}), MakeNode("d", {30, 50})};
+  const Json result = setup.Filter(MakePod("p", 60));
+  CHECK(result["NodeNames"] == Json{"c"});
+  for (const char* node : {"a", "b", "d"}) {
+    CHECK(result["FailedNodes"][node] == "no single card has 60 units free, the largest has 50");
+  }
+  CHECK(setup.Filter(MakePod("q", 200))["FailedNodes"]["a"] ==
+        "fewer than 2 whole cards are free, the most on one node is 0");
+}
+
+TEST_CASE("filter: nodes that say nothing, or nonsense, get no pod") {
+  Json silent = MakeNode("silent", {100}), garbage = MakeNode("garbage", {100}), away = MakeNode("away", {100});
+  silent["metadata"].erase("annotations");
+  garbage["metadata"]["annotations"]["sluice.dev/gpus"] = "[{\"uuid\":\"GPU\",\"free\":1e9}]";
+  away["status"]["allocatable"].erase("sluice.dev/gpu-percent");
+  Setup setup{silent, garbage, away};
+  setup.names.push_back("unheard-of");
+  const Json failed = setup.Filter(MakePod("p", 10))["FailedNodes"];
+  CHECK(failed["silent"] == "no annotation sluice.dev/gpus: sluice's agent does not run there");
+  CHECK(failed["garbage"] == "annotation sluice.dev/gpus cannot be read: card 0: free is no number of 0..100");
+  CHECK(failed["away"] == "offers no sluice.dev/gpu-percent: sluice's device plugin does not run there");
+  CHECK(failed["unheard-of"] == "the node is not known yet");
+  // The annotation is mended: taken at once.
+  setup.cluster.PutNode(MakeNode("garbage", {100}));
+  CHECK(setup.Filter(MakePod("p", 10))["NodeNames"] == Json{"garbage"});
+}
+
+TEST_CASE("filter: a pod that no card can hold says so") {
+  Setup setup{MakeNode("a", {100, 100})};
+  const Json failed = setup.Filter(MakePod("p", 150))["FailedNodes"];
+  CHECK(failed["a"] ==
+        "container \"main\" asks for 150 units, accepted are 1 to 100, or a multiple of 100 for whole cards");
+  CHECK(setup.Filter(MakePod("q", 0))["NodeNames"] == Json{"a"});
+}
+
+TEST_CASE("prioritize: the best node alone has 10") {
+  Setup setup{MakeNode("a", {100}), MakeNode("b", {60}), MakeNode("c", {60}), MakeNode("d", {10})};
+  const Json scores = setup.Prioritize(MakePod("p", 50));
+  REQUIRE(scores.size() == 4);
+  CHECK(scores[1] == Json{{"Host", "b"}, {"Score", 10}});
+  CHECK(scores[0]["Score"] < 10);
+  CHECK(scores[2]["Score"] < 10);
+  CHECK(scores[3]["Score"] == 0);
+}
+
+TEST_CASE("bind: the pod's annotation names the card, and the card is taken") {
+  Setup setup{MakeNode("a", {100, 60})};
+  const Json pod = MakePod("p", 50);
+  setup.Create(pod);
+  CHECK(setup.Bind(pod, "a").empty());
+  CHECK(setup.binder.Pod("uid-p")["spec"]["nodeName"] == "a");
+  CHECK(setup.binder.Pod("uid-p")["metadata"]["annotations"]["sluice.dev/placement"] == R"({"main":["GPU-a-1"]})");
+  CHECK(setup.Filter(MakePod("q", 100))["NodeNames"] == Json{"a"});
+  CHECK(setup.Filter(MakePod("r", 200))["FailedNodes"].contains("a"));
+  // The watch shows it: still taken, once.
+  setup.Show("uid-p");
+  CHECK(setup.cluster.Figures().reserved_pods == 0);
+  CHECK(setup.cluster.Figures().free_cards == 1.1);
+  // It ends.
+  Json ended = setup.binder.Pod("uid-p");
+  ended["status"]["phase"] = "Succeeded";
+  setup.cluster.PutPod(ended);
+  CHECK(setup.cluster.Figures().free_cards == 1.6);
+}
+
+TEST_CASE("bind: a failed Binding gives the card back, an unknown outcome keeps it") {
+  Setup setup{MakeNode("a", {50})};
+  const Json pod = MakePod("p", 50);
+  setup.Create(pod);
+  setup.binder.answer = absl::PermissionDeniedError("forbidden");
+  CHECK(setup.Bind(pod, "a") == "forbidden");
+  CHECK(setup.cluster.Figures().free_cards == 0.5);
+  setup.binder.answer = absl::UnavailableError("connection lost");
+  setup.binder.bind_anyway = true;
+  CHECK(setup.Bind(pod, "a") == "connection lost");
+  CHECK(setup.Filter(MakePod("q", 50))["NodeNames"].empty());
+  setup.Show("uid-p");
+  CHECK(setup.Filter(MakePod("q", 50))["NodeNames"].empty());
+  // Lost before it was bound: the scheduler asks again for the same pod.
+  Setup other{MakeNode("a", {50})};
+  other.Create(pod);
+  other.binder.answer = absl::UnavailableError("connection lost");
+  CHECK(other.Bind(pod, "a") == "connection lost");
+  CHECK(other.Filter(pod)["NodeNames"] == Json{"a"});
+}
+
+TEST_CASE("bind: nodes that vanish, pods that vanish or are bound already") {
+  Setup setup{MakeNode("a", {100}), MakeNode("b", {100})};
+  const Json pod = MakePod("p", 50);
+  setup.Create(pod);
+  setup.cluster.RemoveNode("a");
+  CHECK(setup.Bind(pod, "a") == "node a: the node is gone");
+  setup.cluster.ReplaceNodes({MakeNode("a", {100})});
+  CHECK(setup.Bind(pod, "b") == "node b: the node is gone");
+  CHECK(setup.Bind(MakePod("never", 10), "a") == "pods \"never\" not found");
+  CHECK(setup.Bind(pod, "a").empty());
+  setup.Show("uid-p");
+  CHECK(setup.Bind(pod, "a") == "pod default/p is bound to a already");
+  setup.cluster.RemovePod("uid-p");
+  CHECK(setup.cluster.Figures().free_cards == 1);
+}
+
+TEST_CASE("100 pods in one instant for the last card, two schedulers: as many as fit, the others told why") {
+  Setup setup{MakeNode("a", {100, 30, 30})};
+  for (int i = 0; i < 100; ++i) setup.Create(MakePod("p" + std::to_string(i), 40));
+  setup.binder.before = [] { std::this_thread::yield(); };
+  std::vector<std::string> errors(100);
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = t; i < 100; i += 8) {
+          const Json pod = MakePod("p" + std::to_string(i), 40);
+          setup.Filter(pod);
+          errors[i] = setup.Bind(pod, "a");
+        }
+      });
+    }
+  }
+  CHECK(std::count(errors.begin(), errors.end(), "") == 2);
+  CHECK(std::count(errors.begin(), errors.end(), "node a: no single card has 40 units free, the largest has 30") +
+            std::count(errors.begin(), errors.end(), "node a: no single card has 40 units free, the largest has 60") ==
+        98);
+  for (const auto& [card, units] : setup.binder.Promised()) CHECK(units <= 100);
+}
+
+TEST_CASE("many threads, many nodes: no card is promised twice") {
+  std::vector<Json> nodes;
+  for (int i = 0; i < 10; ++i) nodes.push_back(MakeNode("n" + std::to_string(i), {100, 100, 70, 20}));
+  Setup setup(nodes, "look-ahead");
+  for (int i = 0; i < 200; ++i) setup.Create(MakePod("p" + std::to_string(i), 10 + i % 7 * 15));
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 6; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = t; i < 200; i += 6) {
+          const Json pod = MakePod("p" + std::to_string(i), 10 + i % 7 * 15);
+          const Json fitting = setup.Filter(pod)["NodeNames"];
+          if (!fitting.empty()) setup.Bind(pod, fitting[i % fitting.size()]);
+          if (i % 3 == 0) setup.Show("uid-p" + std::to_string(i));
+          if (i % 10 == 0) setup.cluster.PutNode(nodes[i % 10]);
+        }
+      });
+    }
+  }
+  int promised = 0;
+  for (const auto& [card, units] : setup.binder.Promised()) {
+    const int free = card.ends_with("-2") ? 70 : card.ends_with("-3") ? 20 : 100;
+    CHECK(units <= free);
+    promised += units;
+  }
+  CHECK(promised > 2000);
+}
+
+TEST_CASE("a pod whose first request looks like another's waits for it") {
+  Setup setup{MakeNode("a", {100, 100})};
+  Json grows = MakePod("grows", 60);
+  grows["spec"]["initContainers"] =
+      Json::array({{{"name", "init"}, {"resources", {{"limits", {{"sluice.dev/gpu-percent", "30"}}}}}}});
+  setup.Create(grows);
+  CHECK(setup.Bind(grows, "a").empty());
+  const std::string why = setup.Filter(MakePod("p", 30))["FailedNodes"]["a"];
+  CHECK(why.find("waits until kubelet has admitted pod default/grows") == 0);
+  Json running = setup.binder.Pod("uid-grows");
+  running["status"] = {{"phase", "Running"}, {"startTime", "2026-01-01T00:00:00Z"}};
+  setup.cluster.PutPod(running);
+  CHECK(setup.Filter(MakePod("p", 30))["NodeNames"] == Json{"a"});
+}
+
+TEST_CASE("garbage in pods: a placement written by hand counts as none") {
+  Setup setup{MakeNode("a", {100, 100})};
+  for (const char* placement : {"{", "[]", R"({"main":["GPU-a-0","GPU-a-1"]})", R"({"other":["GPU-a-0"]})"}) {
+    INFO(placement);
+    Json pod = MakePod("p", 50);
+    pod["spec"]["nodeName"] = "a";
+    pod["metadata"]["annotations"]["sluice.dev/placement"] = placement;
+    setup.cluster.PutPod(pod);
+    // It may come to lie on either card.
+    CHECK(setup.Filter(MakePod("q", 60))["NodeNames"].empty());
+    CHECK(setup.Filter(MakePod("q", 50))["NodeNames"] == Json{"a"});
+    setup.cluster.RemovePod("uid-p");
+  }
+  setup.cluster.PutPod(Json::parse(R"({"metadata":7,"spec":{"containers":[1,{"resources":[]}],"nodeName":{}}})"));
+  setup.cluster.PutPod(Json());
+  CHECK(setup.Filter(MakePod("q", 60))["NodeNames"] == Json{"a"});
+}
+
+TEST_CASE("malformed calls get an HTTP error that says what is missing") {
+  Setup setup{MakeNode("a", {100})};
+  for (const std::string& body : {std::string(), std::string("[]"), std::string("\xff"), std::string(100000, '[')}) {
+    CHECK(setup.extender.Filter(body).status == 400);
+    CHECK(setup.extender.Prioritize(body).status == 400);
+    CHECK(setup.extender.Bind(body).status == 400);
+  }
+  CHECK(Json::parse(setup.extender.Filter(R"({"Pod":{}})").body)["Error"] ==
+        "NodeNames is missing: the extender's configuration needs nodeCacheCapable: true");
+  CHECK(setup.extender.Filter(R"({"Pod":{},"NodeNames":[1]})").status == 400);
+  CHECK(setup.extender.Bind(R"({"PodName":"p"})").status == 400);
+}
+
+TEST_CASE("before the cluster is read the answer is an error, not a refusal") {
+  const auto policies = *PolicyMaker::Make("best-fit");
+  ClusterState cluster(*policies);
+  FakeBinder binder;
+  Extender extender(cluster, binder);
+  const Json reply = Json::parse(extender.Filter(Json{{"Pod", MakePod("p", 1)}, {"NodeNames", {"a"}}}.dump()).body);
+  CHECK(reply["Error"] == "sluice-extender has not read the cluster yet");
+  cluster.ReplaceNodes({});
+  CHECK_FALSE(cluster.Synced());
+  cluster.ReplacePods({});
+  CHECK(cluster.Synced());
+}
+
+TEST_CASE("a list after a gap forgets what is gone") {
+  Setup setup{MakeNode("a", {100})};
+  Json pod = MakePod("p", 50);
+  pod["spec"]["nodeName"] = "a";
+  pod["metadata"]["annotations"]["sluice.dev/placement"] = R"({"main":["GPU-a-0"]})";
+  setup.cluster.PutPod(pod);
+  CHECK(setup.cluster.Figures().free_cards == 0.5);
+  setup.cluster.ReplacePods({});
+  CHECK(setup.cluster.Figures().free_cards == 1);
+}
+
+TEST_CASE("metrics tell fragmentation") {
+  Setup setup{MakeNode("a", {30, 30, 100})};
+  setup.extender.Filter(setup.Args(MakePod("p", 10)));
+  const std::string text = setup.extender.Metrics();
+  CHECK(text.find("sluice_extender_free_gpus 1.6\n") != std::string::npos);
+  // 25 fits anywhere; 50 and 100 cannot use the two cards with 30.
+  CHECK(text.find("sluice_extender_fragmented_gpus 0.4\n") != std::string::npos);
+  CHECK(text.find("sluice_extender_calls_total{call=\"filter\"} 1\n") != std::string::npos);
+}
+
+TEST_CASE("pods: Kubernetes' sums and quantities") {
+  const PodFacts facts = ReadPod(Json::parse(R"({"metadata":{"name":"n","namespace":"s","uid":"u"},"spec":{
+    "initContainers":[{"name":"i","resources":{"requests":{"cpu":"3","memory":"1Gi"},"limits":{"sluice.dev/gpu-percent":"40"}}},
+      {"name":"s","restartPolicy":"Always","resources":{"requests":{"cpu":"500m"}}}],
+    "containers":[{"name":"a","resources":{"requests":{"cpu":1.5,"memory":"512Mi","sluice.dev/gpu-percent":20}}}],
+    "overhead":{"cpu":"100m"}}})"));
+  CHECK(facts.cpu_milli == 3100);
+  CHECK(facts.memory_mib == 1024);
+  REQUIRE(facts.containers.size() == 3);
+  CHECK(facts.containers[0].units == 40);
+  CHECK(facts.containers[1].kind == ContainerKind::kSidecar);
+  CHECK(facts.containers[2].units == 20);
+  CHECK(ReadMilli("1e3") == 1000000);
+  CHECK(ReadMilli("nonsense") == 0);
+  CHECK(ReadMilli("-1") == 0);
+  CHECK(ReadMilli("7x") == 0);
+}
+
+TEST_CASE("configuration: unknown keys and wrong values are errors") {
+  const auto error = [](const char* yaml) { return std::string(ParseExtenderConfig(yaml, "c").status().message()); };
+  CHECK(ParseExtenderConfig("", "c").ok());
+  CHECK(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->Port() == 1);
+  CHECK(error("polcy: fgd\n") == "c:1: unknown key \"polcy\"; known are kubeconfig, listen, policy");
+  CHECK(error("policy: tight\n") == "c: policy \"tight\" is unknown; known are look-ahead, fgd, best-fit, spread");
+  CHECK(error("listen: here\n") == "c: listen is \"here\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");
+  CHECK(error("listen: h:70000\n") == "c: listen is \"h:70000\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");
+  CHECK(error("- a\n") == "c: the file is no YAML mapping");
+  CHECK(error("policy: [a]\n") == "c: policy is no text");
+  CHECK(error("a: b: c\n").find("c:1: ") == 0);
+}
+
+TEST_CASE("the log of requests fades, and the policy follows the mix and its name") {
+  RequestLog log;
+  for (int i = 0; i < 20000; ++i) log.Add({.cards = 1, .units = 30});
+  const RequestMix mix = log.Mix();
+  CHECK(mix[0].request.units == 30);
+  CHECK(mix[0].weight > 0.99);
+  const auto maker = *PolicyMaker::Make("best-fit");
+  CHECK_FALSE(maker->SetName("none").ok());
+  const auto before = maker->policy();
+  REQUIRE(maker->SetName("spread").ok());
+  while (maker->policy() == before) std::this_thread::yield();
+  CHECK_FALSE(PolicyMaker::Make("none").ok());
+}
+
+}  // namespace
+}  // namespace sluice::scheduler
