@@ -17,9 +17,13 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
+#include "agent/attest.h"
+#include "agent/metrics.h"
 #include "agent/nvml_unsafe.h"
 #include "agent/server.h"
 #include "agent/service.h"
@@ -43,8 +47,8 @@ uint64_t FirstGeneration() {
 
 // One line an event. JSON by nlohmann: text comes from containers.
 void LogEvent(const Config& config, const Event& e) {
-  const bool bad =
-      e.kind == "refused" || e.kind == "not hooked" || e.kind == "callback late" || e.kind == "configuration refused";
+  const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "callback late" ||
+                   e.kind == "foreign process" || e.kind == "configuration refused";
   const auto level = bad ? spdlog::level::warn : spdlog::level::info;
   if (config.log_format == "json") {
     spdlog::log(level, "{}",
@@ -66,6 +70,13 @@ void SetUpLog(const Config& config) {
 // In JSON every message is a JSON value.
 void Say(const Config& config, spdlog::level::level_enum level, const std::string& text) {
   spdlog::log(level, "{}", config.log_format == "json" ? nlohmann::json(text).dump() : text);
+}
+
+std::string NodeName(const Config& config) {
+  if (!config.node.empty()) return config.node;
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 class Daemon {
@@ -94,6 +105,8 @@ class Daemon {
     WatchConfig();
     Periodically(kScanMs, [this] { server_.Scan(); });
     Periodically(kCardsMs, [this] { FindCards(); });
+    Attest();
+    ServeMetrics();
     return true;
   }
 
@@ -157,6 +170,59 @@ class Daemon {
       std::filesystem::remove_all(options_.run_dir, ec);
       Stop();
     });
+  }
+
+  // Every GPU process is attached, or in somebody's container without a hook, or none of ours.
+  void Attest() {
+    loop_.After(static_cast<int>(std::max(config_.attest_interval_s, 1u)) * 1000, [this] { Attest(); });
+    if (!nvml_ || config_.attest_interval_s == 0) return;
+    std::map<std::string, std::vector<int64_t>> unhooked;
+    std::set<int64_t> hooked, seen;
+    for (const auto& [id, pids] : node_.AttachedPids()) {
+      unhooked[id];
+      hooked.insert(pids.begin(), pids.end());
+    }
+    const std::string alloc_dir = options_.alloc_dir.empty() ? config_.alloc_dir : options_.alloc_dir;
+    for (const CardStatus& card : node_.Status().cards) {
+      for (const GpuProcess& p : nvml_->Processes(card.uuid)) {
+        if (hooked.contains(p.pid) || !seen.insert(p.pid).second) continue;
+        const std::string id = AllocationOfProcess("/proc", p.pid, alloc_dir);
+        const auto it = unhooked.find(id);
+        if (it != unhooked.end()) {
+          it->second.push_back(p.pid);
+        } else if (!foreign_.contains(p.pid)) {
+          node_.AddEvent(
+              "", "foreign process",
+              "pid " + std::to_string(p.pid) + " uses GPU " + card.uuid + " and is in no container of sluice");
+        }
+      }
+    }
+    for (const auto& [id, pids] : unhooked) {
+      node_.SetUnhooked(id, pids);
+      for (const int64_t pid : pids) seen.erase(pid);
+    }
+    foreign_ = std::move(seen);
+  }
+
+  void ServeMetrics() {
+    if (config_.metrics_listen == metrics_listen_) return;
+    metrics_.reset();
+    metrics_listen_ = config_.metrics_listen;
+    if (metrics_listen_.empty()) return;
+    metrics_ = std::make_unique<MetricsServer>(metrics_listen_, NodeName(config_), [this] {
+      auto answer = std::make_shared<std::promise<NodeStatus>>();
+      std::future<NodeStatus> status = answer->get_future();
+      loop_.Post([this, answer] { answer->set_value(node_.Status()); });
+      // A loop that has ended answers nobody.
+      return status.wait_for(std::chrono::seconds(2)) == std::future_status::ready ? status.get() : NodeStatus{};
+    });
+    std::string error;
+    if (metrics_->Start(&error)) {
+      Say(config_, spdlog::level::info, "metrics at port " + std::to_string(metrics_->port()));
+    } else {
+      metrics_.reset();
+      node_.AddEvent("", "metrics", error);
+    }
   }
 
   void Periodically(int ms, const std::function<void()>& work) {
@@ -228,6 +294,7 @@ class Daemon {
     node_.SetConfig(config_);
     ApplyHostLimit();
     node_.Settle();
+    ServeMetrics();
     node_.AddEvent("", "configuration", was_bad ? "accepted again" : "read");
   }
 
@@ -241,6 +308,9 @@ class Daemon {
   Node node_;
   Service service_;
   std::unique_ptr<Nvml> nvml_;
+  std::set<int64_t> foreign_;
+  std::string metrics_listen_;
+  std::unique_ptr<MetricsServer> metrics_;
   std::thread stopper_;
 };
 

@@ -53,7 +53,8 @@ void Node::SetCards(const std::vector<Card>& cards) {
       it->second->card = c;
       it->second->ledger.SetCapacity(Capacity(c));
     } else {
-      cards_[c.uuid] = std::make_unique<CardState>(CardState{c, Ledger(Capacity(c), config_.ledger), 0});
+      cards_[c.uuid] =
+          std::make_unique<CardState>(CardState{c, Ledger(Capacity(c), config_.ledger), 0, Arbiter(TokenPolicy())});
     }
   }
   for (auto& [group, a] : allocations_) Refresh(*a);
@@ -66,6 +67,7 @@ void Node::SetConfig(const Config& config) {
   for (auto& [uuid, c] : cards_) {
     c->ledger.SetCapacity(Capacity(c->card));
     c->ledger.SetPolicy(config.ledger);
+    c->arbiter.SetPolicy(TokenPolicy());
   }
   for (auto& [group, a] : allocations_) Refresh(*a);
   dirty_ = true;
@@ -143,17 +145,39 @@ void Node::RemoveAllocation(const std::string& id) {
   by_id_.erase(it);
   a->removed = true;
   if (!a->sessions.empty()) return;  // Drop() of the last one ends it
-  for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.RemoveGroup(a->group);
-  host_.RemoveGroup(a->group);
-  allocations_.erase(a->group);
+  Forget(*a);
   dirty_ = true;
+}
+
+void Node::Forget(const Allocation& a) {
+  for (const GpuUnits& g : a.spec.gpus) {
+    cards_.at(g.uuid)->ledger.RemoveGroup(a.group);
+    cards_.at(g.uuid)->arbiter.RemoveClient(a.group);
+  }
+  host_.RemoveGroup(a.group);
+  allocations_.erase(a.group);  // `a` is gone
+}
+
+std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
+  const uint32_t limit = a.effective.compute_limit.value_or(1000000);
+  return {a.effective.compute_request.value_or(std::min(a.spec.gpus[gpu].units * 10000, limit)), limit};
+}
+
+Arbiter::Policy Node::TokenPolicy() const {
+  return {.window = config_.window_ms * 1'000'000ull,
+          .quantum_min = config_.quantum_min_us * 1000ull,
+          .quantum_max = config_.quantum_max_us * 1000ull,
+          .lease_factor = config_.lease_factor};
 }
 
 void Node::Refresh(Allocation& a) {
   a.effective = Effective(a, a.live);
   uint64_t weight = 0;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
-    cards_.at(a.spec.gpus[i].uuid)->ledger.SetGroup(a.group, Guaranteed(a, i), a.spec.gpus[i].units);
+    CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+    card.ledger.SetGroup(a.group, Guaranteed(a, i), a.spec.gpus[i].units);
+    const auto [request, limit] = Compute(a, i);
+    card.arbiter.SetClient(a.group, request, limit);
     weight += a.spec.gpus[i].units;
   }
   host_.SetGroup(a.group, 0, weight);
@@ -224,7 +248,8 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
     const Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
     if (parsed.gpu_memory && *parsed.gpu_memory > ledger.capacity()) {
       *error = "gpu-memory: '" + change.at(SLUICE_KEY_GPU_MEMORY) + "' is not accepted; accepted: at most " +
-               settings::FormatQuantity(ledger.capacity() >> 20 << 20) + ", GPU " + a.spec.gpus[i].uuid + " less its reserve";
+               settings::FormatQuantity(ledger.capacity() >> 20 << 20) + ", GPU " + a.spec.gpus[i].uuid +
+               " less its reserve";
       return false;
     }
     const Bytes others = ledger.guaranteed() - Guaranteed(a, i);

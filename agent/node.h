@@ -18,6 +18,7 @@
 #include "agent/demand.h"
 #include "agent/ledger.h"
 #include "agent/status.h"
+#include "agent/tokens.h"
 #include "sluice/wire.h"
 
 namespace sluice::agent {
@@ -74,7 +75,7 @@ class Node {
   // A process connected to the socket of allocation `id`. `page` lives until Closed() or Port::Close().
   void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns);
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
-  void Closed(SessionId session);
+  void Closed(SessionId session, uint64_t now_ns);
 
   // Sends the budgets that arrivals, departures and settings have changed since. Call it after each batch of events.
   void Settle();
@@ -98,11 +99,14 @@ class Node {
     Card card;
     Ledger ledger;
     Bytes used = 0;
+    Arbiter arbiter;
+    bool tokens = false;  // demanded, and everyone was told
   };
 
   Bytes Capacity(const Card& card) const;
   Bytes Guaranteed(const Allocation& a, size_t gpu) const;
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
+  void Forget(const Allocation& a);
   void Refresh(Allocation& a);  // settings changed: groups, and a BUDGET to everyone
   void Hello(Session& s, const sluice_hello& hello, uint64_t now_ns);
   void Welcome(Session& s, uint64_t now_ns);
@@ -110,6 +114,12 @@ class Node {
   void Refuse(Session& s, const std::string& reason);
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
+  void Token(Session& s, const sluice_frame& frame, uint64_t now_ns);
+  void Pump(CardState& card, uint64_t now_ns);                          // grants and revocations that are due
+  void Weigh(const std::map<CardState*, std::vector<Bytes>>& working);  // do the working sets exceed the card?
+  void WatchTokens(uint64_t now_ns);                                    // are tokens demanded, and does everyone know?
+  std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
+  Arbiter::Policy TokenPolicy() const;
   void SendBudget(Session& s, size_t gpu);
   void ReadPages(uint64_t now_ns);
   sluice_gpu_counters Read(const Session& s, size_t gpu) const;
@@ -130,6 +140,8 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0;
+  uint64_t read_ns_ = 0;      // the pages were read then
+  uint64_t now_ns_ = 0;       // of the call that is being served
   uint64_t next_generation_;  // on the wire
   bool dirty_ = false;        // budgets may have to move
   bool launching_ = false;    // someone launched since the last tick

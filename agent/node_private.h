@@ -34,6 +34,8 @@ struct Node::Session {
     uint64_t card = 0, card_since = 0, host = 0, host_since = 0;
   };
   std::vector<Sent> sent;               // one a GPU
+  std::vector<uint64_t> kernel_ns;      // one a GPU: as last seen
+  bool asks = false;                    // for tokens: its time is charged by grants
   std::vector<Demand> demand;           // one a GPU
   std::vector<uint64_t> debt_since_ns;  // one a GPU; 0: none
   uint64_t notices = 0, notice_window_ns = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <tuple>
 
 #include "agent/node.h"
 #include "agent/node_private.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kHelloNs = 5000 * kMs;      // a connection that says nothing for so long is closed
 constexpr uint64_t kReturningNs = 1000 * kMs;  // a returning hook that does not answer PING is served as a new one
+constexpr double kSwitchBytesPerNs = 22;       // managed memory, both directions at once (H200)
 constexpr uint64_t kNoticesPerWindow = 20;
 constexpr Bytes kAllHostMemory =
     1ull << 46;  // everyone wants host memory; few enough that 2^17 of them do not overflow
@@ -98,6 +100,7 @@ void Node::Refuse(Session& s, const std::string& reason) {
 void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return;
+  now_ns_ = now_ns;
   Session& s = *it->second;
   sluice_frame f;
   if (bytes != sizeof(f)) {
@@ -129,7 +132,7 @@ void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t 
       return Notice(s, f.u.notice, now_ns);
     case SLUICE_TOKEN_REQUEST:
     case SLUICE_TOKEN_RELEASE:
-      return;
+      return Token(s, f, now_ns);
     default:
       ++malformed_;
       return Refuse(s, "a frame of the unknown type " + std::to_string(f.h.type));
@@ -170,6 +173,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.demand.resize(a.spec.gpus.size());
   s.debt_since_ns.resize(a.spec.gpus.size());
   s.sent.resize(a.spec.gpus.size());
+  s.kernel_ns.resize(a.spec.gpus.size());
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
     ledger.AddMember(Member(s.id, i), a.group);
@@ -203,7 +207,8 @@ void Node::Notice(Session& s, const sluice_notice& notice, uint64_t now_ns) {
            "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)));
 }
 
-void Node::Closed(SessionId session) {
+void Node::Closed(SessionId session, uint64_t now_ns) {
+  now_ns_ = now_ns;
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return;
   Session& s = *it->second;
@@ -223,15 +228,17 @@ void Node::Drop(Session& s) {
         Accumulate(a->ended[i], Read(s, i));
         cards_.at(a->spec.gpus[i].uuid)->ledger.RemoveMember(Member(id, i));
         host_.RemoveMember(Member(id, i));
+        CardState& card = *cards_.at(a->spec.gpus[i].uuid);
+        card.arbiter.RemoveHolder(Member(id, i), now_ns_);
+        s.phase = Session::Phase::kConnected;  // gets no frame any more
+        Pump(card, now_ns_);
       }
     }
   }
   sessions_.erase(id);
   if (a == nullptr) return;
   if (a->removed && a->sessions.empty()) {
-    for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.RemoveGroup(a->group);
-    host_.RemoveGroup(a->group);
-    allocations_.erase(a->group);
+    Forget(*a);
   }
   dirty_ = true;
 }
@@ -255,6 +262,7 @@ sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
 
 void Node::ReadPages(uint64_t now_ns) {
   launching_ = false;
+  std::map<CardState*, std::vector<Bytes>> working;
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
   for (auto& [id, session] : sessions_) {
     Session& s = *session;
@@ -264,6 +272,13 @@ void Node::ReadPages(uint64_t now_ns) {
       Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
       const sluice_gpu_counters c = Read(s, i);
       s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
+      CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+      const bool works = !s.demand[i].Idle(now_ns, 1000 * kMs);
+      // Time that a grant paid for is charged by its release.
+      const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
+      card.arbiter.Observe(a.group, card.tokens && s.asks ? 0 : std::min(spent, now_ns - read_ns_), works, now_ns);
+      s.kernel_ns[i] = c.kernel_ns;
+      if (works) working[&card].push_back(c.working_set_bytes);
       launching_ |= !s.demand[i].Idle(now_ns, 1000 * kMs);
       const Session::Sent& sent = s.sent[i];
       ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0, Add(c.resident_bytes, c.plain_bytes),
@@ -282,6 +297,69 @@ void Node::ReadPages(uint64_t now_ns) {
                      a.spec.gpus[i].uuid + " that were called back");
       }
     }
+  }
+  Weigh(working);
+  read_ns_ = now_ns;
+}
+
+void Node::Weigh(const std::map<CardState*, std::vector<Bytes>>& working) {
+  for (auto& [uuid, card] : cards_) {
+    Bytes sum = 0;
+    const auto it = working.find(card.get());
+    if (it != working.end()) {
+      for (const Bytes b : it->second) sum = Add(sum, b);
+    }
+    const Bytes capacity = card->ledger.capacity();
+    const bool exceeded = it != working.end() && it->second.size() > 1 && sum > capacity;
+    // What does not fit leaves and comes back at every change.
+    card->arbiter.SetPressure(
+        exceeded, exceeded ? static_cast<Nanos>(static_cast<double>(sum - capacity) / kSwitchBytesPerNs) : 0);
+  }
+}
+
+void Node::WatchTokens(uint64_t now_ns) {
+  for (auto& [uuid, card] : cards_) {
+    const bool tokens = card->arbiter.Demanded(now_ns);
+    if (tokens == card->tokens) continue;
+    card->tokens = tokens;
+    AddEvent("", tokens ? "tokens demanded" : "tokens not demanded", "GPU " + uuid);
+    for (auto& [id, s] : sessions_) {
+      if (s->phase != Session::Phase::kServed) continue;
+      for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
+        if (s->allocation->spec.gpus[i].uuid == uuid) SendBudget(*s, i);
+      }
+    }
+  }
+}
+
+void Node::Token(Session& s, const sluice_frame& frame, uint64_t now_ns) {
+  if (s.phase != Session::Phase::kServed) return;
+  const sluice_token& t = frame.u.token;
+  const Allocation& a = *s.allocation;
+  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+    if (std::strncmp(t.uuid, a.spec.gpus[i].uuid.c_str(), sizeof(t.uuid)) != 0) continue;
+    CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+    s.asks = true;
+    if (frame.h.type == SLUICE_TOKEN_REQUEST) {
+      card.arbiter.Request(a.group, Member(s.id, i), t.burst_ns, now_ns);
+    } else {
+      card.arbiter.Release(Member(s.id, i), t.id, t.used_ns, t.burst_ns, now_ns);
+    }
+    return Pump(card, now_ns);
+  }
+}
+
+void Node::Pump(CardState& card, uint64_t now_ns) {
+  for (const Arbiter::Action& action : card.arbiter.Advance(now_ns)) {
+    const auto it = sessions_.find(action.holder / SLUICE_MAX_GPUS);
+    if (it == sessions_.end() || it->second->phase != Session::Phase::kServed) continue;
+    const bool grant = action.kind == Arbiter::Action::Kind::kGrant;
+    sluice_frame f = Frame(*it->second, grant ? SLUICE_TOKEN_GRANT : SLUICE_TOKEN_REVOKE);
+    SetText(f.u.token.uuid, sizeof(f.u.token.uuid), card.card.uuid);
+    f.u.token.id = action.id;
+    f.u.token.quantum_ns = action.quantum;
+    f.u.token.lease_ns = action.lease;
+    port_->Send(it->first, f);
   }
 }
 
@@ -327,8 +405,8 @@ void Node::SendBudget(Session& s, size_t gpu) {
   b.limit_bytes = e.memory_limit.value_or(0);
   b.host_bytes = host->budget;
   b.generation = generation;
-  b.compute_limit = e.compute_limit.value_or(1000000);
-  b.compute_request = e.compute_request.value_or(std::min<uint32_t>(g.units * 10000, b.compute_limit));
+  std::tie(b.compute_request, b.compute_limit) = Compute(a, gpu);
+  b.tokens = cards_.at(g.uuid)->tokens ? 1 : 0;
   b.memory_factor = e.memory_factor.value_or(0);
   b.prefetch = static_cast<uint8_t>(e.prefetch.value_or(settings::Prefetch::kPredict));
   b.log_level = static_cast<uint8_t>(e.log_level.value_or(settings::LogLevel::kWarn));
@@ -349,9 +427,18 @@ int Node::Tick(uint64_t now_ns) {
     Admit(s, now_ns);
   }
   for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
+  now_ns_ = now_ns;
   ReadPages(now_ns);
+  WatchTokens(now_ns);
   dirty_ = true;
   Settle();
+  Nanos wake = 1000;  // milliseconds
+  for (auto& [uuid, card] : cards_) {
+    Pump(*card, now_ns);
+    if (const auto due = card->arbiter.NextWake(now_ns))
+      wake = std::min(wake, *due > now_ns ? (*due - now_ns) / kMs + 1 : 1);
+  }
+  const auto next = [&](int ms) { return std::min(ms, static_cast<int>(wake)); };
   bool settled = true, lent = false;
   for (const auto& [uuid, card] : cards_) {
     settled &= card->ledger.settled();
@@ -359,9 +446,9 @@ int Node::Tick(uint64_t now_ns) {
   }
   if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
   if (now_ns < recover_until_ns_) return 50;
-  if (!settled) return 10;
-  if (lent) return 50;
-  return launching_ ? 200 : 1000;
+  if (!settled) return next(10);
+  if (lent) return next(50);
+  return next(launching_ ? 200 : 1000);
 }
 
 }  // namespace sluice::agent

@@ -1,4 +1,6 @@
 // Node: what it tells people.
+#include <tuple>
+
 #include "agent/node.h"
 #include "agent/node_private.h"
 
@@ -39,9 +41,8 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     share.units = a.spec.gpus[i].units;
     share.guaranteed = Guaranteed(a, i);
     share.limit = a.effective.memory_limit.value_or(cards_.at(share.uuid)->card.memory);
-    share.compute_limit = a.effective.compute_limit.value_or(1000000);
-    share.compute_request =
-        a.effective.compute_request.value_or(std::min<uint32_t>(share.units * 10000, share.compute_limit));
+    std::tie(share.compute_request, share.compute_limit) = Compute(a, i);
+    share.compute_used = cards_.at(share.uuid)->arbiter.Share(a.group, now_ns_);
     for (const SessionId s : a.sessions) {
       const Ledger::MemberView* view = cards_.at(share.uuid)->ledger.Find(Member(s, i));
       if (view == nullptr) continue;
@@ -80,6 +81,7 @@ NodeStatus Node::Status() const {
     card.debt = c->ledger.debt();
     card.used = c->used;
     card.numa = c->card.numa;
+    card.tokens = c->tokens;
     card.free_units = FreeUnits(uuid);
     out.cards.push_back(std::move(card));
   }

@@ -94,7 +94,7 @@ void Server::Accept(const std::string& id) {
     if (c.pidfd >= 0) {
       // A forked child may hold a copy of the socket; the process that connected is what counts.
       loop_->Add(c.pidfd, EPOLLIN, [this, session](uint32_t) {
-        node_->Closed(session);
+        node_->Closed(session, MonotonicNs());
         Destroy(session);
         node_->Settle();
       });
@@ -120,7 +120,7 @@ void Server::Readable(SessionId session, uint32_t events) {
     const ssize_t got = recv(c.fd, data, sizeof(data), MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (got <= 0) {
-      node_->Closed(session);
+      node_->Closed(session, MonotonicNs());
       Destroy(session);
       break;
     }

@@ -31,8 +31,7 @@ class Hook:
             self.lines.append(line.split())
 
     def say(self, text):
-        self.p.stdin.write(text + "\n")
-        self.p.stdin.flush()
+        os.write(self.p.stdin.fileno(), (text + "\n").encode())  # one write: threads may speak at once
 
     def seen(self, word, count=1):
         return [l for l in list(self.lines) if l and l[0] == word][count - 1:]
@@ -417,6 +416,101 @@ def sluice_run_end_to_end(a):
     r = a.cli("run", "--gpu", "GPU-x", "--", "true", check=False)
     assert r.returncode == 125 and "'GPU-x' is not on this node" in r.stderr, r
     assert "no GPU has 100 of 100" not in r.stderr
+
+
+@test()
+def tokens_are_demanded_granted_and_taken_back(a):
+    h = a.hook(a.allocate("one", 50, compute_limit="0.5"))
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set() and h.p.poll() is None:
+            h.say("launch")
+            time.sleep(0.05)
+    threading.Thread(target=work, daemon=True).start()
+    wait_for("tokens demanded", lambda: h.last()[12] == "1")
+    h.say("request 0 20000000")
+    grant = h.expect("grant")
+    assert int(grant[2]) == 20000000, grant
+    time.sleep(0.03)  # what is said to be used is believed up to the time that passed
+    h.say("release %s 20000000" % grant[1])
+    wait_for("charged", lambda: 0.0019 < a.allocation("one")["gpus"][0]["compute_used"] < 0.0021)
+    h.say("request 0 20000000")
+    h.expect("grant", 2)
+    h.expect("revoke")  # never released: the lease ends
+    x = a.hook(a.allocate("two", 50))
+    x.say("request 0 1000000")
+    x.expect("grant")
+    x.end()  # dies with the token
+    h.say("request 0 20000000")
+    h.expect("grant", 3)
+    stop.set()
+    wait_for("tokens not demanded", lambda: h.last()[12] == "0")
+
+
+@test(config="attestation: {interval_s: 1}\nmetrics: {listen: '127.0.0.1:0'}\n")
+def unhooked_processes_are_found_and_metrics_tell(a):
+    import urllib.request
+    port = int(wait_for("the port", lambda: [l.split()[-1] for l in (a.dir / "log").read_text().split("\n") if "metrics at port" in l])[0])
+    metrics = lambda: urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port).read().decode()
+    sock = a.allocate("one", 50)
+    name = 'sluice_hook_state{allocation="one",pod="p-one",namespace="ns",container="c",gpu="%s",state="%%s"} %%d' % (UUID % 0)
+    wait_for("metrics before the first process", lambda: name % ("expected", 1) in metrics())
+    h = a.hook(sock)
+    stripped = subprocess.Popen(["sleep", "60"], env={"SLUICE_SOCKET": str(sock), "PATH": os.environ["PATH"]})
+    foreign = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})
+    (a.dir / "gpu-processes").write_text("%d %d %d\n" % (h.p.pid, stripped.pid, foreign.pid))
+    wait_for("not hooked", lambda: a.allocation("one")["hook_state"] == "not hooked")
+    assert [str(stripped.pid) in e["text"] for e in a.events("not hooked")] == [True]
+    wait_for("foreign", lambda: [e for e in a.events("foreign process") if str(foreign.pid) in e["text"]])
+    assert name % ("not hooked", 1) in metrics() and name % ("attached", 0) in metrics()
+    h.say("live %d" % GIB)
+    wait_for("live bytes", lambda: 'sluice_live_bytes{allocation="one",pod="p-one",namespace="ns",container="c",gpu="%s"} 1073741824' % (UUID % 0) in metrics())
+    stripped.kill()
+    (a.dir / "gpu-processes").write_text("%d\n" % h.p.pid)
+    wait_for("attached again", lambda: a.allocation("one")["hook_state"] == "attached")
+    foreign.kill()
+    stripped.wait(), foreign.wait()
+
+
+@test()
+def agent_killed_in_a_loop_under_load(a):
+    """$SLUICE_KILL_SECONDS of kills while four processes change what they hold; after it the books are whole."""
+    hooks = [a.hook(a.allocate("h%d" % i, 25)) for i in range(4)]
+    rnd, end, kills = random.Random(3), time.monotonic() + float(os.environ.get("SLUICE_KILL_SECONDS", "10")), 0
+    while time.monotonic() < end:
+        for h in hooks:
+            h.say("live %d" % (rnd.randrange(16) * GIB // 4))
+        time.sleep(rnd.random() * 0.3)
+        a.kill()
+        kills += 1
+        a.start()
+    for h in hooks:
+        h.say("live %d" % (2 * GIB))
+    wait_for("all back", lambda: all(len(s["processes"]) == 1 for s in a.status()["allocations"]))
+    wait_for("whole books", lambda: all(h.budget() == 2 * GIB for h in hooks) and a.ledger()[0] == 8 * GIB and a.ledger()[1]["debt_bytes"] == 0)
+    print("        %d kills" % kills)
+
+
+@test()
+def wrong_flags_and_files_are_refused(a):
+    for args, rc, word in [(["--nope"], 2, "--nope"), (["--config", "/no/file"], 2, "/no/file: cannot be read"),
+                           (["--run-dir", "/proc/no"], 1, "--run-dir: '/proc/no' cannot be used"),
+                           (["--run-dir", str(a.dir / "run")], 1, "another agent serves")]:
+        r = subprocess.run([BIN / "sluice-agent", *args], capture_output=True, text=True, timeout=20)
+        assert r.returncode == rc and word in r.stderr, (args, r)
+    for text, word in [("lendin: 1\n", ":1: lendin: this key is unknown; accepted: alloc_dir, "), ("a: [", "not YAML"),
+                       ("node: x\ncompute: {window_ms: 5}\n", ":2: compute.window_ms: '5' is not accepted; accepted: a whole number from 100"),
+                       ("clients: [{limit: 0.2}]", "clients[0].id: missing"), ("node: a\nnode: b\n", "node: given twice"),
+                       ("clients: [{id: x, request: 0.5, limit: 0.2}]", "accepted: at least compute-request, 0.5")]:
+        (a.dir / "bad.yaml").write_text(text)
+        r = subprocess.run([BIN / "sluice-agent", "--config", a.dir / "bad.yaml", "--check-config"], capture_output=True, text=True)
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, (text, r)
+    for args, word in [(["--fraction", "1.5"], "--fraction: '1.5' is not accepted"), (["--memory", "x"], "--memory: 'x' is not accepted"),
+                       (["--backend", "mapped"], "--backend: 'mapped' is not accepted; accepted: managed"),
+                       (["--fraction", "0.5", "--memory", "1Gi"], "beside --fraction '0.5'"), (["--nope"], "--nope")]:
+        r = a.cli("run", *args, "--", "true", check=False)
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, r
 
 
 @test(gpus=2)

@@ -1,0 +1,187 @@
+#include "agent/tokens.h"
+
+#include <algorithm>
+
+namespace sluice::agent {
+namespace {
+
+constexpr Nanos kMs = 1'000'000;
+constexpr Nanos kLeaseExtra = 100 * kMs;
+constexpr Nanos kWorkFades = 1000 * kMs;  // no word of work for so long: none
+constexpr Nanos kSlices = 400;
+constexpr Nanos kPace =
+    10;  // limits hold over a tenth of the window too, or a limit of a half would run 5 s and wait 5 s
+constexpr Nanos kSwitchShare = 20;  // changing over may cost a twentieth of the quantum
+
+Nanos ShareOf(Nanos time, uint32_t millionths) {
+  return time / 1000000 * millionths + time % 1000000 * millionths / 1000000;
+}
+
+}  // namespace
+
+void UsageWindow::Charge(Nanos used, Nanos now, Nanos window) {
+  if (used == 0) return;
+  // Spent over the time before now, not in one instant: spread over the slices that it covers.
+  const Nanos slice = std::max<Nanos>(window / kSlices, 1);
+  Nanos begin = now > used ? now - used : 0;
+  while (used > 0) {
+    const Nanos start = begin / slice * slice;
+    const Nanos part = std::min(used, start + slice - begin);
+    auto it = std::ranges::find_if(slices_, [&](const Slice& s) { return s.begin >= start; });
+    if (it == slices_.end() || it->begin != start) it = slices_.insert(it, Slice{start, 0});
+    it->used += part;
+    used -= part;
+    begin += part;
+  }
+  while (!slices_.empty() && slices_.front().begin + slice + window < now) slices_.pop_front();
+}
+
+Nanos UsageWindow::Used(Nanos now, Nanos window) const {
+  const Nanos from = now > window ? now - window : 0;
+  Nanos sum = 0;
+  for (const Slice& s : slices_) {
+    if (s.begin >= from) sum += s.used;
+  }
+  return sum;
+}
+
+void Arbiter::SetClient(ClientId client, uint32_t request, uint32_t limit) {
+  Client& c = clients_[client];
+  c.request = request;
+  c.limit = std::max<uint32_t>(limit, 1);
+}
+
+void Arbiter::RemoveClient(ClientId client) {
+  if (grant_ && grant_->client == client) grant_.reset();
+  clients_.erase(client);
+}
+
+void Arbiter::RemoveHolder(HolderId holder, Nanos now) {
+  for (auto& [id, c] : clients_) std::erase(c.waiting, holder);
+  if (grant_ && grant_->holder == holder) Take(now, now - grant_->since);
+}
+
+void Arbiter::Take(Nanos now, Nanos used) {
+  clients_.at(grant_->client).usage.Charge(used, now, policy_.window);
+  grant_.reset();
+}
+
+void Arbiter::Burst(Client& c, Nanos burst) const {
+  if (burst > 0) c.burst = c.burst == 0 ? burst : (c.burst * 7 + burst) / 8;
+}
+
+void Arbiter::Request(ClientId client, HolderId holder, Nanos burst, Nanos now) {
+  const auto it = clients_.find(client);
+  if (it == clients_.end()) return;
+  Burst(it->second, burst);
+  it->second.worked = now;
+  if (std::ranges::find(it->second.waiting, holder) == it->second.waiting.end()) it->second.waiting.push_back(holder);
+}
+
+void Arbiter::Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nanos now) {
+  if (!grant_ || grant_->holder != holder || grant_->id != id) return;  // its lease is over; it was charged then
+  Burst(clients_.at(grant_->client), burst);
+  // More than the time that passed cannot have been used: a client's word alone is no measure.
+  Take(now, std::min(used, now - grant_->since));
+}
+
+void Arbiter::Observe(ClientId client, Nanos used, bool has_work, Nanos now) {
+  const auto it = clients_.find(client);
+  if (it == clients_.end()) return;
+  if (has_work) it->second.worked = now;
+  if (!grant_ || grant_->client != client) it->second.usage.Charge(used, now, policy_.window);
+}
+
+Nanos Arbiter::Room(const Client& c, Nanos now) const {
+  if (c.limit >= 1000000) return UINT64_MAX;
+  Nanos room = UINT64_MAX;
+  for (const Nanos window : {policy_.window, policy_.window / kPace}) {
+    const Nanos most = ShareOf(window, c.limit), used = c.usage.Used(now, window);
+    room = std::min(room, most > used ? most - used : 0);
+  }
+  return room;
+}
+
+Nanos Arbiter::QuantumOf(ClientId client) const {
+  const Client& c = clients_.at(client);
+  const Nanos wanted = std::max(c.burst, pressure_ ? switch_cost_ * kSwitchShare : 0);
+  return std::clamp(wanted, policy_.quantum_min, policy_.quantum_max);
+}
+
+Arbiter::ClientId Arbiter::Choose(Nanos now) const {
+  // By use in proportion to the request, those below it first. Judged over a tenth of the window: what holds over every
+  // such time holds over the whole, and a tenant that wakes takes its share at once instead of running alone until half
+  // a window is made good.
+  const Nanos recent = policy_.window / kPace;
+  ClientId best = 0;
+  bool best_owed = false;
+  double best_rank = 0;
+  for (const auto& [id, c] : clients_) {
+    if (c.waiting.empty() || Room(c, now) == 0) continue;
+    const auto used = static_cast<double>(c.usage.Used(now, recent));
+    const auto due = static_cast<double>(ShareOf(recent, std::max<uint32_t>(c.request, 1)));
+    const bool owed = used < due;
+    const double rank = used / due;
+    if (best == 0 || (owed && !best_owed) || (owed == best_owed && rank < best_rank)) {
+      best = id;
+      best_owed = owed;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
+  std::vector<Action> out;
+  if (grant_ && now >= grant_->until) {
+    out.push_back({Action::Kind::kRevoke, grant_->holder, grant_->id, 0, 0});
+    Take(now, now - grant_->since);
+  }
+  if (grant_) return out;
+  const ClientId id = Choose(now);
+  if (id == 0) return out;
+  Client& c = clients_.at(id);
+  const Nanos quantum = std::max<Nanos>(std::min(QuantumOf(id), Room(c, now)), 1);
+  const Nanos lease = quantum * policy_.lease_factor + kLeaseExtra;
+  grant_ = Grant{id, c.waiting.front(), next_id_++, now, quantum, now + lease};
+  c.waiting.pop_front();
+  out.push_back({Action::Kind::kGrant, grant_->holder, grant_->id, quantum, lease});
+  return out;
+}
+
+std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
+  if (grant_) return grant_->until;
+  // Somebody waits below whose limit is no room: time itself makes some.
+  for (const auto& [id, c] : clients_) {
+    if (!c.waiting.empty()) return now + std::max<Nanos>(policy_.window / kSlices / kPace, kMs);
+  }
+  return std::nullopt;
+}
+
+bool Arbiter::Demanded(Nanos now) const {
+  size_t working = 0;
+  bool limited = false, starving = false;
+  Nanos busy = 0;
+  const Nanos recent = policy_.window / kPace;
+  for (const auto& [id, c] : clients_) {
+    if (c.worked == 0 || now - c.worked > kWorkFades) continue;
+    ++working;
+    limited |= c.limit < 1000000;
+    const Nanos used = c.usage.Used(now, policy_.window);
+    starving |= used < ShareOf(policy_.window, c.request) / 100 * 95;
+    busy += c.usage.Used(now, recent);
+  }
+  if (limited) return true;
+  if (working < 2) return false;
+  // Less than its request is no one's fault where the card has time to spare.
+  return pressure_ || (starving && busy >= recent / 10 * 8);
+}
+
+double Arbiter::Share(ClientId client, Nanos now) const {
+  const auto it = clients_.find(client);
+  return it == clients_.end()
+             ? 0
+             : static_cast<double>(it->second.usage.Used(now, policy_.window)) / static_cast<double>(policy_.window);
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,105 @@
+// Who may use one card's compute time, and how long: Gemini's contract of request, limit and a sliding window. Pure:
+// time is an argument. Not thread-safe.
+//
+// One holder at a time. Among those who wait, whoever is farthest below its request goes first; when all have theirs,
+// what is left follows the requests' proportions, up to each one's limit (work-conserving). Time is charged as kernel
+// time that the holder measured, or as wall time where a lease ran out: a holder that died, hung or was stopped loses
+// the token, its kernel running or not.
+#ifndef SLUICE_AGENT_TOKENS_H_
+#define SLUICE_AGENT_TOKENS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace sluice::agent {
+
+using Nanos = uint64_t;
+
+// Time used within the last `window`, to a four-hundredth of it.
+class UsageWindow {
+ public:
+  void Charge(Nanos used, Nanos now, Nanos window);
+  Nanos Used(Nanos now, Nanos window) const;  // any window up to the one that was charged with
+
+ private:
+  struct Slice {
+    Nanos begin, used;
+  };
+  std::deque<Slice> slices_;
+};
+
+class Arbiter {
+ public:
+  using ClientId = uint64_t;  // a container
+  using HolderId = uint64_t;  // one process of it
+
+  struct Policy {
+    Nanos window = 10'000'000'000;
+    Nanos quantum_min = 1'000'000, quantum_max = 250'000'000;
+    uint32_t lease_factor = 4;
+  };
+  struct Action {
+    enum class Kind { kGrant, kRevoke } kind;
+    HolderId holder;
+    uint64_t id;
+    Nanos quantum, lease;
+  };
+
+  explicit Arbiter(Policy policy) : policy_(policy) {}
+  void SetPolicy(Policy policy) { policy_ = policy; }
+  // Shares in millionths.
+  void SetClient(ClientId client, uint32_t request, uint32_t limit);
+  void RemoveClient(ClientId client);
+  // The holder died or lost its connection: what it holds is charged by the clock, what it waits for is forgotten.
+  void RemoveHolder(HolderId holder, Nanos now);
+
+  void Request(ClientId client, HolderId holder, Nanos burst, Nanos now);
+  void Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nanos now);
+  // Kernel time that was spent while no token was demanded.
+  void Observe(ClientId client, Nanos used, bool has_work, Nanos now);
+  // The working sets of those with work together exceed the card, and what changing over costs then.
+  void SetPressure(bool exceeded, Nanos switch_cost) { pressure_ = exceeded, switch_cost_ = switch_cost; }
+
+  // Grants and revocations that are due. Call it after every event and at NextWake().
+  std::vector<Action> Advance(Nanos now);
+  // When something falls due by itself; nullopt: never.
+  std::optional<Nanos> NextWake(Nanos now) const;
+
+  // Launches need a token now. A client alone without a limit never does.
+  bool Demanded(Nanos now) const;
+  double Share(ClientId client, Nanos now) const;  // of the window
+  Nanos QuantumOf(ClientId client) const;
+
+ private:
+  struct Client {
+    uint32_t request = 1000000, limit = 1000000;
+    UsageWindow usage;
+    Nanos burst = 0;   // smoothed
+    Nanos worked = 0;  // when it last had work; 0: never
+    std::deque<HolderId> waiting;
+  };
+  struct Grant {
+    ClientId client;
+    HolderId holder;
+    uint64_t id;
+    Nanos since, quantum, until;
+  };
+  void Burst(Client& c, Nanos burst) const;
+  Nanos Room(const Client& c, Nanos now) const;  // time below the limit
+  ClientId Choose(Nanos now) const;              // 0: nobody may
+  void Take(Nanos now, Nanos used);
+
+  Policy policy_;
+  std::map<ClientId, Client> clients_;
+  std::optional<Grant> grant_;
+  bool pressure_ = false;
+  Nanos switch_cost_ = 0;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_TOKENS_H_

@@ -1,0 +1,168 @@
+// Node by hand: frames in, frames out, pages as plain memory.
+#include "agent/node.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <random>
+
+#include "agent/attest.h"
+
+using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+constexpr uint64_t kSec = 1'000'000'000;
+constexpr Bytes kGiB = 1ull << 30;
+
+class FakePort : public Port {
+ public:
+  void Send(SessionId session, const sluice_frame& frame) override { sent[session].push_back(frame); }
+  void Close(SessionId session) override { closed.insert(session); }
+  const sluice_budget* Budget(SessionId session) const {
+    const auto it = sent.find(session);
+    if (it == sent.end()) return nullptr;
+    for (auto f = it->second.rbegin(); f != it->second.rend(); ++f) {
+      if (f->h.type == SLUICE_BUDGET) return &f->u.budget;
+    }
+    return nullptr;
+  }
+  std::map<SessionId, std::vector<sluice_frame>> sent;
+  std::set<SessionId> closed;
+};
+
+sluice_frame FrameOf(uint16_t type) {
+  sluice_frame f{};
+  f.h = {SLUICE_WIRE_MAGIC, SLUICE_WIRE_MAJOR, SLUICE_WIRE_MINOR, type, 1};
+  return f;
+}
+
+struct World {
+  explicit World(const Config& config = {}) : node(&port, config, 1000) {
+    node.SetCards({{"GPU-a", "A", 8 * kGiB, 0, -1}});
+    node.SetHostLimit(16 * kGiB);
+  }
+  void Allocate(const std::string& id, uint32_t units) {
+    AllocationSpec spec;
+    spec.id = id;
+    spec.gpus = {{"GPU-a", units}};
+    std::string error;
+    REQUIRE(node.AddAllocation(spec, {}, &error));
+  }
+  void Attach(SessionId s, const std::string& id, uint32_t flags = 0) {
+    node.Opened(s, id, 100 + static_cast<int64_t>(s), &pages[s], now);
+    sluice_frame f = FrameOf(SLUICE_HELLO);
+    f.u.hello.flags = flags;
+    node.Received(s, &f, sizeof(f), now);
+    node.Settle();
+  }
+  // The process follows what it was told and holds as much of `live` as it may.
+  void Follow(SessionId s, Bytes live) {
+    const sluice_budget* b = port.Budget(s);
+    sluice_gpu_counters& c = pages[s].gpu[0];
+    std::strcpy(c.uuid, "GPU-a");
+    c.live_bytes = live;
+    c.launches++;
+    if (b == nullptr) return;
+    c.generation = b->generation;
+    c.budget_bytes = b->budget_bytes;
+    c.resident_bytes = std::min(live, b->budget_bytes);
+  }
+  void Pass(uint64_t ns) {
+    now += ns;
+    node.Tick(now);
+  }
+  FakePort port;
+  Node node;
+  uint64_t now = 100 * kSec;
+  std::map<SessionId, sluice_page> pages;
+};
+
+}  // namespace
+
+TEST_CASE("a returning process is read before anything is handed out, a new one waits for the others to return") {
+  World w;
+  w.Allocate("x", 50);
+  w.Allocate("y", 50);
+  w.node.RecoverUntil(w.now + kSec);
+  w.Attach(1, "x");
+  CHECK(w.port.Budget(1) == nullptr);  // new, and others may still hold what it would get
+  w.Attach(2, "y", SLUICE_HELLO_RETURNING);
+  CHECK(w.port.Budget(2) == nullptr);  // asked by PING for its page
+  REQUIRE(w.port.sent[2].back().h.type == SLUICE_PING);
+  std::strcpy(w.pages[2].gpu[0].uuid, "GPU-a");
+  w.pages[2].gpu[0].budget_bytes = 6 * kGiB;
+  w.pages[2].gpu[0].live_bytes = 6 * kGiB;
+  const sluice_frame pong = FrameOf(SLUICE_PONG);
+  w.node.Received(2, &pong, sizeof(pong), w.now);
+  w.node.Settle();
+  REQUIRE(w.port.Budget(2) != nullptr);
+  w.Pass(2 * kSec);
+  REQUIRE(w.port.Budget(1) != nullptr);
+  CHECK(w.port.Budget(1)->budget_bytes <= 2 * kGiB);  // the rest comes when process 2 has given it back
+  for (int i = 0; i < 20; ++i) {
+    w.Follow(1, 4 * kGiB);
+    w.Follow(2, 6 * kGiB);
+    w.Pass(kSec / 10);
+    REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
+  }
+  CHECK(w.port.Budget(1)->budget_bytes == 4 * kGiB);
+  CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);
+}
+
+TEST_CASE("a removed allocation holds its share until its last process ends") {
+  World w;
+  w.Allocate("x", 100);
+  w.Attach(1, "x");
+  w.node.RemoveAllocation("x");
+  CHECK_FALSE(w.node.HasAllocation("x"));
+  CHECK(w.node.LedgerOf("GPU-a")->budgets() == 8 * kGiB);
+  CHECK(w.node.FreeUnits("GPU-a") == 0);
+  w.Attach(2, "x");
+  CHECK(w.port.closed.contains(2));
+  w.node.Closed(1, w.now);
+  CHECK(w.node.LedgerOf("GPU-a")->budgets() == 0);
+  CHECK(w.node.FreeUnits("GPU-a") == 100);
+  CHECK(w.node.sessions() == 0);
+}
+
+TEST_CASE("wild frames and pages: the agent's books stay whole") {
+  std::mt19937_64 random(11);
+  for (int run = 0; run < 200; ++run) {
+    World w;
+    for (const char* id : {"a", "b", "c"}) w.Allocate(id, 33);
+    for (SessionId s = 1; s < 60; ++s) {
+      w.pages[s] = {};
+      w.Attach(s, std::string(1, static_cast<char>('a' + random() % 4)), static_cast<uint32_t>(random() % 2));
+      std::strcpy(w.pages[s].gpu[0].uuid, "GPU-a");
+      auto* words = reinterpret_cast<uint64_t*>(&w.pages[s].gpu[0]) + SLUICE_UUID_CHARS / 8;
+      for (int i = 0; i < 20; ++i) words[i] = random() >> (random() % 64);
+      sluice_frame f{};
+      auto* bytes = reinterpret_cast<uint8_t*>(&f);
+      for (size_t i = 0; i < sizeof(f); ++i) bytes[i] = static_cast<uint8_t>(random());
+      if (random() % 4 != 0) f.h = {SLUICE_WIRE_MAGIC, SLUICE_WIRE_MAJOR, 0, static_cast<uint16_t>(random() % 13), s};
+      if (random() % 2 == 0) std::strcpy(f.u.token.uuid, "GPU-a");
+      w.node.Received(1 + random() % s, &f, random() % 8 == 0 ? random() % sizeof(f) : sizeof(f), w.now);
+      if (random() % 3 == 0) w.node.Closed(1 + random() % s, w.now);
+      w.Pass(random() % kSec);
+      REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
+    }
+    for (SessionId s = 1; s < 60; ++s) w.node.Closed(s, w.now);
+    REQUIRE(w.node.sessions() == 0);
+    REQUIRE(w.node.LedgerOf("GPU-a")->exposure() == 0);
+  }
+}
+
+TEST_CASE("a process belongs to the allocation that is mounted into its container") {
+  const char* text =
+      "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+      "90 22 8:1 /var/lib/sluice/alloc/one-1234 /opt/sluice/run ro,relatime - ext4 /dev/sda1 rw\n"
+      "91 22 8:1 /other /opt/sluice/runner ro - ext4 /dev/sda1 rw\n";
+  CHECK(AllocationByMount(text) == "one-1234");
+  CHECK(AllocationByMount("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n").empty());
+  CHECK(AllocationByMount("garbage").empty());
+  using namespace std::string_view_literals;
+  CHECK(AllocationByEnvironment("A=1\0SLUICE_SOCKET=/a/alloc/id/agent.sock\0B=2"sv, "/a/alloc") == "id");
+  CHECK(AllocationByEnvironment("SLUICE_SOCKET=/a/alloc/x/y/agent.sock\0"sv, "/a/alloc").empty());
+  CHECK(AllocationByEnvironment("SLUICE_SOCKET=/elsewhere/id/agent.sock"sv, "/a/alloc").empty());
+  CHECK(AllocationByEnvironment(""sv, "/a").empty());
+}

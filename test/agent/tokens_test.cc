@@ -1,0 +1,216 @@
+#include "agent/tokens.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <map>
+#include <random>
+#include <vector>
+
+using sluice::agent::Arbiter;
+using sluice::agent::Nanos;
+
+namespace {
+
+constexpr Nanos kUs = 1000, kMs = 1000 * kUs, kSec = 1000 * kMs;
+
+// A card in virtual time. Tenants run kernels of a given length while they hold the token; nothing preempts a kernel.
+struct Tenant {
+  uint32_t request, limit;
+  Nanos kernel;                       // length of each
+  Nanos burst = 20 * kMs;             // work that is queued at once
+  Nanos begin = 0, end = UINT64_MAX;  // has work between these
+  enum class Fate { kHonest, kDies, kHangs } fate = Fate::kHonest;
+  Nanos fate_at = UINT64_MAX;
+  Nanos used = 0;
+  bool asked = false;
+};
+
+struct Span {
+  int tenant;
+  Nanos begin, end;
+};
+
+class Card {
+ public:
+  Card(Arbiter::Policy policy, std::vector<Tenant> tenants) : arbiter(policy), tenants(std::move(tenants)) {
+    for (size_t i = 0; i < this->tenants.size(); ++i)
+      arbiter.SetClient(i + 1, this->tenants[i].request, this->tenants[i].limit);
+  }
+
+  void Run(Nanos until) {
+    while (now < until) {
+      for (size_t i = 0; i < tenants.size(); ++i) {
+        Tenant& t = tenants[i];
+        const bool alive = t.fate != Tenant::Fate::kDies || now < t.fate_at;
+        if (alive && !t.asked && now >= t.begin && now < t.end) {
+          t.asked = true;
+          arbiter.Request(i + 1, i + 1, t.burst, now);
+        }
+      }
+      bool granted = false;
+      for (const Arbiter::Action& a : arbiter.Advance(now)) {
+        if (a.kind == Arbiter::Action::Kind::kRevoke) continue;
+        granted = true;
+        Hold(a);
+      }
+      if (!granted) now = std::min(until, std::max(now + kMs, arbiter.NextWake(now).value_or(now + kMs)));
+    }
+  }
+
+  void Hold(const Arbiter::Action& a) {
+    Tenant& t = tenants[a.holder - 1];
+    t.asked = false;
+    if (t.fate != Tenant::Fate::kHonest && now >= t.fate_at) {
+      if (t.fate == Tenant::Fate::kDies) arbiter.RemoveHolder(a.holder, now);
+      if (t.fate == Tenant::Fate::kHangs) t.asked = true;  // never says a word again
+      now += kMs;
+      return;
+    }
+    const Nanos start = now;
+    Nanos used = 0;
+    while (used < std::min(a.quantum, t.burst)) used += t.kernel;
+    now += used;
+    t.used += used;
+    spans.push_back({static_cast<int>(a.holder - 1), start, now});
+    arbiter.Release(a.holder, a.id, used, t.burst, now);
+  }
+
+  // Shares over every window that begins at a multiple of 100 ms.
+  std::vector<std::pair<double, double>> Extremes(Nanos from, Nanos to, Nanos window) const {
+    std::vector<std::pair<double, double>> out(tenants.size(), {1, 0});
+    for (Nanos begin = from; begin + window <= to; begin += 100 * kMs) {
+      std::vector<Nanos> sum(tenants.size());
+      for (const Span& s : spans) {
+        const Nanos b = std::max(s.begin, begin), e = std::min(s.end, begin + window);
+        if (b < e) sum[static_cast<size_t>(s.tenant)] += e - b;
+      }
+      for (size_t i = 0; i < tenants.size(); ++i) {
+        const double share = static_cast<double>(sum[i]) / static_cast<double>(window);
+        out[i] = {std::min(out[i].first, share), std::max(out[i].second, share)};
+      }
+    }
+    return out;
+  }
+
+  Arbiter arbiter;
+  std::vector<Tenant> tenants;
+  std::vector<Span> spans;
+  Nanos now = kSec;
+};
+
+}  // namespace
+
+TEST_CASE("shares of 0.7 and 0.3 hold within two points over any 10 s") {
+  for (const Nanos kernel : {50 * kUs, 3 * kMs, 40 * kMs}) {
+    Card card({}, {{700000, 1000000, kernel}, {300000, 1000000, 200 * kUs}});
+    card.Run(60 * kSec);
+    const auto e = card.Extremes(kSec, 60 * kSec, 10 * kSec);
+    INFO("kernel " << kernel << ": " << e[0].first << ".." << e[0].second << " and " << e[1].first << ".."
+                   << e[1].second);
+    CHECK(e[0].first >= 0.68);
+    CHECK(e[0].second <= 0.72);
+    CHECK(e[1].first >= 0.28);
+    CHECK(e[1].second <= 0.32);
+  }
+}
+
+TEST_CASE("a limit is exceeded by at most a quantum and the longest kernel, and is paced") {
+  Card card({}, {{200000, 500000, 5 * kMs}, {100000, 1000000, kMs, 20 * kMs, 30 * kSec, 31 * kSec}});
+  card.Run(40 * kSec);
+  const auto e = card.Extremes(kSec, 29 * kSec, 10 * kSec);
+  CHECK(e[0].second <= 0.5 + (20.0 + 5.0) / 10000);
+  CHECK(e[0].first >= 0.47);
+  const auto paced = card.Extremes(kSec, 29 * kSec, 2 * kSec);
+  CHECK(paced[0].second <= 0.56);
+}
+
+TEST_CASE("what one leaves idle, the other uses") {
+  Card card({}, {{500000, 1000000, kMs}, {500000, 1000000, kMs, 20 * kMs, 20 * kSec, 40 * kSec}});
+  card.Run(60 * kSec);
+  CHECK(card.Extremes(2 * kSec, 19 * kSec, 5 * kSec)[0].first > 0.99);
+  const auto both = card.Extremes(30 * kSec, 40 * kSec, 5 * kSec);
+  CHECK(both[1].first > 0.45);
+}
+
+TEST_CASE("who dies or hangs with the token loses it") {
+  for (const auto fate : {Tenant::Fate::kDies, Tenant::Fate::kHangs}) {
+    Card card({}, {{500000, 1000000, kMs, 20 * kMs, 0, UINT64_MAX, fate, 5 * kSec}, {500000, 1000000, kMs}});
+    card.Run(40 * kSec);
+    CHECK(card.Extremes(10 * kSec, 40 * kSec, 5 * kSec)[1].first > 0.9);
+  }
+}
+
+TEST_CASE("tokens are demanded only while they are needed") {
+  Arbiter arbiter({});
+  const Nanos t = 100 * kSec;
+  arbiter.SetClient(1, 500000, 1000000);
+  CHECK_FALSE(arbiter.Demanded(t));
+  for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) arbiter.Observe(1, 100 * kMs, true, t + n);
+  CHECK_FALSE(arbiter.Demanded(t + 10 * kSec));  // alone, without a limit: never
+  arbiter.SetClient(2, 500000, 1000000);
+  // Two that use a little each: nobody starves on a card that has time.
+  Arbiter calm({});
+  calm.SetClient(1, 500000, 1000000);
+  calm.SetClient(2, 500000, 1000000);
+  for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) {
+    calm.Observe(1, 20 * kMs, true, t + n);
+    calm.Observe(2, 20 * kMs, true, t + n);
+  }
+  CHECK_FALSE(calm.Demanded(t + 10 * kSec));
+  // One takes nearly all.
+  for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) {
+    arbiter.Observe(1, 90 * kMs, true, t + 10 * kSec + n);
+    arbiter.Observe(2, 10 * kMs, true, t + 10 * kSec + n);
+  }
+  CHECK(arbiter.Demanded(t + 20 * kSec));
+  arbiter.RemoveClient(2);
+  CHECK_FALSE(arbiter.Demanded(t + 20 * kSec));
+  arbiter.SetClient(1, 500000, 800000);
+  CHECK(arbiter.Demanded(t + 20 * kSec - kMs));
+  CHECK_FALSE(arbiter.Demanded(t + 30 * kSec));  // no work, no token
+  calm.SetPressure(true, 50 * kMs);
+  CHECK(calm.Demanded(t + 10 * kSec));
+  CHECK(calm.QuantumOf(1) == 250 * kMs);  // switching costs: longer turns, up to the bound
+}
+
+TEST_CASE("a lie about used time is bounded by the clock, and stale words change nothing") {
+  Arbiter arbiter({});
+  arbiter.SetClient(1, 500000, 1000000);
+  arbiter.Request(1, 7, 10 * kMs, kSec);
+  const auto a = arbiter.Advance(kSec);
+  REQUIRE(a.size() == 1);
+  arbiter.Release(7, a[0].id + 1, kSec, kMs, kSec + kMs);
+  arbiter.Release(8, a[0].id, kSec, kMs, kSec + kMs);
+  CHECK(arbiter.Share(1, kSec + kMs) == 0);
+  arbiter.Release(7, a[0].id, 1000 * kSec, kMs, kSec + 5 * kMs);
+  CHECK(arbiter.Share(1, kSec + 5 * kMs) <= 0.0005 + 1e-9);
+  arbiter.Release(7, a[0].id, 1000 * kSec, kMs, kSec + 9 * kMs);
+  CHECK(arbiter.Share(1, kSec + 9 * kMs) <= 0.0005 + 1e-9);
+}
+
+TEST_CASE("random tenants: never two holders, never a limit broken, never time lost while somebody may run") {
+  std::mt19937 random(7);
+  for (int run = 0; run < 60; ++run) {
+    std::vector<Tenant> tenants;
+    const int n = 1 + static_cast<int>(random() % 5);
+    for (int i = 0; i < n; ++i) {
+      Tenant t{};
+      t.request = 1000000 / static_cast<uint32_t>(n);
+      t.limit = random() % 3 == 0 ? std::max<uint32_t>(t.request, 100000 + random() % 900000) : 1000000;
+      t.kernel = (20 + random() % 5000) * kUs;
+      t.burst = (1 + random() % 50) * kMs;
+      tenants.push_back(t);
+    }
+    Card card({}, tenants);
+    card.Run(25 * kSec);
+    for (size_t i = 1; i < card.spans.size(); ++i) REQUIRE(card.spans[i].begin >= card.spans[i - 1].end);
+    const auto e = card.Extremes(kSec, 25 * kSec, 10 * kSec);
+    double least = 0;
+    for (int i = 0; i < n; ++i) {
+      const Tenant& t = tenants[static_cast<size_t>(i)];
+      const double slack = static_cast<double>(t.burst + t.kernel) / static_cast<double>(10 * kSec) + 0.015;
+      REQUIRE(e[static_cast<size_t>(i)].second <= t.limit / 1e6 + slack);
+      REQUIRE(e[static_cast<size_t>(i)].first >= t.request / 1e6 - 0.03);
+      least += e[static_cast<size_t>(i)].first;
+    }
+  }
+}
