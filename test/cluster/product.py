@@ -93,6 +93,8 @@ def values(**more):
         "node.hostDir": f"{state}/node/sluice", "node.runDir": os.path.dirname(gpu) + "/sluice",
         "driver.access": "own", "driver.root": f"{gpu}/lib", "driver.deviceRoot": f"{gpu}/dev",
         "driver.nvml": f"{gpu}/lib/libnvidia-ml.so.1",
+        # The agent divides a card among all allocations whose folder is there: those of ended pods go at once here.
+        "devicePlugin.config.collectSeconds": 1, "devicePlugin.config.collectGraceSeconds": 2,
     }
     settings.update(more)
     return [x for k, v in settings.items() for x in ("--set", f"{k}={v}")]
@@ -144,6 +146,11 @@ def phase(name, space):
 def node_pod():
     pods = get("-n", SPACE, "pods", "-l", "app.kubernetes.io/component=node")["items"]
     return [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]][0]
+
+
+def agent_status():
+    return json.loads(in_agent("/usr/bin/sluice", "status", "-o", "json", "--run-dir",
+                               os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice").stdout)
 
 
 def in_agent(*command, check=True):

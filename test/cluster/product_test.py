@@ -37,6 +37,7 @@ class Product(unittest.TestCase):
     def tearDown(self):
         p.kubectl("-n", SPACE, "delete", "pods,jobs,deployments,resourcequotas", "--all", "--force", "--grace-period=0", "--wait=true",
                   check=False)
+        p.wait(30, "the allocations of deleted pods to be given back", lambda: not p.agent_status().get("allocations"))
 
     def run_training(self, name, annotations, **container):
         p.apply(p.training_pod(name, annotations, **container), SPACE)
