@@ -7,11 +7,13 @@
 
 #include "hooklib/dispatch/cuda_api.h"
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 namespace sluice::entry {
 
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) decltype(::elf_name) elf_name;
 #include "hooklib/hooks.def"
 
 }  // namespace sluice::entry
+// NOLINTEND(bugprone-macro-parentheses)
 
 #endif  // SLUICE_HOOKLIB_DISPATCH_ENTRIES_H_

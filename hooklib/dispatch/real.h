@@ -6,11 +6,13 @@
 
 namespace sluice {
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 struct Real {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) decltype(&::elf_name) elf_name = nullptr;
 #define SLUICE_USE(elf_name) decltype(&::elf_name) elf_name = nullptr;
 #include "hooklib/hooks.def"
 };
+// NOLINTEND(bugprone-macro-parentheses)
 
 extern Real g_real;
 

@@ -67,19 +67,19 @@ void* LibraryReal() { return shim.library_real != nullptr ? shim.library_real() 
 }  // namespace sluice
 
 extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_state* link) {
-  using namespace sluice;
   if (link->status != SLUICE_ENGINE_STARTING) return link->status == SLUICE_ENGINE_READY ? 0 : -1;
-  if (link->shim.abi != SLUICE_SHIM_ABI || link->shim.hooks != HookCount() || link->shim.nvml != NvmlHookCount()) {
+  if (link->shim.abi != SLUICE_SHIM_ABI || link->shim.hooks != sluice::HookCount() ||
+      link->shim.nvml != sluice::NvmlHookCount()) {
     std::snprintf(link->reason, sizeof link->reason,
                   "shim (abi %u, %u hooks) and engine (abi %d, %zu hooks) are of different builds", link->shim.abi,
-                  link->shim.hooks, SLUICE_SHIM_ABI, HookCount());
+                  link->shim.hooks, SLUICE_SHIM_ABI, sluice::HookCount());
     __atomic_store_n(&link->status, SLUICE_ENGINE_REFUSED, __ATOMIC_RELEASE);
     return -1;
   }
-  shim = link->shim;
-  BindCuda(nullptr);
-  EngineInit();
-  link->engine = {&CudaEntry, &NvmlEntry, &LibraryEntry, &OnAllocatorReport};
+  sluice::shim = link->shim;
+  sluice::BindCuda(nullptr);
+  sluice::EngineInit();
+  link->engine = {&sluice::CudaEntry, &sluice::NvmlEntry, &sluice::LibraryEntry, &sluice::OnAllocatorReport};
   __atomic_store_n(&link->status, SLUICE_ENGINE_READY, __ATOMIC_RELEASE);
   return 0;
 }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <mutex>
 
 #include "hooklib/dispatch/real.h"
 
 // Weak here, and only here: an entry that hooklib/cuda does not define is null, and the forwarding one takes its place.
 // Hidden, so that the shipped library carries no dynamic symbol for it.
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 #pragma GCC visibility push(hidden)
 namespace sluice::entry {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) \
@@ -16,6 +18,7 @@ namespace sluice::entry {
 #include "hooklib/hooks.def"
 }  // namespace sluice::entry
 #pragma GCC visibility pop
+// NOLINTEND(bugprone-macro-parentheses)
 
 namespace sluice {
 
@@ -66,22 +69,24 @@ enum HookIndex : int {
 #include "hooklib/hooks.def"
 };
 
-constexpr auto SortedRows() {
-  std::array rows{
+constexpr HookRow kRows[] = {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) \
-  HookRow{#elf_name, #base, version, Flavour::flavour, kIndex_##elf_name},
-#define SLUICE_PASS(elf_name, base, version, flavour, reason) HookRow{#elf_name, #base, version, Flavour::flavour, -1},
+  {#elf_name, #base, version, Flavour::flavour, kIndex_##elf_name},
+#define SLUICE_PASS(elf_name, base, version, flavour, reason) {#elf_name, #base, version, Flavour::flavour, -1},
 #include "hooklib/hooks.def"
-  };
-  std::sort(rows.begin(), rows.end(), [](const HookRow& a, const HookRow& b) {
-    return a.base != b.base ? a.base < b.base : a.version < b.version;
-  });
-  return rows;
-}
+};
 
+// By base, then version.
 const auto& Rows() {
-  static const auto rows = SortedRows();
-  return rows;
+  static const auto sorted = [] {
+    std::array<HookRow, std::size(kRows)> rows{};
+    std::copy(std::begin(kRows), std::end(kRows), rows.begin());
+    std::sort(rows.begin(), rows.end(), [](const HookRow& a, const HookRow& b) {
+      return a.base != b.base ? a.base < b.base : a.version < b.version;
+    });
+    return rows;
+  }();
+  return sorted;
 }
 
 std::mutex bind_mutex;

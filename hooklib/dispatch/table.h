@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-enum class Flavour { ANY, LEGACY, PTSZ, PTDS };
+enum class Flavour { ANY, LEGACY, PTSZ, PTDS };  // as hooks.def writes them
 
 struct HookRow {
   std::string_view name;  // exact ELF name
   std::string_view base;  // cuGetProcAddress' name
-  int version;            // least CUDA version of this signature
-  Flavour flavour;
-  int index;  // row among SLUICE_HOOK, or -1: passed through
+  int version = 0;        // least CUDA version of this signature
+  Flavour flavour = Flavour::ANY;
+  int index = -1;  // row among SLUICE_HOOK, or -1: passed through
 };
 
 std::size_t HookCount();

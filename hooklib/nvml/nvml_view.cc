@@ -104,6 +104,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   return result;
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 #define SLUICE_PROCESS_CALL(name, Info, may_add_self)                                 \
   nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {              \
     return RunningProcesses<Info>(g_nvml.name, device, count, infos, (may_add_self)); \
@@ -118,6 +119,7 @@ SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_
 SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, false)
 SLUICE_PROCESS_CALL(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, false)
 #undef SLUICE_PROCESS_CALL
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace nvml_entry
 }  // namespace sluice

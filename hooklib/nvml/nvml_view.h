@@ -9,6 +9,7 @@
 
 namespace sluice {
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 struct NvmlReal {
 #define SLUICE_NVML(name) decltype(&::name) name = nullptr;
 #define SLUICE_NVML_USE(name) decltype(&::name) name = nullptr;
@@ -26,6 +27,7 @@ namespace nvml_entry {
 #define SLUICE_NVML(name) decltype(::name) name;
 #include "hooklib/hooks.def"
 }  // namespace nvml_entry
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace sluice
 

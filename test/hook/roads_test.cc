@@ -2,12 +2,10 @@
 #include <dlfcn.h>
 
 #include <catch2/catch_test_macros.hpp>
-#include <filesystem>
 #include <sstream>
 
 #include "test/hook/run_program.h"
 
-namespace fs = std::filesystem;
 using sluice::test::Outcome;
 using sluice::test::Run;
 
@@ -170,6 +168,10 @@ TEST_CASE("Python by ctypes, by name and by path") {
 
 TEST_CASE("threads that enter at once, and that call while the process ends") {
   for (int round = 0; round < 20; ++round) CheckQuiet(Probe("threads", {}, HookedWithDriver()), "16\n");
+}
+
+TEST_CASE("a library that enters in its constructor while other threads enter by dlsym") {
+  for (int round = 0; round < 30; ++round) CheckQuiet(Probe("constructor_main", {}, HookedWithDriver()), "8\n");
 }
 
 TEST_CASE("an allocation from inside NCCL is known by its caller") {

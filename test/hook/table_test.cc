@@ -3,6 +3,7 @@
 #include "hooklib/dispatch/table.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdint>
 #include <fstream>
@@ -102,10 +103,11 @@ std::string Toolkit() {
 
 // A driver whose functions are numbers.
 void* Numbered(void* missing, const char* name) {
+  static std::array<char, 4096> places;
   static std::map<std::string, void*> numbers;
   if (static_cast<std::set<std::string>*>(missing)->contains(name)) return nullptr;
   auto& number = numbers[name];
-  if (number == nullptr) number = reinterpret_cast<void*>(0x1000 + 16 * numbers.size());
+  if (number == nullptr) number = &places.at(numbers.size());
   return number;
 }
 
