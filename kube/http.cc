@@ -2,10 +2,18 @@
 
 #include <sys/stat.h>
 
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
 namespace sluice::kube {
+
+Connector::Connector(ClientConfig config, std::string user_agent)
+    : config_(std::move(config)), agent_(std::move(user_agent)) {
+  // OpenSSL writes to a socket without MSG_NOSIGNAL: an API server that goes away would end the daemon.
+  struct sigaction now{};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
 
 std::unique_ptr<httplib::Client> Connector::Make(std::chrono::milliseconds timeout) const {
   auto client = config_.cert_file.empty()

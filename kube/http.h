@@ -15,7 +15,7 @@ namespace sluice::kube {
 // Makes clients by the configuration as its files are now.
 class Connector {
  public:
-  Connector(ClientConfig config, std::string user_agent) : config_(std::move(config)), agent_(std::move(user_agent)) {}
+  Connector(ClientConfig config, std::string user_agent);
   std::unique_ptr<httplib::Client> Make(std::chrono::milliseconds timeout) const;
   httplib::Headers Headers(bool metadata_only, bool list) const;  // with the token as it is now
   // Changes whenever a client must be made anew (CA, client certificate).

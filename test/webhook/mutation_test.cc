@@ -1,0 +1,227 @@
+// 10,000 pods made from the golden ones by random changes (seeded): an answer each time, and what always holds, holds.
+#include <catch2/catch_test_macros.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <random>
+
+#include "golden.h"
+#include "sluice/names.h"
+#include "webhook/manifest.h"
+#include "webhook/review.h"
+
+namespace {
+
+using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the library under test
+using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
+
+class Mutator {
+ public:
+  explicit Mutator(uint32_t seed) : random_(seed) {}
+  size_t Below(size_t n) { return random_() % n; }
+
+  void Mutate(Json& pod) {
+    for (size_t n = 1 + Below(3); n > 0; --n) {
+      if (Below(3) == 0) {
+        Annotate(pod);
+      } else {
+        Step(pod, 0);
+      }
+    }
+  }
+
+ private:
+  void Annotate(Json& pod) {
+    static const std::vector<std::string> keys = {
+        "gpu-fraction", "gpu-memory", "memory-limit",  "memory-factor", "prefetch", "inject",
+        "injected",     "placement",  "compute-limit", "nonsense",      ""};
+    static const std::vector<std::string> values = {"0.5", "1",   "2",   "10Gi",     "false", "off",
+                                                    "",    "100", "1e3", "\xc3\xa9", "{}"};
+    if (!pod.is_object()) return;
+    Json& metadata = pod["metadata"];
+    if (!metadata.is_object()) return;
+    Json& annotations = metadata["annotations"];
+    if (!annotations.is_object()) annotations = Json::object();
+    const std::string& key = keys[Below(keys.size())];
+    const std::string name =
+        Below(3) == 0 ? key + ".sluice.dev/" + (Below(2) == 0 ? "trainer" : "app") : "sluice.dev/" + key;
+    annotations[name] = values[Below(values.size())];
+  }
+
+  Json Value() {
+    switch (Below(9)) {
+      case 0:
+        return nullptr;
+      case 1:
+        return true;
+      case 2:
+        return -1;
+      case 3:
+        return 18446744073709551615ULL;
+      case 4:
+        return std::string(Below(300), 'x');
+      case 5:
+        return Json::array({1, "a", nullptr});
+      case 6:
+        return Json{{"name", "trainer"}, {"value", "/opt/sluice/lib/libsluice.so"}};
+      case 7:
+        return Json{{"limits", {{SLUICE_RESOURCE, Below(2) == 0 ? Json("50") : Json(1.5)}}}};
+      default:
+        return "sluice.dev";
+    }
+  }
+
+  void Step(Json& at, int depth) {
+    if (at.is_structured() && !at.empty() && (depth < 2 || Below(3) > 0)) {
+      auto it = at.begin();
+      std::advance(it, Below(at.size()));
+      if (Below(6) == 0) {
+        at.erase(it);
+      } else if (at.is_array() && Below(5) == 0) {
+        const Json copy = *it;
+        at.push_back(copy);
+      } else {
+        Step(*it, depth + 1);
+      }
+      return;
+    }
+    at = Value();
+  }
+
+  std::mt19937 random_;
+};
+
+// The pod without everything that sluice may change.
+Json Stripped(Json pod) {
+  if (auto m = pod.find("metadata"); m != pod.end() && m->is_object()) {
+    if (auto a = m->find("annotations"); a != m->end() && a->is_object()) {
+      a->erase("sluice.dev/injected");
+      if (a->empty()) m->erase("annotations");
+    } else if (a != m->end() && a->is_null()) {
+      m->erase("annotations");
+    }
+    if (m->empty()) pod.erase("metadata");
+  } else if (m != pod.end() && m->is_null()) {
+    pod.erase("metadata");
+  }
+  pod["spec"].erase("runtimeClassName");
+  for (const char* list : {"containers", "initContainers"}) {
+    if (!pod["spec"].contains(list) || !pod["spec"][list].is_array()) continue;
+    for (Json& c : pod["spec"][list]) {
+      Json kept = Json::array();
+      if (c.contains("env") && c["env"].is_array()) {
+        for (const Json& e : c["env"]) {
+          const std::string name = e.value("name", Json("")).is_string() ? e.value("name", "") : "";
+          if (name != "LD_PRELOAD" && !name.starts_with("SLUICE_")) kept.push_back(e);
+        }
+      }
+      c["env"] = kept;
+      if (!c.contains("resources") || !c["resources"].is_object()) c["resources"] = Json::object();
+      for (const char* which : {"limits", "requests"}) {
+        Json& quantities = c["resources"][which];
+        if (quantities.is_null()) quantities = Json::object();
+        quantities.erase(SLUICE_RESOURCE);
+      }
+    }
+  }
+  return pod;
+}
+
+}  // namespace
+
+TEST_CASE("10,000 mutated pods: an answer, idempotent, nothing unrelated touched") {
+  std::vector<GoldenCase> cases;
+  for (const std::string& path : FindCases(SLUICE_TEST_GOLDEN)) {
+    GoldenCase c = LoadCase(path);
+    if (c.documents.size() == 1 && c.documents[0].value("kind", "") == "Pod") cases.push_back(std::move(c));
+  }
+  REQUIRE(cases.size() > 50);
+  Mutator mutator(7);
+  size_t patched = 0, denied = 0, nothing = 0, malformed = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const GoldenCase& c = cases[mutator.Below(cases.size())];
+    Json pod = c.documents[0];
+    mutator.Mutate(pod);
+    const Decision d = Decide({pod, c.name_space, c.config, c.nodes});
+    INFO(pod.dump());
+    INFO(d.patch);
+    if (d.verdict == Verdict::kDeny) {
+      ++denied;
+      REQUIRE(!d.Message().empty());
+      REQUIRE(d.patch.empty());
+      for (const Finding& f : d.denials) malformed += f.rule == Rule::kMalformed ? 1 : 0;
+    } else if (d.verdict == Verdict::kPatch) {
+      ++patched;
+      const Json result = d.patch.empty() ? pod : pod.patch(Json::parse(d.patch));
+      REQUIRE(Handled(result));
+      REQUIRE(ConcernsUs(pod, c.config.aliases));
+      const Decision again = Decide({result, c.name_space, c.config, c.nodes});
+      INFO(again.Message());
+      REQUIRE(again.verdict == Verdict::kPatch);
+      REQUIRE(again.patch.empty());
+      REQUIRE(Stripped(result) == Stripped(pod));
+    } else {
+      ++nothing;
+      REQUIRE(d.patch.empty());
+    }
+    const Json review = {{"apiVersion", "admission.k8s.io/v1"},
+                         {"kind", "AdmissionReview"},
+                         {"request",
+                          {{"uid", "u"},
+                           {"operation", "CREATE"},
+                           {"namespace", c.name_space},
+                           {"resource", {{"group", ""}, {"version", "v1"}, {"resource", "pods"}}},
+                           {"object", pod}}}};
+    const Answer answer = Review(Path::kMutate, review.dump(), c.config, c.nodes);
+    REQUIRE((answer.status == 200 || pod.is_null()));
+  }
+  std::cout << patched << " patched, " << denied << " denied (" << malformed << " malformed), " << nothing
+            << " left alone\n";
+  CHECK(patched > 1000);
+  CHECK(denied > 1000);
+  CHECK(nothing > 100);
+}
+
+TEST_CASE("pods of real projects: decided, and idempotent") {
+  const std::filesystem::path folder = SLUICE_TEST_REAL_PODS;
+  if (!std::filesystem::exists(folder)) SKIP("no folder of real pods at " + folder.string());
+  size_t count = 0;
+  for (const std::string& path : FindCases(folder)) {
+    std::string error;
+    const auto documents = ReadManifests(ReadFile(path), error);
+    INFO(path << ": " << error);
+    if (error.find("is there twice") != std::string::npos)
+      continue;  // one project's own slip, which we refuse to guess at
+    REQUIRE(documents);
+    for (const Json& pod : *documents) {
+      for (const bool aliases : {false, true}) {
+        Config config;
+        config.aliases = aliases;
+        const Decision d = Decide({pod, "team-a", config, {}});
+        INFO(d.Message());
+        if (!ConcernsUs(pod, aliases)) CHECK(d.verdict == Verdict::kNothing);
+        if (!aliases && d.verdict == Verdict::kNothing) {
+          // And with an annotation on its first container.
+          Json mine = pod;
+          const std::string name = pod["spec"]["containers"][0]["name"];
+          mine["metadata"]["annotations"]["gpu-fraction.sluice.dev/" + name] = "0.3";
+          const Decision given = Decide({mine, "team-a", config, {}});
+          INFO(given.Message());
+          if (given.verdict == Verdict::kPatch) {
+            const Json result = mine.patch(Json::parse(given.patch));
+            CHECK(Decide({result, "team-a", config, {}}).patch.empty());
+            CHECK(Stripped(result) == Stripped(mine));
+          } else {
+            // Windows, a whole GPU beside it, an LD_PRELOAD from elsewhere: each is a denial with its reason.
+            CHECK(given.verdict == Verdict::kDeny);
+            for (const Finding& f : given.denials) {
+              CHECK((f.rule == Rule::kWindows || f.rule == Rule::kForeignGpu || f.rule == Rule::kPreloadValueFrom));
+            }
+          }
+        }
+        ++count;
+      }
+    }
+  }
+  CHECK(count >= 116);
+}

@@ -1,0 +1,98 @@
+// The certificates that the webhook makes itself, over ten years, a look a day.
+#include "webhook/rotation.h"
+
+#include <openssl/pem.h>
+#include <openssl/x509_vfy.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <deque>
+
+#include "webhook/tls.h"
+
+namespace {
+
+using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test
+using std::chrono::hours;
+using std::chrono::system_clock;
+
+// Whether a client that trusts `bundle` accepts `leaf` at `now`.
+bool Accepts(const std::string& bundle, const std::string& leaf, system_clock::time_point now) {
+  X509_STORE* store = X509_STORE_new();
+  BIO* bio = BIO_new_mem_buf(bundle.data(), static_cast<int>(bundle.size()));
+  while (X509* c = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr)) {
+    X509_STORE_add_cert(store, c);
+    X509_free(c);
+  }
+  BIO_free(bio);
+  bio = BIO_new_mem_buf(leaf.data(), static_cast<int>(leaf.size()));
+  X509* certificate = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr);
+  BIO_free(bio);
+  X509_STORE_CTX* context = X509_STORE_CTX_new();
+  X509_STORE_CTX_init(context, store, certificate, nullptr);
+  X509_VERIFY_PARAM* parameters = X509_STORE_CTX_get0_param(context);
+  X509_VERIFY_PARAM_set_time(parameters, system_clock::to_time_t(now));
+  X509_VERIFY_PARAM_set1_host(parameters, "webhook.ns.svc", 0);
+  const bool good = X509_verify_cert(context) == 1;
+  X509_STORE_CTX_free(context);
+  X509_free(certificate);
+  X509_STORE_free(store);
+  return good;
+}
+
+RotationOptions Options() {
+  RotationOptions o;
+  o.names = {"webhook.ns.svc", "webhook.ns.svc.cluster.local"};
+  return o;
+}
+
+const system_clock::time_point kStart = system_clock::from_time_t(1767225600);  // 2026-01-01
+
+}  // namespace
+
+TEST_CASE("ten years: every replica's certificate is good for every API server, though they lag and clocks differ") {
+  SecretData secret;
+  std::deque<std::string> leaves, bundles;  // as replicas and API servers may still have them
+  size_t steps = 0, authorities = 0;
+  for (hours at{0}; at < hours{24 * 3650}; at += hours{24}) {
+    const auto now = kStart + at;
+    const RotationStep step = Rotate(secret, now, Options());
+    steps += step.what.empty() ? 0 : 1;
+    authorities += step.what.find("authority") != std::string::npos ? 1 : 0;
+    secret = step.data;
+    leaves.push_back(secret.at("tls.crt"));
+    bundles.push_back(Bundle(secret));
+    // Others may lag by one look; `settle` is shorter than that, so no two steps ever fall between.
+    while (leaves.size() > 2) leaves.pop_front();
+    while (bundles.size() > 2) bundles.pop_front();
+    if (at.count() % 480 != 0 && step.what.empty()) continue;
+    INFO(at.count() << " h: " << step.what);
+    for (const std::string& leaf : leaves) {
+      for (const std::string& bundle : bundles) {
+        for (const hours skew : {hours{-1}, hours{0}, hours{1}}) REQUIRE(Accepts(bundle, leaf, now + skew));
+      }
+    }
+  }
+  CHECK(steps > 30);
+  CHECK(authorities > 6);
+  CHECK(steps < 200);
+}
+
+TEST_CASE("nothing is done twice; a broken Secret is made good") {
+  const RotationOptions o = Options();
+  SecretData secret = Rotate({}, kStart, o).data;
+  CHECK(Rotate(secret, kStart, o).what.empty());
+  SecretData broken = secret;
+  broken["tls.key"] = "not a key";
+  CHECK(Rotate(broken, kStart, o).what == "made a certificate");
+  CHECK(Rotate(broken, kStart, o).data.at("ca.crt") == secret.at("ca.crt"));
+  broken = secret;
+  broken["ca.key"] = broken["tls.key"];
+  CHECK(Rotate(broken, kStart, o).what == "made the first authority and certificate");
+  RotationOptions renamed = o;
+  renamed.names = {"other.ns.svc"};
+  CHECK(Rotate(secret, kStart, renamed).what == "renewed the certificate");
+  std::string error;
+  CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("tls.key"), error) != nullptr);
+  CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("ca.key"), error) == nullptr);
+  CHECK(error == "the key does not belong to the certificate");
+}
