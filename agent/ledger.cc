@@ -1,6 +1,7 @@
 #include "agent/ledger.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace sluice::agent {
 namespace {
@@ -74,6 +75,8 @@ void Ledger::RemoveMember(MemberId member) {
 void Ledger::Restore(MemberId member, Bytes held) {
   const auto it = members_.find(member);
   if (it == members_.end()) return;
+  // It is the holder's word: more than the card has left cannot be true.
+  held = std::min(held, Minus(capacity_, exposure()));
   it->second.held = held;
   it->second.exposure = std::max(it->second.exposure, held);
 }
@@ -107,6 +110,14 @@ std::map<GroupId, Bytes> Ledger::GroupTargets() const {
     want.push_back(w);
   }
   std::map<GroupId, Bytes> out;
+  if (policy_.lending == Lending::kEven) {
+    std::vector<Claim> claims;
+    for (const GroupId id : ids)
+      claims.push_back({groups_.at(id).members.empty() ? 0 : capacity_, groups_.at(id).weight});
+    const std::vector<Bytes> parts = ShareOut(capacity_, claims);
+    for (size_t i = 0; i < ids.size(); ++i) out[ids[i]] = parts[i];
+    return out;
+  }
   if (policy_.lending == Lending::kOff) {
     for (size_t i = 0; i < ids.size(); ++i) out[ids[i]] = base[i];
     return out;
@@ -134,16 +145,17 @@ std::map<GroupId, Bytes> Ledger::GroupTargets() const {
 
 void Ledger::MemberTargets(const Group& group, Bytes total, std::map<MemberId, Bytes>* targets) const {
   if (group.members.empty()) return;
-  std::vector<Claim> need, rest;
+  std::vector<Claim> need;
   for (const MemberId m : group.members) {
-    need.push_back({members_.at(m).wanted, 1});
-    rest.push_back({total, 1});
+    need.push_back({policy_.lending == Lending::kEven ? 0 : members_.at(m).wanted, 1});
   }
   const std::vector<Bytes> first = ShareOut(total, need);
   Bytes left = total;
   for (const Bytes b : first) left -= b;
-  const std::vector<Bytes> second = ShareOut(left, rest);
-  for (size_t i = 0; i < group.members.size(); ++i) (*targets)[group.members[i]] = first[i] + second[i];
+  // The rest in parts of a power of two: a thousand processes that arrive one by one change everybody's part ten times,
+  // not a thousand.
+  const Bytes part = left / std::bit_ceil(group.members.size());
+  for (size_t i = 0; i < group.members.size(); ++i) (*targets)[group.members[i]] = first[i] + part;
 }
 
 Bytes Ledger::GroupExposure(const Group& group) const {
@@ -172,20 +184,23 @@ std::vector<Ledger::Change> Ledger::Plan() {
   bool waiting = false;
   for (const bool borrowers : {false, true}) {
     for (auto& [gid, g] : groups_) {
-      const Bytes group_cap = borrowers ? group_targets.at(gid) : std::min(group_targets.at(gid), g.guaranteed);
+      const bool all = borrowers || policy_.lending == Lending::kEven;
+      const Bytes group_cap = all ? group_targets.at(gid) : std::min(group_targets.at(gid), g.guaranteed);
+      Bytes group_exposure = GroupExposure(g);
       for (const MemberId id : g.members) {
         MemberView& m = members_.at(id);
         const Bytes t = targets[id];
         if (t <= m.budget) continue;
         // Within its exposure a holder may grow again for nothing: that room is its own already.
         const Bytes owned = std::min(t, m.exposure);
-        const Bytes room = std::min(free, Minus(group_cap, GroupExposure(g)));
+        const Bytes room = std::min(free, Minus(group_cap, group_exposure));
         const Bytes to = std::min(t, std::max(owned, m.exposure) + room);
         if (to < t) waiting = true;
         if (to <= m.budget || (to < t && small(to, m.budget))) continue;
         m.budget = to;
         if (to > m.exposure) {
           free -= to - m.exposure;
+          group_exposure += to - m.exposure;
           m.exposure = to;
         }
       }

@@ -21,7 +21,8 @@ using GroupId = uint64_t;   // one allocation (container) on this pool
 enum class Lending {
   kOff,   // everyone has exactly what is guaranteed
   kIdle,  // what containers are guaranteed and do not use is lent
-  kAll    // so is what nobody is guaranteed
+  kAll,   // so is what nobody is guaranteed
+  kEven   // no guarantees: all of it by weight, whatever is wanted (host memory, which cannot be called back once used)
 };
 
 class Ledger {

@@ -36,7 +36,7 @@ void Layer(settings::Settings& to, const settings::Settings& from) {
 Node::Node(Port* port, const Config& config, uint64_t first_generation)
     : port_(port),
       config_(config),
-      host_(0, {.lending = Lending::kAll, .floor_percent = 0, .step = 1}),
+      host_(0, {.lending = Lending::kEven, .floor_percent = 0, .step = 1}),
       next_generation_(first_generation) {}
 
 Node::~Node() = default;

@@ -140,11 +140,12 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0;
-  uint64_t read_ns_ = 0;      // the pages were read then
-  uint64_t now_ns_ = 0;       // of the call that is being served
-  uint64_t next_generation_;  // on the wire
-  bool dirty_ = false;        // budgets may have to move
-  bool launching_ = false;    // someone launched since the last tick
+  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for somebody; 0: none does
+  uint64_t read_ns_ = 0;       // the pages were read then
+  uint64_t now_ns_ = 0;        // of the call that is being served
+  uint64_t next_generation_;   // on the wire
+  bool dirty_ = false;         // budgets may have to move
+  bool launching_ = false;     // someone launched since the last tick
 };
 
 }  // namespace sluice::agent

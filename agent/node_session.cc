@@ -16,8 +16,6 @@ constexpr uint64_t kHelloNs = 5000 * kMs;      // a connection that says nothing
 constexpr uint64_t kReturningNs = 1000 * kMs;  // a returning hook that does not answer PING is served as a new one
 constexpr double kSwitchBytesPerNs = 22;       // managed memory, both directions at once (H200)
 constexpr uint64_t kNoticesPerWindow = 20;
-constexpr Bytes kAllHostMemory =
-    1ull << 46;  // everyone wants host memory; few enough that 2^17 of them do not overflow
 constexpr uint64_t kNoticeWindowNs = 10000 * kMs;
 
 // What another process wrote: at most `size` characters, only printable ones.
@@ -181,7 +179,10 @@ void Node::Admit(Session& s, uint64_t now_ns) {
     const sluice_gpu_counters c = Read(s, i);
     if (returning) {
       // Its old budget still binds it, and is all that it may hold; so was it when the old agent gave it out.
-      ledger.Restore(Member(s.id, i), std::min(c.budget_bytes, ledger.capacity()));
+      const bool restarted = now_ns < recover_until_ns_ + kReturningNs;
+      const Bytes most =
+          restarted ? ledger.capacity() : Guaranteed(a, i);  // borrowed bytes are taken on trust only after a restart
+      ledger.Restore(Member(s.id, i), std::min(c.budget_bytes, most));
       s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
     }
     host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
@@ -283,7 +284,7 @@ void Node::ReadPages(uint64_t now_ns) {
       const Session::Sent& sent = s.sent[i];
       ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0, Add(c.resident_bytes, c.plain_bytes),
                                   s.demand[i].Wanted(now_ns, idle_ns)});
-      host_.Tell(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, kAllHostMemory});
+      host_.Tell(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
       const Ledger::MemberView* view = ledger.Find(Member(id, i));
       if (view->debt() == 0) {
         s.debt_since_ns[i] = 0;
@@ -446,7 +447,10 @@ int Node::Tick(uint64_t now_ns) {
   }
   if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
   if (now_ns < recover_until_ns_) return 50;
-  if (!settled) return next(10);
+  if (settled) unsettled_ns_ = 0;
+  if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
+  // A callback is followed closely while it is answered; who has been silent for a second may be so for long.
+  if (!settled) return next(now_ns - unsettled_ns_ < 1000 * kMs ? 10 : 100);
   if (lent) return next(50);
   return next(launching_ ? 200 : 1000);
 }

@@ -24,7 +24,6 @@ class Server : public Port {
   bool Start(std::string* error);
   // Compares the folder with the books; called on changes, and now and then.
   void Scan();
-  bool scan_wanted() const { return scan_wanted_; }
 
   // A folder with allocation.json, served on return.
   bool Create(const AllocationSpec& spec, std::string* directory, std::string* error);
@@ -59,6 +58,7 @@ class Server : public Port {
   void Readable(SessionId session, uint32_t events);
   bool TrySend(Connection& c, const sluice_frame& frame);
   void Flush(SessionId session);
+  void SettleSoon();
   void Destroy(SessionId session);
   void Watch(const std::string& folder);
   std::map<std::string, std::string> LoadLive(const std::string& id) const;
@@ -68,7 +68,7 @@ class Server : public Port {
   Node* node_ = nullptr;
   int inotify_ = -1;
   int spare_fd_ = -1;  // given up for a moment to turn a connection away when descriptors run out
-  bool scan_wanted_ = false;
+  bool settle_posted_ = false, hurry_planned_ = false;
   SessionId next_session_ = 1;
   std::map<std::string, Place> places_;
   std::map<SessionId, Connection> connections_;

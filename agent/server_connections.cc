@@ -96,13 +96,30 @@ void Server::Accept(const std::string& id) {
       loop_->Add(c.pidfd, EPOLLIN, [this, session](uint32_t) {
         node_->Closed(session, MonotonicNs());
         Destroy(session);
-        node_->Settle();
+        SettleSoon();
       });
     }
     const sluice_page* page = c.page;
     connections_[session] = std::move(c);
     node_->Opened(session, id, pid, page, MonotonicNs());
   }
+}
+
+// Once a batch of events, however many arrived, left or spoke in it.
+void Server::SettleSoon() {
+  if (settle_posted_) return;
+  settle_posted_ = true;
+  loop_->Post([this] {
+    settle_posted_ = false;
+    node_->Settle();
+    // What was called back is watched from now on; not more often than every 10 ms, however many come.
+    if (hurry_planned_) return;
+    hurry_planned_ = true;
+    loop_->After(10, [this] {
+      hurry_planned_ = false;
+      loop_->Hurry();
+    });
+  });
 }
 
 void Server::Readable(SessionId session, uint32_t events) {
@@ -126,7 +143,7 @@ void Server::Readable(SessionId session, uint32_t events) {
     }
     if (!c.closing) node_->Received(session, data, static_cast<size_t>(got), MonotonicNs());
   }
-  loop_->Hurry();
+  SettleSoon();
 }
 
 void Server::Send(SessionId session, const sluice_frame& frame) {

@@ -513,6 +513,25 @@ def wrong_flags_and_files_are_refused(a):
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, r
 
 
+@test()
+def bench_of_many_processes(a):
+    """A report; what it fails on is a lost process only."""
+    for n in (100, 1000):
+        sock = a.allocate("n%d" % n, 20)
+        print("        " + subprocess.run([HERE / "bench_attach", sock, str(n), str(a.p.pid)], check=True, capture_output=True, text=True).stdout.strip())
+        wait_for("release", lambda: not a.allocation("n%d" % n)["processes"])
+
+
+@test()
+def alert_rules_name_metrics_that_exist(a):
+    import re
+    rules = (pathlib.Path(__file__).parents[2] / "agent" / "alerts.yaml").read_text()
+    source = (pathlib.Path(__file__).parents[2] / "agent" / "metrics.cc").read_text()
+    used = set(re.findall(r"\bsluice_[a-z_]+", "\n".join(l for l in rules.split("\n") if "expr:" in l or "sluice_" in l)))
+    assert len(used) >= 8, used
+    assert not [m for m in used if '"%s"' % m not in source], [m for m in used if '"%s"' % m not in source]
+
+
 @test(gpus=2)
 def two_cards(a):
     out = a.cli("run", "--fraction", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"))

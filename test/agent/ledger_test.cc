@@ -111,7 +111,7 @@ TEST_CASE("the sum of all that may be held never exceeds the card") {
   const auto below = [&](uint64_t n) { return n == 0 ? 0 : random() % n; };
   for (int run = 0; run < 10000; ++run) {
     const Bytes card = (1 + below(64)) * kGiB;
-    const auto lending = static_cast<Lending>(below(3));
+    const auto lending = static_cast<Lending>(below(4));
     Ledger ledger(card,
                   {.lending = lending, .floor_percent = static_cast<uint32_t>(below(60)), .step = 1 + below(kGiB)});
     std::map<GroupId, Bytes> guarantees;
@@ -205,7 +205,7 @@ TEST_CASE("the sum of all that may be held never exceeds the card") {
         has += ledger.Find(m)->budget;
         wanted += holders.at(m).wanted;
       }
-      if (any) REQUIRE(has + 64 >= std::min(wanted, g));
+      if (any && lending != Lending::kEven) REQUIRE(has + 64 >= std::min(wanted, g));
     }
     REQUIRE(ledger.debt() == 0);
   }
