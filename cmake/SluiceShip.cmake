@@ -17,10 +17,10 @@ string(REGEX REPLACE "^arm64$" "aarch64" SLUICE_SHIP_ARCH "${CMAKE_SYSTEM_PROCES
 set(SLUICE_ZIG_RUN ${CMAKE_COMMAND} -E env ZIG_GLOBAL_CACHE_DIR=${SLUICE_CACHE_DIR}/zig ZIG_LOCAL_CACHE_DIR=${SLUICE_CACHE_DIR}/zig/local
   ${SLUICE_ZIG})
 
-# sluice_ship(TARGET NAME file.so [ARCH arch] SOURCES ... INCLUDES dirs ... SYSTEM dirs ... FLAGS ... LINK ...): a stripped shared object
-# in build/lib with its debug information beside it (NAME.debug). Another architecture's lands in build/lib/<arch>.
+# sluice_ship(TARGET NAME file.so [ARCH arch] SOURCES ... INCLUDES dirs ... SYSTEM dirs ... FLAGS ... LINK ...
+# LINK_DEPENDS files ...): a stripped shared object in build/lib with its debug information beside it (NAME.debug). Another architecture's lands in build/lib/<arch>.
 function(sluice_ship target)
-  cmake_parse_arguments(S "EXCLUDE_FROM_ALL" "NAME;ARCH" "SOURCES;INCLUDES;SYSTEM;FLAGS;LINK" ${ARGN})
+  cmake_parse_arguments(S "EXCLUDE_FROM_ALL" "NAME;ARCH" "SOURCES;INCLUDES;SYSTEM;FLAGS;LINK;LINK_DEPENDS" ${ARGN})
   if(NOT S_ARCH)
     set(S_ARCH ${SLUICE_SHIP_ARCH})
   endif()
@@ -63,7 +63,7 @@ function(sluice_ship target)
     COMMAND ${link} -g -o ${out}/${S_NAME}.debug
     COMMAND ${link} -s -o ${out}/${S_NAME}.new
     COMMAND ${CMAKE_COMMAND} -E rename ${out}/${S_NAME}.new ${out}/${S_NAME}
-    DEPENDS ${objects} COMMENT "zig ${S_ARCH} ${S_NAME}" VERBATIM)
+    DEPENDS ${objects} ${S_LINK_DEPENDS} COMMENT "zig ${S_ARCH} ${S_NAME}" VERBATIM)
   if(S_EXCLUDE_FROM_ALL)
     add_custom_target(${target} DEPENDS ${out}/${S_NAME})
   else()
