@@ -49,6 +49,9 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   for (uint32_t i = 0; i < entry.count; ++i) {
     Chunk* chunk = set[i];
     chunk->next_use = kNever;
+    // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very entry asked below.
+    Ref& last = refs_[chunk->log_ref % kRefs];
+    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) last.next_pos = pos;
     if (before) {
       // The same place in the set almost always; else look near it.
       const Ref* match = nullptr;
@@ -62,9 +65,6 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
       }
       if (match && match->next_pos > cursor_) chunk->next_use = now + (match->next_pos - cursor_);
     }
-    // The chunk's previous reference learns that its next use is now.
-    Ref& last = refs_[chunk->log_ref % kRefs];
-    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) last.next_pos = pos;
     chunk->log_ref = static_cast<uint32_t>(refs_count_ % kRefs);
     refs_[refs_count_ % kRefs] = {chunk, pos, 0};
     ++refs_count_;

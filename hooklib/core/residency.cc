@@ -45,6 +45,7 @@ void Residency::AddArena(Extent arena, bool populated) {
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     chunk.resident = true;
     resident_ += kChunkBytes;
+    Push(&chunk);
   });
 }
 
@@ -53,10 +54,11 @@ void Residency::RemoveArena(Extent arena) {
     if (chunk.resident) resident_ -= kChunkBytes;
     if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
   });
+  auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
+  std::erase_if(dying_, gone);
+  std::erase_if(candidates_, [&gone](const Candidate& candidate) { return gone(candidate.chunk); });
+  std::make_heap(candidates_.begin(), candidates_.end());
   chunks_.RemoveArena(arena.base);
-  candidates_.clear();
-  limbo_.clear();
-  scanned_at_ = 0;
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
 }
 
@@ -70,6 +72,10 @@ void Residency::RemoveLive(Extent range) {
     if (chunk.live_bytes == 0) {
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
+      if (!chunk.dying) {
+        chunk.dying = true;
+        dying_.push_back(&chunk);
+      }
     }
   });
 }
@@ -108,10 +114,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       missing_.push_back(chunk);
     }
   }
-  if (id) queues.predictor.OnLaunch(id, set_, now_);
+  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
 
   if (!missing_.empty()) {
-    LateDiscards();
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
     const uint64_t in_set = set_.size() * kChunkBytes;
@@ -154,6 +159,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   }
   if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
   for (Chunk* chunk : set_) Touch(chunk, stream, seq);
+  Merge(&plan_.discard);
   const uint64_t held = resident_;
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   if (prefetch_ == Prefetch::kPredict && id) LookAhead(stream);
@@ -174,28 +180,44 @@ uint64_t Residency::Room(StreamId stream) {
 void Residency::DrainOps(Queues* queues, StreamId stream) {
   while (!queues->departing.empty() && timeline_->OutDone(stream, queues->departing.front().first)) queues->departing.pop_front();
   while (!queues->arriving.empty() && timeline_->InDone(stream, queues->arriving.front().first)) {
-    queues->arriving_bytes -= queues->arriving.front().second;
     queues->arriving.pop_front();
   }
 }
 
-// A discard must be over before the application can write the range again through any pointer, seen or unseen. In host memory, with nothing
-// queued on the chunk, it is: the caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held,
-// before which no allocation can revive the range.
-void Residency::LateDiscards() {
-  if (prefetch_ == Prefetch::kOff) return;  // faults on discarded pages cost ten times those on others
-  for (size_t n = std::min<size_t>(limbo_.size(), 256); n > 0; --n) {
-    Chunk* chunk = limbo_.front();
-    if (!chunk->resident && chunk->live_bytes == 0 && chunk->mark != now_ &&
-        (!timeline_->OutDone(chunk->departure_stream, chunk->departure_op) || !IsDead(*chunk))) {
-      limbo_.push_back(chunk);  // not yet
-    } else if (!chunk->resident && chunk->content && chunk->mark != now_ && IsDead(*chunk)) {
-      chunk->content = false;
-      plan_.discard.push_back({chunk->base, kChunkBytes});
+// A discard must be over before the application can write the range again through any pointer, seen or unseen. The caller executes it at
+// once and waits for it (microseconds of the engine's own), with the device's lock held, before which no allocation can revive the range.
+uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
+  uint64_t freed = 0;
+  bool waiting = false;
+  for (size_t n = dying_.size(); n > 0 && freed < bytes; --n) {
+    Chunk* chunk = dying_.front();
+    dying_.pop_front();
+    if (chunk->live_bytes != 0 || !chunk->resident) {
+      chunk->dying = false;  // revived, or gone already
+      continue;
     }
-    limbo_.pop_front();
+    if (chunk->mark == now_ || !IsDead(*chunk) || !MayLeave(*chunk, 0)) {
+      waiting |= chunk->pins == 0;
+      dying_.push_back(chunk);
+      continue;
+    }
+    chunk->dying = false;
+    freed += kChunkBytes;
+    if (prefetch_ == Prefetch::kOff || !can_discard_) {  // a fault on a discarded page costs ten times one on another
+      Depart(chunk, stream, step);
+      continue;
+    }
+    EndAhead(chunk);
+    chunk->resident = false;
+    chunk->content = false;
+    chunk->departure_op = 0;
+    ++chunk->rank_stamp;
+    resident_ -= kChunkBytes;
+    stats_.bytes_saved += kChunkBytes;
+    plan_.discard.push_back({chunk->base, kChunkBytes});
   }
-  Merge(&plan_.discard);
+  if (waiting) fences_->Close();
+  return freed;
 }
 
 bool Residency::IsDead(const Chunk& chunk) {
@@ -210,55 +232,53 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
-uint64_t Residency::Rank(const Chunk& chunk, bool dead) const {
+uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
-  const bool known = chunk.next_use != kNever && chunk.next_use >= now_;
-  const uint64_t far = known ? std::min(chunk.next_use, kClass - 1) : kClass - 1;
-  if (dead && !known) return 2 * kClass + far;
-  if (!known) return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
-  return far;
+  if (chunk.next_use != kNever && chunk.next_use >= now_) return std::min(chunk.next_use, kClass - 1);
+  return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
 
-void Residency::FillCandidates(StreamId stream) {
+void Residency::Push(Chunk* chunk) {
+  candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
+  std::push_heap(candidates_.begin(), candidates_.end());
+}
+
+// Drops outdated entries, and ranks anew what was predicted for a time that has passed.
+void Residency::Rebuild() {
+  rebuilt_at_ = now_;
   candidates_.clear();
-  scanned_at_ = now_;
-  scanned_for_ = stream;
-  bool dying = false;
-  chunks_.ForAll([&](Chunk& chunk) {
-    if (!chunk.resident || chunk.mark == now_) return;
-    const bool dead = IsDead(chunk);
-    dying |= !dead && chunk.live_bytes == 0;
-    if (!MayLeave(chunk, stream)) return;
-    candidates_.push_back({&chunk, chunk.last_use, Rank(chunk, dead)});
+  chunks_.ForAll([this](Chunk& chunk) {
+    if (chunk.resident) candidates_.push_back({Rank(chunk), &chunk, ++chunk.rank_stamp});
   });
-  if (dying) fences_->Close();  // so that at the next scan the freed ones count as dead
-  const size_t keep = std::min(candidates_.size(), std::max<size_t>(64, candidates_.size() / 8));
-  auto worse = [](const Candidate& a, const Candidate& b) { return a.key > b.key; };
-  std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<long>(keep), candidates_.end(), worse);
-  candidates_.resize(keep);
-  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.key < b.key; });
+  std::make_heap(candidates_.begin(), candidates_.end());
 }
 
 uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
-  uint64_t freed = 0;
-  bool fresh = false;
-  if (scanned_for_ != stream) candidates_.clear();
-  while (freed < bytes) {
-    if (candidates_.empty()) {
-      if (fresh) break;
-      FillCandidates(stream);
-      fresh = true;
+  uint64_t freed = DiscardDead(bytes, stream, step);
+  if (candidates_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();
+  aside_.clear();
+  while (freed < bytes && !candidates_.empty()) {
+    std::pop_heap(candidates_.begin(), candidates_.end());
+    const Candidate top = candidates_.back();
+    candidates_.pop_back();
+    Chunk* chunk = top.chunk;
+    if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
+    if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
+      aside_.push_back(top);
+      if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
       continue;
     }
-    const Candidate victim = candidates_.back();
-    Chunk* chunk = victim.chunk;
-    const bool stale = !chunk->resident || chunk->last_use != victim.last_use || chunk->mark == now_;
-    if (!stale && keep_until && chunk->next_use >= now_ && chunk->next_use <= keep_until) break;
-    candidates_.pop_back();
-    fresh = false;
-    if (stale) continue;
+    // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand decides.
+    if (keep_until && (chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until)) {
+      aside_.push_back(top);
+      break;
+    }
     Depart(chunk, stream, step);
     freed += kChunkBytes;
+  }
+  for (const Candidate& candidate : aside_) {
+    candidates_.push_back(candidate);
+    std::push_heap(candidates_.begin(), candidates_.end());
   }
   return freed;
 }
@@ -269,13 +289,14 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   for (const Mark& use : chunk->use) {
     if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
   }
+  EndAhead(chunk);
   chunk->resident = false;
+  ++chunk->rank_stamp;
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
   resident_ -= kChunkBytes;
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;
-  if (chunk->live_bytes == 0 && chunk->content) limbo_.push_back(chunk);
   if (!chunk->ever_out) {
     chunk->ever_out = true;
     stats_.host_bytes += kChunkBytes;
@@ -298,7 +319,6 @@ void Residency::Finish(StreamId stream, Step* step) {
   if (step->out_op) queues.departing.emplace_back(step->out_op, step->evict.size() * kChunkBytes);
   if (step->in_op) {
     queues.arriving.emplace_back(step->in_op, step->fetch.size() * kChunkBytes);
-    queues.arriving_bytes += step->fetch.size() * kChunkBytes;
     if (queues.out_op > queues.in_waited_out) step->in_after_out = queues.in_waited_out = queues.out_op;
   }
   Merge(&step->evict);
@@ -313,12 +333,15 @@ void Residency::LookAhead(StreamId stream) {
   DrainOps(&queues, stream);
   if (queues.arriving.size() > 12 || queues.departing.size() > 12) return;
   uint64_t at = 0;
-  while (queues.arriving_bytes + plan_.ahead.fetch.size() * kChunkBytes < ahead_bytes_) {
+  while (queues.ahead_bytes < ahead_bytes_) {
     const auto chunks = queues.predictor.Ahead(256, &at);
     if (chunks.empty()) break;
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
-        if (chunk->next_use == kNever || chunk->next_use < now_) chunk->next_use = at;
+        if (chunk->next_use == kNever || chunk->next_use < now_) {
+          chunk->next_use = at;
+          Push(chunk);
+        }
         continue;
       }
       if (chunk->live_bytes == 0) continue;
@@ -331,13 +354,24 @@ void Residency::LookAhead(StreamId stream) {
         return;
       }
       Arrive(chunk, stream, &plan_.ahead);
+      chunk->ahead = true;
+      queues.ahead_bytes += kChunkBytes;
       chunk->next_use = at;
+      Push(chunk);
     }
   }
   Finish(stream, &plan_.ahead);
 }
 
+void Residency::EndAhead(Chunk* chunk) {
+  if (!chunk->ahead) return;
+  chunk->ahead = false;
+  uint64_t& bytes = queues_[chunk->arrival_stream].ahead_bytes;
+  bytes -= std::min(bytes, kChunkBytes);
+}
+
 void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
+  EndAhead(chunk);
   chunk->last_use = now_;
   chunk->content = true;
   Mark& first = chunk->use[0];
@@ -351,15 +385,15 @@ void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
   } else if (timeline_->Done(second)) {
     second = {stream, seq};
   } else {
-    chunk->use_epoch = fences_->Use();  // closed at some later scan, behind this launch
+    chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
   }
+  if (chunk->resident) Push(chunk);
 }
 
 const Step& Residency::Shrink(StreamId queue, uint64_t bytes) {
   shrink_.Clear();
   ++now_;
   if (resident_ > bytes) {
-    candidates_.clear();
     MakeRoom(queue, resident_ - bytes, 0, &shrink_);
     Finish(queue, &shrink_);
   }
@@ -368,7 +402,6 @@ const Step& Residency::Shrink(StreamId queue, uint64_t bytes) {
 
 void Residency::ForgetStream(StreamId stream) {
   queues_.erase(stream);
-  if (scanned_for_ == stream) candidates_.clear();
   chunks_.ForAll([stream](Chunk& chunk) {
     for (Mark& use : chunk.use) {
       if (use.stream == stream) use = {};

@@ -5,9 +5,9 @@
 //  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on the host;
 //  - where nothing may leave, the launch goes over the budget, and that is counted;
 //  - contents are discarded only if the application freed them and a fence behind that free is done.
-// Victims: those of which no next use is known first (dead ones before live ones, then least recently used), then those whose predicted
-// next use is farthest (Belady 1966). A dead chunk costs as much to send away as a live one: UVM's eviction is bound by its page tables, not
-// by the copy (H200, driver 580: 15 GB/s either way). What its death saves is the way back, once it is discarded in host memory.
+// Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and bringing them back moves
+// nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away chunks of which no next use is known, least
+// recently used first; then those whose predicted next use is farthest (Belady 1966).
 // Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
@@ -39,7 +39,7 @@ struct Step {
 };
 
 struct Plan {
-  // Dead, in host memory, and nothing on its way: discarded before anything else is queued (see LateDiscards).
+  // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see DiscardDead).
   std::vector<Extent> discard;
   Step now;                          // what the launch needs
   uint64_t wait_in = 0;              // the launch's stream waits for this arrival; 0: all is there
@@ -63,6 +63,8 @@ class Residency {
 
   void set_capacity(uint64_t bytes) { capacity_ = bytes; }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
+  void set_can_discard(bool can) { can_discard_ = can; }
+  // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
   uint64_t capacity() const { return capacity_; }
   uint64_t resident_bytes() const { return resident_; }
@@ -96,28 +98,31 @@ class Residency {
     uint64_t in_waited_out = 0;  // the in queue has waited up to here
     std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
     std::deque<std::pair<uint64_t, uint64_t>> arriving;
-    uint64_t arriving_bytes = 0;
+    uint64_t ahead_bytes = 0;    // fetched for launches to come, not used yet
     Predictor predictor;
   };
-  struct Candidate {
+  struct Candidate {  // in a max-heap by key; outdated once the chunk's rank_stamp has moved on
+    uint64_t key;
     Chunk* chunk;
-    uint64_t last_use;
-    uint64_t key;  // higher leaves first
+    uint32_t stamp;
+    bool operator<(const Candidate& other) const { return key < other.key; }
   };
 
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
-  uint64_t Rank(const Chunk& chunk, bool dead) const;
+  uint64_t Rank(const Chunk& chunk) const;
+  void Push(Chunk* chunk);
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
-  void FillCandidates(StreamId stream);
+  void Rebuild();
+  uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
   void LookAhead(StreamId stream);
+  void EndAhead(Chunk* chunk);
   void Touch(Chunk* chunk, StreamId stream, Seq seq);
-  void LateDiscards();
   void DrainOps(Queues* queues, StreamId stream);
 
   Timeline* timeline_;
@@ -127,14 +132,15 @@ class Residency {
   Plan plan_;
   Step shrink_;
   std::vector<Chunk*> set_, missing_;
-  std::deque<Chunk*> limbo_;  // sent away dead, not yet discarded
-  std::vector<Candidate> candidates_;  // worst last
-  uint64_t scanned_at_ = 0;            // launch number of the last full scan
-  StreamId scanned_for_ = 0;
+  std::deque<Chunk*> dying_;  // their last live byte was freed; in that order
+  std::vector<Candidate> aside_;
+  std::vector<Candidate> candidates_;  // heap
+  uint64_t rebuilt_at_ = 0;            // launch number
+  bool can_discard_ = true;
   uint64_t now_ = 1;
   uint64_t resident_ = 0;
   uint64_t capacity_ = kNever;
-  uint64_t ahead_bytes_ = uint64_t{256} << 20;
+  uint64_t ahead_bytes_ = uint64_t{64} << 20;
   Prefetch prefetch_ = Prefetch::kPredict;
   ResidencyStats stats_;
 };

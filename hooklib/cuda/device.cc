@@ -47,6 +47,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.log_level = static_cast<uint8_t>(GetConfig().log_level);
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
+  residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr);
   residency.set_capacity(Capacity());
 }
 

@@ -156,7 +156,8 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   if (step.out_op && Ready(&stream->out)) {
     const uint64_t after = std::max(step.out_after, soon);
     if (after) WaitFor(stream->events, after, stream->out.stream);
-    EvictRuns(step.evict, stream->out.stream);
+    const CUresult result = EvictRuns(step.evict, stream->out.stream);
+    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
     Stamp(&stream->out, step.out_op, pool);
   }
   if (step.in_op && Ready(&stream->in)) {

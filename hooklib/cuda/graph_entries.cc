@@ -82,6 +82,10 @@ void Learn(CUgraphExec executable, CUgraph graph) {
   Walk(graph, access.get(), 0);
   std::sort(access->words.begin(), access->words.end());
   access->words.erase(std::unique(access->words.begin(), access->words.end()), access->words.end());
+  if (Device* device = CurrentDevice()) {
+    for (const uint64_t word : access->words) device->MarkCaptured(word);
+    for (const core::Extent& extent : access->exact) device->MarkCaptured(extent.base);
+  }
   std::lock_guard lock(g_mutex);
   Graphs()[executable] = std::move(access);
 }

@@ -1,5 +1,6 @@
 // Kernel launches of every kind.
 #include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/log.h"
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/cuda/work.h"
@@ -30,6 +31,14 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   static thread_local std::vector<uint64_t> words, all;
   words.clear();
   all.clear();
+  if (IsCapturing(*stream)) {
+    // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is instantiated.
+    if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &words);
+    for (const uint64_t word : words) stream->device->MarkCaptured(word);
+    const CUresult result = issue();
+    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "a captured launch failed with %d", result);
+    return result;
+  }
   const FunctionInfo* info = InfoOf(function);
   Work work;
   work.stream = stream;

@@ -90,6 +90,12 @@ const FunctionInfo* InfoOf(CUfunction function) {
   return info;
 }
 
+const FunctionInfo* KnownInfoOf(CUfunction function) {
+  std::lock_guard lock(g_mutex);
+  const auto it = Functions().find(function);
+  return it == Functions().end() ? nullptr : it->second.get();
+}
+
 void ForgetFunctions() {
   std::lock_guard lock(g_mutex);
   for (auto& [function, info] : Functions()) Old().push_back(std::move(info));

@@ -21,6 +21,9 @@ struct FunctionInfo {
 
 // The layout of a function (or of a CUkernel passed as one), asked of the driver once. Never null; lives until its module is unloaded.
 const FunctionInfo* InfoOf(CUfunction function);
+// The same without asking the driver: null if this function was not seen yet. For launches that are being captured, where a question about
+// a kernel that is not loaded yet can spoil the capture.
+const FunctionInfo* KnownInfoOf(CUfunction function);
 // Function handles may mean something else now.
 void ForgetFunctions();
 

@@ -63,7 +63,7 @@ uint64_t Belady(const std::vector<Use>& uses, size_t from, uint64_t capacity_chu
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP]]\n");
+    std::fprintf(stderr, "usage: residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP [REPEATS]]]\n");
     return 2;
   }
   auto trace = trace::Load(argv[1]);
@@ -98,7 +98,19 @@ int main(int argc, char** argv) {
   const uint64_t period = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0;
   uint64_t ops = 0, evict_runs = 0, fetch_runs = 0;
   std::vector<size_t> step_start;
-  for (const auto& event : trace->events) {
+  std::vector<trace::Event> events = trace->events;
+  if (argc > 5) {
+    size_t seen = 0, begin = 0, end = 0;
+    for (size_t i = 0; i < events.size(); ++i) {
+      if (events[i].type != trace::Type::kLaunch) continue;
+      ++seen;
+      if (seen == 2 * period) begin = i + 1;
+      if (seen == 3 * period) end = i + 1;
+    }
+    const std::vector<trace::Event> step(events.begin() + static_cast<long>(begin), events.begin() + static_cast<long>(end));
+    for (int i = 0; i < std::atoi(argv[5]); ++i) events.insert(events.begin() + static_cast<long>(end), step.begin(), step.end());
+  }
+  for (const auto& event : events) {
     if (event.type == trace::Type::kAlloc) {
       auto va = arenas.Allocate(event.b);
       if (!va) {

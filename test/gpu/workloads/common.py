@@ -28,7 +28,9 @@ def seeded_torch(seed=7):
     if not torch.cuda.is_available():
         skip("torch.cuda is not available")
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Not warn_only: attention's backward takes a deterministic algorithm only then. cuDNN's attention has none.
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = False
     return torch
 

@@ -1,0 +1,92 @@
+#include "hooklib/core/predictor.h"
+
+#include <array>
+#include <catch2/catch_test_macros.hpp>
+
+namespace sluice::core {
+
+namespace {
+
+struct Chunks {
+  std::array<Chunk, 16> all{};
+  Chunks() {
+    for (size_t i = 0; i < all.size(); ++i) all[i].base = (i + 1) * kChunkBytes;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("in a repeated sequence each chunk's next use is known") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  // Ten launches a step; launch i touches chunk i, and all touch chunk 15.
+  for (int step = 0; step < 4; ++step) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i], &c.all[15]};
+      predictor.OnLaunch(100 + i, set, ++now);
+      if (step < 3) continue;
+      CHECK(c.all[i].next_use == now + 10);
+      CHECK(c.all[15].next_use == now + 1);
+    }
+  }
+  CHECK(predictor.confident());
+  CHECK(predictor.wrong() <= 1);
+}
+
+TEST_CASE("layers that differ only in their tensors are told apart") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  for (int step = 0; step < 5; ++step) {
+    for (uint64_t layer = 0; layer < 4; ++layer) {
+      for (uint64_t kernel = 0; kernel < 3; ++kernel) {  // the same three kernels in each layer
+        Chunk* set[] = {&c.all[layer]};
+        predictor.OnLaunch(7 + kernel, set, ++now);
+        if (step == 4 && kernel == 2) CHECK(c.all[layer].next_use == now + 10);
+      }
+    }
+  }
+}
+
+TEST_CASE("looking ahead gives each coming launch once, in order") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (uint64_t i = 0; i < 12; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      predictor.OnLaunch(100 + i, set, ++now);
+    }
+  }
+  uint64_t at = 0;
+  auto ahead = predictor.Ahead(2, &at);
+  REQUIRE(ahead.size() == 1);
+  CHECK(ahead[0] == &c.all[0]);
+  CHECK(at == now + 1);
+  ahead = predictor.Ahead(2, &at);
+  REQUIRE(ahead.size() == 1);
+  CHECK(ahead[0] == &c.all[1]);
+  CHECK(predictor.Ahead(2, &at).empty());
+}
+
+TEST_CASE("a change of phase ends the prediction and is learnt within two rounds") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  auto round = [&](uint64_t first, uint64_t kernels) {
+    for (uint64_t i = 0; i < kernels; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      predictor.OnLaunch(first + i, set, ++now);
+    }
+  };
+  for (int i = 0; i < 4; ++i) round(100, 10);
+  REQUIRE(predictor.confident());
+  round(500, 9);
+  CHECK_FALSE(predictor.confident());
+  round(500, 9);
+  round(500, 9);
+  CHECK(predictor.confident());
+}
+
+}  // namespace sluice::core

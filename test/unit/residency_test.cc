@@ -1,0 +1,200 @@
+#include "hooklib/core/residency.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <random>
+
+#include "test/unit/fake_timeline.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr Va kBase = uint64_t{1} << 40;
+Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
+uint64_t Bytes(const std::vector<Extent>& runs) {
+  uint64_t sum = 0;
+  for (const Extent& run : runs) sum += run.bytes;
+  return sum;
+}
+
+// An arena of `total` chunks, all alive, of which `capacity` may be resident.
+struct Card {
+  FakeTimeline time;
+  Fences fences{&time};
+  Residency residency{&time, &fences};
+  Seq seq[4] = {};
+
+  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) {
+    residency.set_capacity(capacity * kChunkBytes);
+    residency.set_prefetch(mode);
+    residency.AddArena(Chunks(0, total), false);
+    residency.AddLive(Chunks(0, total));
+  }
+  const Plan& Launch(std::vector<Extent> set, StreamId stream = 1, bool finish = true, uint64_t id = 0) {
+    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id);
+    time.Queue(stream, seq[stream]);
+    if (finish) time.Finish(stream, seq[stream]);
+    return plan;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what is missing is fetched in merged runs, what is resident costs nothing") {
+  Card card(16, 8);
+  const Plan& first = card.Launch({Chunks(0, 2), Chunks(2, 2)});
+  CHECK(first.now.fetch == std::vector<Extent>{Chunks(0, 4)});
+  CHECK(first.wait_in == first.now.in_op);
+  const Plan& again = card.Launch({Chunks(1, 2)});
+  CHECK(again.now.empty());
+  CHECK(again.wait_in == 0);
+  CHECK(card.residency.resident_bytes() == 4 * kChunkBytes);
+}
+
+TEST_CASE("resident bytes never exceed the capacity while victims are to be had") {
+  for (unsigned seed = 1; seed <= 30; ++seed) {
+    for (Prefetch mode : {Prefetch::kOff, Prefetch::kLaunch, Prefetch::kPredict}) {
+      Card card(64, 16, mode);
+      std::mt19937 random(seed);
+      for (int i = 0; i < 500; ++i) {
+        const uint64_t first = random() % 60, count = random() % 4 + 1;
+        card.Launch({Chunks(first, count)}, random() % 3 + 1, true, random() % 8 + 1);
+        REQUIRE(card.residency.resident_bytes() <= 16 * kChunkBytes);
+      }
+      CHECK(card.residency.stats().over_budget_launches == 0);
+      uint64_t resident = 0;
+      card.residency.chunks().ForAll([&](Chunk& chunk) { resident += chunk.resident ? kChunkBytes : 0; });
+      CHECK(resident == card.residency.resident_bytes());
+    }
+  }
+}
+
+TEST_CASE("least recently used leaves first where nothing is predicted") {
+  Card card(8, 2);
+  card.Launch({Chunks(0)});
+  card.Launch({Chunks(1)});
+  card.Launch({Chunks(0)});
+  const Plan& plan = card.Launch({Chunks(2)});
+  CHECK(plan.now.evict == std::vector<Extent>{Chunks(1)});
+}
+
+TEST_CASE("a victim is finished, or earlier in the same stream, whose position the eviction then waits for") {
+  Card card(8, 2);
+  card.Launch({Chunks(0)}, 1, false);  // unfinished
+  card.Launch({Chunks(1)}, 1, false);
+  const Plan& plan = card.Launch({Chunks(2)}, 1, false);
+  REQUIRE(plan.now.evict == std::vector<Extent>{Chunks(0)});
+  CHECK(plan.now.out_after == 1);  // the position of chunk 0's last use
+  CHECK(plan.now.in_after_out == plan.now.out_op);
+}
+
+TEST_CASE("no launch waits for another stream's unfinished work: it goes over budget, and that is counted") {
+  Card card(8, 2);
+  card.Launch({Chunks(0, 2)}, 1, false);
+  const Plan& plan = card.Launch({Chunks(2)}, 2, false);
+  CHECK(plan.now.evict.empty());
+  CHECK(plan.now.fetch == std::vector<Extent>{Chunks(2)});
+  CHECK(card.residency.stats().over_budget_launches == 1);
+  CHECK(card.residency.stats().over_budget_max == kChunkBytes);
+  card.time.Finish(1, 1);
+  const Plan& later = card.Launch({Chunks(3)}, 2, false);
+  CHECK(Bytes(later.now.evict) >= kChunkBytes);
+  CHECK(card.residency.resident_bytes() <= 2 * kChunkBytes);
+}
+
+TEST_CASE("a launch larger than the budget runs: what fits is fetched, the rest leaves right behind it") {
+  Card card(16, 4);
+  card.Launch({Chunks(12, 4)});
+  const Plan& plan = card.Launch({Chunks(0, 6)});
+  CHECK(Bytes(plan.now.fetch) == 4 * kChunkBytes);
+  CHECK(Bytes(plan.evict_after) == 2 * kChunkBytes);
+  CHECK(plan.after_op != 0);
+  CHECK(card.residency.stats().over_budget_launches == 1);
+  CHECK(card.residency.resident_bytes() <= 4 * kChunkBytes);
+  CHECK(card.residency.stats().fault_bytes == 2 * kChunkBytes);
+}
+
+TEST_CASE("dead bytes are discarded only behind the fence of their free, with a launch between") {
+  Card card(8, 2);
+  card.Launch({Chunks(0)}, 1, false);
+  card.residency.RemoveLive(Chunks(0));
+  CHECK(card.Launch({Chunks(1)}, 1, false).discard.empty());
+  // Room is needed, but the kernel that used chunk 0 has not finished: it leaves with its bytes, not without.
+  const Plan& copied = card.Launch({Chunks(2)}, 1, false);
+  CHECK(copied.discard.empty());
+  CHECK(Bytes(copied.now.evict) == kChunkBytes);
+
+  card.time.Finish(1, card.seq[1]);
+  card.residency.RemoveLive(Chunks(2));
+  card.Launch({Chunks(3)});
+  card.Launch({Chunks(4)});
+  card.fences.Close();
+  bool discarded = false;
+  for (uint64_t i = 5; i < 8; ++i) discarded |= card.Launch({Chunks(i)}).discard == std::vector<Extent>{Chunks(2)};
+  if (!discarded) CHECK_FALSE(card.residency.chunks().Find(Chunks(2).base)->resident);
+  // A chunk that was discarded and is alive again comes back without a copy.
+  Card other(8, 2);
+  other.Launch({Chunks(0)});
+  other.residency.RemoveLive(Chunks(0));
+  other.Launch({Chunks(1)});
+  other.fences.Close();
+  REQUIRE(other.Launch({Chunks(2)}).discard == std::vector<Extent>{Chunks(0)});
+  CHECK(other.residency.stats().bytes_out == 0);
+  other.residency.AddLive(Chunks(0));
+  other.Launch({Chunks(0)});
+  CHECK(other.residency.stats().bytes_in == 0);
+}
+
+TEST_CASE("bytes freed and taken again keep their contents if they were never discarded in between") {
+  Card card(8, 2);
+  card.Launch({Chunks(0)});
+  card.residency.RemoveLive(Chunks(0));
+  card.residency.AddLive(Chunks(0));
+  for (uint64_t i = 1; i < 6; ++i) CHECK(card.Launch({Chunks(i)}).discard.empty());
+  const uint64_t in = card.residency.stats().bytes_in;
+  card.Launch({Chunks(0)});
+  CHECK(card.residency.stats().bytes_in == in + kChunkBytes);
+}
+
+TEST_CASE("pinned bytes (captured, or the host's too) are never discarded") {
+  Card card(8, 2);
+  card.Launch({Chunks(0)});
+  card.residency.Pin(Chunks(0), true);
+  card.residency.RemoveLive(Chunks(0));
+  for (uint64_t i = 1; i < 7; ++i) CHECK(card.Launch({Chunks(i)}).discard.empty());
+}
+
+TEST_CASE("with the order known, less is moved than by least recently used") {
+  // A cyclic walk over 12 chunks in room for 8: LRU misses every time.
+  uint64_t moved[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    Card card(12, 8, i ? Prefetch::kPredict : Prefetch::kLaunch);
+    for (int step = 0; step < 20; ++step) {
+      for (uint64_t k = 0; k < 12; ++k) card.Launch({Chunks(k)}, 1, true, i ? k + 1 : 0);
+    }
+    moved[i] = card.residency.stats().bytes_in + card.residency.stats().bytes_out;
+  }
+  CHECK(moved[1] * 2 < moved[0]);
+}
+
+TEST_CASE("room that another stream is still emptying is not counted on") {
+  Card card(8, 2);
+  card.time.transfers_instant = false;
+  card.Launch({Chunks(0, 2)}, 1);
+  card.time.FinishTransfers(1, 1, 0);
+  card.Launch({Chunks(2)}, 1, false);  // sends one away; not gone yet
+  card.Launch({Chunks(3)}, 2, false);
+  // Stream 2 may count neither on that room nor on chunk 2, which stream 1 still uses: only one finished chunk may leave.
+  CHECK(card.residency.resident_bytes() <= 2 * kChunkBytes);
+}
+
+TEST_CASE("a shrunken budget sends finished chunks away at once") {
+  Card card(16, 8);
+  card.Launch({Chunks(0, 8)});
+  card.residency.set_capacity(3 * kChunkBytes);
+  const Step& step = card.residency.Shrink(3, 3 * kChunkBytes);
+  CHECK(Bytes(step.evict) == 5 * kChunkBytes);
+  CHECK(card.residency.resident_bytes() == 3 * kChunkBytes);
+}
+
+}  // namespace sluice::core
