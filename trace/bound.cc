@@ -54,8 +54,9 @@ class Timeline {
       const uint32_t id = Id(page);
       if (alive) {
         ++count_[id];
-      } else if (count_[id] > 0 && --count_[id] == 0) {
-        steps.push_back({Step::Kind::kDeath, id});
+      } else if (count_[id] > 0) {
+        --count_[id];
+        if (count_[id] == 0) steps.push_back({Step::Kind::kDeath, id});
       }
     }
   }
