@@ -450,7 +450,8 @@ int Node::Tick(uint64_t now_ns) {
   if (settled) unsettled_ns_ = 0;
   if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
   // A callback is followed closely while it is answered; who has been silent for a second may be so for long.
-  if (!settled) return next(now_ns - unsettled_ns_ < 1000 * kMs ? 10 : 100);
+  const uint64_t waited = now_ns - unsettled_ns_;
+  if (!settled) return next(waited < 1000 * kMs ? 10 : waited < 10000 * kMs ? 100 : 500);
   if (lent) return next(50);
   return next(launching_ ? 200 : 1000);
 }
