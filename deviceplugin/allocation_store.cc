@@ -52,10 +52,13 @@ absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
   // 0755 whatever the umask: the container's user is seldom root.
   absl::Status status =
       chmod(out.directory.c_str(), 0755) == 0 ? absl::OkStatus() : ErrnoError("change mode of", out.directory, errno);
-  if (status.ok()) {
-    status =
-        WriteFileAtomically(StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE), Describe(out.id, grant), Durable::kYes);
-  }
+  // Complete for every reader by the rename, durable before the answer. Synced last and all at once: a journaling file
+  // system commits all three with the first sync, where a sync before the rename would need a commit of its own. What a
+  // crash in between leaves was given to nobody.
+  const std::string file = StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE);
+  if (status.ok()) status = WriteFileAtomically(file, Describe(out.id, grant), Durable::kNo);
+  if (status.ok()) status = SyncFile(file);
+  if (status.ok()) status = SyncDir(out.directory);
   if (status.ok()) status = SyncDir(root_);
   if (!status.ok()) {
     (void)RemoveTree(out.directory);

@@ -15,6 +15,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
   if (!own_ || seen.own != own_) {
     // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
     own_.reset();
+    if (registered_with_) settle_ = true;
     registered_with_.reset();
     if (now < serve_after_) {
       wake_ = serve_after_;
@@ -26,11 +27,13 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
   if (registered_with_) {
     if (seen.watchers > 0) {
       last_watched_ = now;
+      was_watched_ = true;
       backoff_ = kFirstBackoff;
       return Action::kWait;
     }
-    if (now - last_watched_ < kStreamPatience) {
-      wake_ = last_watched_ + kStreamPatience;
+    const auto patience = was_watched_ ? kLostStreamPatience : kStreamPatience;
+    if (now - last_watched_ < patience) {
+      wake_ = last_watched_ + patience;
       return Action::kWait;
     }
     registered_with_.reset();
@@ -45,7 +48,8 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
 void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_point now) {
   if (ok && own) {
     own_ = own;
-    not_before_ = now;
+    not_before_ = settle_ ? now + kSettle : now;
+    settle_ = false;
     return;
   }
   own_.reset();
@@ -57,6 +61,7 @@ void Registration::Registered(bool ok, std::optional<SocketId> kubelet, Clock::t
   if (ok && kubelet) {
     registered_with_ = kubelet;
     last_watched_ = now;
+    was_watched_ = false;
     // Kept until a stream was seen: a kubelet that answers and never watches is not called again and again.
     not_before_ = now + backoff_;
     return;

@@ -32,9 +32,13 @@ class Registration {
     kRegister,  // call kubelet
   };
 
-  // Kubelet opens its stream right after Register; where it stays away longer, or the stream ended while kubelet's
-  // socket stays, it has forgotten us.
-  static constexpr std::chrono::seconds kStreamPatience{5};
+  // Kubelet opens its stream right after Register; where it stays away longer it has forgotten us. A stream that ended
+  // while kubelet's socket stays is waited for less long.
+  static constexpr std::chrono::milliseconds kStreamPatience{5000};
+  static constexpr std::chrono::milliseconds kLostStreamPatience{1000};
+  // After our old server ended under a living kubelet: it ends its old client by the resource's name, late, and would
+  // end the new one (kubelet 1.34, plugin/v1beta1 runClient).
+  static constexpr std::chrono::milliseconds kSettle{300};
   static constexpr std::chrono::milliseconds kFirstBackoff{100};
   static constexpr std::chrono::milliseconds kLongestBackoff{10'000};
 
@@ -54,7 +58,8 @@ class Registration {
   std::optional<SocketId> registered_with_;  // the kubelet that took us
   Clock::time_point not_before_{};           // next registration
   Clock::time_point serve_after_{};          // next try to serve
-  Clock::time_point last_watched_{};         // a stream was open, or registration just done
+  bool was_watched_ = false, settle_ = false;
+  Clock::time_point last_watched_{};  // a stream was open, or registration just done
   std::optional<Clock::time_point> wake_;
   std::chrono::milliseconds backoff_ = kFirstBackoff;
 };

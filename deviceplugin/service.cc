@@ -68,7 +68,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
     bool first = true;
     uint64_t generation = 0;
     while (!stopping_ && !context->IsCancelled()) {
-      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(200));
+      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(500));
       if (!newer) continue;
       v1beta1::ListAndWatchResponse response;
       FillDevices(parts_.board->Get()->inventory, &response);

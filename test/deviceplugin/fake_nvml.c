@@ -183,11 +183,11 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 }
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsigned timeout_ms) {
   struct Node node;
-  for (unsigned waited = 0;; waited += 5) {
+  for (unsigned waited = 0;; waited += 50) {
     look(&node, set->seen);
     if (node.event) break;
     if (waited >= timeout_ms) return NVML_ERROR_TIMEOUT;
-    nap(5);
+    nap(50);
   }
   set->seen = node.event;
   memset(data, 0, sizeof *data);

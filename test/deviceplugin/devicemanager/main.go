@@ -177,6 +177,15 @@ func (n *node) awaitDevices() {
 	})
 }
 
+// awaitNone waits until kubelet has seen that the plugin, or its old socket's server, is gone. Before that it holds what it knew.
+func (n *node) awaitNone() {
+	n.await("kubelet to notice", func() bool {
+		_, allocatable, _ := n.manager.GetCapacity()
+		healthy := allocatable[gpuPercent]
+		return healthy.Value() == 0
+	})
+}
+
 func (n *node) container(name string, units int) v1.Container {
 	quantity := *resource.NewQuantity(int64(units), resource.DecimalSI)
 	return v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{gpuPercent: quantity}}}
@@ -439,6 +448,7 @@ func (n *node) step() {
 		n.counts["kubelet restarts"]++
 	case roll < 980:
 		n.killPlugin()
+		n.awaitNone()
 		if n.random.Intn(3) == 0 {
 			n.manager.Stop()
 			n.startKubelet()
@@ -448,7 +458,7 @@ func (n *node) step() {
 		n.counts["plugin kills"]++
 	case roll < 990:
 		n.must(os.Remove(n.path("kubelet/device-plugins/sluice.sock")))
-		n.await("a new socket", func() bool { _, err := os.Stat(n.path("kubelet/device-plugins/sluice.sock")); return err == nil })
+		n.awaitNone()
 		n.awaitDevices()
 		n.counts["socket deletions"]++
 	default:
