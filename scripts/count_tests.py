@@ -3,6 +3,15 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
+def reason_of(lines):
+    """Catch2 prints the reason below "explicitly with message:"; scripts print a line that says SKIP."""
+    lines = [line.strip() for line in lines]
+    for number, line in enumerate(lines[:-1]):
+        if line.endswith("with message:"):
+            return lines[number + 1]
+    return next((line for line in lines if "skip" in line.lower()), lines[-1] if lines else "no reason printed")
+
+
 def main(path, status):
     try:
         cases = list(ElementTree.parse(path).getroot().iter("testcase"))
@@ -20,8 +29,7 @@ def main(path, status):
         else:  # failed, timed out, or not run because its program is missing
             failed.append((name, reason))
     for name, lines in skipped:
-        why = [line.strip() for line in lines if "skip" in line.lower()] or lines[-1:] or ["no reason printed"]
-        print(f"skipped: {name}: {why[0]}")
+        print(f"skipped: {name}: {reason_of(lines)}")
     for name, reason in failed:
         print(f"failed: {name} {reason}".rstrip())
     wrong = bool(failed)
