@@ -77,11 +77,16 @@ std::string BlockedBy(const std::string& pod) {
 
 }  // namespace
 
+void ClusterState::Changed(NodeEntry& entry) {
+  entry.answered = false;
+  entry.free.reset();
+}
+
 void ClusterState::Read(NodeEntry& entry, const Json& node) {
   entry.cpu_milli = ReadMilli(At(node, "/status/allocatable/cpu"));
   entry.memory_mib = ReadMemoryMib(At(node, "/status/allocatable/memory"));
   entry.problem.clear();
-  entry.answered = false;
+  Changed(entry);
   const Json& annotation = At(node, "/metadata/annotations/sluice.dev~1gpus");
   if (!annotation.is_string()) {
     entry.problem = "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": sluice's agent does not run there";
@@ -131,7 +136,7 @@ void ClusterState::RemoveNode(const std::string& name) {
   NodeEntry& entry = EntryOf(name);
   entry.ledger.SetCards({});
   entry.problem = "the node is gone";
-  entry.answered = false;
+  Changed(entry);
 }
 
 void ClusterState::Attach(const PodFacts& pod) {
@@ -139,7 +144,7 @@ void ClusterState::Attach(const PodFacts& pod) {
   NodeEntry& entry = EntryOf(pod.node);
   entry.cpu_milli_used += pod.cpu_milli;
   entry.memory_mib_used += pod.memory_mib;
-  entry.answered = false;
+  Changed(entry);
   if (pod.containers.empty()) return;
   auto live = MakeLivePod(pod.containers, pod.placement);
   // A placement that does not go with the pod (somebody wrote it by hand) counts as none.
@@ -153,7 +158,7 @@ void ClusterState::Detach(const PodFacts& pod) {
   NodeEntry& entry = EntryOf(pod.node);
   entry.cpu_milli_used -= pod.cpu_milli;
   entry.memory_mib_used -= pod.memory_mib;
-  entry.answered = false;
+  Changed(entry);
   entry.ledger.Remove(pod.uid);
 }
 
@@ -228,7 +233,8 @@ const ClusterState::Answer& ClusterState::Ask(NodeEntry& entry, const std::vecto
   if (entry.answered && entry.asked == chains && entry.asked_cpu == pod.cpu_milli && entry.asked_policy == &policy) {
     return entry.answer;
   }
-  entry.answer = Pack(FreeOf(entry), chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, policy);
+  if (!entry.free) entry.free = FreeOf(entry);
+  entry.answer = Pack(*entry.free, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, policy);
   entry.asked = chains;
   entry.asked_cpu = pod.cpu_milli;
   entry.asked_policy = &policy;

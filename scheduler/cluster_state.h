@@ -64,6 +64,7 @@ class ClusterState {
     std::string problem;                                   // why it has no cards; empty: it has
     std::int64_t cpu_milli = 0, memory_mib = 0;            // allocatable
     std::int64_t cpu_milli_used = 0, memory_mib_used = 0;  // by pods bound here
+    std::optional<Node> free;                              // computed when asked for, until something changes
     // The last answer, kept until node or policy change: filter, prioritize and bind ask the same.
     std::vector<Chain> asked;
     std::int64_t asked_cpu = 0;
@@ -81,6 +82,7 @@ class ClusterState {
   NodeEntry& EntryOf(const std::string& node);
   const Answer& Ask(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod, const Policy& policy);
   void ReleaseLocked(const std::string& uid);
+  static void Changed(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
 
   PolicyMaker& policies_;

@@ -158,14 +158,21 @@ double FedShare(std::int64_t free, double needed) {
 
 EventualUse LearnEventualUse(const RequestMix& mix, int units_per_card) { return Game(mix, units_per_card).Play(); }
 
-double ExpectedUse(const Node& node, const EventualUse& table) {
+double ExpectedUse(const Node& node, const EventualUse& table, const Request& request, const CardSet& cards) {
   double units = 0, cpu_milli = 0, memory_mib = 0;
-  for (const Card& card : node.cards) {
-    units += table.units[card.free];
-    cpu_milli += table.cpu_milli[card.free];
-    memory_mib += table.memory_mib[card.free];
+  auto taken = cards.begin();
+  for (int i = 0; i < static_cast<int>(node.cards.size()); ++i) {
+    int free = node.cards[i].free;
+    if (taken != cards.end() && *taken == i) {
+      free -= request.units;
+      ++taken;
+    }
+    units += table.units[free];
+    cpu_milli += table.cpu_milli[free];
+    memory_mib += table.memory_mib[free];
   }
-  return units * std::min(FedShare(node.cpu_milli_free, cpu_milli), FedShare(node.memory_mib_free, memory_mib));
+  return units * std::min(FedShare(node.cpu_milli_free - request.cpu_milli, cpu_milli),
+                          FedShare(node.memory_mib_free - request.memory_mib, memory_mib));
 }
 
 }  // namespace sluice::scheduler

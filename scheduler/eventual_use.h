@@ -22,9 +22,9 @@ struct EventualUse {
 // cards gives a table in which everything free will be used.
 EventualUse LearnEventualUse(const RequestMix& mix, int units_per_card);
 
-// Units of the node that will be used in expectation: the cards' sum, cut to what the node's free CPU and memory can
-// feed.
-double ExpectedUse(const Node& node, const EventualUse& table);
+// Units of the node that will be used in expectation, once the request lies on these cards: the cards' sum, cut to what
+// the node's free CPU and memory can feed.
+double ExpectedUse(const Node& node, const EventualUse& table, const Request& request = {}, const CardSet& cards = {});
 
 }  // namespace sluice::scheduler
 

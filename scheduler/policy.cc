@@ -43,25 +43,23 @@ class Spread : public Policy {
   }
 };
 
-double FragmentGrowth(const Node& before, const Node& after, const RequestMix& mix) {
-  return (ExpectedFragment(after, mix) - ExpectedFragment(before, mix)) / before.units_per_card;
+double FragmentGrowth(const FragmentTable& table, const Node& node, const Request& request, const CardSet& cards) {
+  return (table.Expected(node, request, cards) - table.Expected(node)) / node.units_per_card;
 }
 
 // As published, rounding included: whole scores of 0..100 tie often, and ties go to the first node. Unrounded it packs
 // worse (the README has the figures).
 class FragmentationGradientDescent : public Policy {
  public:
-  explicit FragmentationGradientDescent(RequestMix mix) : mix_(std::move(mix)) {}
+  FragmentationGradientDescent(const RequestMix& mix, int units_per_card) : fragment_(mix, units_per_card) {}
 
   Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
-    Node after = node;
-    Take(after, request, cards);
-    const double score = std::floor(100 / (1 + std::exp(FragmentGrowth(node, after, mix_))));
+    const double score = std::floor(100 / (1 + std::exp(FragmentGrowth(fragment_, node, request, cards))));
     return {score, score};
   }
 
  private:
-  RequestMix mix_;
+  FragmentTable fragment_;
 };
 
 // Half the growth of fragmentation (what the *next* request cannot use), half the loss of eventual use (what *no later*
@@ -69,20 +67,19 @@ class FragmentationGradientDescent : public Policy {
 // cards need eight requests' CPU.
 class LookAhead : public Policy {
  public:
-  LookAhead(RequestMix mix, int units_per_card) : table_(LearnEventualUse(mix, units_per_card)), mix_(std::move(mix)) {}
+  LookAhead(const RequestMix& mix, int units_per_card)
+      : use_(LearnEventualUse(mix, units_per_card)), fragment_(mix, units_per_card) {}
 
   Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
-    Node after = node;
-    Take(after, request, cards);
-    const double lost =
-        (ExpectedUse(node, table_) - ExpectedUse(after, table_) - request.TotalUnits()) / node.units_per_card;
-    const double score = -0.5 * FragmentGrowth(node, after, mix_) - 0.5 * lost;
+    const double lost = (ExpectedUse(node, use_) - ExpectedUse(node, use_, request, cards) - request.TotalUnits()) /
+                        node.units_per_card;
+    const double score = -0.5 * FragmentGrowth(fragment_, node, request, cards) - 0.5 * lost;
     return {score, score};
   }
 
  private:
-  EventualUse table_;
-  RequestMix mix_;
+  EventualUse use_;
+  FragmentTable fragment_;
 };
 
 }  // namespace
@@ -105,9 +102,9 @@ const std::vector<std::string>& PolicyNames() {
   return names;
 }
 
-absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, RequestMix mix, int units_per_card) {
-  if (name == "look-ahead") return std::make_unique<LookAhead>(std::move(mix), units_per_card);
-  if (name == "fgd") return std::make_unique<FragmentationGradientDescent>(std::move(mix));
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, const RequestMix& mix, int units_per_card) {
+  if (name == "look-ahead") return std::make_unique<LookAhead>(mix, units_per_card);
+  if (name == "fgd") return std::make_unique<FragmentationGradientDescent>(mix, units_per_card);
   if (name == "best-fit") return std::make_unique<BestFit>();
   if (name == "spread") return std::make_unique<Spread>();
   return absl::InvalidArgumentError(

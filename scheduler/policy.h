@@ -38,7 +38,7 @@ std::optional<Placement> Place(const Node& node, const Request& request, const P
 // The first is the default (scheduler/README.md says what each is good at).
 const std::vector<std::string>& PolicyNames();
 // `mix`: the requests to expect. Unknown names are an error that lists the known ones.
-absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, RequestMix mix, int units_per_card);
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, const RequestMix& mix, int units_per_card);
 
 }  // namespace sluice::scheduler
 

@@ -106,9 +106,9 @@ void PolicyMaker::Run() {
     renamed_ = false;
     made_at_ = log_.seen();
     const std::string name = name_;
-    RequestMix mix = log_.Mix();
+    const RequestMix mix = log_.Mix();
     lock.unlock();
-    auto policy = MakePolicy(name, std::move(mix), kUnitsPerCard);
+    auto policy = MakePolicy(name, mix, kUnitsPerCard);
     lock.lock();
     if (policy.ok()) policy_ = *std::move(policy);
   }

@@ -5,6 +5,7 @@
 
 #include "scheduler/choices.h"
 #include "scheduler/eventual_use.h"
+#include "scheduler/random.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -40,6 +41,37 @@ TEST_CASE("fragment: what the mix cannot use") {
         Catch::Approx(25));  // 50 for the first, nothing for the second
   CHECK(ExpectedFragment(NodeWith({{50, 0}, {100, 0}}, 500), mix) == Catch::Approx(150));  // no CPU: nothing is of use
   CHECK(ExpectedFragment(NodeWith({{50, 0}, {50, 0}}), mix) == Catch::Approx(50));
+}
+
+TEST_CASE("the fast table of fragments gives what the definition gives") {
+  Random random(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<Request> requests;
+    for (int i = 0; i < 20; ++i) {
+      Request request{.cards = static_cast<int>(random.Below(4)),
+                      .units = 1 + static_cast<int>(random.Below(100)),
+                      .cpu_milli = static_cast<std::int64_t>(random.Below(20)) * 1000,
+                      .memory_mib = static_cast<std::int64_t>(random.Below(trial % 3 + 1)) * 1000};
+      if (request.cards == 0) request.units = 0;
+      if (request.cards > 1) request.units = 100;
+      requests.push_back(request);
+    }
+    const RequestMix mix = MixOf(requests);
+    Node node = NodeWith({}, static_cast<std::int64_t>(random.Below(40)) * 500);
+    node.memory_mib_free = static_cast<std::int64_t>(random.Below(40)) * 500;
+    for (std::uint64_t i = 0; i < 1 + random.Below(8); ++i) {
+      node.cards.push_back({.free = random.Below(2) == 0 ? 100 : static_cast<int>(random.Below(101))});
+    }
+    const FragmentTable table(mix, 100);
+    CHECK(table.Expected(node) == Catch::Approx(ExpectedFragment(node, mix)).margin(1e-9));
+    for (const Request& request : requests) {
+      for (const CardSet& cards : Choices(node, request)) {
+        Node after = node;
+        Take(after, request, cards);
+        CHECK(table.Expected(node, request, cards) == Catch::Approx(ExpectedFragment(after, mix)).margin(1e-9));
+      }
+    }
+  }
 }
 
 TEST_CASE("best fit takes the fullest card, spread the emptiest") {
