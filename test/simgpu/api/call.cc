@@ -58,6 +58,12 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
   if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
 }
 
+std::string Call::Name() const {
+  std::string text = name;
+  if (text.size() > 4 && text.compare(text.size() - 4, 4, "Impl") == 0) text.resize(text.size() - 4);
+  return text;
+}
+
 CUcontext CurrentContext() {
   auto& stack = ThisState().contexts;
   if (stack.empty() || stack.back() == nullptr || !ValidContext(stack.back())) return nullptr;

@@ -47,7 +47,8 @@ class Call {
   explicit Call(int64_t host_ns, const char* name, CallKind kind = kNormal);
   CUresult error = CUDA_SUCCESS;
   Simulator::Lock lock;
-  const char* name;
+  const char* name;  // ends in "Impl" for calls with two stream flavours
+  std::string Name() const;
 };
 
 // Current context or null; and the checked handles. kPerThread names the meaning of stream 0.

@@ -19,7 +19,7 @@ CUresult CaptureMisuse(Call& call, CUstream s, CUresult error) {
   if (s != nullptr && s->capture != nullptr) s->capture->invalidated = true;
   const char* wanted = std::getenv("SIMGPU_CAPTURE");
   if (wanted == nullptr || std::strcmp(wanted, "error") != 0) {
-    Misuse(std::string("call during a capture: ") + call.name + " gave " + ErrorName(error) +
+    Misuse(std::string("call during a capture: ") + call.Name() + " gave " + ErrorName(error) +
            (s == nullptr ? "" : " on stream " + std::to_string(s->sim->id)) + " and breaks the capture (operation #" +
            std::to_string(Sim().operations()) + " was the last before it)");
   }

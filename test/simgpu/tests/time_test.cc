@@ -10,6 +10,20 @@ namespace {
 
 double Gbps(uint64_t bytes, uint64_t ns) { return static_cast<double>(bytes) / static_cast<double>(ns); }
 
+// A process has one profile: the first case's. ctest gives each case a process of its own.
+bool IsProfile(const char* name, uint64_t memory, int gpus) {
+  setenv("SIMGPU_PROFILE", name, 1);
+  OK(cuInit(0));
+  size_t total = 0;
+  int count = 0;
+  OK(cuDeviceTotalMem(&total, 0));
+  OK(cuDeviceGetCount(&count));
+  return total == memory && count == gpus;
+}
+#define NEED_PROFILE(name, memory, gpus) \
+  if (!IsProfile(name, memory, gpus))    \
+  SKIP("needs the profile " name ", and this process has another one: run it by ctest")
+
 // Makes [p, p+n) resident.
 void Populate(Card& card, CUstream s, CUdeviceptr p, uint64_t n) {
   card.Launch(s, {Write(p, n)});
@@ -106,7 +120,7 @@ TEST_CASE("both directions together reach the duplex sum, not twice one way") {
 }
 
 TEST_CASE("a full card evicts what came first, and discarded memory before that without a copy") {
-  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr a = card.Managed(3 * kGiB), b = card.Managed(3 * kGiB), c = card.Managed(3 * kGiB);
@@ -133,7 +147,7 @@ TEST_CASE("a full card evicts what came first, and discarded memory before that 
 }
 
 TEST_CASE("a kernel larger than the card runs by faults") {
-  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(12 * kGiB);
@@ -202,7 +216,7 @@ TEST_CASE("the legacy stream orders itself with blocking streams") {
 }
 
 TEST_CASE("contents: digests depend on what was computed, not on where memory lay") {
-  setenv("SIMGPU_PROFILE", "card-8g", 1);
+  NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
   const auto compute = [&](bool disturb) {
@@ -263,7 +277,7 @@ TEST_CASE("a long queue holds the launching thread back, as the driver's ring do
 }
 
 TEST_CASE("work on several cards is counted where it ran") {
-  setenv("SIMGPU_PROFILE", "two-gpu", 1);
+  NEED_PROFILE("two-gpu", 16 * kGiB, 2);
   Card card;
   int count = 0;
   OK(cuDeviceGetCount(&count));
