@@ -14,8 +14,9 @@ WORKDIR /src
 COPY scripts/ scripts/
 RUN scripts/setup build && rm -rf /var/lib/apt/lists/*
 COPY . .
+# The build type that the tests run on; image_root strips what goes into the image.
 ARG JOBS=2
-RUN . scripts/env.sh && cmake -G Ninja -B /build -DCMAKE_BUILD_TYPE=Release \
+RUN . scripts/env.sh && cmake -G Ninja -B /build -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DSLUICE_PARTS="proto;trace;hooklib;agent;kube;webhook;deviceplugin;scheduler;cli" && \
     ninja -C /build -j ${JOBS} && scripts/image_root /build /image
 
