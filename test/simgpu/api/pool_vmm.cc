@@ -97,7 +97,11 @@ CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmem
   return CUDA_SUCCESS;
 }
 
-void FreeAction(void*, uint64_t p) { simgpu::FreeNow(p); }
+void FreeAction(void*, uint64_t p) {
+  if (const Allocation* a = simgpu::FindAllocation(p); a != nullptr)
+    Sim().CheckIdle(p, a->size, Sim().worked_until(), "freed");
+  simgpu::FreeNow(p);
+}
 
 bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; }
 
@@ -327,6 +331,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
 
 CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
   BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  Sim().CatchUp(call.lock);
   for (uint64_t at = p; at < p + size;) {
     Allocation* a = simgpu::FindAllocation(at);
     NEED_ARG(a != nullptr && a->kind == MemoryKind::kMapped && a->base == at && at + a->size <= p + size);
@@ -335,6 +340,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
   for (uint64_t at = p; at < p + size;) {
     Allocation* a = simgpu::FindAllocation(at);
     const uint64_t next = at + a->size;
+    Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
     auto* h = static_cast<PhysicalHandle*>(a->owner);
     h->content = std::move(a->content);
     Sim().memory().NoteFreed(*a, Sim().operations());

@@ -127,6 +127,17 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
   }
 }
 
+void Simulator::CheckIdle(uint64_t address, uint64_t length, int64_t time, const char* what) {
+  Allocation* a = memory_.Find(address);
+  if (a == nullptr) return;
+  const uint64_t from = address - a->base;
+  a->content.Visit(from, std::min(from + length, a->size), [&](const Segment& g, uint64_t begin, uint64_t) {
+    if (g.use_until <= time) return;
+    Misuse(std::string(what) + " while in use: " + Place(*a, begin) + " while operation #" + std::to_string(g.user) +
+           " on stream " + std::to_string(g.user_stream) + " still works on it");
+  });
+}
+
 void Simulator::CopyContents(Stream* s, Op* op, int64_t t, int64_t end) {
   const CopyWork& c = op->copy;
   for (uint64_t z = 0; z < c.depth; ++z) {

@@ -84,6 +84,9 @@ class Simulator {
   bool WriteBytes(uint64_t address, const void* in, uint64_t length);
   bool Mapped(uint64_t address, uint64_t length);  // device range that lives wholly
 
+  // Misuse when an operation still works on the range at `time`; `what` is done to it ("unmapped", "freed").
+  void CheckIdle(uint64_t address, uint64_t length, int64_t time, const char* what);
+
   uint64_t ResidentBytes(uint64_t address, uint64_t length);
   uint64_t Digest(uint64_t address, uint64_t length);
 

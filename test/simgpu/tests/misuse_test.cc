@@ -59,6 +59,12 @@ TEST_CASE("misuse ends the process with a sentence") {
        "simgpu: misuse: use after free: launch #\\d+ 'empty' on stream \\d+ touches 0x[0-9a-f]+, in allocation "
        "0x[0-9a-f]+ that was freed by operation #\\d+\n"},
       {"use-after-async-free", "simgpu: misuse: use after free: launch #\\d+ .*\n"},
+      {"async-free-in-use",
+       "simgpu: misuse: freed while in use: block 0x[0-9a-f]+ .* while operation #\\d+ on stream \\d+ still works on "
+       "it\n"},
+      {"unmap-in-use",
+       "simgpu: misuse: unmapped while in use: block 0x[0-9a-f]+ .* while operation #\\d+ on stream \\d+ still works "
+       "on it\n"},
       {"unmapped", "simgpu: misuse: access to unmapped memory: launch #\\d+ 'empty' on stream \\d+ touches .*\n"},
       {"capture",
        "simgpu: misuse: call during a capture: cuMemAlloc_v2 gave CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED on stream "

@@ -48,6 +48,22 @@ int main(int argc, char** argv) {
     card.Launch(b, {}, 1'000'000);
     card.Launch(b, {Write(q, kMiB)});
     OK(cuMemFreeAsync(q, a));
+  } else if (name == "async-free-in-use") {
+    CUdeviceptr q;
+    OK(cuMemAllocAsync(&q, kMiB, a));
+    card.Launch(b, {Write(q, kMiB)}, 5'000'000);
+    OK(cuMemFreeAsync(q, a));
+  } else if (name == "unmap-in-use") {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemGenericAllocationHandle h;
+    CUdeviceptr q;
+    OK(cuMemAddressReserve(&q, 2 * kMiB, 0, 0, 0));
+    OK(cuMemCreate(&h, 2 * kMiB, &prop, 0));
+    OK(cuMemMap(q, 2 * kMiB, 0, h, 0));
+    card.Launch(a, {Write(q, kMiB)}, 5'000'000);
+    OK(cuMemUnmap(q, 2 * kMiB));
   } else if (name == "unmapped") {
     card.Launch(a, {Read(p + 64 * kMiB, 16 * kMiB)});
   } else if (name == "capture") {
