@@ -103,6 +103,10 @@ def commands(folder, trace, budget):
     check("a program that makes no CUDA call: said, its own status kept", status == 7 and "nothing was recorded" in err, (status, err))
 
 
+for needed in ("lib/simgpu/libcuda.so.1", "lib/libsluice.so", "lib/libsluice_engine.so", "bin/sluice-replay"):
+    if not (build / needed).exists():
+        print(f"SKIP: {build / needed} is not built")
+        sys.exit(4)
 with tempfile.TemporaryDirectory(prefix="sluice-replay-test.") as scratch:
     main(pathlib.Path(scratch))
 print(f"{len(failures)} failures")
