@@ -28,7 +28,8 @@
 #define SLUICE_KEY_PLACEMENT "placement"
 /* Node annotation "sluice.dev/gpus", written by the agent. JSON array, one object a card, ordered by uuid:
  * {"uuid":"GPU-...","model":"NVIDIA H200","memory":150754820096,"free":70,"numa":0}
- * memory in bytes, free in units 0..100, numa the NUMA node or -1. Unknown members are ignored by readers. */
+ * memory in bytes, free in units 0..100, numa the NUMA node or -1. Unknown members are ignored by readers.
+ * Optional "pods":{"<pod uid>":{"<container>":units}}: who holds units of the card; makes the extender's account exact. */
 #define SLUICE_NODE_ANNOTATION_GPUS "sluice.dev/gpus"
 
 /* Variables in the container. */
