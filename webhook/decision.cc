@@ -71,7 +71,7 @@ class Decider {
     if (findings_.On(Rule::kSetRuntimeClass) && !shares.empty() &&
         input_.config.driver_access == DriverAccess::kNvidiaRuntime &&
         Member(*view.spec, "runtimeClassName") == nullptr) {
-      patch.Add("/spec", "runtimeClassName", input_.config.runtime_class);
+      patch.Add("/spec", "runtimeClassName", Quote(input_.config.runtime_class));
     }
     if (!shares.empty()) Mark(view, shares, patch);
     out_.patch = patch.Dump();
@@ -229,32 +229,32 @@ class Decider {
   }
 
   void Mark(const PodView& view, const std::vector<Share>& shares, Patch& patch) {
-    nlohmann::ordered_json containers = nlohmann::ordered_json::object();
+    std::string containers;
     for (const Share& s : shares) {
-      nlohmann::ordered_json entry = {{"percent", s.percent}};
-      if (s.asked->settings.gpu_memory) entry["memory"] = *s.asked->settings.gpu_memory;
-      containers[s.asked->container->name] = std::move(entry);
+      containers += (containers.empty() ? "" : ",") + Quote(s.asked->container->name) +
+                    ":{\"percent\":" + std::to_string(s.percent);
+      if (const auto memory = s.asked->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
+      containers += "}";
       if (!out_.reason.empty()) out_.reason += "; ";
       out_.reason += s.asked->container->name + ": " + std::to_string(s.percent) + " percent by " + s.asked->sized_by;
     }
     if (!findings_.On(Rule::kSetMarker)) return;
-    const nlohmann::ordered_json marker = {
-        {"version", SLUICE_VERSION}, {"containers", std::move(containers)}, {"reason", out_.reason}};
-    const std::string text = marker.dump();
+    const std::string text = R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" +
+                             Quote(out_.reason) + "}";
     if (view.annotations == nullptr) {
       if (Member(*view.pod, "metadata") == nullptr) {
-        patch.Add("", "metadata", {{"annotations", {{kMarkerField, text}}}});
+        patch.Add("", "metadata", Pair("annotations", Pair(kMarkerField, Quote(text))));
       } else {
-        patch.Add("/metadata", "annotations", {{kMarkerField, text}});
+        patch.Add("/metadata", "annotations", Pair(kMarkerField, Quote(text)));
       }
       return;
     }
     const std::string_view old = Text(*view.annotations, kMarkerField);
     if (old == text) return;
     if (view.annotations->contains(kMarkerField)) {
-      patch.Replace("/metadata/annotations", kMarkerField, text);
+      patch.Replace("/metadata/annotations", kMarkerField, Quote(text));
     } else {
-      patch.Add("/metadata/annotations", kMarkerField, text);
+      patch.Add("/metadata/annotations", kMarkerField, Quote(text));
     }
   }
 

@@ -117,16 +117,19 @@ void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, F
                                           "set it by env to keep both");
   }
 
-  nlohmann::ordered_json added = nlohmann::ordered_json::array();
+  std::vector<std::string> added;  // JSON of each new variable
+  const auto variable = [](std::string_view name, std::string_view value) {
+    return "{\"name\":" + Quote(name) + ",\"value\":" + Quote(value) + "}";
+  };
   if (!preload) {
-    if (findings.On(Rule::kSetPreload)) added.push_back({{"name", kPreload}, {"value", kShim}});
+    if (findings.On(Rule::kSetPreload)) added.push_back(variable(kPreload, kShim));
   } else if (const std::string_view old = Text((*env)[*preload], "value"); !PreloadsUs(old)) {
     const std::string pointer = c.pointer + "/env/" + std::to_string(*preload);
     if (findings.On(Rule::kMergePreload)) {
       if (Member((*env)[*preload], "value") != nullptr) {
-        patch.Replace(pointer, "value", Merged(old));
+        patch.Replace(pointer, "value", Quote(Merged(old)));
       } else {
-        patch.Add(pointer, "value", Merged(old));
+        patch.Add(pointer, "value", Quote(Merged(old)));
       }
     }
   }
@@ -136,30 +139,33 @@ void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, F
     const auto value = values.find(std::string(k.name));
     if (value == values.end() || k.variable.empty() || !findings.On(Rule::kSetVariables)) continue;
     if (std::find(present.begin(), present.end(), k.variable) != present.end()) continue;
-    added.push_back({{"name", k.variable}, {"value", value->second}});
+    added.push_back(variable(k.variable, value->second));
   }
   if (added.empty()) return;
   if (env == nullptr) {
-    patch.Add(c.pointer, "env", std::move(added));
+    std::string list = "[";
+    for (const std::string& entry : added) list += (list.size() > 1 ? "," : "") + entry;
+    patch.Add(c.pointer, "env", list + "]");
     return;
   }
-  for (auto& entry : added) patch.Add(c.pointer + "/env", "-", std::move(entry));
+  const std::string pointer = c.pointer + "/env";
+  for (const std::string& entry : added) patch.Add(pointer, "-", entry);
 }
 
 void InjectResource(const Asked& asked, uint32_t percent, Findings& findings, Patch& patch) {
   if (!findings.On(Rule::kSetResource)) return;
   const Container& c = *asked.container;
-  const std::string units = std::to_string(percent);
+  const std::string units = Quote(std::to_string(percent));
   const Json* resources = Member(*c.json, "resources");
   if (resources == nullptr) {
-    patch.Add(c.pointer, "resources",
-              {{"limits", {{SLUICE_RESOURCE, units}}}, {"requests", {{SLUICE_RESOURCE, units}}}});
+    const std::string both = Pair(SLUICE_RESOURCE, units);
+    patch.Add(c.pointer, "resources", R"({"limits":)" + both + R"(,"requests":)" + both + "}");
     return;
   }
   for (const auto& [list, now] : {std::pair{"limits", c.limit}, {"requests", c.request}}) {
     if (now && *now == percent) continue;
     if (Member(*resources, list) == nullptr) {
-      patch.Add(c.pointer + "/resources", list, {{SLUICE_RESOURCE, units}});
+      patch.Add(c.pointer + "/resources", list, Pair(SLUICE_RESOURCE, units));
     } else if (now) {
       patch.Replace(c.pointer + "/resources/" + list, SLUICE_RESOURCE, units);
     } else {
