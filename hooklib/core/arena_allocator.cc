@@ -67,9 +67,9 @@ void ArenaAllocator::Drain() {
   }
 }
 
-std::vector<Extent> ArenaAllocator::TakeSurplus() {
+std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
   std::vector<Extent> surplus;
-  auto over = [&] { return requested_ > live_ + live_ / 4 + kMaxGrowth; };
+  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kMaxGrowth; };
   if (!over()) return surplus;
   Drain();
   for (auto it = arenas_.begin(); it != arenas_.end() && over();) {

@@ -32,10 +32,12 @@ class ArenaAllocator {
   void AddArena(Extent arena, uint64_t for_bytes);
   // The range was allocated with `bytes`; it becomes free behind the open fence.
   void Free(Va base, uint64_t bytes);
-  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound; they are the caller's to release.
-  std::vector<Extent> TakeSurplus();
+  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound (`all`: whatever the bound); they are
+  // the caller's to release.
+  std::vector<Extent> TakeSurplus(bool all = false);
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
+  bool waiting() const { return !quarantine_.empty(); }  // something freed waits for its fence
   uint64_t requested_bytes() const { return requested_; }
   uint64_t live_bytes() const { return live_; }
 

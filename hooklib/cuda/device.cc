@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/driver.h"
@@ -131,10 +132,38 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   return Refusal::kNone;
 }
 
+void Device::ReturnArenas(Context* context, bool all) {
+  for (const Extent& arena : context->arenas->TakeSurplus(all)) {
+    residency.RemoveArena(arena);
+    context->arena_list.erase(arena.base);
+    requested_bytes -= arena.bytes;
+    g_real.cuMemFree_v2(arena.base);
+  }
+}
+
+// Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real cuMemFree would have
+// waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
+std::optional<core::Va> Device::LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes) {
+  std::optional<core::Va> va;
+  if (g_captures.load() > 0) return va;
+  for (int tries = 0; tries < 2000; ++tries) {
+    fences.Close();
+    ReturnArenas(context, true);
+    va = context->arenas->Allocate(bytes);
+    if (!va && Grow(context, bytes) == Refusal::kNone) va = context->arenas->Allocate(bytes);
+    if (va || !context->arenas->waiting()) return va;
+    lock->unlock();
+    const timespec pause{0, 1000000};
+    nanosleep(&pause, nullptr);
+    lock->lock();
+  }
+  return va;
+}
+
 CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
-  std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   Context* context = ContextFor(handle);
   const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
   const uint64_t held = plain.load(std::memory_order_relaxed);
@@ -150,7 +179,11 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result)
     va = context->arenas->Allocate(bytes);
     if (!va) {
       refusal = Grow(context, bytes);
-      if (refusal == Refusal::kNone) va = context->arenas->Allocate(bytes);
+      if (refusal == Refusal::kNone) {
+        va = context->arenas->Allocate(bytes);
+      } else {
+        va = LastResort(&lock, context, bytes);
+      }
     }
   }
   if (!va) {
@@ -207,12 +240,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
   if (!owner) return CUDA_SUCCESS;
   owner->arenas->Free(base, size);
   // The application's own free may wait for the device, so this is the place where arenas go back to the driver.
-  for (const Extent& arena : owner->arenas->TakeSurplus()) {
-    residency.RemoveArena(arena);
-    owner->arena_list.erase(arena.base);
-    requested_bytes -= arena.bytes;
-    g_real.cuMemFree_v2(arena.base);
-  }
+  ReturnArenas(owner, false);
   UpdateMode();
   return CUDA_SUCCESS;
 }

@@ -97,6 +97,8 @@ struct Device final : core::Timeline {
 
  private:
   Refusal Grow(Context* context, uint64_t bytes);
+  std::optional<core::Va> LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes);
+  void ReturnArenas(Context* context, bool all);
   uint64_t HostAllowance();
   void Say(Refusal refusal, uint64_t bytes);
   void SetLive(core::Extent range, bool alive);
