@@ -57,7 +57,7 @@ namespace sluice::replay {
 using SimFigures = struct simgpu_stats;
 
 struct Driver {
-#define SLUICE_MEMBER(member, name) decltype(&name) member = nullptr;
+#define SLUICE_MEMBER(member, name) decltype(&name) member = nullptr;  // NOLINT(bugprone-macro-parentheses)
   SLUICE_REPLAY_FUNCTIONS(SLUICE_MEMBER)
 #undef SLUICE_MEMBER
   // CUDA 13's cuda.h means cuEventElapsedTime_v2 (driver 570 and later); older drivers have the plain name, of the same

@@ -246,6 +246,7 @@ void Player::Report(const Event& event) {
   }
   reported_bytes_ += event.b;
   if (!options_.report) return;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): device addresses are numbers here, pointers in PyTorch.
   c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(Translate(event.a)), bytes, reported_bytes_, reserved_bytes_,
                                    c10::Device{1, static_cast<int8_t>(event.c)});
 }
@@ -255,6 +256,13 @@ std::map<uint64_t, Player::Block>::const_iterator Player::FindBlock(uint64_t add
   if (it == blocks_.begin()) return blocks_.end();
   --it;
   return address - it->first < it->second.bytes ? it : blocks_.end();
+}
+
+std::map<uint64_t, Player::Tensor>::const_iterator Player::FindTensor(uint64_t address) const {
+  auto it = tensors_.upper_bound(address);
+  if (it == tensors_.begin()) return tensors_.end();
+  --it;
+  return address - it->first < it->second.bytes ? it : tensors_.end();
 }
 
 uint64_t Player::Translate(uint64_t address) const {
@@ -273,9 +281,8 @@ void Player::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool na
     if (first >= last) continue;
     uint32_t object = 0;
     if (name_object) {
-      auto tensor = tensors_.upper_bound(first);
-      if (tensor != tensors_.begin() && first - (--tensor)->first < tensor->second.bytes)
-        object = tensor->second.object;
+      const auto tensor = FindTensor(first);
+      if (tensor != tensors_.end()) object = tensor->second.object;
     }
     out.push_back({block->second.played + (first - block->first), last - first, access, object});
   }
@@ -301,8 +308,7 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
   if (launch.has_truth) return;
   // Nothing is known: whole tensors, or whole blocks, that the parameters point into.
   for (const uint64_t word : launch.words) {
-    auto tensor = tensors_.upper_bound(word);
-    if (tensor != tensors_.begin() && word - (--tensor)->first < tensor->second.bytes) {
+    if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
       AddTouch(tensor->first, tensor->second.bytes, kTouchBoth, false, out);
     } else if (const auto block = FindBlock(word); block != blocks_.end()) {
       AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
@@ -376,7 +382,7 @@ void* Player::Scratch(uint64_t bytes) {
 }
 
 CUstream Player::Stream(uint64_t id) {
-  if (id <= 2) return reinterpret_cast<CUstream>(id);
+  if (id <= 2) return reinterpret_cast<CUstream>(id);  // NOLINT(performance-no-int-to-ptr): CUDA names these so
   const auto [it, fresh] = streams_.try_emplace(id, nullptr);
   // Made before the recording began: as frameworks make theirs.
   if (fresh) driver_.stream_create(&it->second, CU_STREAM_NON_BLOCKING);

@@ -68,6 +68,7 @@ class Player {
   uint64_t Now() const;
   uint64_t Translate(uint64_t address) const;  // of a live block, else the value itself
   std::map<uint64_t, Block>::const_iterator FindBlock(uint64_t address) const;
+  std::map<uint64_t, Tensor>::const_iterator FindTensor(uint64_t address) const;
   void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
