@@ -67,6 +67,14 @@ class Product(unittest.TestCase):
         self.assertIn("sluice.dev/injected", pod["metadata"]["annotations"])
         self.assertEqual(pod["spec"]["containers"][0]["resources"]["limits"]["sluice.dev/gpu-percent"], "50")
 
+    def test_more_than_its_share_is_held_to_its_budget_and_said(self):
+        log = self.run_training("quarter", {"sluice.dev/gpu-fraction": "0.25"})  # 4 GiB for 7 GiB live
+        line = [x for x in log.splitlines() if x.startswith("sluice: exit")][0]
+        self.assertAlmostEqual(gib(line.split("budget")[1]), 4, delta=0.15)
+        self.assertGreater(gib(re.search(r", in ([0-9.]+ GiB)", line).group(1)), 1, line)
+        self.assertGreater(gib(re.search(r", out ([0-9.]+ GiB)", line).group(1)), 1, line)
+        self.assertIn("over budget 0", line)
+
     def test_the_same_pod_without_the_preload_is_not_hooked(self):
         # The control run: what the other tests see comes from the hook.
         said = p.apply(p.training_pod("stripped", {"sluice.dev/inject": "false"}), SPACE)
@@ -201,6 +209,7 @@ class Product(unittest.TestCase):
 
     def test_helm_test(self):
         p.helm("test", "sluice", "-n", p.SPACE, "--timeout", "60s")
+        p.kubectl("-n", p.SPACE, "delete", "pod", "sluice-test", "--force", "--grace-period=0")
 
     def test_fifty_pods_at_once(self):
         pods = [p.idle_pod(f"many-{i}", {"sluice.dev/gpu-fraction": "0.04"}) for i in range(50)]
