@@ -4,7 +4,6 @@
 #include "call.h"
 
 using simgpu::Op;
-using simgpu::OpKind;
 using simgpu::Sim;
 
 namespace simgpu {

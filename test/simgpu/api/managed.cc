@@ -143,7 +143,7 @@ CUresult Advise(CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
         break;
       }
       case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-        b->preferred = static_cast<int8_t>(target);
+        b->preferred = static_cast<int16_t>(target);
         break;
       case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
         b->preferred = -2;

@@ -197,7 +197,7 @@ bool Memory::Place(Block* b, const BlockPart& part, int card, uint32_t mask, boo
   if (b->chunk < 0) {
     b->chunk = state_.TakeChunk(card, part.address, 0);
     if (b->chunk < 0) return false;
-    b->card = static_cast<int8_t>(card);
+    b->card = static_cast<int16_t>(card);
     b->generation = state_.chunk(card, b->chunk).generation;
     state_.chunk(card, b->chunk).bytes = 0;
   }

@@ -21,8 +21,8 @@ constexpr int kHostCard = -1;
 struct Block {
   int32_t chunk = -1;
   uint32_t generation = 0;
-  int8_t card = kHostCard;
-  int8_t preferred = -2;     // -2: none, -1: host, else a card
+  int16_t card = kHostCard;
+  int16_t preferred = -2;    // -2: none, -1: host, else a card
   uint16_t accessed_by = 0;  // bit per card
   bool read_mostly = false;
   uint32_t resident = 0;
