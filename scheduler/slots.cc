@@ -63,6 +63,7 @@ void Settle(LivePods& pods, const std::string& uid, ContainerCards actual) {
   if (pod.actual) return;
   pod.actual = std::move(actual);
   std::vector<std::vector<std::string>> given;
+  given.reserve(pod.chains.size());
   for (const Chain& chain : pod.chains) given.push_back(CardsOf(chain, pod.containers, *pod.actual));
   // Within the pod first: which of its own promises was kept for which of its chains does not matter.
   for (std::size_t i = 0; i < pod.promised.size(); ++i) {
@@ -96,6 +97,7 @@ std::vector<Slot> OpenSlots(const LivePods& pods) {
   std::vector<Slot> open;
   for (const auto& [uid, pod] : pods) {
     if (!pod.Waits()) continue;
+    open.reserve(open.size() + pod.promised.size());
     for (std::size_t i = 0; i < pod.promised.size(); ++i) open.push_back({pod.chains[i], pod.promised[i]});
   }
   return open;
