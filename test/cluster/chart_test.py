@@ -258,6 +258,7 @@ class Settings(unittest.TestCase):
         self.assertFalse(kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"})
         kinds = {o["kind"] for o in render("monitoring.serviceMonitor=true", "monitoring.labels.release=p")}
         self.assertTrue({"ServiceMonitor", "PodMonitor"} <= kinds)
+        self.assertTrue(one(render("monitoring.prometheusRule=true"), "PrometheusRule")["spec"]["groups"])
 
     def test_two_releases_do_not_share_names(self):
         def names(release):

@@ -26,6 +26,8 @@ class Product(unittest.TestCase):
         p.install()
         p.wait(30, "the node to offer units", lambda: p.offered() == 200)
         cls.install_seconds = time.monotonic() - start
+        # helm's --wait is content with a DaemonSet whose only pod is not ready: maxUnavailable is 1.
+        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=30s")
         p.namespace(SPACE)
 
     @classmethod
