@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,19 @@ using Json = nlohmann::json;
 // An alias may stand for a large subtree, and aliases of aliases multiply: both are bounded.
 constexpr size_t kMaxNodes = 200000;
 constexpr int kMaxDepth = 200;
+
+// yaml-cpp recurses for each bracket, and takes memory without end for a hundred thousand of them (found by fuzzing).
+bool TooDeep(std::string_view text) {
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == ']' || c == '}') {
+      depth = std::max(0, depth - 1);
+    }
+  }
+  return false;
+}
 
 bool OneOf(std::string_view text, std::initializer_list<std::string_view> list) {
   for (const std::string_view s : list) {
@@ -107,6 +121,10 @@ void Write(const Json& value, int indent, std::string& out) {
 
 std::optional<std::vector<Json>> ReadManifests(std::string_view text, std::string& error) {
   std::vector<Json> out;
+  if (TooDeep(text)) {
+    error = "nested deeper than " + std::to_string(kMaxDepth);
+    return std::nullopt;
+  }
   try {  // yaml-cpp reports by exceptions
     size_t count = 0;
     for (const YAML::Node& node : YAML::LoadAll(std::string(text))) {
