@@ -58,10 +58,16 @@ void Ledger::RemoveGroup(GroupId group) {
   groups_.erase(it);
 }
 
+void Ledger::Vacate(GroupId group) {
+  const auto it = groups_.find(group);
+  if (it != groups_.end()) it->second.vacant = it->second.members.empty();
+}
+
 void Ledger::AddMember(MemberId member, GroupId group) {
   const auto it = groups_.find(group);
   if (it == groups_.end() || members_.contains(member)) return;
   it->second.members.push_back(member);
+  it->second.vacant = false;
   members_[member].group = group;
 }
 
@@ -98,13 +104,16 @@ void Ledger::Tell(MemberId member, const Report& report) {
 std::map<GroupId, Bytes> Ledger::GroupTargets() const {
   std::vector<GroupId> ids;
   std::vector<Bytes> base, want, target;
+  // Promised more than there is: first by allocations of pods that have ended and whose folders are still there (the
+  // same units were given again), which must not shrink the living.
+  const bool only_living = guaranteed() > capacity_;
+  const auto promised = [&](const Group& g) { return only_living && g.vacant ? 0 : g.guaranteed; };
   Bytes guarantees = 0;
-  for (const auto& [id, g] : groups_) guarantees += g.guaranteed;
+  for (const auto& [id, g] : groups_) guarantees += promised(g);
   for (const auto& [id, g] : groups_) {
     ids.push_back(id);
-    // Promised more than there is (a card that shrank, allocations that overlap while one ends): everyone gives in
-    // proportion.
-    base.push_back(guarantees > capacity_ ? MulDiv(capacity_, g.guaranteed, guarantees) : g.guaranteed);
+    // Still more (a card that shrank, allocations that overlap while one ends): everyone gives in proportion.
+    base.push_back(guarantees > capacity_ ? MulDiv(capacity_, promised(g), guarantees) : promised(g));
     Bytes w = 0;
     for (const MemberId m : g.members) w += members_.at(m).wanted;
     want.push_back(w);

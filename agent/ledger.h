@@ -60,6 +60,9 @@ class Ledger {
   // `weight`: the share in what is lent. Again for a known group: new values.
   void SetGroup(GroupId group, Bytes guaranteed, uint64_t weight);
   void RemoveGroup(GroupId group);  // its members go with it
+  // Nobody has been in this group for a while. While more is promised than there is, it counts as promised nothing,
+  // until a member comes. Nothing is done to a group with members.
+  void Vacate(GroupId group);
   void AddMember(MemberId member, GroupId group);
   void RemoveMember(MemberId member);
   // A process that attached before holds what it holds: `held` (its last budget) is entered as exposure before anything
@@ -85,6 +88,7 @@ class Ledger {
   struct Group {
     Bytes guaranteed = 0;
     uint64_t weight = 1;
+    bool vacant = false;  // has no members, and had none for a while
     std::vector<MemberId> members;
   };
   std::map<GroupId, Bytes> GroupTargets() const;

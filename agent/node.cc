@@ -10,6 +10,7 @@ namespace sluice::agent {
 namespace {
 
 constexpr size_t kMaxEvents = 2000;
+constexpr uint64_t kVacantNs = 10'000'000'000;  // longer than most containers need between two processes
 
 template <typename T>
 void Over(std::optional<T>& to, const std::optional<T>& from) {
@@ -156,6 +157,23 @@ void Node::Forget(const Allocation& a) {
   }
   host_.RemoveGroup(a.group);
   allocations_.erase(a.group);  // `a` is gone
+}
+
+void Node::RecoverUntil(uint64_t now_ns) {
+  recover_until_ns_ = now_ns;
+  for (const auto& [group, a] : allocations_) {
+    for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.Vacate(group);
+  }
+}
+
+void Node::Vacate(uint64_t now_ns) {
+  for (auto& [group, a] : allocations_) {
+    const bool used = std::ranges::any_of(
+        a->sessions, [&](SessionId id) { return sessions_.at(id)->phase == Session::Phase::kServed; });
+    if (used || a->used_ns == 0) a->used_ns = now_ns;
+    if (now_ns - a->used_ns < kVacantNs) continue;
+    for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.Vacate(group);
+  }
 }
 
 std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {

@@ -53,8 +53,8 @@ class Node {
   // Used bytes of a card by NVML.
   void SetUsed(const std::string& uuid, Bytes bytes);
   // After a restart: until then only returning processes are served, so that nothing is handed out that one of them
-  // still holds.
-  void RecoverUntil(uint64_t now_ns) { recover_until_ns_ = now_ns; }
+  // still holds. Allocations known by now are older than the agent: those to which no process returns are vacant.
+  void RecoverUntil(uint64_t now_ns);
 
   // False with a sentence: not served.
   bool AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live, std::string* error);
@@ -107,7 +107,8 @@ class Node {
   Bytes Guaranteed(const Allocation& a, size_t gpu) const;
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   void Forget(const Allocation& a);
-  void Refresh(Allocation& a);  // settings changed: groups, and a BUDGET to everyone
+  void Vacate(uint64_t now_ns);  // tells the ledgers which allocations nobody uses
+  void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to everyone
   void Hello(Session& s, const sluice_hello& hello, uint64_t now_ns);
   void Welcome(Session& s, uint64_t now_ns);
   void Admit(Session& s, uint64_t now_ns);  // into the ledgers; the first budgets go out

@@ -15,6 +15,7 @@ struct Node::Allocation {
   std::set<SessionId> sessions;
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
+  uint64_t used_ns = 0;  // a process was attached then, or it was first seen; 0: not seen by a tick yet
   bool removed = false;
   bool ever_attached = false;
   bool refused = false;

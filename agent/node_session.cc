@@ -225,6 +225,7 @@ void Node::Drop(Session& s) {
   if (a != nullptr) {
     a->sessions.erase(id);
     if (s.phase == Session::Phase::kServed) {
+      a->used_ns = now_ns_;
       for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
         Accumulate(a->ended[i], Read(s, i));
         cards_.at(a->spec.gpus[i].uuid)->ledger.RemoveMember(Member(id, i));
@@ -430,6 +431,7 @@ int Node::Tick(uint64_t now_ns) {
   for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
   now_ns_ = now_ns;
   ReadPages(now_ns);
+  Vacate(now_ns);
   WatchTokens(now_ns);
   dirty_ = true;
   Settle();

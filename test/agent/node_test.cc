@@ -125,6 +125,66 @@ TEST_CASE("a removed allocation holds its share until its last process ends") {
   CHECK(w.node.sessions() == 0);
 }
 
+TEST_CASE("folders of ended pods take nothing from living ones when the card is promised twice") {
+  World w;
+  w.Allocate("old", 100);
+  w.Attach(1, "old");
+  w.Pass(kSec);
+  w.node.Closed(1, w.now);  // the pod has ended, its folder is still there
+  w.Allocate("new", 100);   // kubelet gave the same units again
+  w.Attach(2, "new");
+  w.Pass(kSec);
+  REQUIRE(w.port.Budget(2) != nullptr);
+  CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);  // it may only be between two processes
+  for (int i = 0; i < 8; ++i) {
+    w.Follow(2, kGiB);
+    w.Pass(kSec);
+    CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);
+  }
+  w.Follow(2, 8 * kGiB);
+  w.Pass(kSec);
+  CHECK(w.port.Budget(2)->budget_bytes == 8 * kGiB);
+
+  w.Allocate("newer", 100);  // without a process so far: may be starting, so it has at least its floor
+  w.Pass(kSec);
+  CHECK(w.port.Budget(2)->budget_bytes < 8 * kGiB);
+  for (int i = 0; i < 11; ++i) {
+    w.Follow(2, 8 * kGiB);
+    w.Pass(kSec);
+  }
+  CHECK(w.port.Budget(2)->budget_bytes == 8 * kGiB);
+
+  w.Attach(3, "old");  // lives after all
+  for (int i = 0; i < 3; ++i) {
+    w.Follow(2, 8 * kGiB);
+    w.Follow(3, 8 * kGiB);
+    w.Pass(kSec);
+    REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
+  }
+  CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);
+  CHECK(w.port.Budget(3)->budget_bytes == 4 * kGiB);
+}
+
+TEST_CASE("a restarted agent does not shrink those that return for folders without a process") {
+  World w;
+  w.Allocate("old", 100);
+  w.Allocate("living", 100);
+  w.node.RecoverUntil(w.now + kSec);
+  std::strcpy(w.pages[1].gpu[0].uuid, "GPU-a");
+  w.pages[1].gpu[0].budget_bytes = 8 * kGiB;
+  w.pages[1].gpu[0].live_bytes = 8 * kGiB;
+  w.Attach(1, "living", SLUICE_HELLO_RETURNING);
+  const sluice_frame pong = FrameOf(SLUICE_PONG);
+  w.node.Received(1, &pong, sizeof(pong), w.now);
+  w.node.Settle();
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(w.port.Budget(1) != nullptr);
+    REQUIRE(w.port.Budget(1)->budget_bytes == 8 * kGiB);
+    w.Follow(1, 8 * kGiB);
+    w.Pass(kSec);
+  }
+}
+
 TEST_CASE("wild frames and pages: the agent's books stay whole") {
   std::mt19937_64 random(11);
   for (int run = 0; run < 200; ++run) {
