@@ -45,7 +45,6 @@ def play(build, tenants, variables, folder, label, steps):
         timeline = folder / f"timeline-{label}-{number}.json".replace(" ", "-")
         env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "LD_PRELOAD": str(build / "lib" / "libsluice.so"),
                "SIMGPU_PROFILE": "card-8g", "SIMGPU_STATE": str(state), "SIMGPU_TENANTS": str(len(tenants)),
-               "SIMGPU_WINDOW_US": "2000",  # how far apart the tenants' clocks may run
                "SIMGPU_TIMELINE": str(timeline), "SLUICE_GPU_MEMORY": BUDGET, **variables}
         command = [str(build / "bin" / "sluice-replay"), str(path), "--json", "--warm-up", "2"] + (["--steps", str(steps)] if steps else [])
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -56,10 +56,13 @@ uint64_t Device::Capacity() const {
   const uint64_t held = plain.load(std::memory_order_relaxed);
   const uint64_t room = budget.budget_bytes > held ? budget.budget_bytes - held : 0;
   if (live_bytes + held <= budget.budget_bytes) return room;
-  // PUMP's four defaults: the less is seen of what kernels touch, the more room is left for what was not seen.
-  uint64_t percent = budget.memory_factor;
-  if (!percent) percent = reports_seen ? (extents_seen ? 100 : 80) : (extents_seen ? 100 : 60);
-  return std::min(room, budget.budget_bytes / 100 * percent);
+  return std::min(room, budget.budget_bytes / 100 * Factor());
+}
+
+// PUMP's four defaults: the less is seen of what kernels touch, the more room is left for what was not seen.
+uint32_t Device::Factor() const {
+  if (budget.memory_factor) return budget.memory_factor;
+  return extents_seen ? 100 : reports_seen ? 80 : 60;
 }
 
 void Device::UpdateMode() {
@@ -362,6 +365,7 @@ void Device::DropContext(CUcontext handle) {
       residency.RemoveArena({base, size});
       requested_bytes -= size;
     }
+    std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
       stream->context = nullptr;  // events and queues went with the context
@@ -400,7 +404,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->stall_ns, stall_ns);
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
-  __atomic_store_n(&slot->factor, static_cast<uint32_t>(budget.memory_factor), __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->factor, Factor(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);
 }
 

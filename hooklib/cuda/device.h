@@ -6,6 +6,7 @@
 #define SLUICE_HOOKLIB_CUDA_DEVICE_H_
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ struct Context {
   CUcontext handle = nullptr;
   Device* device = nullptr;
   EventPool events;
+  EventPool timers{CU_EVENT_DEFAULT};
   std::unique_ptr<core::ArenaAllocator> arenas;
   std::map<core::Va, uint64_t> arena_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
@@ -60,7 +62,12 @@ struct Device final : core::Timeline {
   sluice_budget budget{};          // in force
   bool reports_seen = false, extents_seen = false;
   std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
-  uint64_t stall_ns = 0;
+  uint64_t stall_ns = 0;  // application streams waited for fetches, by events around the waits
+  struct Wait {
+    Context* context;
+    CUevent begin, end;
+  };
+  std::deque<Wait> waits;
 
   // --- memory; each takes the lock ---
   CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result);
@@ -82,6 +89,8 @@ struct Device final : core::Timeline {
   Stream* StreamById(core::StreamId id);
   void UpdateMode();
   uint64_t Capacity() const;
+  uint32_t Factor() const;  // percent in force
+  void WaitForFetch(Stream* stream, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
   void EvictAfter(const core::Plan& plan, Stream* stream);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.

@@ -169,6 +169,31 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   }
 }
 
+// The application stream waits, on the GPU, for a fetch of its own; events around the wait tell how long it stood.
+void Device::WaitForFetch(Stream* stream, uint64_t op) {
+  const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
+  while (!waits.empty() && g_real.cuEventQuery(waits.front().end) == CUDA_SUCCESS) {
+    const Wait& wait = waits.front();
+    float ms = 0;
+    if (elapsed(&ms, wait.begin, wait.end) == CUDA_SUCCESS) stall_ns += static_cast<uint64_t>(ms * 1e6);
+    wait.context->timers.Give(wait.begin);
+    wait.context->timers.Give(wait.end);
+    waits.pop_front();
+  }
+  EventPool* pool = &stream->context->timers;
+  const bool timed = waits.size() < 256;
+  CUevent begin = timed ? pool->Take() : nullptr, end = timed ? pool->Take() : nullptr;
+  if (begin) g_real.cuEventRecord(begin, stream->handle);
+  const bool waited = WaitFor(stream->in.events, op, stream->handle);
+  if (end) g_real.cuEventRecord(end, stream->handle);
+  if (begin && end && waited) {
+    waits.push_back({stream->context, begin, end});
+  } else {
+    if (begin) pool->Give(begin);
+    if (end) pool->Give(end);
+  }
+}
+
 void Device::EvictAfter(const core::Plan& plan, Stream* stream) {
   if (!plan.after_op || !Ready(&stream->out)) return;
   WaitFor(stream->events, stream->recorded, stream->out.stream);

@@ -58,13 +58,38 @@ void Follower::PublishAll() {
                    __ATOMIC_RELAXED);
 }
 
+// Says once why a process is slow: when its streams stood waiting for the link for a good part of the last ten seconds.
+void WarnIfSlow() {
+  static std::vector<sluice_gpu_counters> before;
+  static bool said = false;
+  before.resize(Devices().size());
+  for (size_t i = 0; i < Devices().size(); ++i) {
+    sluice_gpu_counters now{};
+    Devices()[i]->Publish(&now);
+    const double waited = static_cast<double>(now.stall_ns - before[i].stall_ns) / 1e10;
+    const double in = static_cast<double>(now.bytes_in - before[i].bytes_in) / 0x1p30, out = static_cast<double>(now.bytes_out - before[i].bytes_out) / 0x1p30;
+    const double faults = static_cast<double>(now.fault_bytes - before[i].fault_bytes) / 0x1p30;
+    if (!said && (waited > 0.3 || faults > 20)) {
+      said = true;
+      SLUICE_LOG(kWarn,
+                 "%s: live %.1f GiB in %.1f GiB: in the last 10 s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %.0f %% of the time "
+                 "waits for the link; a larger fraction or a smaller batch helps",
+                 now.uuid[0] ? now.uuid : Devices()[i]->uuid.c_str(), static_cast<double>(now.live_bytes) / 0x1p30,
+                 static_cast<double>(now.budget_bytes) / 0x1p30, in, out, faults, 100 * waited);
+    }
+    before[i] = now;
+  }
+}
+
 // Publishes the counters ten times a second and prints the period's line. Makes no driver call.
 void* Ticker(void*) {
   for (uint64_t tick = 1;; ++tick) {
     const timespec pause{0, 100000000};
     nanosleep(&pause, nullptr);
     Follower::PublishAll();
-    if (tick % 100 == 0 && LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
+    if (tick % 100 != 0) continue;
+    WarnIfSlow();
+    if (LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
   }
   return nullptr;
 }
@@ -164,13 +189,13 @@ void PrintSummary(const char* when) {
     const uint64_t looked = c.hits + c.misses;
     LogAlways(
         "%s pid %d %s: budget %.2f GiB, live %.2f GiB, plain %.2f GiB, in %.2f GiB, out %.2f GiB, without copy %.2f GiB, faults %.2f GiB "
-        "(estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, factor %u%s, launches %llu, over budget %llu",
+        "(estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, factor %u, launches %llu, over budget %llu",
         when, getpid(), device->uuid.c_str(), static_cast<double>(c.budget_bytes) / kGi, static_cast<double>(c.live_bytes) / kGi,
         static_cast<double>(c.plain_bytes) / kGi, static_cast<double>(c.bytes_in) / kGi, static_cast<double>(c.bytes_out) / kGi,
         static_cast<double>(c.bytes_saved) / kGi, static_cast<double>(c.fault_bytes) / kGi,
         looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0, static_cast<double>(c.stall_ns) / 1e9,
         c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
-        c.factor ? "" : " (chosen)", static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches));
+        static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches));
   }
 }
 

@@ -51,7 +51,7 @@ CUevent EventPool::Take() {
     return event;
   }
   CUevent event = nullptr;
-  return g_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : nullptr;
+  return g_real.cuEventCreate(&event, flags_) == CUDA_SUCCESS ? event : nullptr;
 }
 
 Stream* FindStream(CUstream handle, bool per_thread_default) {

@@ -17,10 +17,12 @@ struct Device;
 // Events of one context, reused. Guarded by the device's lock.
 class EventPool {
  public:
+  explicit EventPool(unsigned flags = CU_EVENT_DISABLE_TIMING) : flags_(flags) {}
   CUevent Take();  // null where the driver gives none
   void Give(CUevent event) { free_.push_back(event); }
 
  private:
+  const unsigned flags_;
   std::vector<CUevent> free_;
 };
 

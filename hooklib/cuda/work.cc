@@ -69,15 +69,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   device->Execute(plan.now, stream_);
-  if (plan.wait_in) {
-    const auto& events = stream_->in.events;
-    for (const auto& [op, event] : events) {
-      if (op >= plan.wait_in) {
-        g_real.cuStreamWaitEvent(stream_->handle, event, 0);
-        break;
-      }
-    }
-  }
+  if (plan.wait_in) device->WaitForFetch(stream_, plan.wait_in);
   device->Execute(plan.ahead, stream_);
   if (plan.after_op) {
     after_.evict_after = plan.evict_after;
