@@ -86,7 +86,9 @@ std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
   return surplus;
 }
 
-std::map<Va, ArenaAllocator::Arena>::iterator ArenaAllocator::ArenaOf(Va va) { return std::prev(arenas_.upper_bound(va)); }
+std::map<Va, ArenaAllocator::Arena>::iterator ArenaAllocator::ArenaOf(Va va) {
+  return std::prev(arenas_.upper_bound(va));
+}
 
 void ArenaAllocator::InsertFree(Extent range) {
   const auto arena = ArenaOf(range.base);

@@ -1,8 +1,9 @@
-// The engine's own allocator: hands out ranges of arenas that the backend made, so that an allocation costs no driver call and frees are seen.
+// The engine's own allocator: hands out ranges of arenas that the backend made, so that an allocation costs no driver
+// call and frees are seen.
 //
-// Requests of a chunk or more start at a chunk boundary; smaller ones share chunks of their own arenas, so that a small tensor never
-// pins a large one's chunk. A freed range waits for its fence before it is handed out again.
-// Not thread-safe: the device's lock is held.
+// Requests of a chunk or more start at a chunk boundary; smaller ones share chunks of their own arenas, so that a small
+// tensor never pins a large one's chunk. A freed range waits for its fence before it is handed out again. Not
+// thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
 #define SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
 
@@ -26,14 +27,14 @@ class ArenaAllocator {
 
   // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes).
   std::optional<Va> Allocate(uint64_t bytes);
-  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless one
-  // request needs more, and small enough that requested bytes stay under 1.25 x live + 256 MiB.
+  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless
+  // one request needs more, and small enough that requested bytes stay under 1.25 x live + 256 MiB.
   uint64_t GrowthFor(uint64_t bytes) const;
   void AddArena(Extent arena, uint64_t for_bytes);
   // The range was allocated with `bytes`; it becomes free behind the open fence.
   void Free(Va base, uint64_t bytes);
-  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound (`all`: whatever the bound); they are
-  // the caller's to release.
+  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound (`all`: whatever
+  // the bound); they are the caller's to release.
   std::vector<Extent> TakeSurplus(bool all = false);
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }

@@ -23,15 +23,15 @@ struct Chunk {
   StreamId arrival_stream = 0;
   StreamId departure_stream = 0;
   uint32_t live_bytes = 0;
-  uint32_t log_ref = 0;        // predictor's newest reference
-  uint32_t rank_stamp = 0;     // residency's newest entry for it
-  uint64_t mark = 0;           // launch number that has this chunk in its set
-  bool ever_out = false;       // was evicted once: its host pages exist until the block is freed
-  bool resident = false;       // believed: only speed depends on it
-  bool ahead = false;          // fetched for a launch to come
-  bool dying = false;          // in residency's list of what died
-  bool content = false;        // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
-  uint16_t pins = 0;           // allocations in it that are never dead before their free (captured, or the host may write)
+  uint32_t log_ref = 0;     // predictor's newest reference
+  uint32_t rank_stamp = 0;  // residency's newest entry for it
+  uint64_t mark = 0;        // launch number that has this chunk in its set
+  bool ever_out = false;    // was evicted once: its host pages exist until the block is freed
+  bool resident = false;    // believed: only speed depends on it
+  bool ahead = false;       // fetched for a launch to come
+  bool dying = false;       // in residency's list of what died
+  bool content = false;     // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  uint16_t pins = 0;        // allocations in it that are never dead before their free (captured, or the host may write)
 };
 
 class ChunkTable {

@@ -1,8 +1,8 @@
 // Fences: "everything that was queued on any stream of the device when this fence was closed is done".
 //
-// A range that the application frees may be reused or discarded only behind such a fence, since the real cuMemFree waits for
-// the device and programs rely on it. Fences are closed lazily, when somebody wants to reuse something, so that a free costs nothing.
-// Not thread-safe: the device's lock is held.
+// A range that the application frees may be reused or discarded only behind such a fence, since the real cuMemFree
+// waits for the device and programs rely on it. Fences are closed lazily, when somebody wants to reuse something, so
+// that a free costs nothing. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_FENCES_H_
 #define SLUICE_HOOKLIB_CORE_FENCES_H_
 

@@ -24,7 +24,8 @@ Allocation* LiveMap::Find(Va va, Va* base) {
 
 std::vector<Va> LiveMap::In(Extent range) const {
   std::vector<Va> bases;
-  for (auto it = allocations_.lower_bound(range.base); it != allocations_.end() && it->first < range.end(); ++it) bases.push_back(it->first);
+  for (auto it = allocations_.lower_bound(range.base); it != allocations_.end() && it->first < range.end(); ++it)
+    bases.push_back(it->first);
   return bases;
 }
 

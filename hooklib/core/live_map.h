@@ -1,5 +1,5 @@
-// What is alive at which address: allocations that the engine serves, and inside them the ranges that a framework's allocator reported.
-// Turns a pointer into the extent that it may mean. Not thread-safe: the device's lock is held.
+// What is alive at which address: allocations that the engine serves, and inside them the ranges that a framework's
+// allocator reported. Turns a pointer into the extent that it may mean. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
 #define SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
 
@@ -13,10 +13,11 @@ namespace sluice::core {
 
 struct Allocation {
   uint64_t bytes = 0;
-  uint64_t id = 0;         // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique, never reused
+  uint64_t id = 0;           // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique, never reused
   bool app_managed = false;  // asked for as managed: the host may read and write it at any time
-  bool captured = false;     // something in it was reported, allocated or named during a capture: never dead before its free
-  bool reported = false;     // a framework reports what is alive inside
+  bool captured =
+      false;  // something in it was reported, allocated or named during a capture: never dead before its free
+  bool reported = false;  // a framework reports what is alive inside
 };
 
 class LiveMap {
@@ -34,8 +35,8 @@ class LiveMap {
   bool Report(Extent range);
   std::optional<Extent> Unreport(Va base);
 
-  // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing for an
-  // address that is not ours or lies in a reported segment's dead space.
+  // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
+  // for an address that is not ours or lies in a reported segment's dead space.
   std::optional<Extent> Resolve(Va va);
 
   const std::map<Va, uint64_t>& reports() const { return reports_; }

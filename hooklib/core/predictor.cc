@@ -22,7 +22,8 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   const uint64_t three = Mix(Mix(last_places_[0], last_places_[1]), place);
   last_places_[0] = last_places_[1];
   last_places_[1] = place;
-  // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood together before.
+  // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood
+  // together before.
   const bool follows = cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id;
   const bool exact = follows && log_[(cursor_ + 1) % kLog].place == place;
   uint64_t found = 0;
@@ -49,7 +50,8 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   for (uint32_t i = 0; i < entry.count; ++i) {
     Chunk* chunk = set[i];
     chunk->next_use = kNever;
-    // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very entry asked below.
+    // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very
+    // entry asked below.
     Ref& last = refs_[chunk->log_ref % kRefs];
     if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) last.next_pos = pos;
     if (before) {

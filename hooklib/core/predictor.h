@@ -1,10 +1,11 @@
 // Learns the order of launches and says when each chunk is used next.
 //
-// After DeepUM (Jung et al., ASPLOS 2023): a launch is named by an execution id (hash of the function and the shape of its
-// arguments), and what followed it last time is expected to follow it again. Here both of its tables are one ring, the log of
-// launches with the chunks that each touched. Where in the log the present is repeated is found by the last three launches with
-// their chunks (a model's layers differ in nothing else); from there the ids alone are followed, so that a tensor which lies
-// elsewhere this time does not end the prediction. One per application stream. Not thread-safe.
+// After DeepUM (Jung et al., ASPLOS 2023): a launch is named by an execution id (hash of the function and the shape of
+// its arguments), and what followed it last time is expected to follow it again. Here both of its tables are one ring,
+// the log of launches with the chunks that each touched. Where in the log the present is repeated is found by the last
+// three launches with their chunks (a model's layers differ in nothing else); from there the ids alone are followed, so
+// that a tensor which lies elsewhere this time does not end the prediction. One per application stream. Not
+// thread-safe.
 #ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 #define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 
@@ -24,8 +25,8 @@ class Predictor {
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
 
-  // The chunks of the next launch that has not been looked at yet, at most `horizon` launches ahead; empty: no more. `at` is the predicted
-  // launch number. Moves on with each call, so that a launch ahead is looked at once.
+  // The chunks of the next launch that has not been looked at yet, at most `horizon` launches ahead; empty: no more.
+  // `at` is the predicted launch number. Moves on with each call, so that a launch ahead is looked at once.
   std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at);
   // Chunks went away with their arena: what was learnt points at them.
   void Forget();
@@ -55,7 +56,7 @@ class Predictor {
   std::vector<Ref> refs_;
   std::vector<Chunk*> ahead_;
   std::unordered_map<uint64_t, uint64_t> where_;  // hash of three places -> log position of the last
-  uint64_t count_ = 0;                             // launches entered; the newest has this position
+  uint64_t count_ = 0;                            // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t looked_ = 0;  // look-ahead has been done up to this position

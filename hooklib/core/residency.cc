@@ -104,7 +104,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   for (Chunk* chunk : set_) {
     if (chunk->resident) {
       ++stats_.hits;
-      // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not order before us.
+      // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
+      // order before us.
       if (chunk->arrival_stream == stream && chunk->arrival_op > queues.waited_in &&
           !timeline_->InDone(stream, chunk->arrival_op)) {
         plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
@@ -178,14 +179,16 @@ uint64_t Residency::Room(StreamId stream) {
 }
 
 void Residency::DrainOps(Queues* queues, StreamId stream) {
-  while (!queues->departing.empty() && timeline_->OutDone(stream, queues->departing.front().first)) queues->departing.pop_front();
+  while (!queues->departing.empty() && timeline_->OutDone(stream, queues->departing.front().first))
+    queues->departing.pop_front();
   while (!queues->arriving.empty() && timeline_->InDone(stream, queues->arriving.front().first)) {
     queues->arriving.pop_front();
   }
 }
 
-// A discard must be over before the application can write the range again through any pointer, seen or unseen. The caller executes it at
-// once and waits for it (microseconds of the engine's own), with the device's lock held, before which no allocation can revive the range.
+// A discard must be over before the application can write the range again through any pointer, seen or unseen. The
+// caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
+// which no allocation can revive the range.
 uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
   uint64_t freed = 0;
   bool waiting = false;
@@ -268,7 +271,8 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
       if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
       continue;
     }
-    // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand decides.
+    // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
+    // decides.
     if (keep_until && (chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until)) {
       aside_.push_back(top);
       break;
@@ -325,8 +329,8 @@ void Residency::Finish(StreamId stream, Step* step) {
   Merge(&step->fetch);
 }
 
-// Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link. Only in place of what is
-// needed later than they are.
+// Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link.
+// Only in place of what is needed later than they are.
 void Residency::LookAhead(StreamId stream) {
   Queues& queues = queues_[stream];
   if (!queues.predictor.confident()) return;

@@ -1,14 +1,17 @@
-// Holds the resident chunks of one device to their capacity, and decides before each launch what to fetch and what to send away.
+// Holds the resident chunks of one device to their capacity, and decides before each launch what to fetch and what to
+// send away.
 //
 // Only decisions: a Plan says what to do, cuda/ does it. Rules (design, "Order, both ways"):
-//  - a victim is finished, or was used earlier in the stream that needs the room; no stream is made to wait for another's work;
-//  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on the host;
+//  - a victim is finished, or was used earlier in the stream that needs the room; no stream is made to wait for
+//  another's work;
+//  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on
+//  the host;
 //  - where nothing may leave, the launch goes over the budget, and that is counted;
 //  - contents are discarded only if the application freed them and a fence behind that free is done.
-// Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and bringing them back moves
-// nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away chunks of which no next use is known, least
-// recently used first; then those whose predicted next use is farthest (Belady 1966).
-// Not thread-safe: the device's lock is held.
+// Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
+// bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
+// chunks of which no next use is known, least recently used first; then those whose predicted next use is farthest
+// (Belady 1966). Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 
@@ -39,22 +42,23 @@ struct Step {
 };
 
 struct Plan {
-  // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see DiscardDead).
+  // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see
+  // DiscardDead).
   std::vector<Extent> discard;
-  Step now;                          // what the launch needs
-  uint64_t wait_in = 0;              // the launch's stream waits for this arrival; 0: all is there
-  Step ahead;                        // for launches to come
-  std::vector<Extent> evict_after;   // did not fit: faults bring it, and it leaves behind the launch
-  uint64_t after_op = 0;             // number of evict_after in the out queue
+  Step now;                         // what the launch needs
+  uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
+  Step ahead;                       // for launches to come
+  std::vector<Extent> evict_after;  // did not fit: faults bring it, and it leaves behind the launch
+  uint64_t after_op = 0;            // number of evict_after in the out queue
 };
 
 struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
-  uint64_t fault_bytes = 0;       // estimated
+  uint64_t fault_bytes = 0;  // estimated
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
-  uint64_t host_bytes = 0;        // distinct bytes ever evicted: host pages stay with the block
+  uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
 };
 
 class Residency {
@@ -64,7 +68,8 @@ class Residency {
   void set_capacity(uint64_t bytes) { capacity_ = bytes; }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
-  // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only displaces what is used sooner.
+  // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
+  // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
   uint64_t capacity() const { return capacity_; }
   uint64_t resident_bytes() const { return resident_; }
@@ -80,25 +85,26 @@ class Residency {
   void AddLive(Extent range);
   void RemoveLive(Extent range);
   void Pin(Extent range, bool pin);
-  // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at): nothing that died
-  // since then may be taken for "nothing launched between".
+  // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at):
+  // nothing that died since then may be taken for "nothing launched between".
   void NoteWork() { ++now_; }
 
-  // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be learnt.
-  // The plan is valid until the next call.
+  // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
+  // learnt. The plan is valid until the next call.
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id);
-  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave yet stays.
+  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave
+  // yet stays.
   const Step& Shrink(StreamId queue, uint64_t bytes);
   void ForgetStream(StreamId stream);
 
  private:
   struct Queues {
     uint64_t in_op = 0, out_op = 0;
-    uint64_t waited_in = 0;      // the application stream has waited up to here
-    uint64_t in_waited_out = 0;  // the in queue has waited up to here
+    uint64_t waited_in = 0;                               // the application stream has waited up to here
+    uint64_t in_waited_out = 0;                           // the in queue has waited up to here
     std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
     std::deque<std::pair<uint64_t, uint64_t>> arriving;
-    uint64_t ahead_bytes = 0;    // fetched for launches to come, not used yet
+    uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
     Predictor predictor;
   };
   struct Candidate {  // in a max-heap by key; outdated once the chunk's rank_stamp has moved on
@@ -112,7 +118,8 @@ class Residency {
   bool MayLeave(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
   void Push(Chunk* chunk);
-  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What it freed.
+  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What
+  // it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   void Rebuild();
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);

@@ -46,7 +46,8 @@ Config Read() {
     }
   }
   if (const char* backend = Get(SLUICE_ENV_BACKEND); backend && std::strcmp(backend, "managed") != 0) {
-    Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: managed; the default holds", SLUICE_ENV_BACKEND, backend);
+    Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: managed; the default holds",
+        SLUICE_ENV_BACKEND, backend);
   }
   config.plain = Flag(SLUICE_ENV_PLAIN);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;

@@ -11,9 +11,9 @@ namespace sluice {
 
 struct Config {
   settings::Settings settings;
-  std::string socket;           // agent's socket; empty: none, the environment alone decides
-  bool plain = false;           // SLUICE_PLAIN=1
-  uint64_t managed_limit = 0;   // SLUICE_MANAGED_LIMIT in bytes; 0: none
+  std::string socket;          // agent's socket; empty: none, the environment alone decides
+  bool plain = false;          // SLUICE_PLAIN=1
+  uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };
 

@@ -52,8 +52,8 @@ Extent Side2D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t x, siz
   return Rows(device + y * pitch + x, pitch, width, height);
 }
 
-Extent Side3D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t rows, size_t x, size_t y, size_t z, size_t width, size_t height,
-              size_t depth) {
+Extent Side3D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t rows, size_t x, size_t y, size_t z,
+              size_t width, size_t height, size_t depth) {
   if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
   const size_t slice = pitch * (rows ? rows : height);
   return {device + z * slice + y * pitch + x, depth && height ? slice * (depth - 1) + pitch * (height - 1) + width : 0};
@@ -68,10 +68,10 @@ std::array<Extent, 2> Sides(const CUDA_MEMCPY2D* c) {
 template <typename Copy3D>
 std::array<Extent, 2> Sides3D(const Copy3D* c) {
   if (!c) return {};
-  return {Side3D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ, c->WidthInBytes, c->Height,
-                 c->Depth),
-          Side3D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ, c->WidthInBytes, c->Height,
-                 c->Depth)};
+  return {Side3D(c->dstMemoryType, c->dstDevice, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ,
+                 c->WidthInBytes, c->Height, c->Depth),
+          Side3D(c->srcMemoryType, c->srcDevice, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ,
+                 c->WidthInBytes, c->Height, c->Depth)};
 }
 
 }  // namespace
@@ -79,123 +79,148 @@ std::array<Extent, 2> Sides3D(const Copy3D* c) {
 namespace entry {
 
 // SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, to, from)
-#define SLUICE_COPY(name, parameters, arguments, stream, flavour, to, from)                           \
-  CUresult name parameters {                                                                          \
-    NoteCopy(stream, flavour, to, from);                                                              \
-    return Copy(stream, flavour, {to, from}, [&] { return g_real.name arguments; });                  \
+#define SLUICE_COPY(name, parameters, arguments, stream, flavour, to, from)          \
+  CUresult name parameters {                                                         \
+    NoteCopy(stream, flavour, to, from);                                             \
+    return Copy(stream, flavour, {to, from}, [&] { return g_real.name arguments; }); \
   }
-#define SLUICE_COPY_SYNC(name, parameters, arguments, to, from)                        \
-  SLUICE_COPY(name, parameters, arguments, nullptr, false, to, from)                   \
+#define SLUICE_COPY_SYNC(name, parameters, arguments, to, from)      \
+  SLUICE_COPY(name, parameters, arguments, nullptr, false, to, from) \
   SLUICE_COPY(name##_ptds, parameters, arguments, nullptr, true, to, from)
-#define SLUICE_COPY_ASYNC(name, parameters, arguments, to, from)                       \
-  SLUICE_COPY(name, parameters, arguments, stream, false, to, from)                    \
+#define SLUICE_COPY_ASYNC(name, parameters, arguments, to, from)    \
+  SLUICE_COPY(name, parameters, arguments, stream, false, to, from) \
   SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, to, from)
 
 SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
-SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream), At(dst, n), At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
+                  At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), At(dst, n), At(src, n))
-SLUICE_COPY_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void* src, size_t n, CUstream stream), (dst, src, n, stream), At(dst, n),
-                  At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void* src, size_t n, CUstream stream),
+                  (dst, src, n, stream), At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyDtoH_v2, (void* dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
-SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream), At(dst, n),
-                  At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
+                  At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
-SLUICE_COPY_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream), At(dst, n),
-                  At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n), (dst, to, src, from, n),
-                 At(dst, n), At(src, n))
-SLUICE_COPY_ASYNC(cuMemcpyPeerAsync, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
+SLUICE_COPY_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream),
+                  (dst, src, n, stream), At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n),
+                 (dst, to, src, from, n), At(dst, n), At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
+                  (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
                   (dst, to, src, from, n, stream), At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), Extent{}, At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), At(dst, n), Extent{})
+SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n),
+                 Extent{}, At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n),
+                 At(dst, n), Extent{})
 
-#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                                        \
-  { return Copy(stream, flavour, sides(argument), [&] { return g_real.name; }); }
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c) SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
-CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c) SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
-CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s) SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), CUDA_MEMCPY2D, c, Sides, s, false)
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), CUDA_MEMCPY2D, c, Sides, s, true)
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* c) SLUICE_COPY_BOX(cuMemcpy3D_v2(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, false)
-CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c) SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, true)
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), CUDA_MEMCPY3D, c, Sides3D, s, false)
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), CUDA_MEMCPY3D, c, Sides3D, s, true)
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c) SLUICE_COPY_BOX(cuMemcpy3DPeer(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, false)
-CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
-    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, true)
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, false)
-CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, true)
+#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)           \
+  {                                                                             \
+    return Copy(stream, flavour, sides(argument), [&] { return g_real.name; }); \
+  }
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
+    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false) CUresult
+    cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c)
+        SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true) CUresult
+    cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
+        SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false) CUresult
+    cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
+        SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true) CUresult
+    cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s)
+        SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), CUDA_MEMCPY2D, c, Sides, s, false) CUresult
+    cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
+        SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), CUDA_MEMCPY2D, c, Sides, s, true) CUresult
+    cuMemcpy3D_v2(const CUDA_MEMCPY3D* c)
+        SLUICE_COPY_BOX(cuMemcpy3D_v2(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, false) CUresult
+    cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c)
+        SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, true) CUresult
+    cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
+        SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), CUDA_MEMCPY3D, c, Sides3D, s, false) CUresult
+    cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
+        SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), CUDA_MEMCPY3D, c, Sides3D, s, true) CUresult
+    cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
+        SLUICE_COPY_BOX(cuMemcpy3DPeer(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, false) CUresult
+    cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
+        SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, true) CUresult
+    cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
+        SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, false) CUresult
+    cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s) SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s),
+                                                                                      CUDA_MEMCPY3D_PEER, c, Sides3D, s,
+                                                                                      true)
 
 // memsets. `element` bytes a value.
-#define SLUICE_SET_1D(name, value_type, element)                                                                                         \
-  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                                                                          \
-    return Copy(nullptr, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2(dst, v, n); });                              \
-  }                                                                                                                                      \
-  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                                                                     \
-    return Copy(nullptr, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2_ptds(dst, v, n); });                          \
-  }                                                                                                                                      \
-  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                                                            \
-    return Copy(s, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async(dst, v, n, s); });                               \
-  }                                                                                                                                      \
-  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                                                       \
-    return Copy(s, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async_ptsz(dst, v, n, s); });                           \
+#define SLUICE_SET_1D(name, value_type, element)                                                                \
+  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                                                 \
+    return Copy(nullptr, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2(dst, v, n); });     \
+  }                                                                                                             \
+  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                                            \
+    return Copy(nullptr, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2_ptds(dst, v, n); }); \
+  }                                                                                                             \
+  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                                   \
+    return Copy(s, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async(dst, v, n, s); });      \
+  }                                                                                                             \
+  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                              \
+    return Copy(s, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async_ptsz(dst, v, n, s); });  \
   }
-SLUICE_SET_1D(cuMemsetD8, unsigned char, 1)
-SLUICE_SET_1D(cuMemsetD16, unsigned short, 2)
-SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
+        SLUICE_SET_1D(cuMemsetD8, unsigned char, 1) SLUICE_SET_1D(cuMemsetD16, unsigned short,
+                                                                  2) SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
 
-#define SLUICE_SET_2D(name, value_type, element)                                                                                         \
-  CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                                                  \
-    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, [&] { return g_real.name##_v2(dst, pitch, v, w, h); });        \
-  }                                                                                                                                      \
-  CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                                             \
-    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); });    \
-  }                                                                                                                                      \
-  CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {                                    \
-    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });         \
-  }                                                                                                                                      \
-  CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {                               \
-    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });     \
+#define SLUICE_SET_2D(name, value_type, element)                                                           \
+  CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                    \
+    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}},                                  \
+                [&] { return g_real.name##_v2(dst, pitch, v, w, h); });                                    \
+  }                                                                                                        \
+  CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {               \
+    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}},                                   \
+                [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); });                               \
+  }                                                                                                        \
+  CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {      \
+    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}},                                        \
+                [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });                               \
+  }                                                                                                        \
+  CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) { \
+    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}},                                         \
+                [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                          \
   }
-SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
-SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)
-SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
+            SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1) SLUICE_SET_2D(cuMemsetD2D16, unsigned short,
+                                                                        2) SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
-// Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range is reused
-// before it is over.
-#define SLUICE_COUNTED(name, parameters, arguments, stream, flavour)                                                \
-  CUresult name parameters {                                                                                        \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, [&] { return g_real.name arguments; });                      \
+// Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range
+// is reused before it is over.
+#define SLUICE_COUNTED(name, parameters, arguments, stream, flavour)                           \
+  CUresult name parameters {                                                                   \
+    return Copy(stream, flavour, {Extent{}, Extent{}}, [&] { return g_real.name arguments; }); \
   }
-#define SLUICE_COUNTED_ASYNC(name, parameters, arguments)                 \
-  SLUICE_COUNTED(name, parameters, arguments, stream, false)              \
+#define SLUICE_COUNTED_ASYNC(name, parameters, arguments)    \
+  SLUICE_COUNTED(name, parameters, arguments, stream, false) \
   SLUICE_COUNTED(name##_ptsz, parameters, arguments, stream, true)
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* idxs,
-                      size_t numAttrs, size_t* failIdx, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream))
-SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
-                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* idxs,
-                      size_t numAttrs, CUstream stream),
-                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream))
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
-                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream stream),
-                     (numOps, opList, failIdx, flags, stream))
-SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2, (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
-                     (numOps, opList, flags, stream))
-SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream), (dst, src, offset, n, stream))
-SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
-                     (dst, offset, src, n, stream))
-SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync, (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
-                     (list, count, flags, failed, stream))
+                SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
+                                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                                      CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, size_t* failIdx,
+                                      CUstream stream),
+                                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream))
+                    SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
+                                         (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                                          CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, CUstream stream),
+                                         (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream))
+                        SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
+                                             (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
+                                              unsigned long long flags, CUstream stream),
+                                             (numOps, opList, failIdx, flags, stream))
+                            SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
+                                                 (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
+                                                  unsigned long long flags, CUstream stream),
+                                                 (numOps, opList, flags, stream))
+                                SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2,
+                                                     (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
+                                                     (dst, src, offset, n, stream))
+                                    SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2,
+                                                         (CUarray dst, size_t offset, const void* src, size_t n,
+                                                          CUstream stream),
+                                                         (dst, offset, src, n, stream))
+                                        SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
+                                                             (CUmemDecompressParams * list, size_t count,
+                                                              unsigned flags, size_t* failed, CUstream stream),
+                                                             (list, count, flags, failed, stream))
 
 }  // namespace entry
 }  // namespace sluice

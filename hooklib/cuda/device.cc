@@ -21,8 +21,8 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   if (get_uuid && get_uuid(&raw, number) == CUDA_SUCCESS) {
     const auto* b = reinterpret_cast<const unsigned char*>(raw.bytes);
     char text[SLUICE_UUID_CHARS];
-    std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
-                  b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+                  b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
     uuid = text;
   }
   size_t bytes = 0;
@@ -31,12 +31,13 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   int concurrent = 0, pageable_tables = 0;
   g_real.cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, number);
   // Coherent platforms (Grace Hopper) use the host's page tables: residency is the kernel's there, not ours.
-  g_real.cuDeviceGetAttribute(&pageable_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, number);
+  g_real.cuDeviceGetAttribute(&pageable_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+                              number);
   managed = concurrent && !pageable_tables && !GetConfig().plain;
 
   const settings::Settings& said = GetConfig().settings;
   std::snprintf(budget.uuid, sizeof budget.uuid, "%s", uuid.c_str());
-  budget.budget_bytes = said.gpu_memory ? std::min(*said.gpu_memory, total)
+  budget.budget_bytes = said.gpu_memory                               ? std::min(*said.gpu_memory, total)
                         : said.gpu_percent && *said.gpu_percent < 100 ? total / 100 * *said.gpu_percent
                                                                       : total;
   budget.guaranteed_bytes = budget.budget_bytes;
@@ -100,7 +101,9 @@ Stream* Device::StreamById(core::StreamId id) {
   return stream->context ? stream : nullptr;
 }
 
-uint64_t Device::HostAllowance() { return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes); }
+uint64_t Device::HostAllowance() {
+  return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes);
+}
 
 Refusal Device::Grow(Context* context, uint64_t bytes) {
   const uint64_t size = context->arenas->GrowthFor(bytes);
@@ -125,9 +128,11 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   UpdateMode();
   bool populated = false;
   if (residency.resident_bytes() + size <= residency.capacity() && g_captures.load() == 0) {
-    // As cuMemAlloc does: the pages are on the card when the call returns, so that no kernel faults on memory that fits.
+    // As cuMemAlloc does: the pages are on the card when the call returns, so that no kernel faults on memory that
+    // fits.
     populated = FetchRuns({arena}, ordinal, Housekeeping(context)) == CUDA_SUCCESS &&
-                g_real.cuStreamSynchronize(Housekeeping(context)) == CUDA_SUCCESS;  // our own prefetch alone, no work of the application
+                g_real.cuStreamSynchronize(Housekeeping(context)) ==
+                    CUDA_SUCCESS;  // our own prefetch alone, no work of the application
   }
   context->arenas->AddArena(arena, bytes);
   context->arena_list.emplace(base, size);
@@ -144,8 +149,8 @@ void Device::ReturnArenas(Context* context, bool all) {
   }
 }
 
-// Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real cuMemFree would have
-// waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
+// Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real
+// cuMemFree would have waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
 std::optional<core::Va> Device::LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes) {
   std::optional<core::Va> va;
   if (g_captures.load() > 0) return va;
@@ -228,7 +233,8 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
   const Extent range{base, size};
   if (allocation->reported) {
     const auto& reports = live.reports();
-    for (auto it = reports.lower_bound(base); it != reports.end() && it->first < base + size; ++it) SetLive({it->first, it->second}, false);
+    for (auto it = reports.lower_bound(base); it != reports.end() && it->first < base + size; ++it)
+      SetLive({it->first, it->second}, false);
   } else {
     SetLive(range, false);
   }
@@ -293,15 +299,19 @@ void Device::Say(Refusal refusal, uint64_t bytes) {
   bool& said = said_[static_cast<int>(refusal)];
   if (said) return;
   said = true;
-  const double want = static_cast<double>(bytes) / 0x1p30, have = static_cast<double>(allocated_bytes + plain.load()) / 0x1p30;
+  const double want = static_cast<double>(bytes) / 0x1p30,
+               have = static_cast<double>(allocated_bytes + plain.load()) / 0x1p30;
   switch (refusal) {
     case Refusal::kLimit:
-      Log(settings::LogLevel::kWarn, "%s: out of memory: %.2f GiB asked for beside %.2f GiB; memory-limit is %.2f GiB, budget %.2f GiB",
-          uuid.c_str(), want, have, static_cast<double>(budget.limit_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
+      Log(settings::LogLevel::kWarn,
+          "%s: out of memory: %.2f GiB asked for beside %.2f GiB; memory-limit is %.2f GiB, budget %.2f GiB",
+          uuid.c_str(), want, have, static_cast<double>(budget.limit_bytes) / 0x1p30,
+          static_cast<double>(budget.budget_bytes) / 0x1p30);
       break;
     case Refusal::kHost:
       Log(settings::LogLevel::kWarn,
-          "%s: out of memory: %.2f GiB asked for beside %.2f GiB would need more host memory than the container or node has left",
+          "%s: out of memory: %.2f GiB asked for beside %.2f GiB would need more host memory than the container or "
+          "node has left",
           uuid.c_str(), want, have);
       break;
     case Refusal::kManagedLimit:
@@ -338,7 +348,8 @@ void Device::ApplyBudget(const sluice_budget& next) {
 
 void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
   std::lock_guard lock(mutex);
-  const uint64_t shown = budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total) : budget.guaranteed_bytes;
+  const uint64_t shown =
+      budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total) : budget.guaranteed_bytes;
   const uint64_t used = allocated_bytes + plain.load();
   *total_bytes = shown;
   *free_bytes = used < shown ? shown - used : 0;
@@ -355,7 +366,8 @@ void Device::DropContext(CUcontext handle) {
         const core::Allocation* allocation = live.Find(found, nullptr);
         const uint64_t bytes = core::ArenaAllocator::SizeFor(allocation->bytes);
         if (allocation->reported) {
-          for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r) live_bytes -= r->second;
+          for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r)
+            live_bytes -= r->second;
         } else {
           live_bytes -= bytes;
         }

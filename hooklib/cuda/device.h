@@ -1,7 +1,7 @@
 // One GPU in this process: its memory, its streams, its budget.
 //
-// Lock order: Stream::order, then Device::mutex. No lock is held while the application's own call runs, except Stream::order
-// around a launch and its event.
+// Lock order: Stream::order, then Device::mutex. No lock is held while the application's own call runs, except
+// Stream::order around a launch and its event.
 #ifndef SLUICE_HOOKLIB_CUDA_DEVICE_H_
 #define SLUICE_HOOKLIB_CUDA_DEVICE_H_
 

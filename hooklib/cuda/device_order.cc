@@ -36,8 +36,8 @@ void PollQueue(TransferQueue* queue, EventPool* pool) {
   }
 }
 
-// An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at once: order is lost for
-// it, bytes are not.
+// An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at once:
+// order is lost for it, bytes are not.
 void Stamp(TransferQueue* queue, uint64_t op, EventPool* pool) {
   CUevent event = pool->Take();
   queue->newest = op;
@@ -51,7 +51,8 @@ void Stamp(TransferQueue* queue, uint64_t op, EventPool* pool) {
 
 // `waiter` waits, on the GPU, for the first event that covers `op`. False: nothing to wait for.
 bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op, CUstream waiter) {
-  const auto it = std::lower_bound(events.begin(), events.end(), op, [](const auto& a, uint64_t value) { return a.first < value; });
+  const auto it =
+      std::lower_bound(events.begin(), events.end(), op, [](const auto& a, uint64_t value) { return a.first < value; });
   if (it == events.end()) return false;
   g_real.cuStreamWaitEvent(waiter, it->second, 0);
   return true;
@@ -90,7 +91,8 @@ bool Device::Done(core::Mark mark) {
   RelaxedCapture relaxed;
   Poll(stream);
   if (mark.seq <= stream->completed) return true;
-  // No event covers it (the mark was set on a thread's own stream, or on the legacy stream beside others): ask the stream itself.
+  // No event covers it (the mark was set on a thread's own stream, or on the legacy stream beside others): ask the
+  // stream itself.
   if (mark.seq > stream->recorded && !stream->destroyed && !stream->per_thread() && !IsCapturing(*stream)) {
     const uint64_t seq = stream->seq.load(std::memory_order_acquire);
     if (g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS) stream->completed = std::max(stream->completed, seq);
@@ -113,7 +115,8 @@ bool Device::MarkAll(std::vector<core::Mark>* marks) {
       if (stream->per_thread()) {
         stream->mark_wanted.store(true, std::memory_order_release);
       } else if (stream->legacy() && other_blocking) {
-        // An event there would make the other streams wait for each other where the application did not; Done() asks instead.
+        // An event there would make the other streams wait for each other where the application did not; Done() asks
+        // instead.
       } else if (!Record(stream.get()) && !stream->destroyed) {
         marks->resize(before);
         return false;
@@ -150,21 +153,24 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   if (step.empty()) return;
   EventPool* pool = &stream->context->events;
   Poll(stream);
-  // A prefetch on an idle queue runs on the calling thread for its whole length; behind an unfinished event it is deferred. So both queues
-  // wait for the next thing that this stream finishes, if there is one: it is ordered before the launch anyhow.
+  // A prefetch on an idle queue runs on the calling thread for its whole length; behind an unfinished event it is
+  // deferred. So both queues wait for the next thing that this stream finishes, if there is one: it is ordered before
+  // the launch anyhow.
   const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
   if (step.out_op && Ready(&stream->out)) {
     const uint64_t after = std::max(step.out_after, soon);
     if (after) WaitFor(stream->events, after, stream->out.stream);
     const CUresult result = EvictRuns(step.evict, stream->out.stream);
-    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
+    if (result != CUDA_SUCCESS)
+      SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
     Stamp(&stream->out, step.out_op, pool);
   }
   if (step.in_op && Ready(&stream->in)) {
     bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
     if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
-    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
+    if (result != CUDA_SUCCESS)
+      SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
     Stamp(&stream->in, step.in_op, pool);
   }
 }

@@ -22,7 +22,8 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
   if (runs.size() > 1 && g_real.cuMemPrefetchBatchAsync) {
     Batch batch(runs);
     size_t first = 0;
-    return g_real.cuMemPrefetchBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), &location, &first, 1, 0, stream);
+    return g_real.cuMemPrefetchBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), &location, &first, 1,
+                                          0, stream);
   }
   CUresult result = CUDA_SUCCESS;
   for (const core::Extent& run : runs) {
@@ -30,8 +31,8 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
     if (g_real.cuMemPrefetchAsync_v2) {
       one = g_real.cuMemPrefetchAsync_v2(run.base, run.bytes, location, 0, stream);
     } else if (g_real.cuMemPrefetchAsync) {  // before 12.2
-      one = g_real.cuMemPrefetchAsync(run.base, run.bytes,
-                                      location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU, stream);
+      one = g_real.cuMemPrefetchAsync(
+          run.base, run.bytes, location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU, stream);
     }
     if (result == CUDA_SUCCESS) result = one;
   }
@@ -53,12 +54,15 @@ CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstr
   return PrefetchRuns(runs, location, stream);
 }
 
-CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) { return PrefetchRuns(runs, Host(), stream); }
+CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+  return PrefetchRuns(runs, Host(), stream);
+}
 
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
   if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);
-  if (g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) != CUDA_SUCCESS) return false;
+  if (g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) != CUDA_SUCCESS)
+    return false;
   return g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
-// Memory movement as the driver of this machine offers it: batched calls where it has them, single ones where it has not.
+// Memory movement as the driver of this machine offers it: batched calls where it has them, single ones where it has
+// not.
 #ifndef SLUICE_HOOKLIB_CUDA_DRIVER_H_
 #define SLUICE_HOOKLIB_CUDA_DRIVER_H_
 
@@ -9,11 +10,12 @@
 
 namespace sluice {
 
-// All are queued on `stream`; the first error is returned, and the rest is still tried (a page that did not move is slow, never wrong).
+// All are queued on `stream`; the first error is returned, and the rest is still tried (a page that did not move is
+// slow, never wrong).
 CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream);
 CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
-// Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is done. False where the
-// driver cannot (before 580): contents stay.
+// Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is
+// done. False where the driver cannot (before 580): contents stay.
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream);
 
 }  // namespace sluice

@@ -36,14 +36,16 @@ class Follower final : public client::Observer {
     }
     PublishAll();
   }
-  void OnRefused(const char* reason) noexcept override { Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason); }
+  void OnRefused(const char* reason) noexcept override {
+    Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason);
+  }
   static void PublishAll();
 };
 
 client::AgentClient* Client() {
-  static client::AgentClient* const agent = GetConfig().socket.empty()
-                                                ? nullptr
-                                                : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Follower);
+  static client::AgentClient* const agent =
+      GetConfig().socket.empty() ? nullptr
+                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Follower);
   return agent;
 }
 
@@ -54,8 +56,8 @@ void Follower::PublishAll() {
   }
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
-  __atomic_store_n(&Client()->page()->heartbeat_ns, static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec),
-                   __ATOMIC_RELAXED);
+  __atomic_store_n(&Client()->page()->heartbeat_ns,
+                   static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec), __ATOMIC_RELAXED);
 }
 
 // Says once why a process is slow: when its streams stood waiting for the link for a good part of the last ten seconds.
@@ -67,12 +69,14 @@ void WarnIfSlow() {
     sluice_gpu_counters now{};
     Devices()[i]->Publish(&now);
     const double waited = static_cast<double>(now.stall_ns - before[i].stall_ns) / 1e10;
-    const double in = static_cast<double>(now.bytes_in - before[i].bytes_in) / 0x1p30, out = static_cast<double>(now.bytes_out - before[i].bytes_out) / 0x1p30;
+    const double in = static_cast<double>(now.bytes_in - before[i].bytes_in) / 0x1p30,
+                 out = static_cast<double>(now.bytes_out - before[i].bytes_out) / 0x1p30;
     const double faults = static_cast<double>(now.fault_bytes - before[i].fault_bytes) / 0x1p30;
     if (!said && (waited > 0.3 || faults > 20)) {
       said = true;
       SLUICE_LOG(kWarn,
-                 "%s: live %.1f GiB in %.1f GiB: in the last 10 s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %.0f %% of the time "
+                 "%s: live %.1f GiB in %.1f GiB: in the last 10 s %.1f GiB came in, %.1f GiB went out, %.1f GiB by "
+                 "faults; %.0f %% of the time "
                  "waits for the link; a larger fraction or a smaller batch helps",
                  now.uuid[0] ? now.uuid : Devices()[i]->uuid.c_str(), static_cast<double>(now.live_bytes) / 0x1p30,
                  static_cast<double>(now.budget_bytes) / 0x1p30, in, out, faults, 100 * waited);
@@ -150,7 +154,8 @@ std::optional<Tracked> FindTracked(CUdeviceptr pointer) {
     if (!device->residency.chunks().MayHold(pointer)) continue;
     std::lock_guard lock(device->mutex);
     core::Va base = 0;
-    if (const core::Allocation* allocation = device->live.Find(pointer, &base)) return Tracked{device.get(), base, *allocation};
+    if (const core::Allocation* allocation = device->live.Find(pointer, &base))
+      return Tracked{device.get(), base, *allocation};
   }
   return std::nullopt;
 }
@@ -165,7 +170,8 @@ void EnsureStarted() {
     if (!g_real.cuDeviceGetCount || g_real.cuDeviceGetCount(&count) != CUDA_SUCCESS) return;  // before cuInit
     for (int i = 0; i < count; ++i) {
       CUdevice ordinal = 0;
-      if (g_real.cuDeviceGet(&ordinal, i) == CUDA_SUCCESS) MutableDevices().push_back(std::make_unique<Device>(ordinal));
+      if (g_real.cuDeviceGet(&ordinal, i) == CUDA_SUCCESS)
+        MutableDevices().push_back(std::make_unique<Device>(ordinal));
     }
     g_devices_ready.store(true, std::memory_order_release);
   }
@@ -188,12 +194,15 @@ void PrintSummary(const char* when) {
     if (!c.launches && !c.requested_bytes && !c.plain_bytes) continue;
     const uint64_t looked = c.hits + c.misses;
     LogAlways(
-        "%s pid %d %s: budget %.2f GiB, live %.2f GiB, plain %.2f GiB, in %.2f GiB, out %.2f GiB, without copy %.2f GiB, faults %.2f GiB "
+        "%s pid %d %s: budget %.2f GiB, live %.2f GiB, plain %.2f GiB, in %.2f GiB, out %.2f GiB, without copy %.2f "
+        "GiB, faults %.2f GiB "
         "(estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, factor %u, launches %llu, over budget %llu",
-        when, getpid(), device->uuid.c_str(), static_cast<double>(c.budget_bytes) / kGi, static_cast<double>(c.live_bytes) / kGi,
-        static_cast<double>(c.plain_bytes) / kGi, static_cast<double>(c.bytes_in) / kGi, static_cast<double>(c.bytes_out) / kGi,
+        when, getpid(), device->uuid.c_str(), static_cast<double>(c.budget_bytes) / kGi,
+        static_cast<double>(c.live_bytes) / kGi, static_cast<double>(c.plain_bytes) / kGi,
+        static_cast<double>(c.bytes_in) / kGi, static_cast<double>(c.bytes_out) / kGi,
         static_cast<double>(c.bytes_saved) / kGi, static_cast<double>(c.fault_bytes) / kGi,
-        looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0, static_cast<double>(c.stall_ns) / 1e9,
+        looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0,
+        static_cast<double>(c.stall_ns) / 1e9,
         c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
         static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches));
   }

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// After a successful cuInit, in this process (a forked child comes here by itself): attaches to the agent and waits for its first budget
-// for at most a second; without one the environment's values hold. Cheap when done.
+// After a successful cuInit, in this process (a forked child comes here by itself): attaches to the agent and waits for
+// its first budget for at most a second; without one the environment's values hold. Cheap when done.
 void EnsureStarted();
 
 // "live 5.9 GiB in 4.0 GiB: ..." for one device; the line of the exit and of the period.

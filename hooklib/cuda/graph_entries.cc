@@ -67,7 +67,8 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
       AddRows(c.srcDevice, c.srcPitch, c.WidthInBytes, rows, access);
     } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
       CUDA_MEMSET_NODE_PARAMS s{};
-      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS) AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, access);
+      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS)
+        AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, access);
     } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
       CUgraph child = nullptr;
       if (g_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) Walk(child, access, depth + 1);
@@ -75,7 +76,8 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
   }
 }
 
-// After instantiation or an update: what the graph's nodes name now. An update adds; what a node named before may still be in use.
+// After instantiation or an update: what the graph's nodes name now. An update adds; what a node named before may still
+// be in use.
 void Learn(CUgraphExec executable, CUgraph graph) {
   auto access = std::make_shared<GraphAccess>();
   RelaxedCapture relaxed;
@@ -180,7 +182,8 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA
   }
   return result;
 }
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s, CUcontext context) {
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s,
+                                        CUcontext context) {
   const CUresult result = g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context);
   if (result == CUDA_SUCCESS && s) {
     GraphAccess more;

@@ -48,7 +48,8 @@ uint64_t CgroupLeft() {
     if (const size_t colon = line.find(":memory:"); colon != std::string::npos) v1 = line.substr(colon + 8);
     at = end + 1;
   }
-  for (const std::string& path : {std::string("/"), v2 + "/"}) look("/sys/fs/cgroup" + path, "memory.max", "memory.current");
+  for (const std::string& path : {std::string("/"), v2 + "/"})
+    look("/sys/fs/cgroup" + path, "memory.max", "memory.current");
   for (const std::string& path : {std::string("/"), v1 + "/"}) {
     look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes");
   }

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// Bytes left under the memory cgroup's limit (v2 or v1) and of what the machine has available, whichever is less. Read from /proc and
-// /sys at most every 100 ms. UINT64_MAX where nothing is known.
+// Bytes left under the memory cgroup's limit (v2 or v1) and of what the machine has available, whichever is less. Read
+// from /proc and /sys at most every 100 ms. UINT64_MAX where nothing is known.
 uint64_t HostMemoryLeft();
 
 }  // namespace sluice

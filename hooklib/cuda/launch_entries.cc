@@ -17,7 +17,8 @@ struct Shape {
 
 uint64_t ExecutionId(CUfunction function, const Shape& shape) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function);
-  for (const unsigned value : {shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1], shape.block[2]}) {
+  for (const unsigned value :
+       {shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1], shape.block[2]}) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
@@ -26,13 +27,14 @@ uint64_t ExecutionId(CUfunction function, const Shape& shape) {
 
 // What is looked at costs; this is out of line so that the passive way stays short.
 template <typename Issue>
-__attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters, void** extra,
-                                          uint32_t flags, Issue issue) {
+__attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
+                                          void** extra, uint32_t flags, Issue issue) {
   static thread_local std::vector<uint64_t> words, all;
   words.clear();
   all.clear();
   if (IsCapturing(*stream)) {
-    // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is instantiated.
+    // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is
+    // instantiated.
     if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &words);
     for (const uint64_t word : words) stream->device->MarkCaptured(word);
     const CUresult result = issue();
@@ -47,7 +49,8 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.id = ExecutionId(function, shape);
   const bool recording = Recording();
   uint64_t ordinal = 0;
-  if (recording) ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
+  if (recording)
+    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
   const LaunchTimer timer(*stream, ordinal, recording);
   if (!MustLook(stream)) {
     stream->seq.fetch_add(1, std::memory_order_release);
@@ -57,8 +60,8 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
 }
 
 template <typename Issue>
-inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Shape& shape, void** parameters, void** extra,
-                       uint32_t flags, Issue issue) {
+inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Shape& shape, void** parameters,
+                       void** extra, uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return issue();
   if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, issue);
@@ -70,32 +73,33 @@ inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Sh
 
 namespace entry {
 
-#define SLUICE_LAUNCH_KERNEL(name, ptsz)                                                                                            \
-  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,        \
-                CUstream stream, void** parameters, void** extra) {                                                                 \
-    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, extra, 0,                                      \
-                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra); });                       \
+#define SLUICE_LAUNCH_KERNEL(name, ptsz)                                                                      \
+  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,   \
+                unsigned shared, CUstream stream, void** parameters, void** extra) {                          \
+    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, extra, 0,                \
+                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra); }); \
   }
 SLUICE_LAUNCH_KERNEL(cuLaunchKernel, false)
 SLUICE_LAUNCH_KERNEL(cuLaunchKernel_ptsz, true)
 #undef SLUICE_LAUNCH_KERNEL
 
-#define SLUICE_LAUNCH_KERNEL_EX(name, ptsz)                                                                                         \
-  CUresult name(const CUlaunchConfig* c, CUfunction f, void** parameters, void** extra) {                                           \
-    if (!c) return g_real.name(c, f, parameters, extra);                                                                            \
-    return Launch(c->hStream, ptsz, f,                                                                                              \
-                  {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes},         \
-                  parameters, extra, 0, [&] { return g_real.name(c, f, parameters, extra); });                                      \
+#define SLUICE_LAUNCH_KERNEL_EX(name, ptsz)                                                                       \
+  CUresult name(const CUlaunchConfig* c, CUfunction f, void** parameters, void** extra) {                         \
+    if (!c) return g_real.name(c, f, parameters, extra);                                                          \
+    return Launch(                                                                                                \
+        c->hStream, ptsz, f,                                                                                      \
+        {{c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes}, \
+        parameters, extra, 0, [&] { return g_real.name(c, f, parameters, extra); });                              \
   }
 SLUICE_LAUNCH_KERNEL_EX(cuLaunchKernelEx, false)
 SLUICE_LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, true)
 #undef SLUICE_LAUNCH_KERNEL_EX
 
-#define SLUICE_LAUNCH_COOPERATIVE(name, ptsz)                                                                                       \
-  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,        \
-                CUstream stream, void** parameters) {                                                                               \
-    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, nullptr, 1,                                    \
-                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters); });                              \
+#define SLUICE_LAUNCH_COOPERATIVE(name, ptsz)                                                               \
+  CUresult name(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+                unsigned shared, CUstream stream, void** parameters) {                                      \
+    return Launch(stream, ptsz, f, {{gx, gy, gz}, {bx, by, bz}, shared}, parameters, nullptr, 1,            \
+                  [&] { return g_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, parameters); });      \
   }
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
@@ -111,15 +115,15 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
 
 // The launch calls of CUDA 3: parameters were set one by one before, so what is touched stays unknown; faults bring it.
 CUresult cuLaunchGrid(CUfunction f, int width, int height) {
-  return Launch(nullptr, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0,
-                [&] { return g_real.cuLaunchGrid(f, width, height); });
+  return Launch(nullptr, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0},
+                nullptr, nullptr, 0, [&] { return g_real.cuLaunchGrid(f, width, height); });
 }
 CUresult cuLaunch(CUfunction f) {
   return Launch(nullptr, false, f, {{1, 1, 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0, [&] { return g_real.cuLaunch(f); });
 }
 CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
-  return Launch(stream, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0}, nullptr, nullptr, 0,
-                [&] { return g_real.cuLaunchGridAsync(f, width, height, stream); });
+  return Launch(stream, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0},
+                nullptr, nullptr, 0, [&] { return g_real.cuLaunchGridAsync(f, width, height, stream); });
 }
 
 CUresult cuModuleUnload(CUmodule module) {

@@ -1,4 +1,5 @@
-// Lines on stderr: "sluice: WARN ...". One write call a line, so that lines of threads and processes do not mix. Never stdout.
+// Lines on stderr: "sluice: WARN ...". One write call a line, so that lines of threads and processes do not mix. Never
+// stdout.
 #ifndef SLUICE_HOOKLIB_CUDA_LOG_H_
 #define SLUICE_HOOKLIB_CUDA_LOG_H_
 
@@ -18,11 +19,11 @@ void LogAlways(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace sluice
 
-#define SLUICE_LOG(level, ...)                                                                       \
-  do {                                                                                               \
-    if (::sluice::LogEnabled(::sluice::settings::LogLevel::level)) {                                 \
-      ::sluice::Log(::sluice::settings::LogLevel::level, __VA_ARGS__);                               \
-    }                                                                                                \
+#define SLUICE_LOG(level, ...)                                         \
+  do {                                                                 \
+    if (::sluice::LogEnabled(::sluice::settings::LogLevel::level)) {   \
+      ::sluice::Log(::sluice::settings::LogLevel::level, __VA_ARGS__); \
+    }                                                                  \
   } while (0)
 
 #endif  // SLUICE_HOOKLIB_CUDA_LOG_H_

@@ -93,32 +93,32 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
   return Release(pointer, [&] { return g_real.cuMemFree_v2(pointer); });
 }
 
-// Stream-ordered allocation. Outside a capture the engine serves it: usable at once, since what it hands out has no unfinished use.
-// A capture makes graph nodes of it, which are the driver's.
-#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                      \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                                 \
-    Stream* stream = FindStream(handle, ptsz);                                                                         \
-    auto real = [&] { return g_real.name(pointer, bytes, handle); };                                                   \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                                      \
-    const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);                                  \
-    return result;                                                                                                     \
-  }                                                                                                                    \
-  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                           \
-    Stream* stream = FindStream(handle, ptsz);                                                                         \
-    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);                                      \
-    return Release(pointer, [&] { return g_real.free_name(pointer, handle); });                                        \
+// Stream-ordered allocation. Outside a capture the engine serves it: usable at once, since what it hands out has no
+// unfinished use. A capture makes graph nodes of it, which are the driver's.
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                     \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                \
+    Stream* stream = FindStream(handle, ptsz);                                        \
+    auto real = [&] { return g_real.name(pointer, bytes, handle); };                  \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();     \
+    const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real); \
+    return result;                                                                    \
+  }                                                                                   \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                          \
+    Stream* stream = FindStream(handle, ptsz);                                        \
+    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);     \
+    return Release(pointer, [&] { return g_real.free_name(pointer, handle); });       \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
 #undef SLUICE_ALLOC_ASYNC
 
-#define SLUICE_ALLOC_POOL(name, ptsz)                                                                                  \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                              \
-    Stream* stream = FindStream(handle, ptsz);                                                                         \
-    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                                             \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                                      \
-    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, real);                                       \
-    return Serve(__builtin_return_address(0), pointer, bytes, real);                                                   \
+#define SLUICE_ALLOC_POOL(name, ptsz)                                                     \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) { \
+    Stream* stream = FindStream(handle, ptsz);                                            \
+    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();         \
+    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, real);          \
+    return Serve(__builtin_return_address(0), pointer, bytes, real);                      \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
@@ -127,13 +127,15 @@ SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const CUresult result = g_real.cuMemPoolCreate(pool, properties);
   if (result == CUDA_SUCCESS && properties &&
-      (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
+      (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE ||
+       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
     NoteForeignPool(*pool);
   }
   return result;
 }
 
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type, unsigned long long flags) {
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
   const CUresult result = g_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
   if (result == CUDA_SUCCESS) NoteForeignPool(*pool);
   return result;

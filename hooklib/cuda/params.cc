@@ -54,7 +54,8 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   const char* name = nullptr;
   if (g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name) {
     info->name = name;
-  } else if (g_real.cuKernelGetName && g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name) {
+  } else if (g_real.cuKernelGetName &&
+             g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name) {
     info->name = name;
   }
   return info;

@@ -19,16 +19,17 @@ struct FunctionInfo {
   std::string name;
 };
 
-// The layout of a function (or of a CUkernel passed as one), asked of the driver once. Never null; lives until its module is unloaded.
+// The layout of a function (or of a CUkernel passed as one), asked of the driver once. Never null; lives until its
+// module is unloaded.
 const FunctionInfo* InfoOf(CUfunction function);
-// The same without asking the driver: null if this function was not seen yet. For launches that are being captured, where a question about
-// a kernel that is not loaded yet can spoil the capture.
+// The same without asking the driver: null if this function was not seen yet. For launches that are being captured,
+// where a question about a kernel that is not loaded yet can spoil the capture.
 const FunctionInfo* KnownInfoOf(CUfunction function);
 // Function handles may mean something else now.
 void ForgetFunctions();
 
-// Appends all words of the parameters (or of the `extra` buffer) that may be tracked addresses. False where the layout is not known.
-// `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.
+// Appends all words of the parameters (or of the `extra` buffer) that may be tracked addresses. False where the layout
+// is not known. `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.
 bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
                   std::vector<uint64_t>* all = nullptr);
 

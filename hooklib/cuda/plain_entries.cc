@@ -1,5 +1,5 @@
-// VMM memory, arrays and shared pools: plain. Applications' VMM memory (all of JAX, PyTorch's expandable_segments) is device memory that
-// was asked for by handle; a reservation is never backed by managed memory.
+// VMM memory, arrays and shared pools: plain. Applications' VMM memory (all of JAX, PyTorch's expandable_segments) is
+// device memory that was asked for by handle; a reservation is never backed by managed memory.
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -82,7 +82,8 @@ uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
     default:
       break;
   }
-  const uint64_t base = d.Width * (d.Height ? d.Height : 1) * (d.Depth ? d.Depth : 1) * element * (d.NumChannels ? d.NumChannels : 1);
+  const uint64_t base =
+      d.Width * (d.Height ? d.Height : 1) * (d.Depth ? d.Depth : 1) * element * (d.NumChannels ? d.NumChannels : 1);
   return levels > 1 ? base + base / 3 : base;
 }
 
@@ -123,7 +124,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return result;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long flags) {
   auto real = [&] { return g_real.cuMemCreate(handle, bytes, properties, flags); };
   // Host-located handles (NCCL's) are nobody's device memory.
   if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return real();
@@ -139,8 +141,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
   Remember(VmmHandle{*handle}, bytes, device);
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
-    SLUICE_LOG(kWarn, "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %.2f GiB is a hard limit",
-               static_cast<double>(device->budget.budget_bytes) / 0x1p30);
+    SLUICE_LOG(
+        kWarn,
+        "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %.2f GiB is a hard limit",
+        static_cast<double>(device->budget.budget_bytes) / 0x1p30);
   }
   return result;
 }
@@ -161,7 +165,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   return result;
 }
 
-CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   const CUresult result = g_real.cuMemMap(pointer, bytes, offset, handle, flags);
   if (result == CUDA_SUCCESS) {
     std::lock_guard lock(g_mutex);
@@ -231,7 +236,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   const CUresult result = g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> said{false};
   if (result != CUDA_SUCCESS && FindTracked(pointer) && !said.exchange(true)) {
-    SLUICE_LOG(kWarn, "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_PLAIN=1 for programs that share device memory by IPC");
+    SLUICE_LOG(kWarn,
+               "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_PLAIN=1 for programs that share device "
+               "memory by IPC");
   }
   return result;
 }

@@ -1,4 +1,5 @@
-// The view: what the application is told about memory agrees on the fraction, and tracked memory looks like device memory.
+// The view: what the application is told about memory agrees on the fraction, and tracked memory looks like device
+// memory.
 #include <cstring>
 
 #include "hooklib/cuda/engine.h"
@@ -72,7 +73,9 @@ CUresult cuInit(unsigned flags) {
   return result;
 }
 
-CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) { return MemInfo(free_bytes, total_bytes, g_real.cuMemGetInfo_v2); }
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  return MemInfo(free_bytes, total_bytes, g_real.cuMemGetInfo_v2);
+}
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceTotalMem_v2(bytes, ordinal);
@@ -120,7 +123,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) continue;
     // This call reports what an attribute cannot say as a null, not as an error.
-    if (Answer(*tracked, attributes[i], pointer, data[i]) == CUDA_ERROR_INVALID_VALUE) std::memset(data[i], 0, sizeof(void*));
+    if (Answer(*tracked, attributes[i], pointer, data[i]) == CUDA_ERROR_INVALID_VALUE)
+      std::memset(data[i], 0, sizeof(void*));
   }
   return result;
 }

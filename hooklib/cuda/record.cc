@@ -60,14 +60,16 @@ void DrainTimers() {
     Pending().pop_front();
     float ms = 0;
     const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
-    if (elapsed(&ms, timed.begin, timed.end) == CUDA_SUCCESS) g_recorder->Duration(timed.ordinal, static_cast<uint64_t>(ms * 1e6));
+    if (elapsed(&ms, timed.begin, timed.end) == CUDA_SUCCESS)
+      g_recorder->Duration(timed.ordinal, static_cast<uint64_t>(ms * 1e6));
     Free().push_back(timed.begin);
     Free().push_back(timed.end);
   }
 }
 
-uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
-                  unsigned shared, uint32_t flags, std::span<const uint64_t> all, std::span<const uint64_t> words) {
+uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid,
+                      const unsigned* block, unsigned shared, uint32_t flags, std::span<const uint64_t> all,
+                      std::span<const uint64_t> words) {
   const uint64_t handle = reinterpret_cast<uintptr_t>(function);
   std::vector<trace::Parameter> parameters;
   if (!g_recorder->HasFunction(handle)) {

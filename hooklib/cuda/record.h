@@ -15,8 +15,9 @@ extern trace::Recorder* g_recorder;
 inline bool Recording() { return g_recorder != nullptr; }
 
 // The launch's ordinal in the trace.
-uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid, const unsigned* block,
-                  unsigned shared, uint32_t flags, std::span<const uint64_t> all, std::span<const uint64_t> words);
+uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid,
+                      const unsigned* block, unsigned shared, uint32_t flags, std::span<const uint64_t> all,
+                      std::span<const uint64_t> words);
 
 // Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.
 class LaunchTimer {

@@ -65,8 +65,8 @@ template <typename End>
 CUresult EndCapture(End end) {
   const CUresult result = end();
   // An invalidated capture has ended too; only "this stream was not capturing" has not.
-  if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE &&
-      result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+  if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
+      result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
     if (g_captures.fetch_sub(1) <= 0) g_captures.fetch_add(1);
   }
   return result;
@@ -92,7 +92,8 @@ CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
   const CUresult result = destroy();
   unsigned flags = 0;
   int active = 1;
-  if (context && result == CUDA_SUCCESS && g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active) {
+  if (context && result == CUDA_SUCCESS &&
+      g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active) {
     ContextGone(context);
   }
   return result;
@@ -129,11 +130,12 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
   return BeginCapture([&] { return g_real.cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
-CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n, CUstreamCaptureMode m) {
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n,
+                                     CUstreamCaptureMode m) {
   return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph(s, g, d, e, n, m); });
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n,
-                                          CUstreamCaptureMode m) {
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e,
+                                          size_t n, CUstreamCaptureMode m) {
   return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {

@@ -60,16 +60,18 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   const CUstream normal = Normal(handle, per_thread_default);
   const uint64_t generation = g_generation.load(std::memory_order_acquire);
   Cache& cache = t_cache;
-  if (cache.stream && cache.context == context && cache.handle == normal && cache.generation == generation) return cache.stream;
+  if (cache.stream && cache.context == context && cache.handle == normal && cache.generation == generation)
+    return cache.stream;
 
   Device* device = CurrentDevice();
   if (!device) return nullptr;
   if (g_captures.load(std::memory_order_relaxed) > 0 && normal != CU_STREAM_LEGACY && normal != CU_STREAM_PER_THREAD) {
-    // A stream that is first met while it is captured (XLA's): questions about it other than this one invalidate the capture, in relaxed
-    // mode too (seen with driver 580). Nothing is run on it now, so nothing need be known of it.
+    // A stream that is first met while it is captured (XLA's): questions about it other than this one invalidate the
+    // capture, in relaxed mode too (seen with driver 580). Nothing is run on it now, so nothing need be known of it.
     RelaxedCapture relaxed;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (g_real.cuStreamIsCapturing(normal, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return nullptr;
+    if (g_real.cuStreamIsCapturing(normal, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+      return nullptr;
   }
   CUcontext owner = context;
   if (normal != CU_STREAM_LEGACY && normal != CU_STREAM_PER_THREAD && g_real.cuStreamGetCtx) {

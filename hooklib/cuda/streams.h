@@ -1,4 +1,5 @@
-// The engine's view of one application stream: how far it is, and the two queues on which the engine moves memory for it.
+// The engine's view of one application stream: how far it is, and the two queues on which the engine moves memory for
+// it.
 #ifndef SLUICE_HOOKLIB_CUDA_STREAMS_H_
 #define SLUICE_HOOKLIB_CUDA_STREAMS_H_
 
@@ -38,7 +39,8 @@ struct Context;
 
 struct Stream {
   core::StreamId id = 0;
-  CUstream handle = nullptr;  // as the driver's legacy-flavour functions take it: default streams are CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+  CUstream handle = nullptr;  // as the driver's legacy-flavour functions take it: default streams are CU_STREAM_LEGACY,
+                              // CU_STREAM_PER_THREAD
   Context* context = nullptr;
   Device* device = nullptr;
   bool blocking = true;  // joins the legacy stream's barrier
@@ -48,7 +50,7 @@ struct Stream {
 
   // Guarded by the device's lock.
   uint64_t completed = 0;
-  uint64_t recorded = 0;  // newest seq that an event covers
+  uint64_t recorded = 0;                 // newest seq that an event covers
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
@@ -57,15 +59,16 @@ struct Stream {
   bool legacy() const { return handle == CU_STREAM_LEGACY; }
 };
 
-// The state of a stream as the caller named it; null where there is no current context. `per_thread_default`: the entry's flavour.
-// About 15 ns when a thread goes on using the same stream.
+// The state of a stream as the caller named it; null where there is no current context. `per_thread_default`: the
+// entry's flavour. About 15 ns when a thread goes on using the same stream.
 Stream* FindStream(CUstream handle, bool per_thread_default);
 // The application destroys it: call before the driver does.
 void RetireStream(CUstream handle);
 // Bumped when handles may have changed their meaning.
 void ForgetStreamCache();
 
-// Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every thread.
+// Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every
+// thread.
 extern std::atomic<int> g_captures;
 class RelaxedCapture {
  public:

@@ -11,13 +11,14 @@ namespace sluice {
 std::atomic<int> g_watchers{0};
 
 namespace {
-// The driver takes more than 32 and fewer than 128 deferred prefetches before it blocks the caller (facts.md); we hold back earlier,
-// outside all locks, so that a caller blocked in the driver never keeps other threads from launching what it waits for.
+// The driver takes more than 32 and fewer than 128 deferred prefetches before it blocks the caller (facts.md); we hold
+// back earlier, outside all locks, so that a caller blocked in the driver never keeps other threads from launching what
+// it waits for.
 constexpr size_t kMaxOutstanding = 28;
 }  // namespace
 
-// Waits while many transfers are queued, as the driver itself does when its queues are full; but if nothing moves for 20 ms (a kernel may be
-// waiting for what this very thread does next), the launch goes ahead.
+// Waits while many transfers are queued, as the driver itself does when its queues are full; but if nothing moves for
+// 20 ms (a kernel may be waiting for what this very thread does next), the launch goes ahead.
 void WorkScope::Throttle(Stream* stream) {
   size_t before = SIZE_MAX;
   for (int still = 0; still < 200;) {

@@ -1,4 +1,5 @@
-// The way of everything that the application queues: looked at if need be, memory brought in, then the driver's own call.
+// The way of everything that the application queues: looked at if need be, memory brought in, then the driver's own
+// call.
 #ifndef SLUICE_HOOKLIB_CUDA_WORK_H_
 #define SLUICE_HOOKLIB_CUDA_WORK_H_
 
@@ -12,10 +13,10 @@ namespace sluice {
 // A piece of work about to be queued.
 struct Work {
   Stream* stream = nullptr;
-  std::span<const core::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
-  std::span<const uint64_t> words;       // words that may point at what it touches
-  bool known = true;                     // all that it touches is among these
-  uint64_t id = 0;                       // execution id; 0: not learnt
+  std::span<const core::Extent> exact;  // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const uint64_t> words;      // words that may point at what it touches
+  bool known = true;                    // all that it touches is among these
+  uint64_t id = 0;                      // execution id; 0: not learnt
 };
 
 // Set while anything wants to see every launch: a recording, or a capture somewhere in the process.

@@ -1,5 +1,6 @@
-// The policy alone against the offline optimum: plays a trace's launches through core::Residency with a clock of its own, and
-// prints bytes moved a step beside those of Belady's rule with full knowledge of the future, at the same capacity.
+// The policy alone against the offline optimum: plays a trace's launches through core::Residency with a clock of its
+// own, and prints bytes moved a step beside those of Belady's rule with full knowledge of the future, at the same
+// capacity.
 //   residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP]]
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,8 @@ namespace {
 
 using namespace sluice;  // NOLINT(google-build-using-namespace): a program of one file
 
-// Everything is over as soon as it is queued, except that fences are done only after the launches queued before them: all are.
+// Everything is over as soon as it is queued, except that fences are done only after the launches queued before them:
+// all are.
 class Instant final : public core::Timeline {
  public:
   bool Done(core::Mark) override { return true; }
@@ -25,7 +27,8 @@ class Instant final : public core::Timeline {
   bool OutDone(core::StreamId, uint64_t) override { return true; }
 };
 
-// Belady over the same chunk sets, with a move counted each way; a chunk whose bytes are dead between two uses comes back without a copy.
+// Belady over the same chunk sets, with a move counted each way; a chunk whose bytes are dead between two uses comes
+// back without a copy.
 struct Use {
   std::vector<core::Va> chunks;
 };
@@ -63,7 +66,8 @@ uint64_t Belady(const std::vector<Use>& uses, size_t from, uint64_t capacity_chu
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP [REPEATS]]]\n");
+    std::fprintf(stderr,
+                 "usage: residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP [REPEATS]]]\n");
     return 2;
   }
   auto trace = trace::Load(argv[1]);
@@ -107,8 +111,10 @@ int main(int argc, char** argv) {
       if (seen == 2 * period) begin = i + 1;
       if (seen == 3 * period) end = i + 1;
     }
-    const std::vector<trace::Event> step(events.begin() + static_cast<long>(begin), events.begin() + static_cast<long>(end));
-    for (int i = 0; i < std::atoi(argv[5]); ++i) events.insert(events.begin() + static_cast<long>(end), step.begin(), step.end());
+    const std::vector<trace::Event> step(events.begin() + static_cast<long>(begin),
+                                         events.begin() + static_cast<long>(end));
+    for (int i = 0; i < std::atoi(argv[5]); ++i)
+      events.insert(events.begin() + static_cast<long>(end), step.begin(), step.end());
   }
   for (const auto& event : events) {
     if (event.type == trace::Type::kAlloc) {
@@ -144,7 +150,8 @@ int main(int argc, char** argv) {
       for (const auto& access : launch.accesses) {
         if (const auto extent = live.Resolve(translate(access.address))) set.push_back(*extent);
       }
-      uint64_t id = launch.function * uint64_t{1000003} + launch.grid[0] * 31 + launch.grid[1] * 17 + launch.grid[2] + launch.block[0];
+      uint64_t id = launch.function * uint64_t{1000003} + launch.grid[0] * 31 + launch.grid[1] * 17 + launch.grid[2] +
+                    launch.block[0];
       const core::Plan& plan = residency.Prepare(1, ++launches, set, id | 1);
       for (const core::Step* part : {&plan.now, &plan.ahead}) {
         ops += !part->empty();
@@ -160,11 +167,14 @@ int main(int argc, char** argv) {
     if (event.type == trace::Type::kStep || (event.type == trace::Type::kLaunch && period && launches % period == 0)) {
       const auto& stats = residency.stats();
       if (stats.bytes_out + stats.bytes_in != last_out + last_in) {
-        std::printf("step %2llu: launches %6llu in %6.0f MiB out %6.0f MiB saved total %6.0f MiB wrong %llu resident %.0f MiB\n",
-                    static_cast<unsigned long long>(step), static_cast<unsigned long long>(launches),
-                    static_cast<double>(stats.bytes_in - last_in) / 0x1p20, static_cast<double>(stats.bytes_out - last_out) / 0x1p20,
-                    static_cast<double>(stats.bytes_saved) / 0x1p20, static_cast<unsigned long long>(residency.wrong_predictions()),
-                    static_cast<double>(residency.resident_bytes()) / 0x1p20);
+        std::printf(
+            "step %2llu: launches %6llu in %6.0f MiB out %6.0f MiB saved total %6.0f MiB wrong %llu resident %.0f "
+            "MiB\n",
+            static_cast<unsigned long long>(step), static_cast<unsigned long long>(launches),
+            static_cast<double>(stats.bytes_in - last_in) / 0x1p20,
+            static_cast<double>(stats.bytes_out - last_out) / 0x1p20, static_cast<double>(stats.bytes_saved) / 0x1p20,
+            static_cast<unsigned long long>(residency.wrong_predictions()),
+            static_cast<double>(residency.resident_bytes()) / 0x1p20);
       }
       last_out = stats.bytes_out;
       last_in = stats.bytes_in;
@@ -175,12 +185,13 @@ int main(int argc, char** argv) {
   size_t at = 0;
   const size_t from = step_start.size() > 2 ? step_start[step_start.size() - 2] : 0;
   const uint64_t out = Belady(uses, from, capacity / core::kChunkBytes, &at);
-  std::printf("transfers: %llu exchanges, %llu runs out (%.1f MiB each), %llu runs in (%.1f MiB each)\n",
-              static_cast<unsigned long long>(ops), static_cast<unsigned long long>(evict_runs),
-              static_cast<double>(residency.stats().bytes_out) / 0x1p20 / static_cast<double>(evict_runs ? evict_runs : 1),
-              static_cast<unsigned long long>(fetch_runs),
-              static_cast<double>(residency.stats().bytes_in + residency.stats().bytes_saved) / 0x1p20 /
-                  static_cast<double>(fetch_runs ? fetch_runs : 1));
+  std::printf(
+      "transfers: %llu exchanges, %llu runs out (%.1f MiB each), %llu runs in (%.1f MiB each)\n",
+      static_cast<unsigned long long>(ops), static_cast<unsigned long long>(evict_runs),
+      static_cast<double>(residency.stats().bytes_out) / 0x1p20 / static_cast<double>(evict_runs ? evict_runs : 1),
+      static_cast<unsigned long long>(fetch_runs),
+      static_cast<double>(residency.stats().bytes_in + residency.stats().bytes_saved) / 0x1p20 /
+          static_cast<double>(fetch_runs ? fetch_runs : 1));
   std::printf("Belady: %.0f MiB out in the last step\n", static_cast<double>((out - at) * core::kChunkBytes) / 0x1p20);
   return 0;
 }

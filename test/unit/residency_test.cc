@@ -184,7 +184,8 @@ TEST_CASE("room that another stream is still emptying is not counted on") {
   card.time.FinishTransfers(1, 1, 0);
   card.Launch({Chunks(2)}, 1, false);  // sends one away; not gone yet
   card.Launch({Chunks(3)}, 2, false);
-  // Stream 2 may count neither on that room nor on chunk 2, which stream 1 still uses: only one finished chunk may leave.
+  // Stream 2 may count neither on that room nor on chunk 2, which stream 1 still uses: only one finished chunk may
+  // leave.
   CHECK(card.residency.resident_bytes() <= 2 * kChunkBytes);
 }
 

@@ -1,18 +1,18 @@
-// A plain CUDA C program (runtime API, static or shared): buffers that together exceed its budget when it is hooked, kernels with
-// interior pointers, copies both ways, everything checked on the host.
+// A plain CUDA C program (runtime API, static or shared): buffers that together exceed its budget when it is hooked,
+// kernels with interior pointers, copies both ways, everything checked on the host.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(call)                                                                              \
-  do {                                                                                           \
-    const cudaError_t e = (call);                                                                \
-    if (e != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "plain.cu:%d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e));    \
-      std::exit(1);                                                                              \
-    }                                                                                            \
+#define CHECK(call)                                                                          \
+  do {                                                                                       \
+    const cudaError_t e = (call);                                                            \
+    if (e != cudaSuccess) {                                                                  \
+      std::fprintf(stderr, "plain.cu:%d: %s: %s\n", __LINE__, #call, cudaGetErrorString(e)); \
+      std::exit(1);                                                                          \
+    }                                                                                        \
   } while (0)
 
 struct Pair {
@@ -57,7 +57,8 @@ int main() {
     CHECK(cudaMemcpy(host.data(), parts[b], n * sizeof(unsigned), cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < 1024; ++i) {
       if (host[i * (n / 1024)] != expected[b][i]) {
-        std::fprintf(stderr, "part %d word %zu is %u, not %u\n", b, i * (n / 1024), host[i * (n / 1024)], expected[b][i]);
+        std::fprintf(stderr, "part %d word %zu is %u, not %u\n", b, i * (n / 1024), host[i * (n / 1024)],
+                     expected[b][i]);
         return 1;
       }
       sum += expected[b][i];
