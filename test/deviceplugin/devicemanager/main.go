@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -287,7 +288,9 @@ func (n *node) admit() {
 			if i == 0 && fits {
 				n.fail("%d units fit on a card, and were refused: %v", units(c), err)
 			}
-			if !strings.Contains(err.Error(), "sluice refuses: ") && !strings.Contains(err.Error(), "requested number of devices unavailable") {
+			// Kubelet's own words: too few are free, or it has lost the plugin (killed a moment ago) and not heard of it again.
+			reasons := []string{"sluice refuses: ", "requested number of devices unavailable", "no healthy devices present", "cannot allocate unregistered device"}
+			if !slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(err.Error(), reason) }) {
 				n.fail("a refusal without a reason: %v", err)
 			}
 			n.counts["refused"]++
