@@ -79,7 +79,7 @@ void ContextGone(CUcontext context) {
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
   CUcontext context = nullptr;
-  if (Device* device = DeviceByOrdinal(ordinal)) {
+  if (DeviceByOrdinal(ordinal)) {
     // Which of the device's contexts is the primary one: retaining it tells.
     unsigned flags = 0;
     int active = 0;
@@ -87,7 +87,6 @@ CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
         g_real.cuDevicePrimaryCtxRetain(&context, ordinal) == CUDA_SUCCESS) {
       if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
     }
-    (void)device;
   }
   const CUresult result = destroy();
   unsigned flags = 0;

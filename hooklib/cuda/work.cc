@@ -8,8 +8,6 @@
 
 namespace sluice {
 
-std::atomic<int> g_watchers{0};
-
 namespace {
 // The driver takes more than 32 and fewer than 128 deferred prefetches before it blocks the caller (facts.md); we hold
 // back earlier, outside all locks, so that a caller blocked in the driver never keeps other threads from launching what

@@ -19,9 +19,6 @@ struct Work {
   uint64_t id = 0;                      // execution id; 0: not learnt
 };
 
-// Set while anything wants to see every launch: a recording, or a capture somewhere in the process.
-extern std::atomic<int> g_watchers;
-
 // Whether work on this stream must go through RunWork.
 inline bool MustLook(const Stream* stream) {
   return stream->device->active.load(std::memory_order_relaxed) || g_captures.load(std::memory_order_relaxed) > 0 ||
