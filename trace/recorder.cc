@@ -267,12 +267,18 @@ void Recorder::Duration(uint64_t launch, uint64_t nanoseconds) {
   Put(Type::kDuration, p, false);
 }
 
-void Recorder::Truth(uint64_t launch, std::span<const AccessRange> pages) {
+void Recorder::PutRanges(Type type, uint64_t launch, std::span<const AccessRange> ranges) {
   Payload p;
-  p.U(launch).U(pages.size());
-  for (const AccessRange& page : pages) p.U(page.address).U(page.bytes);
+  p.U(launch).U(ranges.size());
+  for (const AccessRange& range : ranges) p.U(range.address).U(range.bytes);
   std::lock_guard lock(mutex_);
-  Put(Type::kTruth, p, false);
+  Put(type, p, false);
+}
+
+void Recorder::Truth(uint64_t launch, std::span<const AccessRange> pages) { PutRanges(Type::kTruth, launch, pages); }
+
+void Recorder::Guessed(uint64_t launch, std::span<const AccessRange> pages) {
+  PutRanges(Type::kGuessed, launch, pages);
 }
 
 #define SLUICE_TIMED(type, fields) \

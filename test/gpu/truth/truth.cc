@@ -1,24 +1,35 @@
 // Records a PyTorch program as a trace on a real card, without sluice: preloaded, and loaded by the driver through
 // CUDA_INJECTION64_PATH. Made on the machine that has CUPTI (see record_traces).
 //
-//   SLUICE_TRUTH_OUT=FILE    the trace
-//   SLUICE_TRUTH_MODE=fast   host times and kernel durations, by CUPTI's activity records; nothing else is changed
-//   SLUICE_TRUTH_MODE=slow   the truth column: cudaMalloc gives managed memory; before each launch everything is on the
-//   host, so that
-//                            the driver's transfer records of that launch are the pages that it touched
+// One process makes both halves of a trace, so both name the same addresses. PyTorch's segments come as managed memory
+// that lies on the card; steps run undisturbed, and CUPTI's activity records give each kernel's duration. From step
+// SLUICE_TRUTH_FROM on the same process is *slow*: everything lies on the host before each launch, so that the driver's
+// transfer records during the launch are what it touched. `sluice-trace settle` makes one trace of it.
 //
-// `sluice-trace merge SLOW FAST TO` joins the two.
+//   SLUICE_TRUTH_OUT=FILE     the trace, raw
+//   SLUICE_TRUTH_FROM=N       first slow step (train.py --mark tells the steps)
+//   SLUICE_TRUTH_SECONDS=S    slow launches after that long are not measured; 20 s later the process is ended, its
+//   trace whole SLUICE_TRUTH_VERBOSE=1    what each slow launch touched, on stderr
+//
+// A transfer record says why its pages moved. "Coherence": a GPU access faulted on them, so they were touched.
+// "Prefetch": the driver's density heuristic brought them beside faulting ones; most were about to be touched, some (a
+// neighbour's in the same 2 MiB) were not. Both are kept, told apart.
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -33,35 +44,64 @@ using sluice::trace::AllocKind;
 using sluice::trace::LaunchRecord;
 using sluice::trace::Parameter;
 using sluice::trace::Recorder;
+using Ranges = std::vector<AccessRange>;
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
+constexpr uint64_t kBlockBytes = uint64_t{2} << 20;  // what the driver moves and maps as a whole where it can
+constexpr uint64_t kLateNs = 200'000;  // a record that began so long before its flush's launch is an older one's
+constexpr size_t kOpenLaunches = 64;
 
 Recorder* g_recorder = nullptr;
-bool g_slow = false;
-bool g_configured = false;
 uint64_t g_managed_limit = 0, g_managed = 0;
+int g_slow_from = -1, g_step = -1;
+double g_seconds = 60;
+bool g_verbose = false;
+std::atomic<bool> g_slow = false, g_over = false;
+std::atomic<const char*> g_phase = "loading";
+std::atomic<bool> g_moved_by_copy = false;  // copies and memsets may have brought pages to the card
+
+// One slow launch: what it moved, and when it ran by CUPTI's clock.
+struct Measured {
+  uint64_t ordinal, begin, end;
+  Ranges faulted, guessed;
+};
 
 // Lock order: g_launch (one launch at a time in slow mode), then g_data.
 std::mutex g_launch, g_data;
-std::vector<AccessRange> g_moved_in;                 // transfer records since they were last taken
+std::deque<Measured> g_open;                         // the newest last; written out when kOpenLaunches behind
 std::unordered_map<uint32_t, uint64_t> g_launch_of;  // CUPTI's correlation id -> ordinal
 std::map<uint64_t, uint64_t> g_blocks;               // managed allocations
-std::vector<AccessRange> g_on_card;                  // what must leave before the next launch
-uint64_t g_transfers = 0, g_lost = 0, g_launches = 0, g_without_layout = 0;
+std::map<uint64_t, uint64_t> g_plain;                // the driver's own, by libraries
+Ranges g_on_card;                                    // what must leave before the next launch
+Ranges g_between;                                    // moved while no launch was being measured
+bool g_measuring = false;
+uint64_t g_arrived = 0;  // records of the launch being measured
+uint64_t g_transfers = 0, g_guesses = 0, g_late = 0, g_other_causes = 0, g_lost = 0, g_dropped = 0;
+uint64_t g_launches = 0, g_measured = 0, g_empty = 0, g_without_layout = 0, g_bytes = 0;
 
-thread_local bool t_inside = false;  // our own CUDA calls make callbacks too
+thread_local bool t_inside = false;   // our own CUDA calls make callbacks too
+thread_local bool t_runtime = false;  // inside a runtime call that is recorded itself: its driver calls are not
 
 struct Guard {
   Guard() { t_inside = true; }
   ~Guard() { t_inside = false; }
 };
 
-void Complain(const char* what, int code) { std::fprintf(stderr, "sluice-truth: %s: %d\n", what, code); }
+void Complain(const char* what, int code) {
+  static std::atomic<int> said = 0;
+  if (said.fetch_add(1) < 20) std::fprintf(stderr, "sluice-truth: %s: %d\n", what, code);
+}
 
 #define TRY(call)                                                  \
   do {                                                             \
     if (const int code = (call); code != 0) Complain(#call, code); \
   } while (0)
+
+uint64_t Now() {
+  uint64_t now = 0;
+  cuptiGetTimestamp(&now);
+  return now;
+}
 
 void CUPTIAPI BufferWanted(uint8_t** buffer, size_t* size, size_t* records) {
   *buffer = static_cast<uint8_t*>(aligned_alloc(8, kBufferBytes));
@@ -69,16 +109,47 @@ void CUPTIAPI BufferWanted(uint8_t** buffer, size_t* size, size_t* records) {
   *records = 0;
 }
 
+// With g_data held. A record belongs to the launch being measured, unless it is late: began well before it, within an
+// earlier one. Null: to none.
+Measured* Owner(const CUpti_ActivityUnifiedMemoryCounter3& r) {
+  if (g_open.empty()) return nullptr;
+  Measured& newest = g_open.back();
+  if (g_measuring && r.start + kLateNs >= newest.begin) return &newest;
+  for (auto launch = g_open.rbegin(); launch != g_open.rend(); ++launch) {
+    if (r.start < launch->begin) continue;
+    if (r.start <= launch->end) {
+      ++g_late;
+      return &*launch;
+    }
+    break;
+  }
+  return g_measuring ? &newest : nullptr;
+}
+
+void Transfer(const CUpti_ActivityUnifiedMemoryCounter3& r) {
+  if (r.counterKind != CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD) return;
+  const AccessRange range = {r.address, r.value, Access::kUnknown, AccessSource::kParameters};
+  (g_measuring ? g_on_card : g_between).push_back(range);
+  Measured* owner = Owner(r);
+  if (owner == nullptr) return;
+  ++g_transfers;
+  ++g_arrived;
+  g_bytes += r.value;
+  if (r.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_PREFETCH) {
+    ++g_guesses;
+    owner->guessed.push_back(range);
+  } else {
+    if (r.flags != CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_COHERENCE) ++g_other_causes;
+    owner->faulted.push_back(range);
+  }
+}
+
 void CUPTIAPI BufferDone(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
   CUpti_Activity* record = nullptr;
   std::lock_guard lock(g_data);
   while (valid > 0 && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER) {
-      const auto* r = reinterpret_cast<CUpti_ActivityUnifiedMemoryCounter3*>(record);
-      if (r->counterKind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD) {
-        g_moved_in.push_back({r->address, r->value, Access::kUnknown, AccessSource::kParameters});
-        ++g_transfers;
-      }
+      Transfer(*reinterpret_cast<const CUpti_ActivityUnifiedMemoryCounter3*>(record));
     } else if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* r = reinterpret_cast<CUpti_ActivityKernel10*>(record);
       const auto it = g_launch_of.find(r->correlationId);
@@ -92,23 +163,20 @@ void CUPTIAPI BufferDone(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t va
   }
   size_t dropped = 0;
   cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped);
-  if (dropped != 0) std::fprintf(stderr, "sluice-truth: CUPTI dropped %zu records\n", dropped);
+  g_dropped += dropped;
   free(buffer);
 }
 
-// Sorted and merged transfer records since the last call, the device idle.
-std::vector<AccessRange> TakeTransfers() {
-  TRY(cuCtxSynchronize());
-  TRY(cuptiActivityFlushAll(1));
-  std::vector<AccessRange> taken;
-  {
-    std::lock_guard lock(g_data);
-    taken.swap(g_moved_in);
+Ranges Merged(Ranges ranges, uint64_t align) {
+  for (AccessRange& r : ranges) {
+    const uint64_t end = (r.address + r.bytes + align - 1) / align * align;
+    r.address = r.address / align * align;
+    r.bytes = end - r.address;
   }
-  std::sort(taken.begin(), taken.end(),
+  std::sort(ranges.begin(), ranges.end(),
             [](const AccessRange& a, const AccessRange& b) { return a.address < b.address; });
-  std::vector<AccessRange> merged;
-  for (const AccessRange& range : taken) {
+  Ranges merged;
+  for (const AccessRange& range : ranges) {
     if (!merged.empty() && range.address <= merged.back().address + merged.back().bytes) {
       merged.back().bytes =
           std::max(merged.back().address + merged.back().bytes, range.address + range.bytes) - merged.back().address;
@@ -119,27 +187,82 @@ std::vector<AccessRange> TakeTransfers() {
   return merged;
 }
 
-void ToHost(uint64_t address, uint64_t bytes) {
-  const CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
-  const auto block = g_blocks.upper_bound(address);
-  if (block == g_blocks.begin()) return;
-  const auto at = std::prev(block);
-  const uint64_t end = std::min(address + bytes, at->first + at->second);
-  if (address < end) TRY(cuMemPrefetchAsync(address, end - address, host, 0, nullptr));
+// The part of every managed block that lies in the range, to one place.
+void Move(uint64_t address, uint64_t bytes, CUmemLocation to) {
+  auto block = g_blocks.upper_bound(address);
+  if (block != g_blocks.begin()) --block;
+  for (; block != g_blocks.end() && block->first < address + bytes; ++block) {
+    const uint64_t first = std::max(address, block->first),
+                   end = std::min(address + bytes, block->first + block->second);
+    if (first < end) TRY(cuMemPrefetchAsync(first, end - first, to, 0, nullptr));
+  }
 }
 
-// Everything that copies, memsets and the launch before brought to the card leaves it.
+constexpr CUmemLocation kHost = {CU_MEM_LOCATION_TYPE_HOST, {0}}, kCard = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+
+// Everything that is known to have come to the card leaves it; whole blocks of the driver, so that one call moves much.
+void Evict(Ranges ranges) {
+  for (const AccessRange& range : Merged(std::move(ranges), kBlockBytes)) Move(range.address, range.bytes, kHost);
+  TRY(cuCtxSynchronize());
+}
+
+void Print(const char* what, const Ranges& ranges) {
+  std::fprintf(stderr, "   %s:", what);
+  size_t shown = 0;
+  for (const AccessRange& r : ranges) {
+    auto block = g_blocks.upper_bound(r.address);
+    const uint64_t base = block != g_blocks.begin() ? std::prev(block)->first : 0;
+    if (++shown <= 10) {
+      std::fprintf(stderr, " +%.3f..%.3f MiB", static_cast<double>(r.address - base) / 1048576.0,
+                   static_cast<double>(r.address + r.bytes - base) / 1048576.0);
+    }
+  }
+  std::fprintf(stderr, " (%zu ranges)\n", ranges.size());
+}
+
+// With g_data held.
+void WriteOut(const Measured& m) {
+  const Ranges faulted = Merged(m.faulted, 4096), guessed = Merged(m.guessed, 4096);
+  g_recorder->Truth(m.ordinal, faulted);
+  g_recorder->Guessed(m.ordinal, guessed);
+  if (g_verbose) {
+    std::fprintf(stderr, "launch %llu\n", static_cast<unsigned long long>(m.ordinal));
+    Print("faulted", faulted);
+    Print("guessed", guessed);
+  }
+}
+
+void WriteAll() {
+  std::lock_guard lock(g_data);
+  for (const Measured& m : g_open) WriteOut(m);
+  g_open.clear();
+}
+
+void Synchronise() {
+  TRY(cuCtxSynchronize());
+  TRY(cuptiActivityFlushAll(1));
+}
+
+// What copies and memsets brought leaves before the launch.
 void EmptyCard() {
-  for (const AccessRange& range : TakeTransfers()) g_on_card.push_back(range);
-  for (const AccessRange& range : g_on_card) ToHost(range.address, range.bytes);
-  g_on_card.clear();
-  TakeTransfers();
+  if (g_moved_by_copy.exchange(false)) {
+    g_phase = "emptying the card";
+    Synchronise();
+  }
+  Ranges ranges;
+  {
+    std::lock_guard lock(g_data);
+    ranges.swap(g_between);
+  }
+  if (!ranges.empty()) Evict(std::move(ranges));
 }
 
+// Before the first managed allocation: CUPTI then follows it from its beginning.
 void ConfigureOnce() {
-  if (g_configured) return;
-  g_configured = true;
-  if (g_slow) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    TRY(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+    if (g_slow_from < 0) return;
     CUpti_ActivityUnifiedMemoryCounterConfig config{};
     config.scope = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
     config.kind = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD;
@@ -147,8 +270,48 @@ void ConfigureOnce() {
     config.enable = 1;
     TRY(cuptiActivityConfigureUnifiedMemoryCounter(&config, 1));
     TRY(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
-  } else {
-    TRY(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  });
+}
+
+// From here on every launch is measured.
+void BeginSlow() {
+  g_phase = "everything to the host";
+  Synchronise();
+  TRY(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  const uint64_t begin = Now();
+  for (const auto& [address, bytes] : std::map<uint64_t, uint64_t>(g_blocks)) Move(address, bytes, kHost);
+  Synchronise();
+  {
+    std::lock_guard lock(g_data);
+    g_between.clear();
+  }
+  std::fprintf(stderr, "sluice-truth: %.2f GiB to the host in %.2f s; now every launch is measured\n",
+               static_cast<double>(g_managed) / (1 << 30), static_cast<double>(Now() - begin) / 1e9);
+  g_slow = true;
+  g_phase = "slow";
+}
+
+// Tells how far it is, and sees to it that the process ends, with what it has, when its time is over.
+void Watch() {
+  const auto start = std::chrono::steady_clock::now();
+  double slow_since = -1;
+  while (true) {
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+    const double now = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (g_slow && slow_since < 0) slow_since = now;
+    std::fprintf(
+        stderr, "sluice-truth: %.0f s, step %d, %llu launches, %llu measured, %.1f GiB moved in, %llu records; %s\n",
+        now, g_step, static_cast<unsigned long long>(g_launches), static_cast<unsigned long long>(g_measured),
+        static_cast<double>(g_bytes) / (1 << 30), static_cast<unsigned long long>(g_transfers), g_phase.load());
+    if (slow_since >= 0 && now > slow_since + g_seconds && !g_over.exchange(true)) {
+      std::fprintf(stderr, "sluice-truth: time is over: the launches from here on carry no truth\n");
+    }
+    if ((slow_since >= 0 && now > slow_since + g_seconds + 20) || now > g_seconds + 60) {
+      std::fprintf(stderr, "sluice-truth: ended in phase '%s'\n", g_phase.load());
+      WriteAll();
+      g_recorder->Finish();
+      _exit(3);
+    }
   }
 }
 
@@ -159,6 +322,24 @@ struct Arguments {
 };
 std::unordered_map<uint64_t, std::vector<Parameter>> g_layouts;
 
+std::vector<Parameter> Layout(CUfunction function) {
+  std::vector<Parameter> layout;
+  size_t offset = 0, bytes = 0;
+  CUresult result = CUDA_SUCCESS;
+  for (size_t i = 0; (result = cuFuncGetParamInfo(function, i, &offset, &bytes)) == CUDA_SUCCESS; ++i) {
+    layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+  }
+  // Runtimes of CUDA 12 and later launch kernels of libraries as if they were functions. Only then: the driver does not
+  // survive being asked about a function as a kernel.
+  if (layout.empty() && result == CUDA_ERROR_INVALID_HANDLE) {
+    const auto kernel = reinterpret_cast<CUkernel>(function);
+    for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {
+      layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+    }
+  }
+  return layout;
+}
+
 Arguments ReadArguments(CUfunction function, void** parameters, void** extra) {
   Arguments out;
   {
@@ -167,27 +348,19 @@ Arguments ReadArguments(CUfunction function, void** parameters, void** extra) {
     if (it != g_layouts.end()) out.layout = it->second;
   }
   if (out.layout.empty()) {
-    size_t offset = 0, bytes = 0;
-    for (size_t i = 0; cuFuncGetParamInfo(function, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {
-      out.layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
-    }
-    if (out.layout.empty()) {
-      const auto kernel = reinterpret_cast<CUkernel>(function);  // runtimes of CUDA 12 launch kernels of libraries
-      for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {
-        out.layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
-      }
-    }
-    if (out.layout.empty()) ++g_without_layout;
+    out.layout = Layout(function);
     std::lock_guard lock(g_data);
-    g_layouts[reinterpret_cast<uint64_t>(function)] = out.layout;
+    if (g_layouts.emplace(reinterpret_cast<uint64_t>(function), out.layout).second && out.layout.empty())
+      ++g_without_layout;
   }
   uint32_t end = 0;
   for (const Parameter& p : out.layout) end = std::max(end, p.offset + p.bytes);
   out.words.resize((end + 7) / 8);
   char* image = reinterpret_cast<char*>(out.words.data());
   if (parameters != nullptr) {
-    for (size_t i = 0; i < out.layout.size(); ++i)
-      std::memcpy(image + out.layout[i].offset, parameters[i], out.layout[i].bytes);
+    for (size_t i = 0; i < out.layout.size(); ++i) {
+      if (parameters[i] != nullptr) std::memcpy(image + out.layout[i].offset, parameters[i], out.layout[i].bytes);
+    }
   } else if (extra != nullptr) {
     const void* buffer = nullptr;
     size_t size = 0;
@@ -208,16 +381,16 @@ struct Shape {
   void** extra;
 };
 
-thread_local uint64_t t_launch = 0;
-thread_local bool t_locked = false;
+thread_local bool t_measured = false;  // between a slow launch's entry and its end: holds g_launch
 
 void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   ConfigureOnce();
   const Arguments arguments = ReadArguments(shape.function, shape.parameters, shape.extra);
-  if (g_slow) {
+  t_measured = g_slow && !g_over;
+  if (t_measured) {
     g_launch.lock();
-    t_locked = true;
     EmptyCard();
+    g_phase = "a launch";
   }
   LaunchRecord record;
   record.function =
@@ -227,46 +400,79 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   std::copy(shape.block, shape.block + 3, record.block);
   record.shared_bytes = shape.shared;
   record.words = arguments.words;
-  if (g_slow) {
-    t_launch = g_recorder->Launch(record);
-  } else {
-    std::lock_guard lock(g_data);  // the kernel's record cannot arrive before its ordinal is known
-    t_launch = g_recorder->Launch(record);
-    g_launch_of[info->correlationId] = t_launch;
-  }
+  std::lock_guard lock(g_data);  // the kernel's record cannot arrive before its ordinal is known
+  const uint64_t ordinal = g_recorder->Launch(record);
   ++g_launches;
+  if (!t_measured) {
+    if (!g_slow) g_launch_of[info->correlationId] = ordinal;
+    return;
+  }
+  if (g_open.size() == kOpenLaunches) {
+    WriteOut(g_open.front());
+    g_open.pop_front();
+  }
+  g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}});
+  g_measuring = true;
+  g_arrived = 0;
 }
 
 void LaunchEnded() {
-  if (!g_slow || !t_locked) return;
-  std::vector<AccessRange> touched = TakeTransfers();
-  g_recorder->Truth(t_launch, touched);
-  g_on_card = std::move(touched);
-  t_locked = false;
-  g_launch.unlock();
-}
-
-// A new block's pages are put on the host at once: a first touch by the GPU would make no transfer.
-void Allocated(uint64_t address, uint64_t bytes, bool managed) {
-  g_recorder->Alloc(AllocKind::kDevice, address, bytes);
-  if (!managed) return;
+  if (!t_measured) return;
+  t_measured = false;
+  Synchronise();
+  const uint64_t end = Now();
+  // Nearly every kernel touches something: where no record is there yet, the driver's queue may be behind.
+  for (int i = 0; i < 3 && g_arrived == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    TRY(cuptiActivityFlushAll(1));
+  }
+  Ranges ranges;
   {
     std::lock_guard lock(g_data);
-    g_blocks[address] = bytes;
-    g_managed += bytes;
+    g_open.back().end = end;
+    g_measuring = false;
+    ranges.swap(g_on_card);
+    if (g_arrived == 0) ++g_empty;
+    if (++g_measured % 64 == 0) g_recorder->Flush();  // what is measured stays, whatever comes
   }
-  ConfigureOnce();
-  ToHost(address, bytes);
-  TRY(cuCtxSynchronize());
+  g_phase = "leaving the card";
+  Evict(std::move(ranges));
+  g_phase = "slow";
+  g_launch.unlock();
 }
 
 void Freed(uint64_t address) {
   g_recorder->Free(address);
   std::lock_guard lock(g_data);
+  g_plain.erase(address);
   const auto it = g_blocks.find(address);
   if (it == g_blocks.end()) return;
   g_managed -= it->second;
   g_blocks.erase(it);
+}
+
+bool OnDevice(const void* pointer) {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  std::lock_guard lock(g_data);
+  for (const auto* blocks : {&g_blocks, &g_plain}) {
+    const auto block = blocks->upper_bound(address);
+    if (block != blocks->begin() && address < std::prev(block)->first + std::prev(block)->second) return true;
+  }
+  return false;
+}
+
+void Copied(CUstream stream, const void* to, const void* from, size_t bytes, bool waits) {
+  using namespace sluice::trace;
+  g_moved_by_copy = true;
+  g_recorder->Copy(reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from),
+                   bytes,
+                   (OnDevice(from) ? uint32_t{kCopyFromDevice} : 0) | (OnDevice(to) ? uint32_t{kCopyToDevice} : 0) |
+                       (waits ? uint32_t{kCopySync} : 0));
+}
+
+void Filled(CUstream stream, uint64_t to, size_t bytes, uint64_t value) {
+  g_moved_by_copy = true;
+  g_recorder->Set(reinterpret_cast<uint64_t>(stream), to, bytes, value);
 }
 
 template <typename T>
@@ -275,9 +481,60 @@ const T& As(const CUpti_CallbackData* info) {
 }
 
 uint64_t Handle(const void* p) { return reinterpret_cast<uint64_t>(p); }
+const void* Pointer(CUdeviceptr p) { return reinterpret_cast<const void*>(p); }
+
+void CopyOrWait(CUpti_CallbackId id, const CUpti_CallbackData* info) {
+  switch (id) {
+    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2: {
+      const auto& p = As<cuMemcpyHtoDAsync_v2_params>(info);
+      Copied(p.hStream, Pointer(p.dstDevice), p.srcHost, p.ByteCount, false);
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2: {
+      const auto& p = As<cuMemcpyDtoHAsync_v2_params>(info);
+      Copied(p.hStream, p.dstHost, Pointer(p.srcDevice), p.ByteCount, false);
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2: {
+      const auto& p = As<cuMemcpyDtoDAsync_v2_params>(info);
+      Copied(p.hStream, Pointer(p.dstDevice), Pointer(p.srcDevice), p.ByteCount, false);
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async: {
+      const auto& p = As<cuMemsetD8Async_params>(info);
+      Filled(p.hStream, p.dstDevice, p.N, p.uc);
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async: {
+      const auto& p = As<cuMemsetD32Async_params>(info);
+      Filled(p.hStream, p.dstDevice, p.N * 4, p.ui);
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamSynchronize:
+      g_recorder->StreamSync(Handle(As<cuStreamSynchronize_params>(info).hStream));
+      break;
+    case CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize:
+      g_recorder->DeviceSync();
+      break;
+    case CUPTI_DRIVER_TRACE_CBID_cuEventRecord: {
+      const auto& p = As<cuEventRecord_params>(info);
+      g_recorder->EventRecord(Handle(p.hEvent), Handle(p.hStream));
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent: {
+      const auto& p = As<cuStreamWaitEvent_params>(info);
+      g_recorder->StreamWaitEvent(Handle(p.hStream), Handle(p.hEvent));
+      break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuEventSynchronize:
+      g_recorder->EventSync(Handle(As<cuEventSynchronize_params>(info).hEvent));
+      break;
+    default:
+      break;
+  }
+}
 
 void Entered(CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  using namespace sluice::trace;
   switch (id) {
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz: {
@@ -322,49 +579,53 @@ void Entered(CUpti_CallbackId id, const CUpti_CallbackData* info) {
     case CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2:
       Freed(As<cuMemFree_v2_params>(info).dptr);
       break;
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2: {
-      const auto& p = As<cuMemcpyHtoDAsync_v2_params>(info);
-      g_recorder->Copy(Handle(p.hStream), p.dstDevice, Handle(p.srcHost), p.ByteCount, kCopyToDevice);
+    default:
+      if (!t_runtime) CopyOrWait(id, info);
+      break;
+  }
+}
+
+// Calls of the runtime are recorded as such: which of the driver's they become is its own affair.
+void EnteredRuntime(CUpti_CallbackId id, const CUpti_CallbackData* info) {
+  switch (id) {
+    case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020: {
+      const auto& p = As<cudaMemcpy_v3020_params>(info);
+      Copied(nullptr, p.dst, p.src, p.count, true);
       break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2: {
-      const auto& p = As<cuMemcpyDtoHAsync_v2_params>(info);
-      g_recorder->Copy(Handle(p.hStream), Handle(p.dstHost), p.srcDevice, p.ByteCount, kCopyFromDevice);
+    case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020: {
+      const auto& p = As<cudaMemcpyAsync_v3020_params>(info);
+      Copied(p.stream, p.dst, p.src, p.count, false);
       break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2: {
-      const auto& p = As<cuMemcpyDtoDAsync_v2_params>(info);
-      g_recorder->Copy(Handle(p.hStream), p.dstDevice, p.srcDevice, p.ByteCount, kCopyFromDevice | kCopyToDevice);
+    case CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020: {
+      const auto& p = As<cudaMemsetAsync_v3020_params>(info);
+      Filled(p.stream, Handle(p.devPtr), p.count, static_cast<uint64_t>(p.value));
       break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async: {
-      const auto& p = As<cuMemsetD8Async_params>(info);
-      g_recorder->Set(Handle(p.hStream), p.dstDevice, p.N, p.uc);
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamSynchronize_v3020:
+      g_recorder->StreamSync(Handle(As<cudaStreamSynchronize_v3020_params>(info).stream));
       break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async: {
-      const auto& p = As<cuMemsetD32Async_params>(info);
-      g_recorder->Set(Handle(p.hStream), p.dstDevice, p.N * 4, p.ui);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuStreamSynchronize:
-      g_recorder->StreamSync(Handle(As<cuStreamSynchronize_params>(info).hStream));
-      break;
-    case CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020:
       g_recorder->DeviceSync();
       break;
-    case CUPTI_DRIVER_TRACE_CBID_cuEventRecord: {
-      const auto& p = As<cuEventRecord_params>(info);
-      g_recorder->EventRecord(Handle(p.hEvent), Handle(p.hStream));
+    case CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020: {
+      const auto& p = As<cudaEventRecord_v3020_params>(info);
+      g_recorder->EventRecord(Handle(p.event), Handle(p.stream));
       break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent: {
-      const auto& p = As<cuStreamWaitEvent_params>(info);
-      g_recorder->StreamWaitEvent(Handle(p.hStream), Handle(p.hEvent));
+    case CUPTI_RUNTIME_TRACE_CBID_cudaEventRecordWithFlags_v11010: {
+      const auto& p = As<cudaEventRecordWithFlags_v11010_params>(info);
+      g_recorder->EventRecord(Handle(p.event), Handle(p.stream));
       break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuEventSynchronize:
-      g_recorder->EventSync(Handle(As<cuEventSynchronize_params>(info).hEvent));
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020: {
+      const auto& p = As<cudaStreamWaitEvent_v3020_params>(info);
+      g_recorder->StreamWaitEvent(Handle(p.stream), Handle(p.event));
+      break;
+    }
+    case CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020:
+      g_recorder->EventSync(Handle(As<cudaEventSynchronize_v3020_params>(info).event));
       break;
     default:
       break;
@@ -381,14 +642,12 @@ void Left(CUpti_CallbackId id, const CUpti_CallbackData* info) {
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz:
       LaunchEnded();
       break;
-    case CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2: {
+    case CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2: {  // a library's own, not PyTorch's
       const auto& p = As<cuMemAlloc_v2_params>(info);
-      if (*static_cast<CUresult*>(info->functionReturnValue) == CUDA_SUCCESS) Allocated(*p.dptr, p.bytesize, false);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemAllocManaged: {
-      const auto& p = As<cuMemAllocManaged_params>(info);
-      if (*static_cast<CUresult*>(info->functionReturnValue) == CUDA_SUCCESS) Allocated(*p.dptr, p.bytesize, true);
+      if (*static_cast<CUresult*>(info->functionReturnValue) != CUDA_SUCCESS) break;
+      g_recorder->Alloc(AllocKind::kDevice, *p.dptr, p.bytesize);
+      std::lock_guard lock(g_data);
+      g_plain[*p.dptr] = p.bytesize;
       break;
     }
     default:
@@ -397,12 +656,14 @@ void Left(CUpti_CallbackId id, const CUpti_CallbackData* info) {
 }
 
 void CUPTIAPI Callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  if (domain != CUPTI_CB_DOMAIN_DRIVER_API || t_inside) return;
+  if (t_inside) return;
   const Guard guard;
-  if (info->callbackSite == CUPTI_API_ENTER) {
-    Entered(id, info);
-  } else {
-    Left(id, info);
+  const bool enters = info->callbackSite == CUPTI_API_ENTER;
+  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
+    if (enters) EnteredRuntime(id, info);
+    t_runtime = enters;
+  } else if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
+    enters ? Entered(id, info) : Left(id, info);
   }
 }
 
@@ -414,7 +675,6 @@ constexpr CUpti_CallbackId kCalls[] = {
     CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
     CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
     CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemAllocManaged,
     CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2,
     CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2,
     CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2,
@@ -428,15 +688,47 @@ constexpr CUpti_CallbackId kCalls[] = {
     CUPTI_DRIVER_TRACE_CBID_cuEventSynchronize,
 };
 
+constexpr CUpti_CallbackId kRuntimeCalls[] = {
+    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaStreamSynchronize_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventRecordWithFlags_v11010,
+    CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020,
+};
+
 void AtExit() {
   const Guard guard;
+  g_phase = "the end";
   cuptiActivityFlushAll(1);
-  std::fprintf(stderr,
-               "sluice-truth: %llu launches, %llu transfer records, %llu kernels without a launch, %llu functions "
-               "without a layout\n",
-               static_cast<unsigned long long>(g_launches), static_cast<unsigned long long>(g_transfers),
-               static_cast<unsigned long long>(g_lost), static_cast<unsigned long long>(g_without_layout));
+  WriteAll();
+  std::fprintf(
+      stderr,
+      "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
+      "records, %llu by the "
+      "driver's guess, %llu late, %llu of other causes, %llu dropped; %llu kernels without a launch, %llu functions "
+      "without parameters\n",
+      static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
+      static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),
+      static_cast<unsigned long long>(g_transfers), static_cast<unsigned long long>(g_guesses),
+      static_cast<unsigned long long>(g_late), static_cast<unsigned long long>(g_other_causes),
+      static_cast<unsigned long long>(g_dropped), static_cast<unsigned long long>(g_lost),
+      static_cast<unsigned long long>(g_without_layout));
   g_recorder->Finish();
+}
+
+void* Runtime(const char* name) {
+  static void* const library = [] {
+    void* found = nullptr;
+    for (const char* so : {"libcudart.so.13", "libcudart.so.12"}) {
+      if (found == nullptr) found = dlopen(so, RTLD_NOLOAD | RTLD_NOW);
+    }
+    return found;
+  }();
+  return library != nullptr ? dlsym(library, name) : nullptr;
 }
 
 }  // namespace
@@ -447,44 +739,73 @@ extern "C" {
 __attribute__((visibility("default"))) int InitializeInjection() {
   const char* path = std::getenv("SLUICE_TRUTH_OUT");
   if (path == nullptr || g_recorder != nullptr) return 1;
-  const char* mode = std::getenv("SLUICE_TRUTH_MODE");
-  g_slow = mode != nullptr && std::strcmp(mode, "slow") == 0;
+  if (const char* from = std::getenv("SLUICE_TRUTH_FROM")) g_slow_from = std::atoi(from);
+  if (const char* seconds = std::getenv("SLUICE_TRUTH_SECONDS")) g_seconds = std::atof(seconds);
+  g_verbose = std::getenv("SLUICE_TRUTH_VERBOSE") != nullptr;
   const char* limit = std::getenv("SLUICE_MANAGED_LIMIT");
   g_managed_limit = limit != nullptr ? std::strtoull(limit, nullptr, 10) : uint64_t{12} << 30;
   g_recorder = new Recorder(path);
   g_recorder->Meta("source", "recorded by test/gpu/truth");
+  if (const char* command = std::getenv("SLUICE_TRUTH_COMMAND")) g_recorder->Meta("command", command);
+  if (const char* gpu = std::getenv("SLUICE_TRUTH_GPU")) g_recorder->Meta("gpu", gpu);
+  if (g_slow_from >= 0) g_recorder->Meta("slow-from", std::to_string(g_slow_from).c_str());
   CUpti_SubscriberHandle subscriber = nullptr;
   TRY(cuptiSubscribe(&subscriber, reinterpret_cast<CUpti_CallbackFunc>(Callback), nullptr));
   for (const CUpti_CallbackId id : kCalls) TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id));
+  for (const CUpti_CallbackId id : kRuntimeCalls)
+    TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API, id));
   TRY(cuptiActivityRegisterCallbacks(BufferWanted, BufferDone));
   std::atexit(AtExit);
+  std::thread(Watch).detach();
   return 1;
 }
 
 // train.py --mark calls this.
 __attribute__((visibility("default"))) void sluice_truth_step(const char* name) {
-  if (g_recorder != nullptr) g_recorder->Step(name);
+  if (g_recorder == nullptr) return;
+  const Guard guard;
+  g_recorder->Step(name);
+  if (++g_step == g_slow_from) BeginSlow();
 }
 
-// PyTorch's segments come from the runtime's cudaMalloc; in slow mode they become managed memory.
+// PyTorch's segments come from the runtime's cudaMalloc: managed memory, on the card while steps run undisturbed, on
+// the host while they are measured (a first touch by the GPU would make no transfer).
 __attribute__((visibility("default"))) cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  static void* const runtime = [] {
-    for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
-      if (void* found = dlopen(name, RTLD_NOLOAD | RTLD_NOW)) return found;
-    }
-    return static_cast<void*>(nullptr);
-  }();
-  if (runtime == nullptr) return cudaErrorInitializationError;
-  static const auto plain = reinterpret_cast<cudaError_t (*)(void**, size_t)>(dlsym(runtime, "cudaMalloc"));
-  static const auto managed = reinterpret_cast<cudaError_t (*)(void**, size_t, unsigned)>(dlsym(runtime, "cudaMallocManaged"));
-  if (!g_slow) return plain(pointer, bytes);
+  static const auto plain = reinterpret_cast<cudaError_t (*)(void**, size_t)>(Runtime("cudaMalloc"));
+  static const auto managed = reinterpret_cast<cudaError_t (*)(void**, size_t, unsigned)>(Runtime("cudaMallocManaged"));
+  if (managed == nullptr) return cudaErrorInitializationError;
+  if (g_recorder == nullptr || g_slow_from < 0) return plain(pointer, bytes);
   // The guard: a card whose managed memory is oversubscribed can hang.
   if (g_managed + bytes > g_managed_limit) {
     std::fprintf(stderr, "sluice-truth: managed memory beyond %llu bytes refused\n",
                  static_cast<unsigned long long>(g_managed_limit));
     return cudaErrorMemoryAllocation;
   }
-  return managed(pointer, bytes, cudaMemAttachGlobal);
+  const Guard guard;
+  ConfigureOnce();
+  const cudaError_t result = managed(pointer, bytes, cudaMemAttachGlobal);
+  if (result != cudaSuccess) return result;
+  const uint64_t address = Handle(*pointer);
+  g_recorder->Alloc(AllocKind::kDevice, address, bytes);
+  {
+    std::lock_guard lock(g_data);
+    g_blocks[address] = bytes;
+    g_managed += bytes;
+  }
+  Move(address, bytes, g_slow ? kHost : kCard);
+  TRY(cuCtxSynchronize());
+  return result;
+}
+
+__attribute__((visibility("default"))) cudaError_t cudaFree(void* pointer) {
+  static const auto real = reinterpret_cast<cudaError_t (*)(void*)>(Runtime("cudaFree"));
+  if (real == nullptr) return cudaErrorInitializationError;
+  if (g_recorder != nullptr && g_blocks.count(Handle(pointer)) != 0) {
+    const Guard guard;
+    Freed(Handle(pointer));
+    return real(pointer);
+  }
+  return real(pointer);
 }
 
 // c10::reportMemoryUsageToProfiler(void*, long, unsigned long, unsigned long, c10::Device); Device is two bytes, passed

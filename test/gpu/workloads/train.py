@@ -9,7 +9,7 @@ from common import START, result, seeded_torch, skip, timed_steps
 def arguments():
     p = argparse.ArgumentParser()
     p.add_argument("model", choices=["transformer", "convnet", "decode"])
-    p.add_argument("--width", type=int, default=2048)
+    p.add_argument("--width", type=int, default=0, help="default: 2048; of a convnet, whose channels double thrice, 128")
     p.add_argument("--layers", type=int, default=12)
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=512)
@@ -18,7 +18,9 @@ def arguments():
     p.add_argument("--compile", default="", help="default, reduce-overhead")
     p.add_argument("--graphs", action="store_true", help="make_graphed_callables around each layer")
     p.add_argument("--profile", action="store_true")
-    return p.parse_args()
+    a = p.parse_args()
+    a.width = a.width or (128 if a.model == "convnet" else 2048)
+    return a
 
 
 def marker(on):

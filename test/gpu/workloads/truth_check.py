@@ -1,0 +1,29 @@
+"""Touches known pages, so that the truth column can be held against them: run by record_traces before anything is recorded."""
+import ctypes
+
+from common import result, seeded_torch
+
+MIB = 1 << 20
+
+
+def main():
+    torch = seeded_torch()
+    torch.use_deterministic_algorithms(False)  # it fills what torch.empty returns
+    x = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    y = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    x.fill_(0)
+    y.fill_(0)
+    torch.cuda.synchronize()
+    step = ctypes.CDLL(None).sluice_truth_step
+    step(b"slow")
+    x[20 * MIB:28 * MIB].fill_(1)  # dense, whole blocks of the driver
+    x[40 * MIB + 512 * 1024:42 * MIB].fill_(1)  # dense, three quarters of one
+    y[MIB:MIB + 4096].fill_(1)  # one page
+    y[8 * MIB:24 * MIB:256 * 1024].fill_(1)  # a byte in every fourth page of 64 KiB
+    x[20 * MIB:28 * MIB].fill_(2)  # the first again: the same answer
+    y[48 * MIB:50 * MIB].copy_(x[48 * MIB:50 * MIB])
+    torch.cuda.synchronize()
+    result([int(x[20 * MIB]), int(y[MIB])], torch.cuda.max_memory_allocated())
+
+
+main()
