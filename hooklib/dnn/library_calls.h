@@ -1,16 +1,82 @@
-// Entries for functions of cuDNN, cuBLAS and cuBLASLt (SLUICE_LIB rows of hooks.def).
+// Calls of cuDNN, cuBLAS and cuBLASLt (SLUICE_LIB rows of hooks.def): their entries, and what the launches that they
+// make are known to touch. hooklib/cuda reads CurrentLibraryCall() at a launch. Includes no CUDA and no library header.
 #ifndef SLUICE_HOOKLIB_DNN_LIBRARY_CALLS_H_
 #define SLUICE_HOOKLIB_DNN_LIBRARY_CALLS_H_
 
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 namespace sluice {
+
+// --- the seam with the shim ---
 
 // The engine's entry for `symbol`, with that function's signature, or null: its calls then go straight to the library.
 // Asked once for each symbol, when it is first called. hooklib/dnn defines it; without it nothing is intercepted.
 void* LibraryEntry(const char* symbol);
-
 // In an entry, before anything else: the function of the very copy of the library that the program called. Valid on
 // this thread until the next call into a library.
 void* LibraryReal();
+// Another function of the copy that holds `real`, or null. Takes the loader's lock.
+void* LibrarySymbol(void* real, const char* symbol);
+
+// --- what launches are told ---
+
+struct LibraryRange {
+  uint64_t address = 0;
+  uint64_t bytes = 0;  // 0: a pointer whose reach is not known; what is alive around it may be meant
+  bool read = false, written = false;
+  // Every byte of the range is written by this call, and none is read before. Holds for the call as a whole: a later
+  // launch of it may read what an earlier one wrote.
+  bool overwritten = false;
+  // A workspace: by the library's documentation its contents count neither before nor after the call.
+  bool scratch = false;
+};
+
+enum class LibraryDoubt : uint8_t {
+  kNone,
+  kNull,          // an operand that is needed is null
+  kStrange,       // sizes, strides or types that make no sense, or that this version does not know
+  kDescriptor,    // a descriptor that is gone, not finished, or from before the engine was there
+  kPointerArray,  // pointers lie in device memory, and were not seen on their way there
+  kCount
+};
+
+struct LibraryCall {
+  const char* symbol = nullptr;
+  std::span<const LibraryRange> ranges;  // by address
+  bool known = false;                    // the ranges are all that it touches, the library's own memory apart
+  // Each byte is touched about once and in order, so that memory may stay where it is. False for what re-reads: GEMM,
+  // convolution, attention.
+  bool streaming = false;
+  uint32_t launches = 0;  // made so far; counted by who attaches the set to a launch
+
+  bool Covers(uint64_t address) const;  // some range holds the address
+};
+
+// The library call that this thread is in and whose set was computed, or null. Valid until it returns.
+LibraryCall* CurrentLibraryCall();
+
+// Whether sets are computed at all: set by hooklib/cuda once residency is managed or a trace is recorded. While false,
+// an entry does nothing but jump on.
+extern std::atomic<bool> g_library_calls_wanted;
+
+struct LibraryCounters {
+  std::atomic<uint64_t> calls{0};         // whose set was computed
+  std::atomic<uint64_t> launches{0};      // that a set was attached to
+  std::atomic<uint64_t> words_beyond{0};  // a launch's parameters name live memory that its call's set does not
+  std::array<std::atomic<uint64_t>, static_cast<std::size_t>(LibraryDoubt::kCount)> doubts{};  // calls, by reason
+};
+extern LibraryCounters g_library_counters;
+const char* LibraryDoubtName(LibraryDoubt doubt);
+
+// Pointer arrays of batched calls are known where they came from the host: hooklib/cuda tells every small copy there.
+// Does nothing unless sets are wanted.
+void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes);
+// The range's contents were replaced by something unseen, or it was freed.
+void ForgetHostCopies(uint64_t address, uint64_t bytes);
 
 }  // namespace sluice
 

@@ -1,0 +1,116 @@
+// What the calls of cuBLAS touch. Matrices are column major, leading dimensions and strides count elements, as in BLAS.
+// Pure: arguments in, an access set out.
+#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_
+#define SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_
+
+#include <span>
+
+#include "hooklib/dnn/extents/access_set.h"
+
+namespace sluice::dnn::blas {
+
+// Values of cuBLAS' enumerations (cublas_api.h; test/dnn compares them).
+enum Op { kN = 0, kT = 1, kC = 2 };
+enum Side { kLeft = 0, kRight = 1 };
+enum Fill { kLower = 0, kUpper = 1, kFull = 2 };
+enum Diag { kNonUnit = 0, kUnit = 1 };
+
+struct Operand {
+  uint64_t address = 0;
+  int64_t ld = 0;      // of a vector: the increment, which may be negative
+  uint64_t bytes = 0;  // one element
+  int64_t stride = 0;  // to the next of a batch, in elements; may be 0 or negative
+};
+// alpha or beta. Zero is what matters: then C is written and not read.
+struct Scalar {
+  uint64_t device = 0;  // lies there: its value is not known; 0: it lies on the host
+  uint64_t bytes = 0;
+  bool zero = false;
+};
+
+struct Gemm {
+  int transa = kN, transb = kN;
+  int64_t m = 0, n = 0, k = 0;
+  Operand a, b, c;
+  Scalar alpha, beta;
+  int64_t batch = 1;
+};
+void Describe(const Gemm& call, AccessSet* set);
+
+// Batches by pointer arrays, which lie in device memory: the addresses where the arrays' contents were seen, else
+// empty.
+struct PointerArray {
+  uint64_t address = 0;
+  std::span<const uint64_t> seen;
+};
+struct BatchedGemm {
+  Gemm one;  // operands' addresses and `batch` are not used
+  PointerArray a, b, c;
+  int64_t batch = 0;
+};
+void Describe(const BatchedGemm& call, AccessSet* set);
+
+struct Gemv {
+  int trans = kN;
+  int64_t m = 0, n = 0;
+  Operand a, x, y;
+  Scalar alpha, beta;
+  int64_t batch = 1;
+};
+void Describe(const Gemv& call, AccessSet* set);
+
+struct Triangular {  // trsm: b is solved in place; trmm: c = op(a) b
+  int side = kLeft, uplo = kLower, diag = kNonUnit;
+  int64_t m = 0, n = 0;
+  Operand a, b, c;
+  Scalar alpha;
+  bool in_place = true;
+};
+void Describe(const Triangular& call, AccessSet* set);
+
+struct BatchedTrsm {
+  Triangular one;
+  PointerArray a, b;
+  int64_t batch = 0;
+};
+void Describe(const BatchedTrsm& call, AccessSet* set);
+
+struct Symm {  // symm, hemm
+  int side = kLeft, uplo = kLower;
+  int64_t m = 0, n = 0;
+  Operand a, b, c;
+  Scalar alpha, beta;
+};
+void Describe(const Symm& call, AccessSet* set);
+
+struct Syrk {  // syrk, herk; with b: syr2k, her2k, syrkx, herkx
+  int uplo = kLower, trans = kN;
+  int64_t n = 0, k = 0;
+  Operand a, b, c;
+  Scalar alpha, beta;
+  bool two = false;
+};
+void Describe(const Syrk& call, AccessSet* set);
+
+struct Geam {
+  int transa = kN, transb = kN;
+  int64_t m = 0, n = 0;
+  Operand a, b, c;
+  Scalar alpha, beta;
+};
+void Describe(const Geam& call, AccessSet* set);
+
+struct Dgmm {
+  int side = kLeft;
+  int64_t m = 0, n = 0;
+  Operand a, x, c;
+};
+void Describe(const Dgmm& call, AccessSet* set);
+
+// Bytes of a cudaDataType's element; 0 for one that is not known or smaller than a byte. Bits: of every known one.
+uint64_t BytesOf(int cuda_data_type);
+uint64_t BitsOf(int cuda_data_type);
+
+}  // namespace sluice::dnn::blas
+
+#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_

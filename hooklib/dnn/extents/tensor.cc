@@ -1,0 +1,102 @@
+#include "hooklib/dnn/extents/tensor.h"
+
+#include <algorithm>
+
+namespace sluice::dnn {
+
+namespace {
+
+// Elements smaller than a byte: only a dimension of stride 1 packs them, and the others' steps are whole bytes.
+// Anything else is taken as one piece from the first to the last bit.
+bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, AccessSet* set) {
+  __int128 last = 0;
+  int inner = -1;
+  bool aligned = true;
+  for (int d = 0; d < tensor.rank; ++d) {
+    if (tensor.strides[d] < 0) return set->Doubtful(Doubt::kStrange), false;
+    last += static_cast<__int128>(tensor.dims[d] - 1) * tensor.strides[d] * bits;
+    if (tensor.strides[d] == 1 && tensor.dims[d] > 1 && inner < 0) {
+      inner = d;
+    } else if (tensor.dims[d] > 1 && tensor.strides[d] * static_cast<__int128>(bits) % 8) {
+      aligned = false;
+    }
+  }
+  if (last > __int128{1} << 62) return set->Doubtful(Doubt::kStrange), false;
+  const uint64_t row = inner < 0 ? bits : static_cast<uint64_t>(tensor.dims[inner]) * bits;
+  if (use == Use::kOverwrite && (row % 8 || !aligned)) use = Use::kWrite;
+  if (!aligned) {
+    set->Add(Region::Bytes(address, static_cast<uint64_t>((last + bits + 7) / 8)), use);
+    return true;
+  }
+  Region region = Region::Bytes(address, (row + 7) / 8);
+  for (int d = 0; d < tensor.rank; ++d) {
+    if (d == inner) continue;
+    region.Along(static_cast<uint64_t>(tensor.dims[d]),
+                 static_cast<int64_t>(static_cast<__int128>(tensor.strides[d]) * bits / 8));
+  }
+  set->Add(region, use);
+  return true;
+}
+
+}  // namespace
+
+bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set) {
+  if (tensor.bits == 0 || tensor.rank < 0 || tensor.rank > Tensor::kMaxRank || tensor.vector < 1 ||
+      tensor.vector > 1 << 20) {
+    return set->Doubtful(Doubt::kStrange), false;
+  }
+  for (int d = 0; d < tensor.rank; ++d) {
+    if (tensor.dims[d] < 0) return set->Doubtful(Doubt::kStrange), false;
+  }
+  if (std::any_of(tensor.dims.begin(), tensor.dims.begin() + tensor.rank, [](int64_t n) { return n == 0; }))
+    return true;
+  if (address == 0) return set->Doubtful(Doubt::kNull), false;
+  if (!tensor.exact && use == Use::kOverwrite) use = Use::kWrite;
+  const uint64_t bits = static_cast<uint64_t>(tensor.bits) * static_cast<uint64_t>(tensor.vector);
+  if (bits % 8) return AddPacked(address, tensor, bits, use, set);
+  Region region = Region::Bytes(address, bits / 8);
+  for (int d = 0; d < tensor.rank; ++d) {
+    int64_t step;
+    if (__builtin_mul_overflow(tensor.strides[d], static_cast<int64_t>(bits / 8), &step))
+      return set->Doubtful(Doubt::kStrange), false;
+    region.Along(static_cast<uint64_t>(tensor.dims[d]), step);
+  }
+  set->Add(region, use);
+  return true;
+}
+
+uint32_t TensorBits(int type) {
+  switch (type) {
+    case 1:
+    case 10:
+      return 64;  // DOUBLE, INT64
+    case 0:
+    case 4:
+    case 14:
+    case 19:
+      return 32;  // FLOAT, INT32, FAST_FLOAT_FOR_FP8, UINT32
+    case 2:
+    case 9:
+      return 16;  // HALF, BFLOAT16
+    case 3:
+    case 6:
+    case 11:
+    case 12:
+    case 13:
+    case 15:
+      return 8;  // INT8, UINT8, BOOLEAN, FP8_*
+    case 16:
+    case 17:
+    case 18:
+      return 4;  // FP4_E2M1, INT4, UINT4
+    case 5:
+    case 7:
+      return 32;  // INT8x4, UINT8x4
+    case 8:
+      return 256;  // INT8x32
+    default:
+      return 0;
+  }
+}
+
+}  // namespace sluice::dnn
