@@ -14,13 +14,16 @@ extern "C" {
 
 #define SIMGPU_READ 1u
 #define SIMGPU_WRITE 2u
+/* How often the kernel reads what it reads: an operand of a matrix product is read again for each row of tiles. Matters
+ * only for what is read over the link, in place. */
+#define SIMGPU_PASSES(n) ((uint32_t)(n) << 8)
 
 /* A byte range that the next launch truly touches. `object` names what lies there (a tensor's number in a trace; 0: not
  * told): a read that finds another object's bytes, or a write over another object that is still in use, is misuse. */
 struct simgpu_touch {
   uint64_t address;
   uint64_t length;
-  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE */
+  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE, and SIMGPU_PASSES */
   uint32_t object;
 };
 

@@ -155,6 +155,7 @@ CUresult Advise(CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
         b->accessed_by &= static_cast<uint16_t>(~bit);
     }
     at = part.address + part.block_bytes;
+    simgpu::ThisThread().now += Sim().profile().advise_ns_per_block;
   }
   return CUDA_SUCCESS;
 }
@@ -216,12 +217,12 @@ ENTRY(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
 extern "C" {
 
 CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice device) {
-  BEGIN(5000);
+  BEGIN(simgpu::TheProfile().advise_host_ns);
   return Advise(p, n, advice, device == CU_DEVICE_CPU ? simgpu::kHostCard : device);
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
-  BEGIN(5000);
+  BEGIN(simgpu::TheProfile().advise_host_ns);
   int32_t target = simgpu::kHostCard;
   if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
     if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;

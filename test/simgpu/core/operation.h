@@ -84,7 +84,8 @@ struct Op {
   std::vector<Touch> touches;
   size_t touch = 0;  // progress through touches or ranges
   uint64_t offset = 0;
-  uint64_t fault_bytes = 0, remote_bytes = 0, duplicate_bytes = 0;
+  uint64_t fault_bytes = 0, duplicate_bytes = 0;
+  uint64_t remote_in = 0, remote_out = 0;  // over the link, in place
   std::vector<PrefetchRange> ranges;
   FencePtr fence;  // completes with the operation
   FencePtr wait;   // kWait

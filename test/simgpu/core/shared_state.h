@@ -36,7 +36,7 @@ struct LinkServer {
   std::atomic<int64_t> busy_until;
   std::atomic<double> rate;
 };
-enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kServers };
+enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kRemoteIn, kRemoteOut, kServers };
 
 enum ChunkList { kUsed, kUnused, kLists };
 

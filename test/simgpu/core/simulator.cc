@@ -72,7 +72,7 @@ void Simulator::Recycle(Op* op) {
   op->seed = 0;
   op->touches.clear();
   op->touch = op->offset = 0;
-  op->fault_bytes = op->remote_bytes = op->duplicate_bytes = 0;
+  op->fault_bytes = op->remote_in = op->remote_out = op->duplicate_bytes = 0;
   op->fence.reset();
   if (op->kind != OpKind::kKernel) {
     op->ranges.clear();

@@ -65,27 +65,45 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   Card& c = state_.card(card);
   LinkServer& mine = c.link[server];
   const int64_t start = std::max<int64_t>(t, mine.busy_until);
-  const bool in = server == kManagedIn || server == kCopyIn;
-  const bool managed = server == kManagedIn || server == kManagedOut;
+  const auto goes_in = [](int s) { return s == kManagedIn || s == kCopyIn || s == kRemoteIn; };
+  const auto managed = [](int s) { return s == kManagedIn || s == kManagedOut; };
+  const auto remote = [](int s) { return s == kRemoteIn || s == kRemoteOut; };
+  const bool in = goes_in(server);
   double same_way = rate, both = rate;
-  bool any_managed = managed, other_way = false;
+  bool any_managed = managed(server), any_remote = remote(server), other_way = false;
   for (int i = 0; i < kServers; ++i) {
     if (i == server || c.link[i].busy_until <= start) continue;
-    const bool other_in = i == kManagedIn || i == kCopyIn;
     both += c.link[i].rate;
-    if (other_in == in) {
+    if (goes_in(i) == in) {
       same_way += c.link[i].rate;
     } else {
       other_way = true;
     }
-    if (i == kManagedIn || i == kManagedOut) any_managed = true;
+    any_managed = any_managed || managed(i);
+    any_remote = any_remote || remote(i);
   }
   double stretch = std::max(1.0, same_way / std::max(profile_.copy_gbps, rate));
-  if (other_way)
-    stretch = std::max(stretch, both / (any_managed ? profile_.managed_duplex_gbps : profile_.copy_duplex_gbps));
+  // The low sum of managed transfers in both directions is the driver's own doing; what kernels read and write in place
+  // shares the link alone with them.
+  const double sum = any_managed && !any_remote ? profile_.managed_duplex_gbps : profile_.copy_duplex_gbps;
+  if (other_way) stretch = std::max(stretch, both / sum);
   const int64_t end = start + static_cast<int64_t>(static_cast<double>(bytes) / rate * stretch) + 1;
   mine.busy_until = end;
   mine.rate = rate;
+  return end;
+}
+
+int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
+  const uint64_t in = op.remote_in, out = op.remote_out;
+  if (in + out == 0) return t;
+  SharedState::Lock lock(state_);
+  const double ns = std::max(static_cast<double>(std::max(in, out)) / profile_.copy_gbps,
+                             static_cast<double>(in + out) / profile_.remote_gbps);
+  int64_t end = t;
+  if (in != 0) end = std::max(end, Transfer(card, kRemoteIn, in, static_cast<double>(in) / ns, t));
+  if (out != 0) end = std::max(end, Transfer(card, kRemoteOut, out, static_cast<double>(out) / ns, t));
+  figures_[card].remote += in + out;
+  timeline_.Span(card, "in place", "remote", t, end, in + out);
   return end;
 }
 
@@ -173,6 +191,12 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   return end;
 }
 
+// A kernel that reads its operands several times reads them over the link as often: nothing keeps them.
+void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) {
+  if ((touch.access & 1) != 0) op->remote_in += bytes * std::max<uint64_t>(1, touch.access >> 8);
+  if ((touch.access & 2) != 0) op->remote_out += bytes;
+}
+
 bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
   const int card = s->card;
   const auto bit = static_cast<uint16_t>(1u << card);
@@ -184,7 +208,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       if (a == nullptr) break;  // said by CheckMapped
       const uint64_t stop = std::min(touch.address + touch.length, a->base + a->size);
       if (a->kind != MemoryKind::kManaged) {
-        if (a->host_located) op->remote_bytes += stop - address;
+        if (a->host_located) NoteInPlace(op, touch, stop - address);
         op->offset = stop - touch.address;
         continue;
       }
@@ -205,8 +229,14 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
         op->offset = next;
         continue;
       }
-      if ((b->accessed_by & bit) != 0 && (missing & (b->host | (b->card == card ? 0 : b->resident))) == missing) {
-        op->remote_bytes += std::min(stop, part.address + part.block_bytes) - address;
+      // In place: a mapping was asked for, or the pages lie where they are preferred to lie and can be mapped. What
+      // lies nowhere yet is made where it is preferred, else at the accessor.
+      const uint32_t elsewhere = b->host | (b->card == card ? 0 : b->resident);
+      const bool stays = b->preferred == kHostCard && !b->read_mostly;
+      if (((b->accessed_by & bit) != 0 || stays) && ((missing & elsewhere) == missing || stays)) {
+        b->host |= missing & ~elsewhere;
+        const uint64_t until = std::min(stop, part.address + part.block_bytes);
+        NoteInPlace(op, touch, std::min(until - address, BytesOf(missing, part.block_bytes)));
         op->offset = next;
         continue;
       }
@@ -218,7 +248,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       const int64_t done = MoveIn(card, part, wanted, profile_.fault_gbps, keep_host, t, true);
       if (done < 0) {
         // The card holds nothing that could leave: the access goes over the link.
-        op->remote_bytes += BytesOf(missing, part.block_bytes);
+        NoteInPlace(op, touch, BytesOf(missing, part.block_bytes));
         op->offset = next;
         continue;
       }
@@ -247,11 +277,7 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
   }
   const int64_t start = TakeCompute(s->card, t, op->duration);
   end = start + op->duration;
-  if (op->remote_bytes != 0) {
-    SharedState::Lock lock(state_);
-    end = std::max(end, Transfer(s->card, kManagedIn, op->remote_bytes, profile_.remote_gbps, start));
-    f.remote += op->remote_bytes;
-  }
+  end = std::max(end, AccessInPlace(s->card, *op, start));
   if (op->duplicate_bytes != 0) {
     end += static_cast<int64_t>(static_cast<double>(op->duplicate_bytes) * profile_.duplicate_write_ns_per_byte);
     f.duplicate_write += op->duplicate_bytes;
@@ -309,6 +335,7 @@ Simulator::Result Simulator::StepCopy(Stream* s, Op* op, int64_t t) {
     (in ? f.copy_in : f.copy_out) += bytes;
     timeline_.Span(s->card, in ? "copy in" : "copy out", "copy", t, end, bytes);
   }
+  end = std::max(end, AccessInPlace(s->card, *op, t));
   CopyContents(s, op, t, end);
   if (!polling_.empty()) RecheckPolls();
   return {State::kDone, end};
@@ -325,7 +352,7 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
   const MemsetWork& m = op->set;
   const int64_t length = Nanoseconds(m.width * m.height, profile_.device_copy_gbps) + 1000;
   const int64_t start = TakeCompute(s->card, t, length);
-  end = start + length;
+  end = std::max(start + length, AccessInPlace(s->card, *op, start));
   for (uint64_t row = 0; row < m.height; ++row) {
     Segment contents;
     contents.kind = Segment::kFill;

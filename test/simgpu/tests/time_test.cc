@@ -182,9 +182,68 @@ TEST_CASE("accessed-by: no migration, the link's rate") {
   card.Prefetch(s, p, kGiB, false);
   CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
   OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
-  const uint64_t ns = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
-  CHECK(Gbps(kGiB, ns) > 70);
+  const auto before = card.Stats();
+  // One way at the rate of copies; both ways together a little more than that.
+  const uint64_t reading = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
+  CHECK(Gbps(kGiB, reading) > 50);
+  CHECK(Gbps(kGiB, reading) < 56);
+  const uint64_t updating = card.Time([&] { card.Launch(s, {Update(p, kGiB)}); });
+  CHECK(Gbps(2 * kGiB, updating) > 80);
+  CHECK(Gbps(2 * kGiB, updating) < 85);
+  // Read four times: the link is crossed four times.
+  const uint64_t again = card.Time([&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}); });
+  CHECK(again > 3.9 * static_cast<double>(reading));
   CHECK(simgpu_resident_bytes(p, kGiB) == 0);
+  const auto after = card.Stats();
+  CHECK(after.fault_bytes == before.fault_bytes);
+  CHECK(after.remote_bytes - before.remote_bytes == 7 * kGiB);
+  // A prefetch brings it all the same, and then it is local; taken back, it is read in place again.
+  card.Prefetch(s, p, kGiB, true);
+  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 1'000'000);
+  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
+  card.Prefetch(s, p, kGiB, false);
+  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) > 15'000'000);
+  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, l));
+  card.Launch(s, {Read(p, kGiB)});
+  OK(cuStreamSynchronize(s));
+  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
+  CHECK(card.Stats().fault_bytes - after.fault_bytes == kGiB);
+}
+
+TEST_CASE("accessed-by shares the link: a prefetch beside it makes both slower, and both arrive") {
+  Card card;
+  CUstream s = card.Stream(), other = card.Stream();
+  CUdeviceptr host = card.Managed(kGiB), moved = card.Managed(kGiB);
+  for (CUdeviceptr p : {host, moved}) {
+    Populate(card, s, p, kGiB);
+    card.Prefetch(s, p, kGiB, false);
+  }
+  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  OK(cuMemAdvise(host, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
+  const uint64_t both = card.Time([&] {
+    card.Prefetch(other, moved, kGiB, true);
+    card.Launch(s, {Read(host, kGiB)});
+  });
+  CHECK(Gbps(2 * kGiB, both) > 40);
+  CHECK(Gbps(2 * kGiB, both) < 60);
+}
+
+TEST_CASE("preferred on the host: the card reads in place, and what is new is made there") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(64 * kMiB);
+  CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0}, device{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host));
+  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, device));
+  card.Launch(s, {Write(p, 64 * kMiB)});
+  OK(cuStreamSynchronize(s));
+  CHECK(simgpu_resident_bytes(p, 64 * kMiB) == 0);
+  CHECK(card.Stats().remote_bytes == 64 * kMiB);
+  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, host));
+  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device));
+  card.Launch(s, {Read(p, 64 * kMiB)});
+  OK(cuStreamSynchronize(s));
+  CHECK(simgpu_resident_bytes(p, 64 * kMiB) == 64 * kMiB);
 }
 
 TEST_CASE("a wait for an event starts the waiting stream when the event is done") {
