@@ -9,12 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 
 #include "cli/agent_connection.h"
 #include "cli/commands.h"
+#include "cli/doctor_placement.h"
 #include "cli/paths.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
@@ -176,6 +178,38 @@ void Cluster(const Options& o, Report& report) {
   }
 }
 
+// What a command prints; empty where it fails.
+std::string OutputOf(const char* command) {
+  FILE* pipe = popen(command, "r");
+  if (pipe == nullptr) return "";
+  std::string text;
+  char buffer[1 << 16];
+  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, n);
+  return pclose(pipe) == 0 ? text : "";
+}
+
+void Placement(Report& report) {
+  if (std::system("command -v kubectl >/dev/null 2>&1") != 0) {
+    report.Skip("placement: no kubectl here, not checked");
+    return;
+  }
+  const std::string pods = OutputOf("kubectl get pods -A -o json --request-timeout=20s 2>/dev/null");
+  const std::string nodes = OutputOf("kubectl get nodes -o json --request-timeout=20s 2>/dev/null");
+  if (pods.empty() || nodes.empty()) {
+    report.Skip("placement: kubectl may not list pods and nodes from here, not checked");
+    return;
+  }
+  for (const Finding& finding : JudgePlacement(pods, nodes, std::time(nullptr))) {
+    if (finding.kind == Finding::kOk) {
+      report.Ok(finding.what);
+    } else if (finding.kind == Finding::kWarn) {
+      report.Warn(finding.what, finding.mend);
+    } else {
+      report.Bad(finding.what, finding.mend);
+    }
+  }
+}
+
 bool Mapped(const char* name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -229,6 +263,7 @@ void Doctor(const Options& o) {
   if (!container) {
     Agent(o, report);
     Cluster(o, report);
+    Placement(report);
   }
   throw CLI::RuntimeError(report.bad() ? 1 : 0);
 }

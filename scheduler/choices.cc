@@ -50,13 +50,7 @@ std::vector<CardSet> Choices(const Node& node, const Request& request) {
     return {std::move(chosen)};
   }
   std::vector<CardSet> choices;
-  for (int i = 0; i < static_cast<int>(node.cards.size()); ++i) {
-    const Card& card = node.cards[i];
-    if (card.free < request.units) continue;
-    const bool seen = std::any_of(choices.begin(), choices.end(),
-                                  [&](const CardSet& other) { return node.cards[other.front()] == card; });
-    if (!seen) choices.push_back({i});
-  }
+  ForEachChoice(node, request, [&](const CardSet& cards) { choices.push_back(cards); });
   return choices;
 }
 

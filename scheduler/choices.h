@@ -2,6 +2,8 @@
 #ifndef SCHEDULER_CHOICES_H_
 #define SCHEDULER_CHOICES_H_
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "scheduler/node.h"
@@ -15,6 +17,21 @@ bool HostFits(const Node& node, const Request& request);
 // first of equals; for several cards, whole ones from as few NUMA nodes as possible. Empty: does not fit. A request
 // without cards has one choice, the empty set. CPU and memory are not looked at.
 std::vector<CardSet> Choices(const Node& node, const Request& request);
+
+// Calls `each` for every one of them, without a list: a scheduler asks a thousand nodes a pod.
+template <class Function>
+void ForEachChoice(const Node& node, const Request& request, Function each) {
+  if (request.cards != 1) {
+    for (const CardSet& cards : Choices(node, request)) each(cards);
+    return;
+  }
+  CardSet choice(1);
+  for (auto card = node.cards.begin(); card != node.cards.end(); ++card) {
+    if (card->free < request.units || std::find(node.cards.begin(), card, *card) != card) continue;
+    choice[0] = static_cast<int>(card - node.cards.begin());
+    each(std::as_const(choice));
+  }
+}
 
 }  // namespace sluice::scheduler
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,33 +27,44 @@ std::string TextAt(const Json& object, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 
+// Longer than any list or watch lags behind a Binding.
+constexpr std::chrono::minutes kUnseen{1};
+
+const char* const kUnknown = "the node is not known yet";
+
 std::string NameOf(const Json& node) { return TextAt(node, "/metadata/name"); }
 
-// What no node has room for, in words that are the same for all nodes of one call: the scheduler counts equal reasons
-// ("3 no single card has 60 units free, the largest has 50").
+// Why nodes are refused, in words that are the same for all nodes of one call: the scheduler counts equal reasons ("3
+// no single card has 60 units free, the largest has 50").
 class Reasons {
  public:
-  void Add(const std::string& node, const NoRoom& why) {
-    Kind& kind = kinds_[{why.units, why.together}];
-    kind.nodes.push_back(node);
-    kind.largest = std::max(kind.largest, why.largest_free);
-    kind.whole = std::max(kind.whole, why.whole_free);
+  int Say(const std::string& text) {
+    const auto [found, added] = said_.try_emplace(text, static_cast<int>(texts_.size()));
+    if (added) texts_.push_back(text);
+    return found->second;
   }
 
-  void MoveTo(std::map<std::string, std::string>& failed) const {
-    for (const auto& [key, kind] : kinds_) {
-      const std::string text = Text(key.first, key.second, kind);
-      for (const std::string& node : kind.nodes) failed[node] = text;
-    }
+  int NoRoomFor(const NoRoom& why) {
+    const auto [found, added] = kinds_.try_emplace({why.units, why.together}, Kind{static_cast<int>(texts_.size())});
+    if (added) texts_.emplace_back();
+    Kind& kind = found->second;
+    kind.largest = std::max(kind.largest, why.largest_free);
+    kind.whole = std::max(kind.whole, why.whole_free);
+    return kind.index;
+  }
+
+  std::vector<std::string> Texts() && {
+    for (const auto& [key, kind] : kinds_) texts_[kind.index] = Text(key.first, key.second, kind);
+    return std::move(texts_);
   }
 
   static std::string Text(const NoRoom& why) {
-    return Text(why.units, why.together, {{}, why.largest_free, why.whole_free});
+    return Text(why.units, why.together, {0, why.largest_free, why.whole_free});
   }
 
  private:
   struct Kind {
-    std::vector<std::string> nodes;
+    int index = 0;
     int largest = 0;
     int whole = 0;
   };
@@ -67,6 +80,8 @@ class Reasons {
     return absl::StrCat("no single card has ", units, " units free, the largest has ", kind.largest);
   }
 
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string, int> said_;
   std::map<std::pair<int, bool>, Kind> kinds_;
 };
 
@@ -78,13 +93,14 @@ std::string BlockedBy(const std::string& pod) {
 }  // namespace
 
 void ClusterState::Changed(NodeEntry& entry) {
-  entry.answered = false;
+  entry.worth_by = entry.answer_by = 0;
   entry.free.reset();
 }
 
 void ClusterState::Read(NodeEntry& entry, const Json& node) {
   entry.cpu_milli = ReadMilli(At(node, "/status/allocatable/cpu"));
   entry.memory_mib = ReadMemoryMib(At(node, "/status/allocatable/memory"));
+  entry.exists = true;
   entry.problem.clear();
   Changed(entry);
   const Json& annotation = At(node, "/metadata/annotations/sluice.dev~1gpus");
@@ -109,41 +125,66 @@ void ClusterState::Read(NodeEntry& entry, const Json& node) {
 
 ClusterState::NodeEntry& ClusterState::EntryOf(const std::string& node) {
   auto [found, added] = nodes_.try_emplace(node);
-  if (added) found->second.problem = "the node is not known yet";
+  if (added) found->second.problem = kUnknown;
   return found->second;
+}
+
+ClusterState::NodeEntry* ClusterState::Find(std::string_view node) {
+  const auto found = nodes_.find(node);
+  return found == nodes_.end() ? nullptr : &found->second;
+}
+
+void ClusterState::Forget(const std::string& node) {
+  const auto found = nodes_.find(node);
+  if (found != nodes_.end() && !found->second.exists && found->second.pods == 0) nodes_.erase(found);
 }
 
 void ClusterState::ReplaceNodes(const std::vector<Json>& nodes) {
   const std::lock_guard lock(mutex_);
-  known_nodes_.clear();
+  std::unordered_set<std::string> listed;
   for (const Json& node : nodes) {
-    known_nodes_.insert(NameOf(node));
+    listed.insert(NameOf(node));
     Read(EntryOf(NameOf(node)), node);
   }
+  std::vector<std::string> gone;
+  for (const auto& [name, entry] : nodes_) {
+    if (entry.exists && !listed.contains(name)) gone.push_back(name);
+  }
+  for (const std::string& name : gone) RemoveNodeLocked(name);
   nodes_synced_ = true;
 }
 
 void ClusterState::PutNode(const Json& node) {
   const std::lock_guard lock(mutex_);
-  known_nodes_.insert(NameOf(node));
   Read(EntryOf(NameOf(node)), node);
 }
 
 void ClusterState::RemoveNode(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  known_nodes_.erase(name);
+  RemoveNodeLocked(name);
+}
+
+void ClusterState::RemoveNodeLocked(const std::string& name) {
+  NodeEntry* const entry = Find(name);
+  if (entry == nullptr) return;
   // Its pods are still there until somebody deletes them; only its cards are gone.
-  NodeEntry& entry = EntryOf(name);
-  entry.ledger.SetCards({});
-  entry.problem = "the node is gone";
-  Changed(entry);
+  entry->exists = false;
+  entry->ledger.SetCards({});
+  entry->problem = "the node is gone";
+  Changed(*entry);
+  Forget(name);
+}
+
+void ClusterState::Count(NodeEntry& entry, const PodFacts& pod, int sign) {
+  entry.pods += sign;
+  entry.cpu_milli_used += sign * pod.cpu_milli;
+  entry.memory_mib_used += sign * pod.memory_mib;
 }
 
 void ClusterState::Attach(const PodFacts& pod) {
   if (pod.node.empty()) return;
   NodeEntry& entry = EntryOf(pod.node);
-  entry.cpu_milli_used += pod.cpu_milli;
-  entry.memory_mib_used += pod.memory_mib;
+  Count(entry, pod, 1);
   Changed(entry);
   if (pod.containers.empty()) return;
   auto live = MakeLivePod(pod.containers, pod.placement);
@@ -156,10 +197,10 @@ void ClusterState::Attach(const PodFacts& pod) {
 void ClusterState::Detach(const PodFacts& pod) {
   if (pod.node.empty()) return;
   NodeEntry& entry = EntryOf(pod.node);
-  entry.cpu_milli_used -= pod.cpu_milli;
-  entry.memory_mib_used -= pod.memory_mib;
+  Count(entry, pod, -1);
   Changed(entry);
   entry.ledger.Remove(pod.uid);
+  Forget(pod.node);
 }
 
 void ClusterState::PutPodLocked(PodFacts pod) {
@@ -179,9 +220,7 @@ void ClusterState::PutPodLocked(PodFacts pod) {
       }
     }
   } else if (old->second.node == pod.node && !pod.node.empty()) {
-    NodeEntry& entry = EntryOf(pod.node);
-    entry.cpu_milli_used -= old->second.cpu_milli;
-    entry.memory_mib_used -= old->second.memory_mib;
+    Count(EntryOf(pod.node), old->second, -1);
   }
   Attach(pod);
   pods_[pod.uid] = std::move(pod);
@@ -197,7 +236,7 @@ void ClusterState::RemovePodLocked(const std::string& uid) {
 
 void ClusterState::ReplacePods(const std::vector<Json>& pods) {
   const std::lock_guard lock(mutex_);
-  std::set<std::string> listed;
+  std::unordered_set<std::string> listed;
   for (const Json& json : pods) {
     PodFacts pod = ReadPod(json);
     listed.insert(pod.uid);
@@ -208,12 +247,14 @@ void ClusterState::ReplacePods(const std::vector<Json>& pods) {
     if (!listed.contains(uid)) gone.push_back(uid);
   }
   for (const std::string& uid : gone) RemovePodLocked(uid);
+  TrimReserved();
   pods_synced_ = true;
 }
 
 void ClusterState::PutPod(const Json& pod) {
   const std::lock_guard lock(mutex_);
   PutPodLocked(ReadPod(pod));
+  TrimReserved();
 }
 
 void ClusterState::RemovePod(const std::string& uid) {
@@ -228,73 +269,80 @@ Node ClusterState::FreeOf(const NodeEntry& entry) const {
   return node;
 }
 
-const ClusterState::Answer& ClusterState::Ask(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod,
-                                              const Policy& policy) {
-  if (entry.answered && entry.asked == chains && entry.asked_cpu == pod.cpu_milli && entry.asked_policy == &policy) {
+void ClusterState::TakePolicy() {
+  std::shared_ptr<const Policy> policy = policies_.policy();
+  if (policy == policy_) return;
+  policy_ = std::move(policy);
+  ++policy_number_;
+}
+
+const ClusterState::Answer& ClusterState::Ask(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod) {
+  if (entry.answer_by == policy_number_ && entry.asked_cpu == pod.cpu_milli && entry.asked_memory == pod.memory_mib &&
+      entry.asked == chains) {
     return entry.answer;
   }
   if (!entry.free) entry.free = FreeOf(entry);
-  entry.answer = Pack(*entry.free, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, policy);
+  if (entry.worth_by != policy_number_) {
+    entry.worth = policy_->WorthOf(*entry.free);
+    entry.worth_by = policy_number_;
+  }
+  entry.answer =
+      Pack(*entry.free, entry.worth, chains, {.cpu_milli = pod.cpu_milli, .memory_mib = pod.memory_mib}, *policy_);
   entry.asked = chains;
   entry.asked_cpu = pod.cpu_milli;
-  entry.asked_policy = &policy;
-  entry.answered = true;
+  entry.asked_memory = pod.memory_mib;
+  entry.answer_by = policy_number_;
   return entry.answer;
 }
 
-FilterResult ClusterState::Filter(const PodFacts& pod, const std::vector<std::string>& nodes) {
+FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const std::lock_guard lock(mutex_);
   FilterResult result;
-  if (pod.containers.empty()) {
-    result.fitting = nodes;
-    return result;
-  }
+  result.verdicts.assign(nodes.size(), FilterResult::kFits);
+  result.fitting = static_cast<int>(nodes.size());
+  if (pod.containers.empty()) return result;
   // Asked again for a pod that we have reserved for: that bind's outcome was lost, and the scheduler thinks that it
   // failed.
   ReleaseLocked(pod.uid);
   const auto chains = ChainsOf(pod.containers);
-  policy_ = policies_.policy();
+  TakePolicy();
   Reasons reasons;
-  for (const std::string& name : nodes) {
-    if (!chains.ok()) {
-      result.failed[name] = std::string(chains.status().message());
-      continue;
+  // The reason's number, or kFits.
+  const auto judge = [&](std::string_view name) {
+    if (!chains.ok()) return reasons.Say(std::string(chains.status().message()));
+    NodeEntry* const entry = Find(name);
+    if (entry == nullptr) return reasons.Say(kUnknown);
+    if (!entry->problem.empty()) return reasons.Say(entry->problem);
+    if (const std::string blocker = entry->ledger.Blocks(*chains); !blocker.empty()) {
+      return reasons.Say(BlockedBy(blocker));
     }
-    const auto found = nodes_.find(name);
-    if (found == nodes_.end() || !found->second.problem.empty()) {
-      result.failed[name] = found == nodes_.end() ? "the node is not known yet" : found->second.problem;
-      continue;
-    }
-    if (const std::string blocker = found->second.ledger.Blocks(*chains); !blocker.empty()) {
-      result.failed[name] = BlockedBy(blocker);
-      continue;
-    }
-    const Answer& answer = Ask(found->second, *chains, pod, *policy_);
-    if (std::holds_alternative<Packing>(answer)) {
-      result.fitting.push_back(name);
-    } else {
-      reasons.Add(name, std::get<NoRoom>(answer));
-    }
+    const Answer& answer = Ask(*entry, *chains, pod);
+    const auto* const why = std::get_if<NoRoom>(&answer);
+    return why == nullptr ? FilterResult::kFits : reasons.NoRoomFor(*why);
+  };
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    result.verdicts[i] = judge(nodes[i]);
+    result.fitting -= result.verdicts[i] != FilterResult::kFits;
   }
-  reasons.MoveTo(result.failed);
+  result.reasons = std::move(reasons).Texts();
   return result;
 }
 
-std::vector<int> ClusterState::Prioritize(const PodFacts& pod, const std::vector<std::string>& nodes) {
+std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
   const std::lock_guard lock(mutex_);
   std::vector<int> scores(nodes.size(), 0);
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok() || chains->empty()) return scores;
-  policy_ = policies_.policy();
+  TakePolicy();
   std::vector<double> raw(nodes.size(), -std::numeric_limits<double>::infinity());
   std::size_t best = nodes.size();
   double low = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const auto found = nodes_.find(nodes[i]);
-    if (found == nodes_.end() || !found->second.problem.empty()) continue;
-    const Answer& answer = Ask(found->second, *chains, pod, *policy_);
-    if (!std::holds_alternative<Packing>(answer)) continue;
-    raw[i] = std::get<Packing>(answer).score;
+    NodeEntry* const entry = Find(nodes[i]);
+    if (entry == nullptr || !entry->problem.empty()) continue;
+    const auto* const packing = std::get_if<Packing>(&Ask(*entry, *chains, pod));
+    if (packing == nullptr) continue;
+    raw[i] = packing->score;
     low = std::min(low, raw[i]);
     if (best == nodes.size() || raw[i] > raw[best]) best = i;
   }
@@ -312,17 +360,17 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
   ReleaseLocked(pod.uid);
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok()) return chains.status();
-  const auto found = nodes_.find(node);
-  if (found == nodes_.end() || !known_nodes_.contains(node)) {
+  NodeEntry* const found = Find(node);
+  if (found == nullptr || !found->exists) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": the node is gone"));
   }
-  NodeEntry& entry = found->second;
+  NodeEntry& entry = *found;
   if (!entry.problem.empty()) return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", entry.problem));
   if (const std::string blocker = entry.ledger.Blocks(*chains); !blocker.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", BlockedBy(blocker)));
   }
-  policy_ = policies_.policy();
-  const Answer& answer = Ask(entry, *chains, pod, *policy_);
+  TakePolicy();
+  const Answer& answer = Ask(entry, *chains, pod);
   if (const auto* why = std::get_if<NoRoom>(&answer)) {
     return absl::FailedPreconditionError(absl::StrCat("node ", node, ": ", Reasons::Text(*why)));
   }
@@ -336,7 +384,7 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
   reserved.node = node;
   reserved.placement = placement;
   Attach(reserved);
-  reserved_[pod.uid] = std::move(reserved);
+  reserved_[pod.uid] = {std::move(reserved), now_()};
   return placement;
 }
 
@@ -348,8 +396,17 @@ void ClusterState::Release(const std::string& uid) {
 void ClusterState::ReleaseLocked(const std::string& uid) {
   const auto found = reserved_.find(uid);
   if (found == reserved_.end()) return;
-  Detach(found->second);
+  Detach(found->second.pod);
   reserved_.erase(found);
+}
+
+// A pod that we fetched for its bind and that was deleted while no watch ran: nobody will ever tell.
+void ClusterState::TrimReserved() {
+  std::vector<std::string> lost;
+  for (const auto& [uid, reserved] : reserved_) {
+    if (!pods_.contains(uid) && now_() - reserved.at >= kUnseen) lost.push_back(uid);
+  }
+  for (const std::string& uid : lost) ReleaseLocked(uid);
 }
 
 std::optional<PodFacts> ClusterState::FindPod(const std::string& uid) const {
@@ -364,7 +421,7 @@ ClusterFigures ClusterState::Figures() const {
   const std::lock_guard lock(mutex_);
   ClusterFigures figures;
   for (const auto& [name, entry] : nodes_) {
-    if (!known_nodes_.contains(name)) continue;
+    if (!entry.exists) continue;
     ++figures.nodes;
     figures.nodes_without_cards += entry.ledger.cards().empty();
     const Node node = FreeOf(entry);

@@ -3,13 +3,18 @@
 #ifndef SCHEDULER_CLUSTER_STATE_H_
 #define SCHEDULER_CLUSTER_STATE_H_
 
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <set>
+#include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,9 +26,10 @@
 namespace sluice::scheduler {
 
 struct FilterResult {
-  std::vector<std::string> fitting;
-  std::map<std::string, std::string>
-      failed;  // node: reason, equal for equal causes, so that the scheduler can count them
+  static constexpr int kFits = -1;
+  std::vector<int> verdicts;         // one a node: kFits, or which of the reasons
+  std::vector<std::string> reasons;  // equal for equal causes, so that the scheduler can count them
+  int fitting = 0;
 };
 
 struct ClusterFigures {
@@ -35,7 +41,9 @@ struct ClusterFigures {
 // Thread-safe; one lock, held for the time of a call (no I/O under it).
 class ClusterState {
  public:
-  explicit ClusterState(PolicyMaker& policies) : policies_(policies) {}
+  using Clock = std::chrono::steady_clock;
+  explicit ClusterState(PolicyMaker& policies, std::function<Clock::time_point()> now = Clock::now)
+      : policies_(policies), now_(std::move(now)) {}
 
   // From the watches. Objects are the API's JSON.
   void ReplaceNodes(const std::vector<nlohmann::json>& nodes);
@@ -45,12 +53,12 @@ class ClusterState {
   void PutPod(const nlohmann::json& pod);
   void RemovePod(const std::string& uid);
 
-  FilterResult Filter(const PodFacts& pod, const std::vector<std::string>& nodes);
+  FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
   // 0..10, in the order of `nodes`: 10 for the best only (the first of equals), so that coarse scores never hide it.
-  std::vector<int> Prioritize(const PodFacts& pod, const std::vector<std::string>& nodes);
+  std::vector<int> Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes);
 
   // Takes cards for the pod on this node. Error: there is no room (any more), with the reason. The reservation holds
-  // until Release, or until the watch shows the pod bound, ended or deleted.
+  // until Release, or until the watch shows the pod bound, ended or deleted; for a pod that no watch shows, a minute.
   absl::StatusOr<ContainerCards> Reserve(const PodFacts& pod, const std::string& node);
   void Release(const std::string& uid);
 
@@ -61,37 +69,54 @@ class ClusterState {
  private:
   struct NodeEntry {
     NodeLedger ledger;
+    bool exists = false;                                   // false: so far only a pod names it, or it is gone
     std::string problem;                                   // why it has no cards; empty: it has
     std::int64_t cpu_milli = 0, memory_mib = 0;            // allocatable
-    std::int64_t cpu_milli_used = 0, memory_mib_used = 0;  // by pods bound here
+    int pods = 0;                                          // bound here, those without units too
+    std::int64_t cpu_milli_used = 0, memory_mib_used = 0;  // by them
     std::optional<Node> free;                              // computed when asked for, until something changes
-    // The last answer, kept until node or policy change: filter, prioritize and bind ask the same.
+    // Of `free`, by the policy of that number; and the last answer: filter, prioritize and bind ask the same.
+    std::uint64_t worth_by = 0, answer_by = 0;  // 0: none
+    Worth worth;
     std::vector<Chain> asked;
-    std::int64_t asked_cpu = 0;
-    const Policy* asked_policy = nullptr;
+    std::int64_t asked_cpu = 0, asked_memory = 0;
     std::variant<Packing, NoRoom> answer;
-    bool answered = false;
   };
   using Answer = std::variant<Packing, NoRoom>;
+  struct Reserved {
+    PodFacts pod;
+    Clock::time_point at;
+  };
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
 
   void Read(NodeEntry& entry, const nlohmann::json& node);
+  void RemoveNodeLocked(const std::string& name);
   void PutPodLocked(PodFacts pod);
   void RemovePodLocked(const std::string& uid);
+  static void Count(NodeEntry& entry, const PodFacts& pod, int sign);
   void Attach(const PodFacts& pod);
   void Detach(const PodFacts& pod);
   NodeEntry& EntryOf(const std::string& node);
-  const Answer& Ask(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod, const Policy& policy);
+  // Nullptr: not known.
+  NodeEntry* Find(std::string_view node);
+  void Forget(const std::string& node);  // what neither exists nor holds a pod
+  void TakePolicy();
+  const Answer& Ask(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod);
   void ReleaseLocked(const std::string& uid);
+  void TrimReserved();
   static void Changed(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
 
   PolicyMaker& policies_;
+  const std::function<Clock::time_point()> now_;
   mutable std::mutex mutex_;
-  std::map<std::string, NodeEntry> nodes_;    // also nodes that only a pod names so far
-  std::set<std::string> known_nodes_;         // those that exist
-  std::map<std::string, PodFacts> pods_;      // by uid; not ended; unbound ones with units only
-  std::map<std::string, PodFacts> reserved_;  // by uid: ours, until seen bound
-  std::shared_ptr<const Policy> policy_;      // keeps `asked_policy` alive
+  std::unordered_map<std::string, NodeEntry, Hash, std::equal_to<>> nodes_;
+  std::map<std::string, PodFacts> pods_;      // by uid; not ended
+  std::map<std::string, Reserved> reserved_;  // by uid: ours, until seen bound
+  std::shared_ptr<const Policy> policy_;
+  std::uint64_t policy_number_ = 0;  // of policy_, from 1 on
   bool nodes_synced_ = false, pods_synced_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/extender_args.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {
@@ -19,40 +20,6 @@ std::string TextOf(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-struct Args {
-  PodFacts pod;
-  std::vector<std::string> nodes;
-};
-
-// `error` says what is wrong; the scheduler shows it in its log.
-std::optional<Args> ReadArgs(const std::string& body, std::string& error) {
-  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    error = "the body is no JSON object";
-    return std::nullopt;
-  }
-  const auto pod = json.find("Pod");
-  const auto names = json.find("NodeNames");
-  if (pod == json.end() || !pod->is_object()) {
-    error = "Pod is missing";
-    return std::nullopt;
-  }
-  if (names == json.end() || !names->is_array()) {
-    error = "NodeNames is missing: the extender's configuration needs nodeCacheCapable: true";
-    return std::nullopt;
-  }
-  Args args{.pod = ReadPod(*pod), .nodes = {}};
-  args.nodes.reserve(names->size());
-  for (const Json& name : *names) {
-    if (!name.is_string()) {
-      error = "NodeNames holds something that is no string";
-      return std::nullopt;
-    }
-    args.nodes.push_back(name);
-  }
-  return args;
-}
-
 }  // namespace
 
 void Extender::Count(Call call, bool refused) {
@@ -62,25 +29,40 @@ void Extender::Count(Call call, bool refused) {
 }
 
 Reply Extender::Filter(const std::string& body) {
-  std::string error;
-  const auto args = ReadArgs(body, error);
-  if (!args) return BadRequest(error);
+  const auto args = ReadExtenderArgs(body);
+  if (!args.ok()) return BadRequest(std::string(args.status().message()));
   // With half a view, "no room" would be a lie; an error makes the scheduler try again.
   if (!cluster_.Synced()) return {200, Json{{"Error", "sluice-extender has not read the cluster yet"}}.dump()};
-  FilterResult result = cluster_.Filter(args->pod, args->nodes);
-  Count(kFilter, result.fitting.empty());
-  return {200, Json{{"NodeNames", std::move(result.fitting)}, {"FailedNodes", std::move(result.failed)}}.dump()};
+  const FilterResult result = cluster_.Filter(args->pod, args->nodes);
+  Count(kFilter, result.fitting == 0);
+  // Written by hand, as the list below: documents of a thousand members.
+  std::string fitting = "{\"NodeNames\":[", failed = "],\"FailedNodes\":{";
+  fitting.reserve(body.size());
+  for (std::size_t i = 0; i < args->nodes.size(); ++i) {
+    const int verdict = result.verdicts[i];
+    std::string& out = verdict == FilterResult::kFits ? fitting : failed;
+    if (out.back() == '"') out += ',';
+    AppendJsonString(args->nodes[i], out);
+    if (verdict == FilterResult::kFits) continue;
+    out += ':';
+    AppendJsonString(result.reasons[verdict], out);
+  }
+  return {200, absl::StrCat(fitting, failed, "}}")};
 }
 
 Reply Extender::Prioritize(const std::string& body) {
-  std::string error;
-  const auto args = ReadArgs(body, error);
-  if (!args) return BadRequest(error);
+  const auto args = ReadExtenderArgs(body);
+  if (!args.ok()) return BadRequest(std::string(args.status().message()));
   const std::vector<int> scores = cluster_.Prioritize(args->pod, args->nodes);
-  Json list = Json::array();
-  for (std::size_t i = 0; i < scores.size(); ++i) list.push_back({{"Host", args->nodes[i]}, {"Score", scores[i]}});
+  std::string list = "[";
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    list += i == 0 ? "{\"Host\":" : ",{\"Host\":";
+    AppendJsonString(args->nodes[i], list);
+    absl::StrAppend(&list, ",\"Score\":", scores[i], "}");
+  }
+  list += ']';
   Count(kPrioritize, false);
-  return {200, list.dump()};
+  return {200, std::move(list)};
 }
 
 Reply Extender::Bind(const std::string& body) {

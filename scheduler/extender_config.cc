@@ -17,12 +17,13 @@ namespace sluice::scheduler {
 namespace {
 
 absl::Status Check(const ExtenderConfig& config, const std::string& name) {
-  const std::size_t colon = config.listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(config.listen.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
+  const auto refuse = [&name](const char* key, const std::string& value, const char* example) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, ": listen is \"", config.listen, "\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889"));
+        absl::StrCat(name, ": ", key, " is \"", value, "\", accepted is ADDRESS:PORT, e.g. ", example));
+  };
+  if (!ParseEndpoint(config.listen)) return refuse("listen", config.listen, "127.0.0.1:8889");
+  if (!config.metrics_listen.empty() && !ParseEndpoint(config.metrics_listen)) {
+    return refuse("metricsListen", config.metrics_listen, "0.0.0.0:9404");
   }
   if (auto policy = MakePolicy(config.policy, {}, 100); !policy.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", policy.status().message()));
@@ -32,10 +33,22 @@ absl::Status Check(const ExtenderConfig& config, const std::string& name) {
 
 }  // namespace
 
+std::optional<Endpoint> ParseEndpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return std::nullopt;
+  }
+  return Endpoint{text.substr(0, colon), port};
+}
+
 absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name) {
   ExtenderConfig config;
-  const std::map<std::string, std::string*> fields = {
-      {"listen", &config.listen}, {"policy", &config.policy}, {"kubeconfig", &config.kubeconfig}};
+  const std::map<std::string, std::string*> fields = {{"listen", &config.listen},
+                                                      {"metricsListen", &config.metrics_listen},
+                                                      {"policy", &config.policy},
+                                                      {"kubeconfig", &config.kubeconfig}};
   try {
     const YAML::Node root = YAML::Load(yaml);
     if (!root.IsNull() && !root.IsMap()) return absl::InvalidArgumentError(name + ": the file is no YAML mapping");

@@ -2,8 +2,8 @@
 #ifndef SCHEDULER_EXTENDER_CONFIG_H_
 #define SCHEDULER_EXTENDER_CONFIG_H_
 
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -13,11 +13,16 @@ namespace sluice::scheduler {
 struct ExtenderConfig {
   std::string listen = "127.0.0.1:8889";  // address:port
   std::string policy = "look-ahead";
-  std::string kubeconfig;  // file; empty: the pod's service account
-
-  std::string Address() const { return listen.substr(0, listen.rfind(':')); }
-  int Port() const { return std::stoi(listen.substr(listen.rfind(':') + 1)); }
+  std::string metrics_listen;  // address:port for reading only; empty: `listen` serves that too, and nobody else does
+  std::string kubeconfig;      // file; empty: the pod's service account
 };
+
+struct Endpoint {
+  std::string address;
+  int port = 0;  // 0: any free one
+};
+// Nothing: not of the form ADDRESS:PORT.
+std::optional<Endpoint> ParseEndpoint(const std::string& text);
 
 absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name);
 absl::StatusOr<ExtenderConfig> ReadExtenderConfig(const std::string& path);

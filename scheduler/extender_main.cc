@@ -38,11 +38,13 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   sluice::scheduler::ClusterState cluster(**policies);
   sluice::scheduler::KubeBinder binder(*link);
   sluice::scheduler::Extender extender(cluster, binder);
-  auto server = sluice::scheduler::ExtenderServer::Start(config.Address(), config.Port(), extender, cluster);
+  const auto server = sluice::scheduler::ExtenderServer::Start(*sluice::scheduler::ParseEndpoint(config.listen),
+                                                               sluice::scheduler::ParseEndpoint(config.metrics_listen),
+                                                               extender, cluster);
   if (!server.ok()) return Fail(server.status());
   sluice::scheduler::KubeFeed feed(*link, cluster);
   std::fprintf(stderr, "sluice-extender " SLUICE_VERSION ": listening on %s, port %d, policy %s\n",
-               config.Address().c_str(), (*server)->port(), config.policy.c_str());
+               config.listen.c_str(), (*server)->port(), config.policy.c_str());
 
   // The configuration is read again every few seconds (a ConfigMap's file changes without a signal) and on SIGHUP.
   std::string policy = config.policy;
@@ -68,7 +70,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("sluice-extender " SLUICE_VERSION));
   std::string config_file, listen, kubeconfig;
   bool check = false;
-  app.add_option("--config", config_file, "YAML: listen, policy, kubeconfig");
+  app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, kubeconfig");
   app.add_option("--listen", listen, "ADDRESS:PORT, instead of the file's");
   app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong with it, and end");

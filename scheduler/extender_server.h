@@ -3,22 +3,25 @@
 #define SCHEDULER_EXTENDER_SERVER_H_
 
 #include <memory>
-#include <string>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "scheduler/extender.h"
+#include "scheduler/extender_config.h"
 
 namespace sluice::scheduler {
 
 // POST /filter, /prioritize, /bind; GET /healthz, /readyz (200 once the cluster is read), /metrics. Bodies up to 16
-// MiB.
+// MiB. A second address, which others may reach, answers GETs only.
 class ExtenderServer {
  public:
-  // `port` 0: any free one. Error: the address cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const std::string& address, int port, Extender& extender,
-                                                               const ClusterState& cluster);
+  // Error: an address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const Endpoint& calls,
+                                                               const std::optional<Endpoint>& reading,
+                                                               Extender& extender, const ClusterState& cluster);
   ~ExtenderServer();  // answers what is in flight
   int port() const;
+  int reading_port() const;  // 0: none
 
  private:
   ExtenderServer();

@@ -76,17 +76,20 @@ void NodeLedger::SetCards(std::vector<NodeCard> cards) {
   exact_ = !cards_.empty() &&
            std::all_of(cards_.begin(), cards_.end(), [](const NodeCard& card) { return card.pods.has_value(); });
   for (const auto& [uid, about] : about_) LearnActual(uid);
+  NoteWaiting();
 }
 
 void NodeLedger::Put(const std::string& uid, PlacedPod pod) {
   about_[uid] = {.name = std::move(pod.name), .admitted = pod.admitted};
   // A pod's units and placement never change once it is bound; its exchanges are kept.
   if (pods_.emplace(uid, std::move(pod.live)).second) LearnActual(uid);
+  NoteWaiting();
 }
 
 void NodeLedger::Remove(const std::string& uid) {
   pods_.erase(uid);
   about_.erase(uid);
+  NoteWaiting();
 }
 
 void NodeLedger::LearnActual(const std::string& uid) {
@@ -151,13 +154,19 @@ Node NodeLedger::Free() const {
   return node;
 }
 
-std::string NodeLedger::Blocks(const std::vector<Chain>& chains) const {
+void NodeLedger::NoteWaiting() {
+  waiting_.clear();
   for (const auto& [uid, pod] : pods_) {
-    if (pod.actual || about_.at(uid).admitted) continue;
-    for (const Chain& waiting : pod.chains) {
-      for (const Chain& chain : chains) {
-        if (waiting.first == chain.first && waiting.total != chain.total) return about_.at(uid).name;
-      }
+    const About& about = about_.at(uid);
+    if (pod.actual || about.admitted) continue;
+    for (const Chain& chain : pod.chains) waiting_.push_back({chain.first, chain.total, about.name});
+  }
+}
+
+std::string NodeLedger::Blocks(const std::vector<Chain>& chains) const {
+  for (const Waiting& waiting : waiting_) {
+    for (const Chain& chain : chains) {
+      if (waiting.first == chain.first && waiting.total != chain.total) return waiting.pod;
     }
   }
   return "";

@@ -54,18 +54,26 @@ class NodeLedger {
   std::string Blocks(const std::vector<Chain>& chains) const;
 
  private:
+  // A request that kubelet has not made yet.
+  struct Waiting {
+    int first = 0;
+    int total = 0;
+    std::string pod;
+  };
   struct About {
     std::string name;
     bool admitted = false;
   };
 
   void LearnActual(const std::string& uid);
+  void NoteWaiting();
   // Units on each card that the annotation cannot count yet.
   std::vector<int> PendingExact() const;
 
   std::vector<NodeCard> cards_;
   LivePods pods_;
   std::map<std::string, About> about_;  // the same uids
+  std::vector<Waiting> waiting_;        // kept, because every filter call asks every node
   bool exact_ = false;                  // every card has `pods`
 };
 

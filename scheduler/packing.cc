@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "scheduler/choices.h"
 
@@ -40,8 +41,9 @@ class Search {
       Score score;
     };
     std::vector<Option> options;
+    const Worth before_worth = policy_.WorthOf(node_);
     for (CardSet& cards : Choices(node_, request)) {
-      const Score score = policy_.Rate(node_, request, cards);
+      const Score score = policy_.Rate(node_, before_worth, request, cards);
       options.push_back({std::move(cards), score});
     }
     std::stable_sort(options.begin(), options.end(),
@@ -78,7 +80,9 @@ NoRoom Explain(const Node& node, std::span<const Chain> chains) {
     reason.whole_free += card.free >= kUnitsPerCard;
   }
   for (const Chain& chain : chains) {
-    if (!Choices(node, RequestOf(chain)).empty()) continue;
+    bool fits = false;
+    ForEachChoice(node, RequestOf(chain), [&fits](const CardSet&) { fits = true; });
+    if (fits) continue;
     reason.units = std::max(reason.units, chain.total);
   }
   if (reason.units == 0) {
@@ -92,6 +96,20 @@ NoRoom Explain(const Node& node, std::span<const Chain> chains) {
 
 std::variant<Packing, NoRoom> Pack(const Node& node, std::span<const Chain> chains, const Request& host,
                                    const Policy& policy) {
+  return Pack(node, policy.WorthOf(node), chains, host, policy);
+}
+
+std::variant<Packing, NoRoom> Pack(const Node& node, const Worth& before, std::span<const Chain> chains,
+                                   const Request& host, const Policy& policy) {
+  // Nearly every pod, nearly always: no search, nothing copied.
+  if (chains.size() == 1 && HostFits(node, host)) {
+    Request request = RequestOf(chains.front());
+    request.cpu_milli = host.cpu_milli;
+    request.memory_mib = host.memory_mib;
+    std::optional<Placement> placement = Place(node, before, request, policy);
+    if (!placement) return Explain(node, chains);
+    return Packing{{std::move(placement->cards)}, placement->score};
+  }
   Search search(node, chains, host, policy);
   if (search.Step(0)) return std::move(search).Result();
   return Explain(node, chains);

@@ -31,6 +31,9 @@ struct NoRoom {
 // no place. Only cards decide (the scheduler has checked CPU and memory before); `host` counts for the score.
 std::variant<Packing, NoRoom> Pack(const Node& node, std::span<const Chain> chains, const Request& host,
                                    const Policy& policy);
+// The same, for callers that keep the node's worth.
+std::variant<Packing, NoRoom> Pack(const Node& node, const Worth& before, std::span<const Chain> chains,
+                                   const Request& host, const Policy& policy);
 
 }  // namespace sluice::scheduler
 

@@ -28,7 +28,7 @@ int FirstFree(const Node& node, const CardSet& cards) { return cards.empty() ? 0
 // The node and the card with the least left.
 class BestFit : public Policy {
  public:
-  Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const Worth&, const Request& request, const CardSet& cards) const override {
     return {-FreeAfter(node, request), -static_cast<double>(FirstFree(node, cards))};
   }
 };
@@ -36,15 +36,16 @@ class BestFit : public Policy {
 // The node with the greatest free part, the emptiest card: neighbours disturb each other least.
 class Spread : public Policy {
  public:
-  Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const Worth&, const Request& request, const CardSet& cards) const override {
     const double capacity = std::max(1, node.CapacityUnits());
     return {static_cast<double>(node.FreeUnits() - request.TotalUnits()) / capacity,
             static_cast<double>(FirstFree(node, cards))};
   }
 };
 
-double FragmentGrowth(const FragmentTable& table, const Node& node, const Request& request, const CardSet& cards) {
-  return (table.Expected(node, request, cards) - table.Expected(node)) / node.units_per_card;
+double FragmentGrowth(const FragmentTable& table, const Node& node, const Worth& before, const Request& request,
+                      const CardSet& cards) {
+  return (table.Expected(node, request, cards) - before.fragment) / node.units_per_card;
 }
 
 // As published, rounding included: whole scores of 0..100 tie often, and ties go to the first node. Unrounded it packs
@@ -53,8 +54,10 @@ class FragmentationGradientDescent : public Policy {
  public:
   FragmentationGradientDescent(const RequestMix& mix, int units_per_card) : fragment_(mix, units_per_card) {}
 
-  Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
-    const double score = std::floor(100 / (1 + std::exp(FragmentGrowth(fragment_, node, request, cards))));
+  Worth WorthOf(const Node& node) const override { return {.fragment = fragment_.Expected(node)}; }
+
+  Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const override {
+    const double score = std::floor(100 / (1 + std::exp(FragmentGrowth(fragment_, node, before, request, cards))));
     return {score, score};
   }
 
@@ -70,10 +73,12 @@ class LookAhead : public Policy {
   LookAhead(const RequestMix& mix, int units_per_card)
       : use_(LearnEventualUse(mix, units_per_card)), fragment_(mix, units_per_card) {}
 
-  Score Rate(const Node& node, const Request& request, const CardSet& cards) const override {
-    const double lost = (ExpectedUse(node, use_) - ExpectedUse(node, use_, request, cards) - request.TotalUnits()) /
-                        node.units_per_card;
-    const double score = -0.5 * FragmentGrowth(fragment_, node, request, cards) - 0.5 * lost;
+  Worth WorthOf(const Node& node) const override { return {fragment_.Expected(node), ExpectedUse(node, use_)}; }
+
+  Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const override {
+    const double lost =
+        (before.use - ExpectedUse(node, use_, request, cards) - request.TotalUnits()) / node.units_per_card;
+    const double score = -0.5 * FragmentGrowth(fragment_, node, before, request, cards) - 0.5 * lost;
     return {score, score};
   }
 
@@ -84,16 +89,25 @@ class LookAhead : public Policy {
 
 }  // namespace
 
+Worth Policy::WorthOf(const Node&) const { return {}; }
+
 std::optional<Placement> Place(const Node& node, const Request& request, const Policy& policy) {
+  if (!HostFits(node, request)) return std::nullopt;
+  return Place(node, policy.WorthOf(node), request, policy);
+}
+
+std::optional<Placement> Place(const Node& node, const Worth& before, const Request& request, const Policy& policy) {
   if (!HostFits(node, request)) return std::nullopt;
   std::optional<Placement> best;
   double best_card = 0;
-  for (CardSet& cards : Choices(node, request)) {
-    const Score score = policy.Rate(node, request, cards);
-    if (best && score.card <= best_card) continue;
-    best = Placement{std::move(cards), score.node};
+  ForEachChoice(node, request, [&](const CardSet& cards) {
+    const Score score = policy.Rate(node, before, request, cards);
+    if (best && score.card <= best_card) return;
+    if (!best) best.emplace();
+    best->cards = cards;
+    best->score = score.node;
     best_card = score.card;
-  }
+  });
   return best;
 }
 

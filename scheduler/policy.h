@@ -19,12 +19,19 @@ struct Score {
   double card = 0;  // compared between choices on one node, higher is better; the first of equal choices wins
 };
 
+// What a node is worth before anything is placed: every choice on it is compared with that.
+struct Worth {
+  double fragment = 0;
+  double use = 0;
+};
+
 // Pure: the same node, request and choice give the same score, so that callers may cache it until the node changes.
 class Policy {
  public:
   virtual ~Policy() = default;
-  // `cards` is one of Choices(node, request), and the host part of the request fits.
-  virtual Score Rate(const Node& node, const Request& request, const CardSet& cards) const = 0;
+  virtual Worth WorthOf(const Node& node) const;
+  // `cards` is one of Choices(node, request), the host part of the request fits, and `before` is the node's worth.
+  virtual Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const = 0;
 };
 
 struct Placement {
@@ -34,6 +41,7 @@ struct Placement {
 
 // The policy's choice on this node; nothing if CPU, memory or cards do not suffice.
 std::optional<Placement> Place(const Node& node, const Request& request, const Policy& policy);
+std::optional<Placement> Place(const Node& node, const Worth& before, const Request& request, const Policy& policy);
 
 // The first is the default (scheduler/README.md says what each is good at).
 const std::vector<std::string>& PolicyNames();

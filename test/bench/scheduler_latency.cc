@@ -65,7 +65,7 @@ int Main(int cycles) {
     pod["status"] = {{"phase", "Running"}, {"startTime", "2026-01-01T00:00:00Z"}};
     cluster.PutPod(pod);
   }
-  const auto server = ExtenderServer::Start("127.0.0.1", 0, extender, cluster);
+  const auto server = ExtenderServer::Start({"127.0.0.1", 0}, std::nullopt, extender, cluster);
   if (!server.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(server.status().message()).c_str());
     return 1;

@@ -1,34 +1,42 @@
 #!/usr/bin/env python3
-"""sluice-extender between the real API server and the real kube-scheduler, 200 nodes that exist as objects only.
+"""control_plane_test.py EXTENDER NODE-FLEET: sluice-extender between the real API server and the real kube-scheduler.
 
-Starts an etcd, an API server and two schedulers of its own on free ports, as an ordinary user, in a temporary folder. A pod that is bound
-is judged by counting: with the extender no card may be promised more than it has; what the default scheduler alone does with the same
-pods is printed beside it. Exit status 4: the programs are not there.
+Starts an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary user, in a temporary folder. Nodes exist as
+objects only; behind each stands the device plugin's own allocation code, asked by kubelet's rules, and pods are admitted in any order
+(node_fleet.cc). Asserted: with the extender no node refuses a pod; the default scheduler alone, with the same pods, makes some refuse.
+Then what can go wrong: two schedulers at once, 100 pods for the last cards, the extender gone.
+
+NODES and PODS in the environment change the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: the programs are not there.
 """
 import collections
+import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
-import random
+import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 NODES, CARDS, PODS = int(os.environ.get("NODES", "200")), 8, int(os.environ.get("PODS", "2200"))
 RESOURCE = "sluice.dev/gpu-percent"
+NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
 
 
 def programs():
     where = subprocess.run([HERE.parent / "cluster/tools/build", "--where"], capture_output=True, text=True)
     for folder in (os.environ.get("SLUICE_CLUSTER_BIN", ""), where.stdout.strip()):
-        if folder and all((pathlib.Path(folder) / name).exists() for name in ("etcd", "kube-apiserver", "kube-scheduler")):
+        if folder and all((pathlib.Path(folder) / name).exists() for name in NEEDED):
             return pathlib.Path(folder)
-    print("skipped: no etcd, kube-apiserver and kube-scheduler (test/cluster/cluster build makes them): "
+    print(f"skipped: no {', '.join(NEEDED)} (test/cluster/cluster build makes them): "
           "the extender was NOT tried on the real scheduler", file=sys.stderr)
     sys.exit(4)
 
@@ -40,14 +48,24 @@ def free_port():
 
 
 class Plane:
-    def __init__(self, extender):
-        self.bin, self.extender = programs(), extender
+    def __init__(self, extender, fleet):
+        self.bin, self.extender, self.fleet = programs(), extender, fleet
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-plane-"))
-        self.running = []
+        self.running = {}
+        self.connections = threading.local()
 
     def start(self, name, *args):
-        log = open(self.dir / f"{name}.log", "w")
-        self.running.append(subprocess.Popen([str(a) for a in args], stdout=log, stderr=subprocess.STDOUT, cwd=self.dir))
+        with open(self.dir / f"{name}.log", "a") as log:
+            self.running[name] = subprocess.Popen([str(a) for a in args], stdout=log, stderr=subprocess.STDOUT, cwd=self.dir)
+
+    def stop(self, name):
+        process = self.running.pop(name)
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def openssl(self, *args):
         subprocess.run(["openssl", *args], cwd=self.dir, check=True, capture_output=True)
@@ -64,7 +82,8 @@ class Plane:
                                                    "certificate-authority": str(self.dir / "ca.crt")}}],
             "users": [{"name": "u", "user": {"token": "token"}}],
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
-        self.start("etcd", self.bin / "etcd", "--data-dir", "etcd", "--unsafe-no-fsync",
+        self.tls = ssl.create_default_context(cafile=str(self.dir / "ca.crt"))
+        self.start("etcd", self.bin / "etcd", "--data-dir", "etcd", "--unsafe-no-fsync", "--quota-backend-bytes", 8 << 30,
                    "--listen-client-urls", f"http://127.0.0.1:{etcd}", "--advertise-client-urls", f"http://127.0.0.1:{etcd}",
                    "--listen-peer-urls", f"http://127.0.0.1:{peer}")
         self.start("api", self.bin / "kube-apiserver", "--etcd-servers", f"http://127.0.0.1:{etcd}", "--secure-port", self.api,
@@ -73,28 +92,44 @@ class Plane:
                    "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
                    "--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition", "--profiling=false")
         self.wait("the API server", lambda: self.call("GET", "/readyz", raw=True))
+        self.start_extender()
+        self.start("kwok", self.bin / "kwok", "--kubeconfig", "kubeconfig", "--config", HERE / "kwok.yaml", "--manage-all-nodes=true",
+                   "--node-lease-duration-seconds=0", "--server-address", f"127.0.0.1:{free_port()}")
+
+    def start_extender(self):
         self.start("extender", self.extender, "--kubeconfig", "kubeconfig", "--listen", f"127.0.0.1:{self.ext}")
-        for name, extenders in (("default-scheduler", []), ("sluice-scheduler", [{
-                "urlPrefix": f"http://127.0.0.1:{self.ext}", "filterVerb": "filter", "prioritizeVerb": "prioritize",
-                "bindVerb": "bind", "weight": 100, "nodeCacheCapable": True, "httpTimeout": "10s",
-                "managedResources": [{"name": RESOURCE, "ignoredByScheduler": False}]}])):
-            (self.dir / f"{name}.yaml").write_text(json.dumps({
-                "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-                "leaderElection": {"leaderElect": False}, "clientConnection": {"kubeconfig": "kubeconfig", "qps": 500, "burst": 500},
-                "profiles": [{"schedulerName": name}], "extenders": extenders}))
-            self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
+
+    def start_scheduler(self, name, extender=True, ignorable=False):
+        extenders = [{"urlPrefix": f"http://127.0.0.1:{self.ext}", "filterVerb": "filter", "prioritizeVerb": "prioritize",
+                      "bindVerb": "bind", "weight": 100, "nodeCacheCapable": True, "httpTimeout": "10s", "ignorable": ignorable,
+                      "managedResources": [{"name": RESOURCE, "ignoredByScheduler": False}]}] if extender else []
+        (self.dir / f"{name}.yaml").write_text(json.dumps({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False}, "clientConnection": {"kubeconfig": "kubeconfig", "qps": 500, "burst": 500},
+            "profiles": [{"schedulerName": name}], "extenders": extenders}))
+        self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
 
     def call(self, method, path, body=None, raw=False, kind="application/json"):
-        import ssl
-        context = ssl.create_default_context(cafile=str(self.dir / "ca.crt"))
-        request = urllib.request.Request(f"https://127.0.0.1:{self.api}{path}", method=method,
-                                         data=None if body is None else json.dumps(body).encode(),
-                                         headers={"Authorization": "Bearer token", "Content-Type": kind})
-        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
-            text = answer.read()
+        for attempt in range(2):
+            connection = getattr(self.connections, "one", None)
+            if connection is None:
+                connection = self.connections.one = http.client.HTTPSConnection("127.0.0.1", self.api, context=self.tls, timeout=60)
+            try:
+                connection.request(method, path, None if body is None else json.dumps(body),
+                                   {"Authorization": "Bearer token", "Content-Type": kind})
+                answer = connection.getresponse()
+                text = answer.read()
+                break
+            except (http.client.HTTPException, OSError):
+                connection.close()
+                self.connections.one = None
+                if attempt or method == "POST":
+                    raise
+        if answer.status >= 300:
+            raise OSError(f"{method} {path}: {answer.status} {text[:300]!r}")
         return text if raw else json.loads(text)
 
-    def wait(self, what, condition, seconds=240):
+    def wait(self, what, condition, seconds=300, pause=0.3):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -102,110 +137,197 @@ class Plane:
                     return
             except OSError:
                 pass
-            time.sleep(0.3)
+            for name, process in self.running.items():
+                if process.poll() is not None:
+                    raise SystemExit(f"{name} has ended with status {process.returncode}; logs are in {self.dir}")
+            time.sleep(pause)
         raise SystemExit(f"waited {seconds} s for {what}; logs are in {self.dir}")
 
+    def metrics(self):
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+
+    def resident_mib(self, name):
+        status = pathlib.Path(f"/proc/{self.running[name].pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024
+
+    def cpu_seconds(self, name):
+        fields = pathlib.Path(f"/proc/{self.running[name].pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def pods(self, namespace):
+        items, more = [], ""
+        while True:
+            page = self.call("GET", f"/api/v1/namespaces/{namespace}/pods?limit=500{more}")
+            items += page["items"]
+            if not page["metadata"].get("continue"):
+                return items
+            more = "&continue=" + page["metadata"]["continue"]
+
+    def fleet_counts(self):
+        lines = (self.dir / "fleet.log").read_text().splitlines()
+        last = [line for line in lines if line.startswith("bound ")][-1:]
+        words = last[0].split() if last else []
+        return collections.defaultdict(int, {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)})
+
+    def start_fleet(self, *flags):
+        (self.dir / "fleet.log").write_text("")
+        self.start("fleet", self.fleet, "run", "--kubeconfig", "kubeconfig", *flags)
+
+    def empty(self, namespace):
+        # kube-controller-manager, which would empty a namespace, does not run here.
+        self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
+        self.wait("an empty cluster", lambda: not self.call("GET", "/api/v1/pods?limit=1")["items"])
+        self.wait("the nodes' annotations", lambda: self.metrics()["sluice_extender_free_gpus"] == NODES * CARDS)
+
     def down(self, keep):
-        for process in reversed(self.running):
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        for name in reversed(list(self.running)):
+            self.stop(name)
         if not keep:
             shutil.rmtree(self.dir)
 
 
-def make_nodes(plane):
-    for i in range(NODES):
-        name = f"n{i:04}"
-        cards = [{"uuid": f"GPU-{name}-{j}", "model": "T", "memory": 1 << 30, "free": 100, "numa": j // 4} for j in range(CARDS)]
-        plane.call("POST", "/api/v1/nodes", {"metadata": {"name": name, "annotations": {"sluice.dev/gpus": json.dumps(cards)}}})
-        amounts = {"cpu": "96", "memory": "384Gi", "pods": "110", RESOURCE: str(100 * CARDS)}
-        plane.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": {
-            "capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}},
-            kind="application/merge-patch+json")
-
-
-def make_pods(plane, namespace, scheduler):
-    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    draw = random.Random(7)
-    # The sizes of the published trace, roughly; more in all than the cluster has.
-    sizes = [100] * 6 + [81] * 2 + [47] * 2 + [32, 65, 23, 46, 59, 16, 55]
-    for i in range(PODS):
-        units = draw.choice(sizes) if i % 50 else 200
-        plane.call("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": f"p{i}"}, "spec": {
-            "schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none", "resources": {
-                "limits": {RESOURCE: str(units), "cpu": "1"}}}]}})
-
-
-def settled(plane, namespace):
-    """All pods are bound or have been told why not."""
-    pods = plane.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return all(p["spec"].get("nodeName") or any(c.get("reason") == "Unschedulable" for c in p["status"].get("conditions", []))
-               for p in pods)
+def condition(pod):
+    return next((c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"), {})
 
 
 def units_of(pod):
-    return int(pod["spec"]["containers"][0]["resources"]["limits"][RESOURCE])
+    return int(pod["spec"]["containers"][0]["resources"].get("limits", {}).get(RESOURCE, 0))
 
 
-def refused_without_promises(pods):
-    """What the device plugin's best fit would refuse, node by node, in the order of creation."""
-    free = collections.defaultdict(lambda: [100] * CARDS)
-    refused = 0
-    for pod in sorted(pods, key=lambda p: int(p["metadata"]["name"][1:])):
-        cards, units = free[pod["spec"]["nodeName"]], units_of(pod)
-        if units > 100:
-            chosen = [i for i, f in enumerate(cards) if f == 100][:units // 100]
-            fits = len(chosen) == units // 100
-        else:
-            chosen = sorted((f, i) for i, f in enumerate(cards) if f >= units)[:1]
-            chosen, fits = [i for _, i in chosen], bool(chosen)
-        refused += not fits
-        for i in chosen if fits else []:
-            cards[i] -= min(100, units)
-    return refused
+def settled(plane, namespace):
+    """All pods are bound or have been told why not, and all bound ones were admitted or refused."""
+    pods = plane.pods(namespace)
+    bound = [p for p in pods if p["spec"].get("nodeName")]
+    counts = plane.fleet_counts()
+    return (len(pods) == PODS and all(p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in pods)
+            and counts["admitted"] + counts["refused"] == len(bound))
+
+
+def no_card_promised_twice(pods):
+    promised = collections.Counter()
+    for pod in pods:
+        if not pod["spec"].get("nodeName") or not units_of(pod):
+            continue
+        cards = json.loads(pod["metadata"]["annotations"]["sluice.dev/placement"])["main"]
+        assert len(cards) == max(1, units_of(pod) // 100), pod["metadata"]
+        for card in cards:
+            assert card.startswith(f"GPU-{pod['spec']['nodeName']}-"), pod["metadata"]
+            promised[card] += min(100, units_of(pod))
+    over = {card: units for card, units in promised.items() if units > 100}
+    assert not over, over
+    return sum(promised.values())
+
+
+def run_mix(plane, namespace, scheduler, *flags):
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    plane.start_fleet(*flags)
+    start = time.monotonic()
+    subprocess.run([plane.fleet, "pods", "--kubeconfig", plane.dir / "kubeconfig", "--pods", str(PODS), "--namespace", namespace,
+                    "--scheduler", scheduler], check=True)
+    plane.wait("the pods", lambda: settled(plane, namespace), seconds=1500, pause=max(0.3, PODS / 2000))
+    return time.monotonic() - start, plane.pods(namespace), plane.fleet_counts()
+
+
+def with_extender(plane):
+    plane.start_scheduler("sluice-scheduler")
+    seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
+    promised = no_card_promised_twice(pods)
+    metrics = plane.metrics()
+    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / NODES / CARDS:.1f} % of the GPUs "
+          f"promised, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
+          f"though on {counts['nodes-out-of-order']} occasions the order of admission differed from that of binding; extender: "
+          f"{plane.resident_mib('extender'):.0f} MiB at most, {plane.cpu_seconds('extender'):.1f} s of CPU")
+    waiting = [p for p in pods if not p["spec"].get("nodeName")]
+    for pod in waiting[:1]:
+        print("a pod that waits:", condition(pod)["message"])
+    assert counts["refused"] == 0, counts
+    assert counts["bound"] > PODS * 0.9, counts
+    assert counts["nodes-out-of-order"] > 0, counts
+    assert plane.resident_mib("extender") <= 64
+    assert metrics["sluice_extender_reserved_pods"] == 0
+    plane.empty("with")
+    plane.stop("fleet")
+
+
+def without_extender(plane):
+    plane.start_scheduler("default-scheduler", extender=False)
+    seconds, pods, counts = run_mix(plane, "without", "default-scheduler")
+    print(f"the default scheduler alone: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {counts['refused']} refused by their node")
+    assert counts["refused"] > 0, counts
+    failed = [p for p in pods if p["status"].get("phase") == "Failed"]
+    assert len(failed) == counts["refused"] and all("sluice refuses" in p["status"]["message"] for p in failed)
+    plane.empty("without")
+    plane.stop("fleet")
+    plane.stop("default-scheduler")
+
+
+def make_pod(plane, name, scheduler, units, node=None):
+    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [
+        {"name": "main", "image": "none", "resources": {"limits": {RESOURCE: str(units)}}}]}
+    if node:
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}
+    plane.call("POST", "/api/v1/namespaces/faults/pods", {"metadata": {"name": name}, "spec": spec})
+
+
+def bound(plane, name):
+    return plane.call("GET", f"/api/v1/namespaces/faults/pods/{name}")["spec"].get("nodeName")
+
+
+def faults(plane):
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "faults"}})
+    plane.start_fleet("--extender")
+    plane.start_scheduler("second-scheduler")
+
+    # Two schedulers at once, 100 pods in one instant for the eight cards of one node.
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda i: make_pod(plane, f"last{i}", ("sluice-scheduler", "second-scheduler")[i % 2], 81, "n0003"), range(100)))
+    plane.wait("all to be bound or told why", lambda: all(
+        p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in plane.pods("faults")))
+    pods = plane.pods("faults")
+    no_card_promised_twice(pods)
+    assert sum("nodeName" in p["spec"] for p in pods) == CARDS
+    for pod in pods:
+        if "nodeName" not in pod["spec"]:
+            assert "no single card has 81 units free, the largest has 19" in condition(pod)["message"], condition(pod)
+    assert len({p["spec"]["schedulerName"] for p in pods if "nodeName" in p["spec"]}) >= 1
+    plane.wait("admission", lambda: plane.fleet_counts()["admitted"] == CARDS)
+    assert plane.fleet_counts()["refused"] == 0
+    # One ends: one of the others gets its place.
+    first = next(p for p in pods if "nodeName" in p["spec"])["metadata"]["name"]
+    plane.call("DELETE", f"/api/v1/namespaces/faults/pods/{first}?gracePeriodSeconds=0")
+    plane.wait("the next", lambda: plane.fleet_counts()["admitted"] == CARDS + 1)
+    print("100 pods in one instant for the last 8 cards, two schedulers: 8 run, the others know why not, and one moves up")
+
+    # The extender gone: pods wait and say why, or are placed by sums where that is the setting.
+    plane.stop("extender")
+    plane.start_scheduler("ignoring-scheduler", ignorable=True)
+    make_pod(plane, "patient", "sluice-scheduler", 30)
+    make_pod(plane, "careless", "ignoring-scheduler", 30)
+    plane.wait("the pod that does not need the extender", lambda: bound(plane, "careless"))
+    plane.wait("a reason", lambda: "connection refused" in condition(
+        plane.call("GET", "/api/v1/namespaces/faults/pods/patient")).get("message", ""))
+    assert not bound(plane, "patient")
+    assert "sluice.dev/placement" not in plane.call("GET", "/api/v1/namespaces/faults/pods/careless")["metadata"].get("annotations", {})
+    plane.start_extender()
+    plane.wait("the pod that waited", lambda: bound(plane, "patient"))
+    print("extender gone: one pod waited and was told why, the one with ignorable was placed by sums; extender back: the first is placed")
+    plane.empty("faults")
 
 
 def main():
-    plane = Plane(sys.argv[1])
+    plane = Plane(*sys.argv[1:3])
     good = False
     try:
         plane.up()
-        make_nodes(plane)
-        plane.wait("the extender", lambda: f"sluice_extender_nodes {NODES}\n" in urllib.request.urlopen(
-            f"http://127.0.0.1:{plane.ext}/metrics").read().decode())
-        start = time.monotonic()
-        make_pods(plane, "with", "sluice-scheduler")
-        plane.wait("the pods", lambda: settled(plane, "with"))
-        seconds = time.monotonic() - start
-        pods = plane.call("GET", "/api/v1/namespaces/with/pods")["items"]
-        bound = [p for p in pods if p["spec"].get("nodeName")]
-        promised = collections.Counter()
-        for pod in bound:
-            placement = json.loads(pod["metadata"]["annotations"]["sluice.dev/placement"])["c"]
-            assert len(placement) == max(1, units_of(pod) // 100), pod["metadata"]
-            for card in placement:
-                assert card.startswith(f"GPU-{pod['spec']['nodeName']}-"), pod["metadata"]
-                promised[card] += min(100, units_of(pod))
-        over = {card: units for card, units in promised.items() if units > 100}
-        assert not over, over
-        assert len(bound) > PODS // 2, len(bound)
-        waiting = [p for p in pods if not p["spec"].get("nodeName")]
-        for pod in waiting[:1]:
-            print("a pod that waits:", [c["message"] for c in pod["status"]["conditions"]][0])
-        with open(f"/proc/{plane.running[2].pid}/status") as status:
-            resident = [line.split()[1] for line in status if line.startswith("VmRSS")][0]
-        print(f"with the extender: {len(bound)} of {len(pods)} pods bound in {seconds:.0f} s, no card promised twice, "
-              f"{sum(promised.values()) / NODES / CARDS:.1f} % of the GPUs; extender {int(resident) // 1024} MiB")
-        plane.call("DELETE", "/api/v1/namespaces/with/pods")
-        plane.wait("an empty cluster", lambda: not plane.call("GET", "/api/v1/pods")["items"])
-        make_pods(plane, "without", "default-scheduler")
-        plane.wait("the pods", lambda: settled(plane, "without"))
-        pods = [p for p in plane.call("GET", "/api/v1/namespaces/without/pods")["items"] if p["spec"].get("nodeName")]
-        refused = refused_without_promises(pods)
-        print(f"without: {len(pods)} pods bound, {refused} of them on nodes whose cards cannot hold them")
+        subprocess.run([plane.fleet, "make", "--kubeconfig", plane.dir / "kubeconfig", "--nodes", str(NODES)], check=True)
+        plane.wait("the extender", lambda: plane.metrics()["sluice_extender_free_gpus"] == NODES * CARDS)
+        plane.wait("kwok", lambda: all(any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
+                                       for n in plane.call("GET", "/api/v1/nodes")["items"]))
+        with_extender(plane)
+        without_extender(plane)
+        faults(plane)
         good = True
     finally:
         plane.down(keep=not good)

@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "fake_cluster.h"
+#include "scheduler/extender_args.h"
 #include "scheduler/extender_config.h"
+#include "scheduler/random.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -247,6 +249,105 @@ TEST_CASE("malformed calls get an HTTP error that says what is missing") {
   CHECK(setup.extender.Bind(R"({"PodName":"p"})").status == 400);
 }
 
+// What the real parser makes of the same body: the scanner may refuse less (it does not look at what it does not need),
+// but must never read something else.
+TEST_CASE("arguments: the scanner reads what the real parser reads, whatever the bytes") {
+  Random random(3);
+  const std::string good =
+      Json{{"Pod", MakePod("p", 50)}, {"Nodes", nullptr}, {"NodeNames", {"a", "b-1", "c.d"}}}.dump(1);
+  REQUIRE(ReadExtenderArgs(good)->nodes == std::vector<std::string_view>{"a", "b-1", "c.d"});
+  CHECK(ReadExtenderArgs(good)->pod.name == "p");
+  int read = 0, refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string body = good;
+    for (std::uint64_t n = 1 + random.Below(3); n > 0; --n) {
+      static constexpr std::string_view kBytes = "{}[]\",:\\ua1-\n\xc3";
+      const std::size_t at = random.Below(body.size());
+      switch (random.Below(3)) {
+        case 0:
+          body[at] = kBytes[random.Below(kBytes.size())];
+          break;
+        case 1:
+          body.erase(at, 1 + random.Below(20));
+          break;
+        default:
+          body.insert(at, 1, kBytes[random.Below(kBytes.size())]);
+      }
+    }
+    const auto args = ReadExtenderArgs(body);
+    const Json json = Json::parse(body, nullptr, false);
+    if (!args.ok()) {
+      ++refused;
+      const bool could = json.is_object() && json.contains("Pod") && json["Pod"].is_object() &&
+                         json.contains("NodeNames") && json["NodeNames"].is_array() &&
+                         std::all_of(json["NodeNames"].begin(), json["NodeNames"].end(),
+                                     [](const Json& name) { return name.is_string(); });
+      INFO(body);
+      CHECK_FALSE(could);
+      continue;
+    }
+    ++read;
+    if (json.is_discarded()) continue;
+    INFO(body);
+    CHECK(Json(std::vector<std::string>(args->nodes.begin(), args->nodes.end())) == json["NodeNames"]);
+    CHECK(args->pod.uid == ReadPod(json["Pod"]).uid);
+  }
+  CHECK(read > 1000);
+  CHECK(refused > 1000);
+}
+
+TEST_CASE("names that need escaping come back as they were sent") {
+  Setup setup{MakeNode("a", {100})};
+  setup.names = {"a", "\u00e4\"\\", "c"};
+  const Json result = setup.Filter(MakePod("p", 10));
+  CHECK(result["NodeNames"] == Json{"a"});
+  CHECK(result["FailedNodes"]["\u00e4\"\\"] == "the node is not known yet");
+  CHECK(setup.Prioritize(MakePod("p", 10))[1]["Host"] == "\u00e4\"\\");
+}
+
+TEST_CASE("a node that is gone and holds nothing is forgotten, one that holds pods keeps its account") {
+  Setup setup{MakeNode("a", {100}), MakeNode("b", {100})};
+  Json pod = MakePod("p", 50);
+  pod["spec"]["nodeName"] = "a";
+  pod["metadata"]["annotations"]["sluice.dev/placement"] = R"({"main":["GPU-a-0"]})";
+  setup.cluster.PutPod(pod);
+  setup.cluster.RemoveNode("a");
+  setup.cluster.RemoveNode("b");
+  CHECK(setup.Filter(MakePod("q", 10))["FailedNodes"] ==
+        Json{{"a", "the node is gone"}, {"b", "the node is not known yet"}});
+  CHECK(setup.cluster.Figures().nodes == 0);
+  // It comes back, and its pod still lies there.
+  setup.cluster.PutNode(MakeNode("a", {100}));
+  CHECK(setup.cluster.Figures().free_cards == 0.5);
+  setup.cluster.RemovePod("uid-p");
+  CHECK(setup.cluster.Figures().free_cards == 1);
+  // A list after a gap, in which it is missing.
+  setup.cluster.ReplaceNodes({MakeNode("b", {100})});
+  CHECK(setup.Filter(MakePod("q", 10))["NodeNames"] == Json{"b"});
+}
+
+TEST_CASE("a reservation for a pod that no watch ever shows ends") {
+  const auto policies = *PolicyMaker::Make("best-fit");
+  ClusterState::Clock::time_point now{};
+  ClusterState cluster(*policies, [&now] { return now; });
+  FakeBinder binder;
+  Extender extender(cluster, binder);
+  cluster.ReplaceNodes({MakeNode("a", {100})});
+  cluster.ReplacePods({});
+  binder.Create(MakePod("p", 50));
+  binder.answer = absl::UnavailableError("connection lost");
+  const Json args = {{"PodName", "p"}, {"PodNamespace", "default"}, {"PodUID", "uid-p"}, {"Node", "a"}};
+  extender.Bind(args.dump());
+  // A list that began before the pod was made says nothing yet.
+  now += std::chrono::seconds(50);
+  cluster.ReplacePods({});
+  CHECK(cluster.Figures().free_cards == 0.5);
+  now += std::chrono::seconds(10);
+  cluster.ReplacePods({});
+  CHECK(cluster.Figures().free_cards == 1);
+  CHECK(cluster.Figures().reserved_pods == 0);
+}
+
 TEST_CASE("before the cluster is read the answer is an error, not a refusal") {
   const auto policies = *PolicyMaker::Make("best-fit");
   ClusterState cluster(*policies);
@@ -302,8 +403,9 @@ TEST_CASE("pods: Kubernetes' sums and quantities") {
 TEST_CASE("configuration: unknown keys and wrong values are errors") {
   const auto error = [](const char* yaml) { return std::string(ParseExtenderConfig(yaml, "c").status().message()); };
   CHECK(ParseExtenderConfig("", "c").ok());
-  CHECK(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->Port() == 1);
-  CHECK(error("polcy: fgd\n") == "c:1: unknown key \"polcy\"; known are kubeconfig, listen, policy");
+  CHECK(ParseEndpoint(ParseExtenderConfig("listen: 127.0.0.1:1\npolicy: spread\n", "c")->listen)->port == 1);
+  CHECK(error("metricsListen: 9404\n") == "c: metricsListen is \"9404\", accepted is ADDRESS:PORT, e.g. 0.0.0.0:9404");
+  CHECK(error("polcy: fgd\n") == "c:1: unknown key \"polcy\"; known are kubeconfig, listen, metricsListen, policy");
   CHECK(error("policy: tight\n") == "c: policy \"tight\" is unknown; known are look-ahead, fgd, best-fit, spread");
   CHECK(error("listen: here\n") == "c: listen is \"here\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");
   CHECK(error("listen: h:70000\n") == "c: listen is \"h:70000\", accepted is ADDRESS:PORT, e.g. 127.0.0.1:8889");

@@ -1,6 +1,5 @@
 // Kubelet's device manager, as far as it decides which units a container gets (pkg/kubelet/cm/devicemanager/manager.go:
-// Allocate, devicesToAllocate), and the device plugin's own rule in Allocate: one card for up to 100 units, else whole
-// cards.
+// Allocate, devicesToAllocate). The plugin behind it is a parameter.
 #ifndef TEST_SCHEDULER_KUBELET_MODEL_H_
 #define TEST_SCHEDULER_KUBELET_MODEL_H_
 
@@ -10,20 +9,32 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "scheduler/chains.h"
-#include "scheduler/promise_keeper.h"
 #include "scheduler/random.h"
+#include "scheduler/slots.h"
 
 namespace sluice::scheduler {
 
+using Unit = std::pair<std::string, int>;  // card, number
+
+// What kubelet asks a device plugin.
+class PluginUnderKubelet {
+ public:
+  virtual ~PluginUnderKubelet() = default;
+  // GetPreferredAllocation. `available` holds what `must` holds.
+  virtual absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
+                                                   int size) = 0;
+  // Allocate: empty, or why not.
+  virtual std::string Allocate(const std::set<Unit>& units) = 0;
+};
+
 class KubeletModel {
  public:
-  using Unit = std::pair<std::string, int>;  // card, number
-
   KubeletModel(std::vector<std::string> cards, std::uint64_t seed) : cards_(std::move(cards)), random_(seed) {}
 
   // Empty: admitted. Otherwise the reason, and nothing is held.
-  std::string Admit(const std::string& pod, const std::vector<ContainerUnits>& containers, PromiseKeeper& plugin) {
+  std::string Admit(const std::string& pod, const std::vector<ContainerUnits>& containers, PluginUnderKubelet& plugin) {
     std::set<Unit> reusable;
     for (const ContainerUnits& container : containers) {
       if (container.units == 0) continue;
@@ -53,6 +64,10 @@ class KubeletModel {
     held_.erase(pod);
   }
 
+  // By container name.
+  using Held = std::map<std::string, std::set<Unit>>;
+  const Held& HeldBy(const std::string& pod) const { return held_.at(pod); }
+
   ContainerCards CardsOf(const std::string& pod) const {
     ContainerCards cards;
     for (const auto& [container, units] : held_.at(pod)) {
@@ -74,8 +89,10 @@ class KubeletModel {
     return use;
   }
 
+  const std::vector<std::string>& cards() const { return cards_; }
+
  private:
-  std::string Allocate(const ContainerUnits& container, const std::set<Unit>& reusable, PromiseKeeper& plugin,
+  std::string Allocate(const ContainerUnits& container, const std::set<Unit>& reusable, PluginUnderKubelet& plugin,
                        std::set<Unit>& got) {
     // "Allocates from reusableDevices list first": in the order of a Go map, that is, any.
     std::vector<Unit> reuse(reusable.begin(), reusable.end());
@@ -85,50 +102,28 @@ class KubeletModel {
     }
     const int needed = container.units - static_cast<int>(got.size());
     if (needed > 0) {
-      CardUnitCounts free, must;
-      std::map<std::string, std::vector<Unit>> available;
-      int sum = 0;
+      std::set<Unit> available;
       for (const std::string& card : cards_) {
         for (int number = 0; number < kUnitsPerCard; ++number) {
-          if (taken_.contains({card, number})) continue;
-          available[card].push_back({card, number});
-          ++free[card];
-          ++sum;
+          if (!taken_.contains({card, number})) available.insert({card, number});
         }
       }
-      if (sum < needed) return "requested number of devices unavailable";
-      for (const Unit& unit : got) {
-        ++free[unit.first];
-        ++must[unit.first];
-      }
-      const auto cards = plugin.Choose(free, must, container.units);
-      if (!cards.ok()) return std::string(cards.status().message());
-      for (const std::string& card : *cards) {
-        random_.Shuffle(available[card]);
-        for (const Unit& unit : available[card]) {
-          if (static_cast<int>(got.size()) < container.units) got.insert(unit);
-        }
+      if (static_cast<int>(available.size()) < needed) return "requested number of devices unavailable";
+      available.insert(got.begin(), got.end());
+      const auto preferred = plugin.Prefer(available, got, container.units);
+      if (!preferred.ok()) return std::string(preferred.status().message());
+      for (const Unit& unit : *preferred) {
+        if (static_cast<int>(got.size()) < container.units && available.contains(unit)) got.insert(unit);
       }
       if (static_cast<int>(got.size()) < container.units) return "the plugin preferred too few";
     }
-    return Judge(got);
-  }
-
-  // The plugin's Allocate.
-  static std::string Judge(const std::set<Unit>& got) {
-    std::map<std::string, int> per_card;
-    for (const Unit& unit : got) ++per_card[unit.first];
-    if (per_card.size() == 1) return "";
-    for (const auto& [card, count] : per_card) {
-      if (count != kUnitsPerCard) return "units of " + std::to_string(per_card.size()) + " cards";
-    }
-    return "";
+    return plugin.Allocate(got);
   }
 
   std::vector<std::string> cards_;
   Random random_;
   std::set<Unit> taken_;
-  std::map<std::string, std::map<std::string, std::set<Unit>>> held_;  // pod -> container -> units
+  std::map<std::string, Held> held_;  // by pod
 };
 
 }  // namespace sluice::scheduler

@@ -6,6 +6,7 @@
 #include "scheduler/node_ledger.h"
 #include "scheduler/packing.h"
 #include "scheduler/promise_keeper.h"
+#include "scheduler/random.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -70,6 +71,48 @@ TEST_CASE("a placement that does not go with the pod is refused") {
   CHECK(plugin.Reserved("A") == 0);
 }
 
+// The promises alone as a plugin: any units of the cards that the keeper chooses, and the real plugin's rule in
+// Allocate (one card for up to 100 units, else whole cards).
+class KeeperPlugin : public PluginUnderKubelet {
+ public:
+  explicit KeeperPlugin(std::uint64_t seed) : random_(seed) {}
+
+  absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
+                                           int size) override {
+    CardUnitCounts free, started;
+    for (const Unit& unit : available) ++free[unit.first];
+    for (const Unit& unit : must) ++started[unit.first];
+    const auto cards = keeper.Choose(free, started, size);
+    if (!cards.ok()) return cards.status();
+    std::vector<Unit> units(must.begin(), must.end());
+    for (const std::string& card : *cards) {
+      std::vector<Unit> of_card;
+      for (const Unit& unit : available) {
+        if (unit.first == card && !must.contains(unit)) of_card.push_back(unit);
+      }
+      random_.Shuffle(of_card);
+      units.insert(units.end(), of_card.begin(), of_card.end());
+    }
+    units.resize(std::min<std::size_t>(units.size(), size));
+    return units;
+  }
+
+  std::string Allocate(const std::set<Unit>& units) override {
+    std::map<std::string, int> per_card;
+    for (const Unit& unit : units) ++per_card[unit.first];
+    if (per_card.size() == 1) return "";
+    for (const auto& [card, count] : per_card) {
+      if (count != kUnitsPerCard) return "units of " + std::to_string(per_card.size()) + " cards";
+    }
+    return "";
+  }
+
+  PromiseKeeper keeper;
+
+ private:
+  Random random_;
+};
+
 // A node, its extender's ledger, its plugin and its kubelet; things happen in any order.
 class World {
  public:
@@ -78,7 +121,8 @@ class World {
         policy_(policy),
         told_(told),
         cards_(MakeCards(1 + random_.Below(8))),
-        kubelet_(cards_, seed + 1) {
+        kubelet_(cards_, seed + 1),
+        plugin_(seed + 2) {
     exact_ = random_.Below(2) == 0;
     Report();
   }
@@ -99,7 +143,7 @@ class World {
     }
     ledger_.Put(uid, {.name = uid, .live = *MakeLivePod(containers, placement)});
     pods_[uid] = {containers, placement};
-    if (told_) REQUIRE(plugin_.Bound(uid, containers, placement).ok());
+    if (told_) REQUIRE(plugin_.keeper.Bound(uid, containers, placement).ok());
     waiting_.push_back(uid);
     ++bound;
   }
@@ -112,11 +156,11 @@ class World {
     const std::string refusal = kubelet_.Admit(uid, pods_.at(uid).containers, plugin_);
     if (!refusal.empty()) {
       refused.push_back(uid + " " + refusal);
-      plugin_.Gone(uid);
+      plugin_.keeper.Gone(uid);
       ledger_.Remove(uid);
       return;
     }
-    plugin_.Admitted(uid, kubelet_.CardsOf(uid));
+    plugin_.keeper.Admitted(uid, kubelet_.CardsOf(uid));
     ledger_.Put(uid, {.name = uid, .live = {}, .admitted = true});
     running_.push_back(uid);
     // An annotation that names pods may lag behind. One that does not is safe only while it is fresh (README, "Two
@@ -132,26 +176,26 @@ class World {
     kubelet_.Remove(uid);
     // Where the annotation names no pods, it has to be fresh when the pod's object goes.
     if (!exact_ || random_.Below(2) == 0) Report();
-    plugin_.Gone(uid);
+    plugin_.keeper.Gone(uid);
     ledger_.Remove(uid);
   }
 
   void DeleteWaiting() {
     if (waiting_.empty()) return;
     std::swap(waiting_[random_.Below(waiting_.size())], waiting_.back());
-    plugin_.Gone(waiting_.back());
+    plugin_.keeper.Gone(waiting_.back());
     ledger_.Remove(waiting_.back());
     waiting_.pop_back();
   }
 
   void RestartPlugin() {
-    plugin_ = PromiseKeeper();
+    plugin_.keeper = PromiseKeeper();
     for (const auto& list : {waiting_, running_}) {
       for (const std::string& uid : list) {
-        REQUIRE(plugin_.Bound(uid, pods_.at(uid).containers, pods_.at(uid).placement).ok());
+        REQUIRE(plugin_.keeper.Bound(uid, pods_.at(uid).containers, pods_.at(uid).placement).ok());
       }
     }
-    for (const std::string& uid : running_) plugin_.Admitted(uid, kubelet_.CardsOf(uid));
+    for (const std::string& uid : running_) plugin_.keeper.Admitted(uid, kubelet_.CardsOf(uid));
   }
 
   std::uint64_t Below(std::uint64_t bound) { return random_.Below(bound); }
@@ -218,7 +262,7 @@ class World {
   const bool told_;  // the plugin hears of placements
   std::vector<std::string> cards_;
   KubeletModel kubelet_;
-  PromiseKeeper plugin_;
+  KeeperPlugin plugin_;
   NodeLedger ledger_;
   std::map<std::string, PodInfo> pods_;
   std::vector<std::string> waiting_, running_;

@@ -1,0 +1,80 @@
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor_placement.h"
+#include "fake_cluster.h"
+
+namespace sluice::cli {
+namespace {
+
+using scheduler::Json;
+using scheduler::MakeNode;
+using scheduler::MakePod;
+
+constexpr long kNow = 1'800'000'000;  // 2027-01-15T08:00:00Z
+
+Json Waiting(const std::string& name, const char* why, const char* since = "2027-01-15T07:00:00Z") {
+  Json pod = MakePod(name, 60);
+  pod["metadata"]["creationTimestamp"] = since;
+  pod["spec"]["schedulerName"] = "sluice-scheduler";
+  if (why != nullptr) {
+    pod["status"]["conditions"] = Json::array({{{"type", "PodScheduled"}, {"status", "False"}, {"message", why}}});
+  }
+  return pod;
+}
+
+std::string Judge(const std::vector<Json>& pods, const std::vector<Json>& nodes) {
+  std::string text;
+  for (const Finding& f : JudgePlacement(Json{{"items", pods}}.dump(), Json{{"items", nodes}}.dump(), kNow)) {
+    text += (f.kind == Finding::kOk ? "ok " : f.kind == Finding::kWarn ? "warn " : "BAD ") + f.what + "\n";
+  }
+  return text;
+}
+
+TEST_CASE("doctor: what waits, what nobody looks at, what was refused, each with its reason") {
+  const char* const why = "0/3 nodes are available: 3 no single card has 60 units free, the largest has 50.";
+  Json refused = MakePod("r", 60);
+  refused["spec"]["nodeName"] = "a";
+  refused["status"] = {{"phase", "Failed"},
+                       {"message", "Pod was rejected: Allocate failed due to rpc error: sluice refuses: no room"}};
+  Json other = MakePod("other", 60);
+  other["spec"]["nodeName"] = "a";
+  other["status"] = {{"phase", "Failed"}, {"message", "Pod was rejected: node is out of disk"}};
+  Json plain = Waiting("plain", nullptr);
+  plain["spec"]["containers"][0]["resources"] = Json::object();
+  CHECK(Judge({Waiting("w", why), Waiting("v", why), Waiting("new", why, "2027-01-15T07:59:45Z"), Waiting("u", nullptr),
+               refused, other, plain},
+              {MakeNode("a", {50})}) ==
+        "warn placement: 2 pods waiting (default/w, default/v): " + std::string(why) +
+            "\n"
+            "BAD placement: no scheduler has looked at 1 pod (default/u) whose schedulerName is \"sluice-scheduler\"\n"
+            "BAD placement: 1 pod refused by its node (default/r): sluice refuses: no room\n");
+}
+
+TEST_CASE("doctor: nodes whose cards the extender cannot read") {
+  Json silent = MakeNode("silent", {100}), garbage = MakeNode("garbage", {100}), none = MakeNode("none", {});
+  silent["metadata"].erase("annotations");
+  garbage["metadata"]["annotations"]["sluice.dev/gpus"] = "{";
+  none["metadata"].erase("annotations");
+  Json placed = MakePod("p", 10);
+  placed["spec"]["nodeName"] = "good";
+  CHECK(Judge({placed}, {silent, garbage, none, MakeNode("good", {100})}) ==
+        "warn placement: 1 node offering units without the annotation sluice.dev/gpus (silent): the extender places "
+        "nothing there\n"
+        "BAD placement: the annotation sluice.dev/gpus of 1 node (garbage) is no list of cards\n"
+        "ok placement: 1 pod with a fraction placed, none waits, none was refused\n");
+}
+
+TEST_CASE("doctor: many pods are counted, garbage is nothing") {
+  std::vector<Json> pods;
+  for (int i = 0; i < 8; ++i) pods.push_back(Waiting("w" + std::to_string(i), "full"));
+  CHECK(
+      Judge(pods, {}) ==
+      "warn placement: 8 pods waiting (default/w0, default/w1, default/w2, default/w3, default/w4 and 3 more): full\n");
+  for (const char* garbage : {"", "{", "[]", "7", R"({"items":7})", R"({"items":[7,null,{"spec":[]}]})"}) {
+    CHECK(JudgePlacement(garbage, garbage, kNow).size() == 1);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,159 @@
+#!/usr/bin/python3
+"""Placement as users meet it, all real but the GPU: helm install with a second scheduler, pods bound to cards, promises kept by the node."""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
+import product as p  # noqa: E402
+
+SPACE = f"placement-{os.getpid()}"
+
+
+def scheduler_image():
+    """The cluster's own kube-scheduler as an image, as a registry would hold it under the cluster's version."""
+    version = json.loads(p.kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
+    program = p.run("bash", "-c", "command -v kube-scheduler").stdout.strip()
+    out = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images" / "kube-scheduler.tar"
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root) / "usr/bin"
+        folder.mkdir(parents=True)
+        p.run("cp", program, folder / "kube-scheduler")
+        p.run(p.HERE / "oci_archive", f"sluice.test/kube-scheduler:{version}", root, out, "/usr/bin/kube-scheduler")
+    p.run(p.CLUSTER, "load", out)
+
+
+def pod_of(name):
+    return p.get("-n", SPACE, "pod", name)
+
+
+def condition(pod):
+    return next((c for c in pod["status"].get("conditions", []) if c["type"] == "PodScheduled"), {})
+
+
+def placement(name):
+    return json.loads(pod_of(name)["metadata"]["annotations"]["sluice.dev/placement"])["main"]
+
+
+class Placement(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        p.images()
+        scheduler_image()
+        p.run(p.CLUSTER, "gpus", p.BUILD, "two-gpu")
+        # best-fit: the one policy whose choices do not follow what was asked before.
+        p.install("--set", "scheduler.mode=own", "--set", "scheduler.policy=best-fit", "--set", "webhook.removeRefused.enabled=true",
+                  "--set", "webhook.removeRefused.afterSeconds=2", "--set", "scheduler.image.repository=sluice.test/kube-scheduler")
+        p.wait(30, "the node to offer units", lambda: p.offered() == 200)
+        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s")
+        p.namespace(SPACE)
+
+    @classmethod
+    def tearDownClass(cls):
+        p.kubectl("delete", "namespace", SPACE, "--wait=true", check=False)
+        p.run(p.CLUSTER, "helm", "uninstall", "sluice", "-n", p.SPACE, "--wait", check=False)
+        p.kubectl("delete", "namespace", p.SPACE, "--wait=true", check=False)
+
+    def tearDown(self):
+        p.kubectl("-n", SPACE, "delete", "replicasets,pods", "--all", "--force", "--grace-period=0", "--wait=true", check=False)
+        p.wait(60, "the cards to be free again", lambda: self.free() == [100, 100])
+
+    def free(self):
+        node = p.get("node", os.environ["CLUSTER_NODE"])
+        return [c["free"] for c in json.loads(node["metadata"]["annotations"].get("sluice.dev/gpus", "[]"))]
+
+    def create(self, name, fraction, **spec):
+        p.apply(p.idle_pod(name, {"sluice.dev/gpu-fraction": str(fraction)}, **spec), SPACE)
+
+    def runs(self, *names):
+        for name in names:
+            p.wait(60, f"{name} to run", lambda n=name: p.phase(n, SPACE) in ("Running", "Failed"))
+            self.assertEqual(p.phase(name, SPACE), "Running", pod_of(name)["status"])
+
+    def device_inside(self, name):
+        return p.kubectl("-n", SPACE, "exec", name, "--", "bash", "-c", "ls /dev/nvidia[0-9]*").strip()
+
+    def test_a_pod_is_bound_to_a_card_and_gets_it(self):
+        self.create("first", 0.6)
+        self.create("second", 0.6)
+        self.runs("first", "second")
+        for name in ("first", "second"):
+            self.assertEqual(pod_of(name)["spec"]["schedulerName"], "sluice-scheduler")
+        self.assertNotEqual(placement("first"), placement("second"))
+        self.assertNotEqual(self.device_inside("first"), self.device_inside("second"))
+        p.wait(10, "the node's annotation", lambda: self.free() == [40, 40])
+        # 80 units are free, on no single card.
+        self.create("third", 0.6)
+        p.wait(30, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
+        self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
+        self.assertIn("no single card has 60 units free", p.kubectl("-n", SPACE, "describe", "pod", "third"))
+        p.kubectl("-n", SPACE, "delete", "pod", "first", "--force", "--grace-period=0")
+        self.runs("third")
+
+    def test_admitted_in_another_order_than_bound_nothing_is_refused(self):
+        self.create("half", 0.5)
+        self.runs("half")
+        self.create("more", 0.6)
+        self.runs("more")
+        # Free now: 50 and 40. Bound 40, 25, 25; admitted by best fit in the order 25, 25, 40, the last one would find no card.
+        gate = {"schedulingGates": [{"name": "sluice.test/later"}]}
+        for name, fraction in (("a25", 0.25), ("b25", 0.25), ("c40", 0.4)):
+            self.create(name, fraction, **gate)
+        p.run("bash", "-c", "kill -9 $(pgrep -x kubelet)")
+        try:
+            for name in ("c40", "a25", "b25"):
+                p.kubectl("-n", SPACE, "patch", "pod", name, "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]')
+                p.wait(30, f"{name} to be bound", lambda n=name: pod_of(n)["spec"].get("nodeName"))
+        finally:
+            # A kubelet that starts admits its pods in the order of their creation: a25, b25, c40.
+            p.run(p.CLUSTER, "restart", "kubelet")
+        self.runs("a25", "b25", "c40")
+        self.assertEqual(placement("a25"), placement("b25"))
+        self.assertNotEqual(placement("a25"), placement("c40"))
+        self.assertEqual(self.device_inside("c40"), self.device_inside("more"))
+        self.assertEqual(self.device_inside("a25"), self.device_inside("half"))
+        p.wait(20, "the node's annotation", lambda: sorted(self.free()) == [0, 0])
+
+    def test_a_pod_refused_by_the_node_is_removed(self):
+        self.create("half", 0.5)
+        self.create("more", 0.6)
+        self.runs("half", "more")
+        template = p.idle_pod("x", {"sluice.dev/gpu-fraction": "0.6"}, nodeName=os.environ["CLUSTER_NODE"], restartPolicy="Always")
+        labels = {"app": "refused"}
+        p.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "refused"}, "spec": {
+            "replicas": 1, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"annotations": template["metadata"]["annotations"], "labels": labels}, "spec": template["spec"]}}}, SPACE)
+
+        def refused():
+            return [x for x in p.get("-n", SPACE, "pods", "-l", "app=refused")["items"] if x["status"].get("phase") == "Failed"]
+
+        first = p.wait(60, "a refusal", refused)[0]
+        self.assertEqual(first["status"]["reason"], "UnexpectedAdmissionError")
+        self.assertIn("sluice refuses", first["status"]["message"])
+        p.kubectl("-n", SPACE, "scale", "replicaset", "refused", "--replicas=0")
+        p.wait(60, "the refused pods to be removed", lambda: not refused())
+
+    def test_the_extender_tells_what_it_sees(self):
+        pod = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"][0]["metadata"]["name"]
+        metrics = p.kubectl("get", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/metrics")
+        self.assertIn("sluice_extender_nodes 1\n", metrics)
+        self.assertIn("sluice_extender_cards 2\n", metrics)
+        self.assertIn("sluice_extender_fragmented_gpus ", metrics)
+        # From there nobody can bind anything.
+        result = p.run("kubectl", "create", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/bind", "-f", "-", text="{}", check=False)
+        self.assertNotEqual(result.returncode, 0)
+
+    def test_doctor_says_what_waits(self):
+        self.create("whole", 1)
+        self.create("other", 1)
+        self.runs("whole", "other")
+        said = p.run(p.BUILD / "bin" / "sluice", "doctor", check=False).stdout
+        self.assertIn("placement: 2 pods with a fraction placed, none waits, none was refused", said)
+
+
+if __name__ == "__main__":
+    p.require()
+    unittest.main()

@@ -1,0 +1,119 @@
+#!/usr/bin/python3
+"""What the chart renders for placement: nothing by default, a second scheduler, or the extender for the cluster's own one."""
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
+from chart_test import one, pod_of, render, run, CHART  # noqa: E402  (skips where helm is missing)
+import yaml  # noqa: E402
+
+OWN, CLUSTER = "scheduler.mode=own", "scheduler.mode=cluster"
+
+
+def config_of(objects, key):
+    return yaml.safe_load(one(objects, "ConfigMap", "sluice-scheduler")["data"][key])
+
+
+def daemon_config(objects, key):
+    return yaml.safe_load(one(objects, "ConfigMap", "sluice")["data"][key])
+
+
+class Scheduler(unittest.TestCase):
+    def test_off_everything_is_as_before(self):
+        objects = render()
+        self.assertFalse([o for o in objects if "scheduler" in o["metadata"]["name"] or "extender" in o["metadata"]["name"]])
+        self.assertNotIn("schedulerName", daemon_config(objects, "webhook.yaml"))
+        self.assertNotIn("extender", daemon_config(objects, "device-plugin.yaml"))
+
+    def test_own_scheduler_and_extender_are_one_pod(self):
+        objects = render(OWN)
+        deployment = one(objects, "Deployment", "sluice-scheduler")
+        pod = pod_of(deployment)
+        scheduler, extender = pod["containers"]
+        self.assertEqual(deployment["spec"]["replicas"], 1)
+        self.assertEqual(pod["schedulerName"], "default-scheduler")
+        config = config_of(objects, "scheduler.yaml")
+        self.assertEqual(config["profiles"], [{"schedulerName": "sluice-scheduler"}])
+        self.assertFalse(config["leaderElection"]["leaderElect"])
+        call = config["extenders"][0]
+        self.assertEqual(call["urlPrefix"], "http://127.0.0.1:8889")
+        self.assertTrue(call["nodeCacheCapable"])
+        self.assertFalse(call["ignorable"])
+        self.assertEqual(call["managedResources"], [{"name": "sluice.dev/gpu-percent", "ignoredByScheduler": False}])
+        own = config_of(objects, "extender.yaml")
+        self.assertEqual(own["listen"], "127.0.0.1:8889")  # nobody outside the pod may ask for a Binding
+        self.assertEqual(own["metricsListen"], "0.0.0.0:9404")
+        self.assertEqual(extender["ports"], [{"name": "metrics", "containerPort": 9404}])
+        for container in (scheduler, extender):
+            self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
+            self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+        self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+        # The webhook sends pods there, plugin and agent keep the promises.
+        self.assertEqual(daemon_config(objects, "webhook.yaml")["schedulerName"], "sluice-scheduler")
+        plugin = daemon_config(objects, "device-plugin.yaml")
+        self.assertIs(plugin["extender"], True)
+        self.assertEqual(plugin["promiseFile"], "/run/sluice/promises.json")
+
+    def test_the_image_follows_the_clusters_version(self):
+        for version, tag in {"1.34.4": "v1.34.4", "v1.31.2+k3s1": "v1.31.2", "v1.30.5-gke.1014001": "v1.30.5"}.items():
+            result = run("template", "sluice", CHART, "--set", OWN, "--kube-version", version)
+            self.assertIn(f'image: "registry.k8s.io/kube-scheduler:{tag}"', result.stdout, version)
+        pod = pod_of(one(render(OWN, "scheduler.image.repository=mirror/kube-scheduler", "scheduler.image.tag=v1.33.1"), "Deployment",
+                         "sluice-scheduler"))
+        self.assertEqual(pod["containers"][0]["image"], "mirror/kube-scheduler:v1.33.1")
+
+    def test_rights(self):
+        objects = render(OWN)
+        role = one(objects, "ClusterRole", "sluice-extender")
+        self.assertEqual(role["rules"], [
+            {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}])
+        bound = {o["roleRef"]["name"] for o in objects if o["kind"] == "ClusterRoleBinding"
+                 and o["subjects"][0]["name"] == "sluice-scheduler"}
+        self.assertEqual(bound, {"sluice-extender", "system:kube-scheduler", "system:volume-scheduler"})
+        self.assertFalse([o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "sluice-scheduler"])
+        bound = {o["roleRef"]["name"] for o in render(CLUSTER) if o["kind"] == "ClusterRoleBinding"
+                 and o["subjects"][0]["name"] == "sluice-scheduler"}
+        self.assertEqual(bound, {"sluice-extender"})
+
+    def test_several_replicas_choose_a_leader(self):
+        objects = render(OWN, "scheduler.replicas=2")
+        self.assertTrue(config_of(objects, "scheduler.yaml")["leaderElection"]["leaderElect"])
+        self.assertEqual(config_of(objects, "scheduler.yaml")["leaderElection"]["resourceName"], "sluice-scheduler")
+        rules = one(objects, "Role", "sluice-scheduler")["rules"]
+        self.assertIn({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["sluice-scheduler"],
+                       "verbs": ["get", "update"]}, rules)
+
+    def test_for_the_clusters_own_scheduler(self):
+        objects = render(CLUSTER, "scheduler.ignorable=true", "scheduler.policy=spread")
+        pod = pod_of(one(objects, "DaemonSet", "sluice-scheduler"))
+        self.assertTrue(pod["hostNetwork"])
+        self.assertEqual(pod["nodeSelector"], {"node-role.kubernetes.io/control-plane": ""})
+        self.assertEqual([c["name"] for c in pod["containers"]], ["extender"])
+        call = config_of(objects, "fragment.yaml")["extenders"][0]
+        self.assertTrue(call["ignorable"])
+        self.assertEqual(call["urlPrefix"], "http://127.0.0.1:8889")
+        self.assertEqual(config_of(objects, "extender.yaml")["policy"], "spread")
+        self.assertNotIn("schedulerName", daemon_config(objects, "webhook.yaml"))
+        self.assertIs(daemon_config(objects, "device-plugin.yaml")["extender"], True)
+
+    def test_removal_of_refused_pods_is_off_and_asks_for_its_rights_alone(self):
+        self.assertNotIn("removeRefused", daemon_config(render(), "webhook.yaml"))
+        objects = render("webhook.removeRefused.enabled=true")
+        self.assertEqual(daemon_config(objects, "webhook.yaml")["removeRefused"],
+                         {"namespace": "sluice-system", "lease": "sluice-refused", "afterSeconds": 30})
+        self.assertEqual(one(objects, "ClusterRole", "sluice-refused")["rules"],
+                         [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "delete"]}])
+        self.assertEqual(one(objects, "Role", "sluice-refused")["rules"],
+                         [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["sluice-refused"],
+                           "verbs": ["get", "update"]}])
+        one(objects, "Lease", "sluice-refused")
+
+    def test_wrong_values_are_refused(self):
+        for wrong in ("scheduler.mode=off", "scheduler.policy=tight", "scheduler.name=Sluice", "scheduler.port=0", "scheduler.typo=1"):
+            self.assertNotEqual(run("template", "sluice", CHART, "--set", wrong).returncode, 0, wrong)
+
+
+if __name__ == "__main__":
+    unittest.main()
