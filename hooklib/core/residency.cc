@@ -394,15 +394,7 @@ void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
   if (chunk->resident) Push(chunk);
 }
 
-const Step& Residency::Shrink(StreamId queue, uint64_t bytes) {
-  shrink_.Clear();
-  ++now_;
-  if (resident_ > bytes) {
-    MakeRoom(queue, resident_ - bytes, 0, &shrink_);
-    Finish(queue, &shrink_);
-  }
-  return shrink_;
-}
+void Residency::Join(std::vector<Extent>* runs) { Merge(runs); }
 
 void Residency::ForgetStream(StreamId stream) {
   queues_.erase(stream);

@@ -92,10 +92,21 @@ class Residency {
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
   // learnt. The plan is valid until the next call.
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id);
-  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave
-  // yet stays.
-  const Step& Shrink(StreamId queue, uint64_t bytes);
   void ForgetStream(StreamId stream);
+
+  // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
+  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave
+  // yet stays. Of the plan only `discard` and `now` are used.
+  const Plan& Shrink(StreamId queue, uint64_t bytes);
+  // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
+  const Plan& BringBack(StreamId queue, uint64_t bytes, uint64_t since);
+  // Live bytes of the chunks that a launch since this one has touched.
+  uint64_t TouchedSince(uint64_t launch);
+  // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
+  uint64_t Departing();
+  uint64_t departing() const { return departing_; }
+  // Until now nobody looked: whatever is resident may be in use by what is queued.
+  void NoteUnseenUse();
 
  private:
   struct Queues {
@@ -131,13 +142,15 @@ class Residency {
   void EndAhead(Chunk* chunk);
   void Touch(Chunk* chunk, StreamId stream, Seq seq);
   void DrainOps(Queues* queues, StreamId stream);
+  void ClearPlan();
+  static void Join(std::vector<Extent>* runs);
 
   Timeline* timeline_;
   Fences* fences_;
   ChunkTable chunks_;
   std::unordered_map<StreamId, Queues> queues_;
   Plan plan_;
-  Step shrink_;
+  uint64_t departing_ = 0;
   std::vector<Chunk*> set_, missing_;
   std::deque<Chunk*> dying_;  // their last live byte was freed; in that order
   std::vector<Candidate> aside_;

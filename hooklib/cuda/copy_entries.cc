@@ -23,6 +23,7 @@ template <typename Issue>
 CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, Issue issue) {
   Stream* stream = FindStream(handle, per_thread);
   if (!stream) return issue();
+  stream->copies.fetch_add(1, std::memory_order_relaxed);
   if (!MustLook(stream)) {
     stream->seq.fetch_add(1, std::memory_order_release);
     return issue();

@@ -74,6 +74,7 @@ void Device::UpdateMode() {
 
 void Device::StartActive() {
   if (!active.exchange(true)) {
+    residency.NoteUnseenUse();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
                static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
   }
@@ -328,22 +329,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   if (budget.limit_bytes == 0) budget.limit_bytes = total;
   residency.set_prefetch(static_cast<core::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
   g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
-  UpdateMode();
-  if (!active.load() || residency.resident_bytes() <= residency.capacity()) return;
-  // Called back: what is finished leaves at once, on a queue of its own; the rest follows with the launches.
-  for (auto& [handle, context] : contexts) {
-    if (g_real.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) continue;
-    Stream& queue = context->shrink_stream;
-    if (!queue.id) {
-      queue.context = context.get();
-      queue.device = this;
-    }
-    const core::Step& step = residency.Shrink(queue.id, residency.capacity());
-    Execute(step, &queue);
-    CUcontext popped;
-    g_real.cuCtxPopCurrent_v2(&popped);
-    break;
-  }
+  UpdateMode();  // what is held beyond it is sent away by the follower's thread (SendAway), and by the launches
 }
 
 void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
@@ -356,6 +342,11 @@ void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
 }
 
 void Device::DropContext(CUcontext handle) {
+  {
+    std::lock_guard lock(mutex);
+    if (!contexts.contains(handle)) return;
+  }
+  tokens.DropContext(handle);
   {
     std::lock_guard lock(mutex);
     const auto it = contexts.find(handle);
@@ -397,7 +388,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   const core::ResidencyStats& stats = residency.stats();
   auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
   put(&slot->budget_bytes, budget.budget_bytes);
-  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() : requested_bytes);
+  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.departing() : requested_bytes);
   put(&slot->plain_bytes, plain.load());
   put(&slot->live_bytes, live_bytes);
   put(&slot->requested_bytes, requested_bytes);
@@ -407,8 +398,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->bytes_out, stats.bytes_out);
   put(&slot->bytes_saved, stats.bytes_saved);
   put(&slot->fault_bytes, stats.fault_bytes);
-  uint64_t launches = 0;
-  for (const auto& stream : streams) launches += stream->seq.load(std::memory_order_relaxed);
+  const uint64_t launches = CountLaunches();
   put(&slot->launches, launches);
   put(&slot->launches_known, launches - launches_looked_at.load() + launches_known.load());
   put(&slot->hits, stats.hits);
@@ -416,6 +406,10 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->stall_ns, stall_ns);
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
+  const core::Turns::Used used = tokens.turns().used();
+  put(&slot->kernel_ns, used.ns);
+  put(&slot->kernel_estimated_ns, used.estimated_ns);
+  put(&slot->working_set_bytes, working_set_);
   __atomic_store_n(&slot->factor, Factor(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);
 }

@@ -19,6 +19,7 @@
 #include "hooklib/core/live_map.h"
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/streams.h"
+#include "hooklib/cuda/tokens.h"
 #include "sluice/wire.h"
 
 namespace sluice {
@@ -32,7 +33,7 @@ struct Context {
   std::unique_ptr<core::ArenaAllocator> arenas;
   std::map<core::Va, uint64_t> arena_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
-  Stream shrink_stream;             // its queues carry what no application stream asked for
+  Stream* own = nullptr;            // its queues carry what no application stream asked for
 };
 
 // Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.
@@ -60,6 +61,7 @@ struct Device final : core::Timeline {
   uint64_t allocated_bytes = 0;    // allocated by the application through the engine
   uint64_t requested_bytes = 0;    // managed memory asked of the driver
   sluice_budget budget{};          // in force
+  Tokens tokens{&uuid};            // compute time: when a launch may go, and what it used; has locks of its own
   bool reports_seen = false, extents_seen = false;
   std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
   uint64_t stall_ns = 0;  // application streams waited for fetches, by events around the waits
@@ -82,6 +84,15 @@ struct Device final : core::Timeline {
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
   void MarkCaptured(core::Va va);
+  // --- on the engine's own thread (device_agent.cc); each takes the lock ---
+  // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.
+  uint64_t SendAway(uint64_t most);
+  bool OverCapacity();
+  // Brings back of the working set what the capacity has room for, at most `most` bytes.
+  uint64_t BringBack(uint64_t most);
+  uint64_t Departing();  // bytes on their way out
+  void NoteSecond();     // once a second: what the last ten seconds with launches touched
+  uint64_t Launches();   // kernels and graphs so far
 
   // --- with the lock held ---
   Context* ContextFor(CUcontext handle);
@@ -110,9 +121,15 @@ struct Device final : core::Timeline {
   void ReturnArenas(Context* context, bool all);
   uint64_t HostAllowance();
   void Say(Refusal refusal, uint64_t bytes);
+  template <typename F>
+  bool OnOwnQueue(F work);
+  uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive);
   void StartActive();
   bool said_[8] = {};
+  static constexpr size_t kSeconds = 10;
+  uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched
+  uint64_t second_ = 0, launches_then_ = 0, quiet_seconds_ = 0, working_set_ = 0;
   uint64_t next_id_ = 1;
 };
 

@@ -7,13 +7,12 @@
 #include <cstring>
 #include <ctime>
 
-#include "hooklib/client/agent_client.h"
 #include "hooklib/cuda/config.h"
+#include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
-#include "sluice/version.h"
 
 namespace sluice {
 
@@ -27,38 +26,6 @@ std::vector<std::unique_ptr<Device>>& MutableDevices() {
 std::atomic<bool> g_devices_ready{false};
 std::mutex g_start_mutex;
 std::atomic<pid_t> g_started_in{0};
-
-class Follower final : public client::Observer {
- public:
-  void OnBudget(const sluice_budget& budget) noexcept override {
-    for (const auto& device : Devices()) {
-      if (device->uuid == budget.uuid) device->ApplyBudget(budget);
-    }
-    PublishAll();
-  }
-  void OnRefused(const char* reason) noexcept override {
-    Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason);
-  }
-  static void PublishAll();
-};
-
-client::AgentClient* Client() {
-  static client::AgentClient* const agent =
-      GetConfig().socket.empty() ? nullptr
-                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Follower);
-  return agent;
-}
-
-void Follower::PublishAll() {
-  if (!Client()) return;
-  for (const auto& device : Devices()) {
-    if (sluice_gpu_counters* slot = Client()->Slot(device->uuid.c_str())) device->Publish(slot);
-  }
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  __atomic_store_n(&Client()->page()->heartbeat_ns,
-                   static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec), __ATOMIC_RELAXED);
-}
 
 // Says once why a process is slow: when its streams stood waiting for the link for a good part of the last ten seconds.
 void WarnIfSlow() {
@@ -90,7 +57,11 @@ void* Ticker(void*) {
   for (uint64_t tick = 1;; ++tick) {
     const timespec pause{0, 100000000};
     nanosleep(&pause, nullptr);
-    Follower::PublishAll();
+    for (const auto& device : Devices()) {
+      if (tick % 10 == 0) device->NoteSecond();
+      device->tokens.turns().Sample(device->Launches());
+    }
+    PublishAll();
     if (tick % 100 != 0) continue;
     WarnIfSlow();
     if (LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
@@ -176,7 +147,7 @@ void EnsureStarted() {
     g_devices_ready.store(true, std::memory_order_release);
   }
   g_started_in = self;
-  if (Client()) Client()->Start(1000);
+  StartFollower(1000);
   StartThread();
   for (const auto& device : Devices()) {
     SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s", device->uuid.c_str(),

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "hooklib/cuda/params.h"
+#include "hooklib/cuda/turn.h"
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
@@ -96,9 +97,11 @@ template <typename Issue>
 CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return issue();
+  Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
+  const auto run = [&] { return turn.Run(issue); };
   if (!MustLook(stream)) {
     stream->seq.fetch_add(1, std::memory_order_release);
-    return issue();
+    return run();
   }
   std::shared_ptr<GraphAccess> access;
   {
@@ -113,7 +116,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     work.exact = access->exact;
   }
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
-  return RunWork(work, issue);
+  return RunWork(work, run);
 }
 
 template <typename Make>

@@ -3,6 +3,7 @@
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/record.h"
+#include "hooklib/cuda/turn.h"
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
@@ -64,9 +65,11 @@ inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Sh
                        void** extra, uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return issue();
-  if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, issue);
+  Turn turn(stream, [&] { return ExecutionId(function, shape); });
+  const auto run = [&] { return turn.Run(issue); };
+  if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, run);
   stream->seq.fetch_add(1, std::memory_order_release);
-  return issue();
+  return run();
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ struct Stream {
   bool blocking = true;  // joins the legacy stream's barrier
   bool destroyed = false;
   std::atomic<uint64_t> seq{0};  // work queued
+  std::atomic<uint64_t> copies{0};  // of it, copies and memsets
   std::mutex order;              // launch and its event stay together while the device is active
 
   // Guarded by the device's lock.

@@ -146,11 +146,12 @@ struct sluice_gpu_counters {
   uint64_t stall_ns;            /* streams waited for transfers; estimated from event times */
   uint64_t over_budget_launches;
   uint64_t wrong_predictions;
-  uint64_t kernel_ns;           /* GPU time used */
-  uint64_t working_set_bytes;   /* now: bytes that the last 10 s touched */
+  uint64_t kernel_ns;           /* GPU time used, by GPU events; of it kernel_estimated_ns without a token, from samples */
+  uint64_t working_set_bytes;   /* now: bytes that the last 10 s in which something was launched touched */
   uint32_t factor;              /* now: percent in force */
   uint32_t fault_exact;
-  uint64_t reserved[6];
+  uint64_t kernel_estimated_ns;
+  uint64_t reserved[5];
 };
 
 /* The shared page. Made by the agent, one per process, zero at first. */

@@ -193,7 +193,7 @@ TEST_CASE("a shrunken budget sends finished chunks away at once") {
   Card card(16, 8);
   card.Launch({Chunks(0, 8)});
   card.residency.set_capacity(3 * kChunkBytes);
-  const Step& step = card.residency.Shrink(3, 3 * kChunkBytes);
+  const Step& step = card.residency.Shrink(3, 3 * kChunkBytes).now;
   CHECK(Bytes(step.evict) == 5 * kChunkBytes);
   CHECK(card.residency.resident_bytes() == 3 * kChunkBytes);
 }

@@ -1,0 +1,75 @@
+// Residency: what the agent's words ask for, beside the launches: a budget that shrank, a turn that begins.
+#include <algorithm>
+
+#include "hooklib/core/residency.h"
+
+namespace sluice::core {
+
+void Residency::ClearPlan() {
+  plan_.now.Clear();
+  plan_.ahead.Clear();
+  plan_.evict_after.clear();
+  plan_.discard.clear();
+  plan_.wait_in = plan_.after_op = 0;
+}
+
+const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
+  ClearPlan();
+  ++now_;
+  if (resident_ <= bytes) return plan_;
+  const uint64_t wanted = resident_ - bytes;
+  const uint64_t freed = MakeRoom(queue, wanted, 0, &plan_.now);
+  // What is in use by more streams than are remembered leaves behind a fence.
+  if (freed < wanted) fences_->Close();
+  Finish(queue, &plan_.now);
+  Join(&plan_.discard);
+  return plan_;
+}
+
+const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since) {
+  ClearPlan();
+  std::vector<Chunk*> wanted;
+  chunks_.ForAll([&](Chunk& chunk) {
+    if (chunk.resident || chunk.live_bytes == 0 || !chunk.content || chunk.last_use < since) return;
+    if (chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op)) return;
+    wanted.push_back(&chunk);
+  });
+  const auto most = static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
+  // What was used longest ago within the working set comes round next: work repeats itself.
+  const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(most);
+  std::partial_sort(wanted.begin(), middle, wanted.end(),
+                    [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
+  for (size_t i = 0; i < most; ++i) {
+    Arrive(wanted[i], queue, &plan_.now);
+    Push(wanted[i]);
+  }
+  Finish(queue, &plan_.now);
+  return plan_;
+}
+
+uint64_t Residency::TouchedSince(uint64_t launch) {
+  uint64_t bytes = 0;
+  chunks_.ForAll([&](Chunk& chunk) {
+    if (chunk.last_use >= launch && chunk.last_use > 0 && chunk.live_bytes > 0) bytes += kChunkBytes;
+  });
+  return bytes;
+}
+
+uint64_t Residency::Departing() {
+  uint64_t bytes = 0;
+  for (auto& [stream, queues] : queues_) {
+    DrainOps(&queues, stream);
+    for (const auto& [op, n] : queues.departing) bytes += n;
+  }
+  return departing_ = bytes;
+}
+
+void Residency::NoteUnseenUse() {
+  ++now_;
+  const Epoch epoch = fences_->Use();
+  chunks_.ForAll([epoch](Chunk& chunk) {
+    if (chunk.resident) chunk.use_epoch = epoch;
+  });
+}
+
+}  // namespace sluice::core

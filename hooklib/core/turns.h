@@ -1,0 +1,141 @@
+// One process's turns on one card's compute time: while the agent demands tokens, a launch waits here until the process
+// holds one, and what it used is measured by stamps (GPU events) around its launches.
+//
+// No policy about who is next: that is the agent's (agent/tokens.h). Rules kept here:
+//  - while nothing is demanded a launch costs one relaxed load (wanted());
+//  - launches are let through while what was measured since the grant, and what is queued by its predicted length, stays
+//    below the quantum; so the card is handed on at most one kernel after the quantum;
+//  - no wait is unbounded: a lease that ends makes the turn void, whatever still runs (a kernel may be waiting for a peer
+//    that has no turn yet), and the launch asks anew;
+//  - an agent that is lost stops demanding.
+// While nothing is demanded, a few launches now and then are measured and stand for the others: those times are estimates.
+#ifndef SLUICE_HOOKLIB_CORE_TURNS_H_
+#define SLUICE_HOOKLIB_CORE_TURNS_H_
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace sluice::core {
+
+// GPU time as stamps tell it. Any thread; no lock of Turns is held in Set().
+class StampClock {
+ public:
+  virtual ~StampClock() = default;
+  // A stamp behind all that the stream holds now; `again` (may be null) is a stamp of that stream to be set anew. Null:
+  // none can be set now.
+  virtual void* Set(void* stream, void* again) = 0;
+  virtual bool Reached(void* stamp) = 0;
+  // Nanoseconds from one stamp to another. False: cannot be told (stamps of two contexts).
+  virtual bool Between(void* from, void* to, int64_t* ns) = 0;
+  virtual void Free(void* stamp) = 0;
+  virtual uint64_t Now() = 0;  // the host's monotonic clock, ns
+  // The calling thread sleeps; on a simulated card its clock goes on meanwhile.
+  virtual void Sleep(uint64_t ns) = 0;
+};
+
+// The way to the arbiter. Called with Turns' lock held: must not wait, must not call back.
+class TurnPort {
+ public:
+  virtual ~TurnPort() = default;
+  virtual bool Ask(uint64_t burst_ns) = 0;  // false: nobody is there
+  virtual void GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) = 0;
+};
+
+class Turns {
+ public:
+  Turns(StampClock* clock, TurnPort* port);
+  ~Turns();
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+
+  // Must a launch go through Enter/Begin/End?
+  bool wanted() const { return mode_.load(std::memory_order_relaxed) != 0; }
+
+  // --- a launch, on its own thread, in this order; no lock of the caller's may be held in Enter ---
+  struct Segment;
+  struct Launch {
+    bool in = false;      // counts as under way
+    bool sample = false;  // measured for the estimate only
+    uint64_t what = 0;    // execution id
+    Segment* segment = nullptr;
+  };
+  Launch Enter(uint64_t what);
+  // Right before the driver's call. `apart`: something else (a wait for a transfer) lies between this launch and the one
+  // before, so that they must not be measured as one.
+  void Begin(Launch* launch, void* stream, bool apart);
+  void End(Launch* launch, void* stream);  // right behind it; also after Enter alone, where nothing was launched
+
+  // --- from the agent's thread ---
+  void Demand(bool tokens);
+  void Granted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns);
+  void Revoked(uint64_t id);
+  void Lost();
+
+  // --- from the engine's own thread ---
+  // Gives an idle turn back, tells late figures. Nanoseconds after which it wants to be called again; 0: not by time.
+  uint64_t Tick();
+  // A new round of samples; `launches`: made on this device so far.
+  void Sample(uint64_t launches);
+  bool holding();
+
+  struct Used {
+    uint64_t ns = 0, estimated_ns = 0;  // all; and the part of it that no token covered
+  };
+  Used used();
+  // Its stamps are gone with their context: nothing is known of what ran there.
+  void Forget(bool (*gone)(void* stream, const void* context), const void* context);
+
+ private:
+  struct Book {  // one grant's account
+    uint64_t id = 0, quantum = 0, until = 0, since = 0;
+    uint64_t used = 0, pending = 0;  // measured; predicted of what is not over
+    int64_t covered = 0;             // up to here, from base
+    void* base = nullptr;            // stamp
+    uint32_t open = 0;               // segments not over
+    bool estimated = false;
+  };
+  struct Known {
+    uint64_t what = 0;
+    uint64_t ns = 0;
+    uint32_t seen = 0, uses = 0;
+  };
+  enum Mode : uint32_t { kDemanded = 1, kSampling = 2 };
+
+  const Known* Find(uint64_t what) const;
+  uint64_t Predict(uint64_t what) const;
+  bool Alone(uint64_t what);  // is to be measured by itself
+  void Learn(uint64_t what, uint64_t ns);
+  void Harvest(uint64_t now);
+  void Finish(Segment& segment);
+  void Settle(const std::shared_ptr<Book>& book);
+  void GiveBack(bool burst_over);
+  void Drop();  // the turn is void
+  uint64_t Idle() const;
+  void SetMode(Mode bit, bool on);
+
+  StampClock* const clock_;
+  TurnPort* const port_;
+  std::atomic<uint32_t> mode_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<Book> grant_;
+  std::vector<std::shared_ptr<Book>> late_;  // void, and something of it still runs
+  std::vector<std::unique_ptr<Segment>> segments_;
+  bool asked_ = false;
+  uint64_t asked_at_ = 0, last_launch_ = 0, harvested_ = 0;
+  uint32_t under_way_ = 0, waiting_ = 0;
+  uint64_t burst_ = 0, last_burst_ = 0;
+  uint64_t measured_ = 0, estimated_ = 0;
+  uint64_t average_ = 20000;
+  uint64_t sample_sum_ = 0, sample_count_ = 0, sample_left_ = 0, sampled_at_ = 0, sample_launches_ = 0;
+  std::array<Known, 2048> known_{};
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_TURNS_H_

@@ -1,0 +1,98 @@
+// Device: what is done beside the launches, on the follower's thread.
+#include "hooklib/cuda/device.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+// With the lock held: work(queue) in a context of this device, on queues that belong to no application stream.
+template <typename F>
+bool Device::OnOwnQueue(F work) {
+  for (auto& [handle, context] : contexts) {
+    if (context->arena_list.empty() || g_real.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) continue;
+    if (!context->own) {
+      auto made = std::make_unique<Stream>();
+      made->context = context.get();
+      made->device = this;
+      made->blocking = false;
+      streams.push_back(std::move(made));
+      context->own = streams.back().get();
+      context->own->id = static_cast<core::StreamId>(streams.size());
+    }
+    {
+      RelaxedCapture relaxed;
+      work(context->own);
+    }
+    CUcontext popped;
+    g_real.cuCtxPopCurrent_v2(&popped);
+    return true;
+  }
+  return false;
+}
+
+bool Device::OverCapacity() {
+  std::lock_guard lock(mutex);
+  return active.load() && residency.resident_bytes() > residency.capacity();
+}
+
+uint64_t Device::SendAway(uint64_t most) {
+  std::lock_guard lock(mutex);
+  const uint64_t before = residency.resident_bytes();
+  if (!active.load() || before <= residency.capacity()) return 0;
+  const uint64_t to = std::max(residency.capacity(), before - std::min(before, most));
+  OnOwnQueue([&](Stream* queue) {
+    const core::Plan& plan = residency.Shrink(queue->id, to);
+    if (!plan.discard.empty()) DiscardRuns(plan.discard, Housekeeping(queue->context));
+    Execute(plan.now, queue);
+  });
+  return before - residency.resident_bytes();
+}
+
+uint64_t Device::BringBack(uint64_t most) {
+  std::lock_guard lock(mutex);
+  if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
+  const uint64_t before = residency.resident_bytes();
+  if (before + core::kChunkBytes > residency.capacity()) return 0;
+  OnOwnQueue([&](Stream* queue) {
+    Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue);
+  });
+  return residency.resident_bytes() - before;
+}
+
+uint64_t Device::Departing() {
+  std::lock_guard lock(mutex);
+  uint64_t bytes = residency.departing();
+  if (active.load()) OnOwnQueue([&](Stream*) { bytes = residency.Departing(); });
+  return bytes;
+}
+
+// Kernels and graphs; copies and memsets are no launches.
+uint64_t Device::CountLaunches() const {
+  uint64_t all = 0, copies = 0;
+  for (const auto& stream : streams) {
+    all += stream->seq.load(std::memory_order_relaxed);
+    copies += stream->copies.load(std::memory_order_relaxed);
+  }
+  return all > copies ? all - copies : 0;
+}
+
+uint64_t Device::Launches() {
+  std::lock_guard lock(mutex);
+  return CountLaunches();
+}
+
+void Device::NoteSecond() {
+  std::lock_guard lock(mutex);
+  const uint64_t launches = CountLaunches();
+  quiet_seconds_ = launches == launches_then_ ? quiet_seconds_ + 1 : 0;
+  if (launches == 0) return;
+  if (quiet_seconds_ == 0) {
+    launches_then_ = launches;
+    seconds_[second_++ % kSeconds] = residency.launches();
+  }
+  // Nobody looks while everything fits: what lives may have been touched.
+  const bool looked = active.load() && second_ > kSeconds;
+  working_set_ = plain.load() + (looked ? residency.TouchedSince(seconds_[second_ % kSeconds]) : live_bytes);
+}
+
+}  // namespace sluice

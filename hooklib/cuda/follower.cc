@@ -1,0 +1,190 @@
+#include "hooklib/cuda/follower.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+
+#include "hooklib/client/agent_client.h"
+#include "hooklib/cuda/config.h"
+#include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/log.h"
+#include "sluice/version.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
+// Sent away or brought back at a time: the device's lock is held meanwhile (about 5 ms), and launches wait for it.
+constexpr uint64_t kSlice = uint64_t{64} << 20;
+
+// What the client's thread hands to the worker's.
+struct Mail {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::vector<sluice_budget> budgets;  // at most one a device: the newest
+  bool look = false;
+};
+Mail& TheMail() {
+  static auto& mail = *new Mail;
+  return mail;
+}
+
+Device* DeviceNamed(const char* uuid) {
+  for (const auto& device : Devices()) {
+    if (device->uuid == uuid) return device.get();
+  }
+  return nullptr;
+}
+
+void Wake() {
+  Mail& mail = TheMail();
+  {
+    std::lock_guard lock(mail.mutex);
+    mail.look = true;
+  }
+  mail.came.notify_one();
+}
+
+class Follower final : public client::Observer {
+ public:
+  void OnBudget(const sluice_budget& budget) noexcept override {
+    Device* device = DeviceNamed(budget.uuid);
+    if (!device) return;
+    const auto index = static_cast<size_t>(device->ordinal);
+    if (index >= SLUICE_MAX_GPUS) return;
+    if (demanded_[index] != (budget.tokens != 0)) {
+      demanded_[index] = budget.tokens != 0;
+      device->tokens.turns().Demand(demanded_[index]);
+    }
+    if (!told_[index]) {  // the first one is in force before anything is allocated
+      told_[index] = true;
+      device->ApplyBudget(budget);
+      PublishAll();
+      return;
+    }
+    Mail& mail = TheMail();
+    {
+      std::lock_guard lock(mail.mutex);
+      std::erase_if(mail.budgets,
+                    [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
+      mail.budgets.push_back(budget);
+    }
+    mail.came.notify_one();
+  }
+  void OnGrant(const sluice_token& token) noexcept override {
+    if (Device* device = DeviceNamed(token.uuid)) {
+      device->tokens.turns().Granted(token.id, token.quantum_ns, token.lease_ns);
+      Wake();
+    }
+  }
+  void OnRevoke(const sluice_token& token) noexcept override {
+    if (Device* device = DeviceNamed(token.uuid)) device->tokens.turns().Revoked(token.id);
+  }
+  void OnLost() noexcept override {
+    std::fill(std::begin(demanded_), std::end(demanded_), false);
+    for (const auto& device : Devices()) device->tokens.turns().Lost();
+  }
+  void OnRefused(const char* reason) noexcept override {
+    Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason);
+  }
+
+ private:
+  bool demanded_[SLUICE_MAX_GPUS] = {}, told_[SLUICE_MAX_GPUS] = {};
+};
+
+client::AgentClient* Client() {
+  static client::AgentClient* const agent =
+      GetConfig().socket.empty() ? nullptr
+                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Follower);
+  return agent;
+}
+
+void Sooner(uint64_t* next, uint64_t ns) {
+  if (ns != 0 && (*next == 0 || ns < *next)) *next = ns;
+}
+
+// What one device needs now. Nanoseconds until it wants to be looked at again; 0: not before something happens.
+uint64_t Serve(Device& device, uint64_t* fruitless) {
+  uint64_t next = device.tokens.turns().Tick();
+  if (device.OverCapacity()) {
+    if (device.SendAway(kSlice) > 0) {
+      *fruitless = 0;
+      PublishAll();
+      Sooner(&next, 20 * kUs);  // launches get their turn at the lock
+    } else {
+      // All of it is in use by what is queued: it leaves when that is done.
+      Sooner(&next, std::min<uint64_t>(++*fruitless * kMs, 20 * kMs));
+    }
+  } else if (device.tokens.turns().holding() && device.BringBack(kSlice) > 0) {
+    Sooner(&next, 20 * kUs);
+  }
+  if (device.Departing() > 0) Sooner(&next, 2 * kMs);
+  return next;
+}
+
+void* Work(void*) {
+  Mail& mail = TheMail();
+  uint64_t next = 0;
+  std::vector<uint64_t> fruitless(SLUICE_MAX_GPUS + 1);
+  for (;;) {
+    std::vector<sluice_budget> budgets;
+    {
+      std::unique_lock lock(mail.mutex);
+      const auto due = [&] { return mail.look || !mail.budgets.empty(); };
+      if (next == 0) {
+        mail.came.wait(lock, due);
+      } else {
+        mail.came.wait_for(lock, std::chrono::nanoseconds(next), due);
+      }
+      mail.look = false;
+      budgets.swap(mail.budgets);
+    }
+    for (const sluice_budget& budget : budgets) {
+      if (Device* device = DeviceNamed(budget.uuid)) device->ApplyBudget(budget);
+    }
+    if (!budgets.empty()) PublishAll();
+    next = 0;
+    for (size_t i = 0; i < Devices().size() && i < fruitless.size(); ++i) {
+      uint64_t departing = Devices()[i]->residency.departing();
+      Sooner(&next, Serve(*Devices()[i], &fruitless[i]));
+      if (Devices()[i]->residency.departing() != departing) PublishAll();
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void StartFollower(int wait_ms) {
+  if (!Client()) return;
+  for (const auto& device : Devices()) device->tokens.SetClient(Client());
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 << 10);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  if (pthread_create(&thread, &attributes, Work, nullptr) == 0) pthread_setname_np(thread, "sluice-follow");
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  Client()->Start(wait_ms);
+}
+
+void PublishAll() {
+  if (!Client()) return;
+  for (const auto& device : Devices()) {
+    if (sluice_gpu_counters* slot = Client()->Slot(device->uuid.c_str())) device->Publish(slot);
+  }
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  __atomic_store_n(&Client()->page()->heartbeat_ns,
+                   static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec), __ATOMIC_RELAXED);
+}
+
+}  // namespace sluice

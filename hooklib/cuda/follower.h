@@ -1,0 +1,16 @@
+// Follows what the agent says. Frames are received on the client's thread, which makes no driver call and waits for no
+// lock of a launch; what they ask for is done on a thread of its own.
+#ifndef SLUICE_HOOKLIB_CUDA_FOLLOWER_H_
+#define SLUICE_HOOKLIB_CUDA_FOLLOWER_H_
+
+namespace sluice {
+
+// In this process (again in a forked child): attaches, waits up to `wait_ms` for the first budgets, starts the thread.
+// Without an agent's socket it does nothing.
+void StartFollower(int wait_ms);
+// The counters of all devices into the shared page. Makes no driver call.
+void PublishAll();
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_FOLLOWER_H_

@@ -1,0 +1,65 @@
+// Compute tokens over CUDA: core/turns.h with events for stamps and the agent's socket for its port. Knows Device only by
+// the Turns that it makes for it.
+//
+// Never waits inside a driver's callback: only launches wait, and CUDA refuses launches made there. A launch into a
+// capturing stream is no work yet and passes; the graph's own launch waits.
+#ifndef SLUICE_HOOKLIB_CUDA_TOKENS_H_
+#define SLUICE_HOOKLIB_CUDA_TOKENS_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hooklib/core/turns.h"
+#include "hooklib/cuda/streams.h"
+#include "sluice/wire.h"
+
+namespace sluice::client {
+class AgentClient;
+}
+
+namespace sluice {
+
+// Timing events by context, reused.
+class EventStamps final : public core::StampClock {
+ public:
+  void* Set(void* stream, void* again) override;
+  bool Reached(void* stamp) override;
+  bool Between(void* from, void* to, int64_t* ns) override;
+  void Free(void* stamp) override;
+  uint64_t Now() override;
+  void Sleep(uint64_t ns) override;
+  void Drop(CUcontext context);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<CUcontext, std::vector<void*>> free_;
+};
+
+// One device's turns, and its words to the agent.
+class Tokens final : public core::TurnPort {
+ public:
+  // `uuid` is read at the first request.
+  explicit Tokens(const std::string* uuid) : uuid_(uuid), turns_(&stamps_, this) {}
+  core::Turns& turns() { return turns_; }
+  bool wanted() const { return turns_.wanted(); }
+  // Before the first launch. Null: no agent, nothing is ever demanded.
+  void SetClient(client::AgentClient* client) { client_ = client; }
+  void DropContext(CUcontext context);
+
+  bool Ask(uint64_t burst_ns) override;
+  void GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) override;
+
+ private:
+  sluice_token Token() const;
+  const std::string* const uuid_;
+  client::AgentClient* client_ = nullptr;
+  EventStamps stamps_;
+  core::Turns turns_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_TOKENS_H_
