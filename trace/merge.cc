@@ -94,47 +94,6 @@ absl::Status Write(const Trace& trace, const std::string& to, const std::functio
   return back->complete ? absl::OkStatus() : absl::DataLossError(absl::StrCat(to, ": could not be written whole"));
 }
 
-absl::Status MergeTimes(const std::string& slow, const std::string& fast, const std::string& to) {
-  absl::StatusOr<Trace> base = Load(slow);
-  if (!base.ok()) return base.status();
-  const absl::StatusOr<Trace> timed = Load(fast);
-  if (!timed.ok()) return timed.status();
-  const size_t n = std::min(base->launches.size(), timed->launches.size());
-  for (size_t i = 0; i < n; ++i) {
-    const std::string& a = base->functions[base->launches[i].function].name;
-    const std::string& b = timed->functions[timed->launches[i].function].name;
-    if (a != b) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("launch ", i, " is ", a, " in ", slow, " and ", b, " in ", fast, ": not the same program"));
-    }
-  }
-  if (base->launches.size() != timed->launches.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(slow, " has ", base->launches.size(), " launches, ", fast, " has ",
-                                                   timed->launches.size(), ": not the same program"));
-  }
-  // Host times: between two launches the fast recording's time is spread over the slow one's events by their count,
-  // since allocator reports and copies need not be equal in number.
-  std::vector<uint64_t> launch_times;
-  for (const Event& e : timed->events) {
-    if (e.type == Type::kLaunch) launch_times.push_back(e.time_ns);
-  }
-  for (size_t i = 0; i < n; ++i) base->launches[i].duration_ns = timed->launches[i].duration_ns;
-  size_t begin = 0, next = 0;
-  uint64_t from = 0;
-  for (size_t i = 0; i < base->events.size(); ++i) {
-    if (base->events[i].type != Type::kLaunch) continue;
-    const uint64_t until = launch_times[next++];
-    for (size_t j = begin; j <= i; ++j) {
-      base->events[j].time_ns = from + (until - from) * (j - begin + 1) / (i - begin + 1);
-    }
-    begin = i + 1;
-    from = until;
-  }
-  for (size_t j = begin; j < base->events.size(); ++j) base->events[j].time_ns = from;
-  for (const auto& [key, value] : timed->meta) base->meta.try_emplace(key, value);
-  return Write(*base, to, nullptr);
-}
-
 absl::Status Cut(const std::string& from, const std::string& to, int steps) {
   const absl::StatusOr<Trace> trace = Load(from);
   if (!trace.ok()) return trace.status();

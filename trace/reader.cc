@@ -89,6 +89,7 @@ class Parser {
         return FunctionRecord(in);
       case Type::kDuration:
       case Type::kTruth:
+      case Type::kGuessed:
         return LaunchColumn(type, in);
       default:
         break;
@@ -206,10 +207,11 @@ class Parser {
       launch.duration_ns = in.U();
       return Ended(in);
     }
+    std::vector<Range>& ranges = type == Type::kTruth ? launch.truth : launch.guessed;
     launch.has_truth = true;
     for (uint64_t i = in.Count(2); i > 0; --i) {
       const uint64_t address = in.U();
-      launch.truth.push_back({address, in.U()});
+      ranges.push_back({address, in.U()});
     }
     return Ended(in);
   }

@@ -36,6 +36,7 @@ struct Launch {
   std::vector<AccessRange> accesses;
   bool has_truth = false;
   std::vector<Range> truth;
+  std::vector<Range> guessed;  // raw recordings only
 };
 
 // One record. What a, b, c, d mean is the order of the record's fields in format.h after dt; a launch's `a` is its

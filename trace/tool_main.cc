@@ -6,6 +6,7 @@
 #include "bound.h"
 #include "merge.h"
 #include "reader.h"
+#include "settle.h"
 #include "synthetic.h"
 
 namespace {
@@ -44,6 +45,34 @@ int Info(const std::string& path) {
               static_cast<double>(live.allocated_peak) / (1 << 30), static_cast<double>(live.reported_peak) / (1 << 30),
               static_cast<double>(kernel_ns) / 1e6, static_cast<double>(touched) / (1 << 30));
   return 0;
+}
+
+int Settle(const std::string& from, const std::string& to, double host_scale, int steps) {
+  absl::StatusOr<Trace> raw = sluice::trace::Load(from);
+  if (!raw.ok()) return Report(raw.status());
+  const absl::StatusOr<sluice::trace::Settled> settled = sluice::trace::Settle(*std::move(raw), host_scale);
+  if (!settled.ok())
+    return Report(absl::Status(settled.status().code(), from + ": " + std::string(settled.status().message())));
+  constexpr double kGi = 1 << 30;
+  std::printf(
+      "%s: %llu launches measured: %.3f GiB faulted, %.3f GiB brought beside that in the same tensor, %.3f GiB in "
+      "others left out;\n"
+      "  carried over to %llu launches, %llu without",
+      from.c_str(), static_cast<unsigned long long>(settled->measured),
+      static_cast<double>(settled->faulted_bytes) / kGi, static_cast<double>(settled->guessed_bytes) / kGi,
+      static_cast<double>(settled->refused_bytes) / kGi, static_cast<unsigned long long>(settled->carried_over),
+      static_cast<unsigned long long>(settled->without));
+  if (settled->checked_bytes != 0) {
+    std::printf("; where it was measured too, %.3f %% of %.3f GiB differ",
+                100.0 * static_cast<double>(settled->differing_bytes) / static_cast<double>(settled->checked_bytes),
+                static_cast<double>(settled->checked_bytes) / kGi);
+  }
+  std::printf("\n");
+  int seen = 0;
+  return Report(sluice::trace::Write(settled->trace, to, [&seen, steps](const sluice::trace::Event& event) {
+    seen += event.type == sluice::trace::Type::kStep ? 1 : 0;
+    return steps == 0 || seen <= steps;
+  }));
 }
 
 int Bound(const std::string& path, double budget_gib, double link, bool as_json) {
@@ -110,14 +139,14 @@ int main(int argc, char** argv) {
         Report(kind == "decode" ? sluice::trace::WriteDecode(out, shape) : sluice::trace::WriteTransformer(out, shape));
   });
 
-  std::string timed;
   int steps = 0;
-  CLI::App* merge =
-      app.add_subcommand("merge", "the truth column of a slow recording, the times of a fast one of the same program");
-  merge->add_option("SLOW", file, "recording with the truth column")->required();
-  merge->add_option("FAST", timed, "recording with durations")->required();
-  merge->add_option("TO", out, "merged trace")->required();
-  merge->callback([&] { status = Report(sluice::trace::MergeTimes(file, timed, out)); });
+  double host_scale = 1;
+  CLI::App* settle = app.add_subcommand("settle", "make a trace of a raw recording (test/gpu/record_traces)");
+  settle->add_option("RAW", file, "raw recording")->required();
+  settle->add_option("TO", out, "trace")->required();
+  settle->add_option("--host-scale", host_scale, "host times are multiplied by this")->check(CLI::Range(0.01, 10.0));
+  settle->add_option("--steps", steps, "keep only the first N steps")->check(CLI::Range(1, 100000));
+  settle->callback([&] { status = Settle(file, out, host_scale, steps); });
 
   CLI::App* cut = app.add_subcommand("cut", "keep what comes before the first step and N steps");
   cut->add_option("FROM", file, "trace")->required();

@@ -1,4 +1,4 @@
-// Synthetic traces, merging and cutting, the Belady bound against brute force, explanations.
+// Synthetic traces, settling and cutting, the Belady bound against brute force, explanations.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "trace/bound.h"
 #include "trace/explain.h"
 #include "trace/merge.h"
+#include "trace/settle.h"
 #include "trace/synthetic.h"
 
 namespace sluice::trace {
@@ -80,29 +81,98 @@ TEST_CASE("synthetic traces touch only what lives, and every step is alike") {
   }
 }
 
-TEST_CASE("merge takes times from the fast recording and refuses another program") {
-  const Folder folder;
-  ModelShape shape = Small();
-  REQUIRE(WriteTransformer(folder / "slow", shape).ok());
-  shape.flops /= 10;
-  shape.bytes_per_s /= 10;
-  REQUIRE(WriteTransformer(folder / "fast", shape).ok());
-  REQUIRE(MergeTimes(folder / "slow", folder / "fast", folder / "merged").ok());
-  const auto slow = Load(folder / "slow"), fast = Load(folder / "fast"), merged = Load(folder / "merged");
-  REQUIRE((slow.ok() && fast.ok() && merged.ok()));
-  REQUIRE(merged->launches.size() == slow->launches.size());
-  for (size_t i = 0; i < merged->launches.size(); ++i) {
-    REQUIRE(merged->launches[i].duration_ns == fast->launches[i].duration_ns);
-    REQUIRE(merged->launches[i].truth == slow->launches[i].truth);
-    REQUIRE(merged->launches[i].words == slow->launches[i].words);
+// A raw recording: two undisturbed steps, one measured; a step allocates `y`, runs one kernel on x and y, frees y. Its
+// y lies elsewhere in each step.
+Trace RawTrace() {
+  constexpr uint64_t kMi = 1 << 20;
+  constexpr uint64_t base = 64 * kMi;
+  Trace trace;
+  trace.meta["slow-from"] = "2";
+  trace.functions = {{"k", {{0, 8}, {8, 8}}}, {"other", {}}};
+  uint64_t time = 0;
+  const auto event = [&](Type type, uint64_t a, uint64_t b, uint64_t c = 0) {
+    trace.events.push_back({type, time += 10, a, b, c});
+  };
+  event(Type::kAlloc, base, 64 * kMi);
+  event(Type::kReport, base, kMi);            // x: half of the driver's first block ...
+  event(Type::kReport, base + kMi, kMi / 2);  // ... its neighbour: half of the rest
+  for (int step = 0; step < 3; ++step) {
+    const uint64_t y = base + (4 + 8 * static_cast<uint64_t>(step)) * kMi;
+    trace.step_names.push_back("step");
+    event(Type::kStep, static_cast<uint64_t>(step), 0);
+    event(Type::kReport, y, 4 * kMi);
+    if (step == 2) time += 1000000;
+    Launch launch;
+    launch.words = {base + 128, y};
+    launch.duration_ns = step == 2 ? 0 : 700;
+    if (step == 2) {
+      launch.has_truth = true;
+      launch.truth = {{base + 4096, 4096}, {y + 8192, 4096}, {y + 2 * kMi + 4096, 4096}};
+      launch.guessed = {{base, 4096}, {base + 8192, 2 * kMi - 8192}, {y, 8192}, {y + 12288, 2 * kMi - 12288}};
+    }
+    event(Type::kLaunch, trace.launches.size(), 0);
+    trace.launches.push_back(launch);
+    event(Type::kReport, y, static_cast<uint64_t>(-static_cast<int64_t>(4 * kMi)));
+    event(Type::kStreamSync, 0, 0);
   }
-  CHECK(merged->events.size() == slow->events.size());
-  CHECK(std::is_sorted(merged->events.begin(), merged->events.end(),
+  event(Type::kReport, base, static_cast<uint64_t>(-static_cast<int64_t>(kMi)));  // the program's end
+  return trace;
+}
+
+TEST_CASE("settle: guesses beside a fault count in the same tensor only, and truth follows the parameters") {
+  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  const auto settled = Settle(RawTrace(), 0.5);
+  REQUIRE(settled.ok());
+  const auto& launches = settled->trace.launches;
+  for (uint64_t step = 0; step < 3; ++step) {
+    const uint64_t y = base + (4 + 8 * step) * kMi;
+    // All of x; y's first 2 MiB, and of its second only the page that faulted: nothing was guessed there.
+    const std::vector<Range> expected = {{base, kMi}, {y, 2 * kMi}, {y + 2 * kMi + 4096, 4096}};
+    CHECK(launches[step].has_truth);
+    CHECK(launches[step].truth == expected);
+    CHECK(launches[step].duration_ns == 700);
+  }
+  CHECK(settled->measured == 1);
+  CHECK(settled->carried_over == 2);
+  CHECK(settled->refused_bytes == kMi);  // the neighbour's, and what nothing lives in
+  const auto& events = settled->trace.events;
+  CHECK(events.back().type == Type::kStreamSync);
+  CHECK(std::is_sorted(events.begin(), events.end(),
                        [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; }));
-  shape.layers = 3;
-  REQUIRE(WriteTransformer(folder / "other", shape).ok());
-  const absl::Status refused = MergeTimes(folder / "slow", folder / "other", folder / "merged");
-  CHECK(std::string(refused.message()).find("not the same program") != std::string::npos);
+  CHECK(events.back().time_ns < 1000);  // the measured step's own time is gone
+
+  const Folder folder;
+  REQUIRE(Write(settled->trace, folder / "t", nullptr).ok());
+  const auto back = Load(folder / "t");
+  REQUIRE(back.ok());
+  CHECK(back->launches[1].truth == launches[1].truth);
+}
+
+TEST_CASE("settle refuses what is no raw recording, and steps that are not alike") {
+  Trace unmarked = RawTrace();
+  unmarked.meta.clear();
+  CHECK(std::string(Settle(unmarked, 1).status().message()).find("not a raw recording") != std::string::npos);
+  Trace different = RawTrace();
+  different.launches[1].function = 1;
+  CHECK(std::string(Settle(different, 1).status().message()).find("is another kernel") != std::string::npos);
+  Trace early = RawTrace();
+  early.meta["slow-from"] = "7";
+  CHECK(std::string(Settle(early, 1).status().message()).find("slow from step 7") != std::string::npos);
+}
+
+TEST_CASE("a raw recording's guesses are kept by the recorder and the reader") {
+  const Folder folder;
+  {
+    Recorder recorder(folder / "t");
+    recorder.Function(1, "k", {});
+    recorder.Launch({});
+    const AccessRange guess = {8192, 4096, Access::kUnknown, AccessSource::kParameters};
+    recorder.Truth(0, {});
+    recorder.Guessed(0, std::span(&guess, 1));
+  }
+  const auto trace = Load(folder / "t");
+  REQUIRE(trace.ok());
+  CHECK(trace->launches[0].guessed == std::vector<Range>{{8192, 4096}});
 }
 
 TEST_CASE("cut keeps whole steps") {

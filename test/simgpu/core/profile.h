@@ -36,7 +36,8 @@ struct Profile {
   double managed_duplex_gbps = 28;  // sum of both ways
   double fault_gbps = 11;
   double evict_gbps = 15;                      // by the driver, in line with the fault or prefetch that needs room
-  double remote_gbps = 84;                     // access in place (accessed-by): sum of both ways; one way, copy_gbps
+  double remote_gbps = 84;                     // access in place (accessed-by): sum of both ways ...
+  double remote_one_way_gbps = 51.5;           // ... and one way alone
   double duplicate_write_ns_per_byte = 40.05;  // first GPU write to a read-mostly duplicate: 43 s per GiB
 
   int64_t launch_host_ns = 3300;
@@ -56,8 +57,8 @@ struct Profile {
   int64_t prefetch_queue = 64;                // deferred prefetches before the caller blocks
   int64_t launch_queue = 1024;                // pending operations of a stream before the caller blocks
   int64_t discard_ns_per_block = 6400;        // 3.3 ms per GiB
-  int64_t advise_host_ns = 5000;              // not measured: a call ...
-  int64_t advise_ns_per_block = 2000;         // ... and mapping a block of 2 MiB
+  int64_t advise_host_ns = 22000;             // a call of cuMemAdvise ...
+  int64_t advise_ns_per_block = 60000;        // ... for each block of 2 MiB; and what its mapping adds to an eviction
   int64_t graph_launch_host_ns = 6000;
   int64_t graph_node_ns = 600;
   int64_t vmm_map_ns = 13000;  // unmap, map, set access: 40 us together

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,7 +20,8 @@
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x53494d4750550004;
+constexpr uint64_t kMagic = 0x53494d4750550005;
+constexpr off_t kLocks = off_t{1} << 40;  // a byte a slot, far behind the file's end
 
 [[noreturn]] void Die(const std::string& sentence) {
   std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
@@ -56,6 +56,20 @@ bool Asleep(int pid) {
   }
   closedir(tasks);
   return asleep;
+}
+
+uint64_t PidNamespace() {
+  struct stat st{};
+  return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+struct flock ByteOf(int slot) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = kLocks + slot;
+  lock.l_len = 1;
+  return lock;
 }
 
 void SleepMicroseconds(int64_t us) {
@@ -116,10 +130,8 @@ SharedState::SharedState(const Profile& profile) {
   } else if (header_->magic != kMagic || header_->profile_hash != ProfileHash(profile)) {
     Die(std::string("SIMGPU_STATE=") + path + ": made for another profile or version; give each its own file");
   }
-  if (fd >= 0) {
-    flock(fd, LOCK_UN);
-    close(fd);
-  }
+  if (fd >= 0) flock(fd, LOCK_UN);
+  fd_ = fd;
 }
 
 void SharedState::Create(const Profile& profile, uint32_t chunks) {
@@ -163,6 +175,9 @@ int SharedState::Attach() {
     if (s.pid != 0) continue;
     for (int c = 0; c < kMaxCards; ++c) s.plain[c] = s.managed[c] = s.evicted[c] = 0;
     s.start_time = StartTime(getpid());
+    s.pid_namespace = PidNamespace();
+    struct flock mine = ByteOf(i);
+    if (shared_ && fcntl(fd_, F_SETLK, &mine) != 0) continue;  // of a process that gave the slot back and is not gone yet
     // A newcomer starts where the slowest running process is.
     int64_t now = INT64_MAX;
     for (Slot& other : header_->slots) {
@@ -205,16 +220,23 @@ void SharedState::Reap() {
   ReapLocked();
 }
 
+// The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names its
+// owner as the asker sees it, over all pid namespaces. (A lock of the process, not of the open file, which a forked child
+// would hold on to. It goes with the first descriptor of this file that the process closes, so none ever is.)
+int SharedState::Owner(int slot) {
+  const Slot& s = header_->slots[slot];
+  // One's own lock is in nobody's way. The process may hold this library twice (driver and NVML): the slot tells.
+  if (!shared_ || (s.pid == getpid() && s.pid_namespace == PidNamespace() && s.start_time == StartTime(getpid())))
+    return getpid();
+  struct flock lock = ByteOf(slot);
+  if (fcntl(fd_, F_GETLK, &lock) != 0) return 0;
+  return lock.l_type == F_UNLCK ? -1 : std::max<int>(lock.l_pid, 0);
+}
+
 void SharedState::ReapLocked() {
   for (int i = 0; i < kMaxSlots; ++i) {
     Slot& s = header_->slots[i];
-    const int pid = s.pid;
-    if (pid == 0 || pid == getpid()) continue;
-    if (kill(pid, 0) == 0 || errno != ESRCH) {
-      // Another pid namespace cannot be judged from here by start time alone; the same one can.
-      const uint64_t started = StartTime(pid);
-      if (started == 0 || started == s.start_time) continue;
-    }
+    if (s.pid == 0 || Owner(i) >= 0) continue;
     for (uint32_t c = 0; c < header_->cards; ++c) {
       for (int l = 0; l < kLists; ++l) {
         for (int32_t k = header_->card[c].head[l]; k >= 0;) {
@@ -268,7 +290,8 @@ void SharedState::WaitForOthers(int64_t time) {
     for (int i = 0; i < kMaxSlots; ++i) {
       Slot& s = header_->slots[i];
       if (!behind(i)) continue;
-      asleep[i] = s.waiting == 0 && Asleep(s.pid) ? asleep[i] + 1 : 0;
+      const int pid = Owner(i);
+      asleep[i] = s.waiting == 0 && pid > 0 && Asleep(pid) ? asleep[i] + 1 : 0;
       if (asleep[i] >= 4 || too_long) s.running = 0;
     }
     if (too_long) Reap();

@@ -53,8 +53,9 @@ struct Card {
 };
 
 struct Slot {
-  std::atomic<int32_t> pid;
-  uint64_t start_time;            // of the process, against reuse of its pid
+  std::atomic<int32_t> pid;  // as the process sees itself
+  uint64_t start_time;       // of the process; with pid and namespace it is told from all others
+  uint64_t pid_namespace;
   std::atomic<int64_t> clock;     // it will ask nothing of a card before this time
   std::atomic<uint32_t> running;  // takes part in the common clock
   std::atomic<uint32_t> waiting;  // for others' clocks: asleep, not idle
@@ -95,6 +96,9 @@ class SharedState {
 
   // Gives back what dead processes held.
   void Reap();
+  // The process of a slot that is taken, as this one sees it, whatever their pid namespaces: its pid; 0: it lives, and
+  // cannot be seen from here; -1: it is dead.
+  int Owner(int slot);
 
   // Waits until no other running process can still ask for something before `time` minus the window. One whose threads
   // all sleep, or that makes no call for SIMGPU_PATIENCE_MS of real time, leaves the common clock until its next call.
@@ -128,6 +132,7 @@ class SharedState {
   Header* header_ = nullptr;
   Chunk* chunks_ = nullptr;
   bool shared_ = false;
+  int fd_ = -1;  // of the shared state, never closed (see Owner)
   int slot_ = -1;
   int64_t window_ns_ = 0;  // 0: events of all processes in one order, so that runs repeat
   int64_t patience_ms_ = 1000;

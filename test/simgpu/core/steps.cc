@@ -97,7 +97,7 @@ int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
   const uint64_t in = op.remote_in, out = op.remote_out;
   if (in + out == 0) return t;
   SharedState::Lock lock(state_);
-  const double ns = std::max(static_cast<double>(std::max(in, out)) / profile_.copy_gbps,
+  const double ns = std::max(static_cast<double>(std::max(in, out)) / profile_.remote_one_way_gbps,
                              static_cast<double>(in + out) / profile_.remote_gbps);
   int64_t end = t;
   if (in != 0) end = std::max(end, Transfer(card, kRemoteIn, in, static_cast<double>(in) / ns, t));
@@ -410,7 +410,8 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       const int card = b->card;
       SharedState::Lock lock(state_);
       const uint64_t bytes = BytesOf(out & ~b->host, part.block_bytes);
-      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t) + (bytes == 0 ? 1000 : 0);
+      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t) + (bytes == 0 ? 1000 : 0) +
+                          (b->accessed_by != 0 && bytes != 0 ? profile_.advise_ns_per_block : 0);
       figures_[card].prefetch_out += bytes;
       CheckUnused(s, *op, part.address, part.block_bytes, t, false);
       memory_.MoveToHost(b, part, part.mask);

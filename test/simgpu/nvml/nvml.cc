@@ -61,9 +61,11 @@ nvmlReturn_t Processes(nvmlDevice_t d, unsigned int* count, Info* infos) {
   SharedState& state = State();
   state.Reap();
   std::vector<std::pair<unsigned, uint64_t>> found;
-  for (Slot& s : state.header().slots) {
-    const int pid = s.pid;
-    if (pid != 0 && s.plain[d->card] != 0) found.emplace_back(static_cast<unsigned>(pid), s.plain[d->card].load());
+  for (int i = 0; i < simgpu::kMaxSlots; ++i) {
+    Slot& s = state.header().slots[i];
+    if (s.pid == 0 || s.plain[d->card] == 0) continue;
+    const int pid = state.Owner(i);  // as the asker knows it: the agent's pids are the host's
+    if (pid >= 0) found.emplace_back(static_cast<unsigned>(pid > 0 ? pid : s.pid.load()), s.plain[d->card].load());
   }
   const unsigned room = *count;
   *count = static_cast<unsigned>(found.size());
