@@ -73,3 +73,21 @@ BENCHMARKS = [
      "variants": {"faults": {**HOOK, "fraction": 0.5, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "fraction": 0.5}},
      "ratio": ("faults", "sluice"), "goal": "(rate of the link: 0.85)", "evicts": True, "live": "LLM decode"},
 ]
+
+# Only when asked for (`--only fidelity`, about 5 minutes): the programs of trace/data as recorded, each unhooked, where it fits, and at two
+# budgets by faults and by sluice. test/bench/fidelity.py holds the simulated card's replays against these.
+FIDELITY_BUDGETS = {"transformer": (4096, 3072), "convnet": (3072, 2304), "decode": (2048, 1280)}  # MiB
+FIDELITY_PROGRAMS = {"transformer": train("transformer", "--steps", "7"), "convnet": train("convnet", "--batch", "256", "--steps", "7"),
+                     "decode": train("decode", "--layers", "24", "--steps", "12")}
+
+
+def fidelity():
+    out = []
+    for name, budgets in FIDELITY_BUDGETS.items():
+        variants = {"unhooked": {}, "fits": {**HOOK, "budget": 9 << 30}}
+        for mib in budgets:
+            variants[f"faults {mib}"] = {**HOOK, "budget": mib << 20, "env": {"SLUICE_PREFETCH": "off"}}
+            variants[f"sluice {mib}"] = {**HOOK, "budget": mib << 20}
+        out.append({"name": f"fidelity {name}", "command": FIDELITY_PROGRAMS[name], "rounds": 1, "figure": "step", "skip": 3, "variants": variants,
+                    "ratio": (f"faults {budgets[0]}", f"sluice {budgets[0]}"), "seconds": 90})
+    return out
