@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "deviceplugin/device_id.h"
 #include "deviceplugin/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
@@ -28,16 +30,42 @@ std::string FreshId() {
   return absl::StrFormat("%s%x-%016x", kIdPrefix, absl::ToUnixSeconds(absl::Now()), random[0]);
 }
 
-std::string Describe(const std::string& id, const Grant& grant) {
+std::string Describe(const std::string& id, std::span<const std::string> device_ids) {
+  std::map<std::string, int> units;
+  for (const std::string& text : device_ids) {
+    if (auto device = ParseDeviceId(text); device.ok()) ++units[device->uuid];
+  }
   nlohmann::json gpus = nlohmann::json::array();
-  for (const GrantedCard& card : grant.cards) gpus.push_back({{"uuid", card.uuid}, {"units", card.units}});
+  for (const auto& [uuid, count] : units) gpus.push_back({{"uuid", uuid}, {"units", count}});
   return nlohmann::json{{"version", 1},
                         {"id", id},
                         {"gpus", gpus},
                         {"created", absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone())},
-                        {"devices", grant.ids}}
+                        {"devices", device_ids}}
              .dump() +
          "\n";
+}
+
+// 0755 whatever the umask: the container's user is seldom root.
+absl::Status MakeOpenDir(const std::string& directory, bool may_exist) {
+  if (mkdir(directory.c_str(), 0755) != 0 && !(may_exist && errno == EEXIST)) {
+    return ErrnoError("make directory", directory, errno);
+  }
+  return chmod(directory.c_str(), 0755) == 0 ? absl::OkStatus() : ErrnoError("change mode of", directory, errno);
+}
+
+// Sorted; empty where the file is not there or was cut short.
+std::vector<std::string> DevicesIn(const std::string& file) {
+  std::vector<std::string> ids;
+  auto text = ReadFile(file, 1 << 20);
+  if (!text.ok()) return ids;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object() || !json.contains("devices") || !json["devices"].is_array()) return ids;
+  for (const auto& id : json["devices"]) {
+    if (id.is_string()) ids.push_back(id.get<std::string>());
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 }  // namespace
@@ -48,18 +76,13 @@ absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
   Allocation out;
   out.id = FreshId();
   out.directory = StrCat(root_, "/", out.id);
-  if (mkdir(out.directory.c_str(), 0755) != 0) return ErrnoError("make directory", out.directory, errno);
-  // 0755 whatever the umask: the container's user is seldom root.
-  absl::Status status =
-      chmod(out.directory.c_str(), 0755) == 0 ? absl::OkStatus() : ErrnoError("change mode of", out.directory, errno);
-  // Complete for every reader by the rename, durable before the answer. Synced last and all at once: a journaling file
-  // system commits all three with the first sync, where a sync before the rename would need a commit of its own. What a
-  // crash in between leaves was given to nobody.
-  const std::string file = StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE);
-  if (status.ok()) status = WriteFileAtomically(file, Describe(out.id, grant), Durable::kNo);
-  if (status.ok()) status = SyncFile(file);
-  if (status.ok()) status = SyncDir(out.directory);
-  if (status.ok()) status = SyncDir(root_);
+  absl::Status status = MakeOpenDir(out.directory, /*may_exist=*/false);
+  if (absl::IsAlreadyExists(status)) return status;
+  // Complete for every reader by the rename.
+  if (status.ok()) {
+    status = WriteFileAtomically(StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE), Describe(out.id, grant.ids),
+                                 Durable::kNo);
+  }
   if (!status.ok()) {
     (void)RemoveTree(out.directory);
     return status;
@@ -67,6 +90,19 @@ absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
   out.device_ids = grant.ids;
   out.modified = std::chrono::system_clock::now();
   return out;
+}
+
+absl::StatusOr<bool> AllocationStore::Restore(const std::string& directory,
+                                              std::span<const std::string> device_ids) const {
+  const std::string id = directory.substr(directory.rfind('/') + 1);
+  // Where allocDir was changed, what lies in the old folder is not ours to mend.
+  if (directory != StrCat(root_, "/", id) || !id.starts_with(kIdPrefix) || device_ids.empty()) return false;
+  const std::string file = StrCat(directory, "/", SLUICE_ALLOCATION_FILE);
+  if (!DevicesIn(file).empty()) return false;
+  absl::Status status = MakeOpenDir(directory, /*may_exist=*/true);
+  if (status.ok()) status = WriteFileAtomically(file, Describe(id, device_ids), Durable::kNo);
+  if (!status.ok()) return status;
+  return true;
 }
 
 absl::Status AllocationStore::Remove(std::string_view id) const {
@@ -93,15 +129,7 @@ absl::StatusOr<std::vector<Allocation>> AllocationStore::List() const {
     struct stat file_st;
     if (stat(file.c_str(), &file_st) == 0) st = file_st;
     allocation.modified = std::chrono::system_clock::from_time_t(st.st_mtime);
-    if (auto text = ReadFile(file, 1 << 20); text.ok()) {
-      const auto json = nlohmann::json::parse(*text, nullptr, false);
-      if (json.is_object() && json.contains("devices") && json["devices"].is_array()) {
-        for (const auto& id : json["devices"]) {
-          if (id.is_string()) allocation.device_ids.push_back(id.get<std::string>());
-        }
-        std::sort(allocation.device_ids.begin(), allocation.device_ids.end());
-      }
-    }
+    allocation.device_ids = DevicesIn(file);
     out.push_back(std::move(allocation));
   }
   std::stable_sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.modified < b.modified; });

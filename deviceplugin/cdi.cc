@@ -241,7 +241,8 @@ absl::StatusOr<int> SyncCdiSpecs(const std::string& dir, const std::vector<Card>
     if (auto old = ReadFile(path); old.ok()) {
       if (*old == spec || (driver.libraries.empty() && ValidateCdiSpec(*old).ok())) continue;
     }
-    if (auto s = WriteFileAtomically(path, spec, Durable::kYes); !s.ok()) return s;
+    // Not synced: every start compares, and the folder is usually in memory.
+    if (auto s = WriteFileAtomically(path, spec, Durable::kNo); !s.ok()) return s;
     ++changed;
   }
   if (!may_remove) return changed;

@@ -90,6 +90,13 @@ absl::Status SetLibrary(const YAML::Node& node, Config* config) {
   return absl::OkStatus();
 }
 
+Setter YesNo(bool Config::* field) {
+  return [field](const YAML::Node& node, Config* config) -> absl::Status {
+    if (!YAML::convert<bool>::decode(node, config->*field)) return Bad(Text(node), "true, false");
+    return absl::OkStatus();
+  };
+}
+
 absl::Status SetMetricsAddress(const YAML::Node& node, Config* config) {
   const std::string text = Text(node);
   const size_t colon = text.rfind(':');
@@ -114,6 +121,8 @@ const std::map<std::string, Setter>& Setters() {
       {"metricsAddress", SetMetricsAddress},
       {"stateFile", Path(&Config::state_file)},
       {"nvmlTimeoutMs", Number(&Config::nvml_timeout, 10, 60'000, "milliseconds")},
+      {"extender", YesNo(&Config::extender)},
+      {"promiseFile", Path(&Config::promise_file)},
       {"driverAccess", OneOf(&Config::driver_access, {"auto", "nvidia-cdi", "nvidia-runtime", "own"})},
       {"driverRoot", Path(&Config::driver_root)},
       {"deviceRoot", Path(&Config::device_root)},

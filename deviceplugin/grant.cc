@@ -38,7 +38,7 @@ std::string Grant::Fraction() const {
 }
 
 absl::Status Refusal(std::string_view reason, std::string_view message) {
-  absl::Status status = absl::FailedPreconditionError(StrCat("sluice refuses: ", message));
+  absl::Status status = absl::FailedPreconditionError(StrCat(SLUICE_REFUSAL, message));
   status.SetPayload(kReasonPayload, absl::Cord(std::string(reason)));
   return status;
 }
@@ -85,8 +85,8 @@ absl::StatusOr<Grant> JudgeRequest(std::span<const std::string> ids, const Inven
                    wanted == 1
                        ? StrCat("the container asks for ", total, " percent of one GPU, and no GPU of this node has ",
                                 total, " percent free: what is free lies on ", units.size(), " GPUs (", Split(units),
-                                "). Delete the pod so that it is placed anew, ask for less, or run the sluice "
-                                "extender, which places such pods only where they fit")
+                                "). Delete the pod so that it is placed anew, ask for less, or let the sluice "
+                                "extender place such pods only where they fit (scheduler.mode=own in the chart)")
                        : StrCat("the container asks for ", wanted,
                                 " whole GPUs, and fewer are wholly free on this "
                                 "node: what is free lies on ",

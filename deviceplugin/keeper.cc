@@ -128,9 +128,10 @@ void Keeper::Work() {
     new_config_.reset();
     for (auto field : {&Config::alloc_dir, &Config::lib_dir, &Config::library_source, &Config::pods_dir,
                        &Config::pod_resources_socket, &Config::nvml_library, &Config::sys_root,
-                       &Config::metrics_address, &Config::state_file}) {
+                       &Config::metrics_address, &Config::state_file, &Config::promise_file}) {
       next.*field = config_.*field;
     }
+    next.extender = config_.extender;
     config_ = std::move(next);
     book_.SetRules(Rules());
   }
@@ -207,6 +208,21 @@ void Keeper::AskKubelet() {
   }
   pod_resources_ = *std::move(answer);
   book_.Foreign(pod_resources_->foreign);
+}
+
+// Once, before kubelet is told of us: what a power cut took, or a crash left in part.
+void Keeper::RestoreAllocations() {
+  const auto checkpoint = ReadCheckpoint(kubelet_dir_);
+  if (!checkpoint.ok()) return;  // Collect says so
+  for (const GivenOut& given : *checkpoint) {
+    const auto restored = store_.Restore(given.run_dir, given.device_ids);
+    if (!restored.ok()) {
+      Log(Level::kError, "allocation", {{"why", std::string(restored.status().message())}});
+    } else if (*restored) {
+      Log(Level::kWarn, "allocation restored from kubelet's checkpoint",
+          {{"directory", given.run_dir}, {"pod", given.pod_uid}, {"container", given.container}});
+    }
+  }
 }
 
 void Keeper::PrepareLibrary() {
@@ -338,6 +354,7 @@ void Keeper::Report(const Inventory& inventory) {
 
 void Keeper::Pass() {
   if (auto s = store_.Prepare(); !s.ok()) Log(Level::kError, "allocation folder", {{"why", std::string(s.message())}});
+  if (!board_->Get()) RestoreAllocations();
   AskNvml();
   AskKubelet();
   PrepareLibrary();

@@ -53,6 +53,7 @@ class Keeper {
   void Pass();
   void AskNvml();
   void AskKubelet();
+  void RestoreAllocations();
   void PrepareLibrary();
   void PrepareDriverAccess(Snapshot* snapshot);
   void Collect();

@@ -15,6 +15,7 @@
 #include "deviceplugin/files.h"
 #include "deviceplugin/keeper.h"
 #include "deviceplugin/log.h"
+#include "deviceplugin/promise_follower.h"
 #include "deviceplugin/registration.h"
 #include "deviceplugin/service.h"
 #include "deviceplugin/text.h"
@@ -69,6 +70,11 @@ class Life {
     }
     // NVML is bounded, so this ends; registering before it would tell kubelet that running containers' cards are gone.
     while (!keeper.WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
+    std::optional<PromiseFollower> follower;
+    if (options_.config.extender) {
+      promises_ = std::make_shared<Promises>();
+      follower.emplace(options_.config.promise_file, options_.kubelet_dir, promises_);
+    }
     while (!stopped_) Turn();
     Log(Level::kInfo, "ending");
     server_.reset();
@@ -137,7 +143,7 @@ class Life {
     server_.reset();
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
     auto server = PluginServer::Start(
-        own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), options_.kubelet_dir});
+        own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), promises_, options_.kubelet_dir});
     if (server.ok()) {
       server_ = *std::move(server);
       Log(Level::kInfo, "serving", {{"socket", own_socket_}});
@@ -208,6 +214,7 @@ class Life {
   std::string own_socket_, kubelet_socket_, stamp_;
   std::shared_ptr<Board> board_ = std::make_shared<Board>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
+  std::shared_ptr<Promises> promises_;
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Keeper* keeper_ = nullptr;

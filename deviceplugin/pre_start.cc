@@ -79,8 +79,10 @@ absl::Status CheckNeeds(const StartNeeds& needs) {
   }
   const std::string file = StrCat(needs.run_dir, "/", SLUICE_ALLOCATION_FILE);
   if (!IsFile(file)) {
-    return Refusal("directory", StrCat("the directory of this container's allocation is not complete: ", file,
-                                       " is missing; delete the pod, the next one gets a new allocation"));
+    return Refusal("directory",
+                   StrCat("the directory of this container's allocation is not complete: ", file,
+                          " is missing; restart the sluice device plugin on this node, which makes it anew "
+                          "from kubelet's checkpoint, or delete the pod"));
   }
   return CheckSocket(needs.run_dir);
 }

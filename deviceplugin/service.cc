@@ -92,7 +92,8 @@ class Service final : public v1beta1::DevicePlugin::Service {
     for (const auto& container : request->container_requests()) {
       const auto available = ToVector(container.available_deviceids());
       const auto must = ToVector(container.must_include_deviceids());
-      const Pack pack = ChooseUnits({available, must, container.allocation_size()}, numa);
+      const PackRequest wanted{available, must, container.allocation_size()};
+      const Pack pack = parts_.promises ? parts_.promises->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
       auto* answer = out->add_container_responses();
       for (const std::string& id : pack.ids) answer->add_deviceids(id);
     }
@@ -162,6 +163,10 @@ class Service final : public v1beta1::DevicePlugin::Service {
     const auto snapshot = parts_.board->Get();
     auto grant = JudgeRequest(ids, snapshot->inventory);
     if (!grant.ok()) return grant.status();
+    if (parts_.promises) {
+      const auto read = [this] { return ReadCheckpoint(parts_.kubelet_dir); };
+      if (auto s = parts_.promises->MayAllocate(grant->ids, read); !s.ok()) return s;
+    }
     if (!snapshot->lib_problem.empty()) return Refusal("library", snapshot->lib_problem);
     ResponseInput input{&*grant, snapshot->access, snapshot->lib_dir, ""};
     for (const std::string& name : MakeResponse(input).cdi_names) {

@@ -1,0 +1,91 @@
+#include "deviceplugin/promise_follower.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/status/status.h"
+#include "deviceplugin/files.h"
+#include "deviceplugin/log.h"
+#include "deviceplugin/text.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+// A folder that was removed and made anew carries no watch: it is asked for again now and then.
+constexpr int kRewatchMs = 10'000;
+
+}  // namespace
+
+PromiseFollower::PromiseFollower(std::string promise_file, std::string kubelet_dir, std::shared_ptr<Promises> promises)
+    : file_(std::move(promise_file)),
+      kubelet_dir_(std::move(kubelet_dir)),
+      promises_(std::move(promises)),
+      inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
+      stop_(eventfd(0, EFD_CLOEXEC)) {
+  Watch();
+  ReadPromises();
+  ReadGiven();
+  thread_ = std::thread([this] { Follow(); });
+}
+
+PromiseFollower::~PromiseFollower() {
+  eventfd_write(stop_, 1);
+  thread_.join();
+  close(stop_);
+  close(inotify_);
+}
+
+void PromiseFollower::Watch() {
+  const std::string folder = std::filesystem::path(file_).parent_path().string();
+  (void)MakeDirs(folder);
+  // Both are renamed into place by those who write them; a test, or a hand, may write in place.
+  for (const std::string& path : {folder, kubelet_dir_})
+    inotify_add_watch(inotify_, path.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE);
+}
+
+void PromiseFollower::Follow() {
+  const std::string file_name = std::filesystem::path(file_).filename().string();
+  while (true) {
+    pollfd fds[2] = {{stop_, POLLIN, 0}, {inotify_, POLLIN, 0}};
+    const int ready = poll(fds, 2, kRewatchMs);
+    if (fds[0].revents != 0) return;
+    bool promises = ready == 0, given = ready == 0;
+    alignas(inotify_event) char buffer[4096];
+    for (ssize_t n; (n = read(inotify_, buffer, sizeof buffer)) > 0;) {
+      for (char* at = buffer; at < buffer + n;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(at);
+        const std::string_view name = event->len > 0 ? event->name : "";
+        promises |= name == file_name;
+        given |= name == kCheckpointName;
+        at += sizeof(inotify_event) + event->len;
+      }
+    }
+    if (ready == 0) Watch();
+    if (promises) ReadPromises();
+    if (given) ReadGiven();
+  }
+}
+
+void PromiseFollower::ReadPromises() {
+  auto text = ReadFile(file_);
+  auto pods = text.ok() ? ParsePromises(*text) : absl::StatusOr<std::map<std::string, ToldPod>>(text.status());
+  if (!pods.ok()) {
+    // Absent until the agent has listed the node's pods.
+    Log(absl::IsNotFound(pods.status()) ? Level::kDebug : Level::kWarn, "promises cannot be read, the old ones stay",
+        {{"why", std::string(pods.status().message())}});
+    return;
+  }
+  for (const std::string& problem : promises_->Told(*std::move(pods))) {
+    Log(Level::kWarn, "a placement cannot be kept", {{"why", problem}});
+  }
+}
+
+void PromiseFollower::ReadGiven() {
+  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) promises_->Given(*std::move(checkpoint));
+}
+
+}  // namespace sluice::deviceplugin

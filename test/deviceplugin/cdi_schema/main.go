@@ -1,0 +1,32 @@
+// cdi_schema [-bad] FILE...: judges CDI specs by the project's published schema (of the version that ours claim, 0.6.0), and
+// reads them with the code by which containerd reads them. -bad: each must be refused.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/container-orchestrated-devices/container-device-interface/schema"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+func main() {
+	bad := flag.Bool("bad", false, "the files are wrong, and must be refused")
+	flag.Parse()
+	failed := flag.NArg() == 0
+	for _, path := range flag.Args() {
+		err := schema.BuiltinSchema().ValidateFile(path)
+		if err == nil {
+			_, err = cdi.ReadSpec(path, 0)
+		}
+		if (err != nil) != *bad {
+			fmt.Printf("FAILED: %s: %v\n", path, err)
+			failed = true
+		}
+	}
+	if failed {
+		os.Exit(1)
+	}
+	fmt.Printf("%d specs judged\n", flag.NArg())
+}
