@@ -94,7 +94,7 @@ class Client::Impl {
     if (method == "POST") return client_->Post(call.path, headers, call.body, call.type);
     if (method == "PUT") return client_->Put(call.path, headers, call.body, call.type);
     if (method == "PATCH") return client_->Patch(call.path, headers, call.body, call.type);
-    return client_->Delete(call.path, headers);
+    return client_->Delete(call.path, headers, call.body, call.type);
   }
 
   const std::string server_;
@@ -156,6 +156,10 @@ absl::StatusOr<Json> Client::Patch(const std::string& path, const Json& patch, P
 }
 
 absl::Status Client::Delete(const std::string& path) { return impl_->Do({"DELETE", path}).status(); }
+
+absl::Status Client::Delete(const std::string& path, const Json& options) {
+  return impl_->Do({"DELETE", path, options.dump()}).status();
+}
 
 absl::StatusOr<Json> Client::Modify(const std::string& path, const std::function<bool(Json&)>& change) {
   absl::Status last;

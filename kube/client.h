@@ -58,6 +58,8 @@ class Client {
   absl::StatusOr<Json> Patch(const std::string& path, const Json& patch, PatchType type,
                              const std::string& field_manager = "sluice");
   absl::Status Delete(const std::string& path);
+  absl::Status Delete(const std::string& path,
+                      const Json& options);  // DeleteOptions: kAborted where a precondition fails
 
   // Reads, changes and writes until nobody else wrote between (at most 8 times). `change` returns false where nothing
   // is to be written.

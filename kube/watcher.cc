@@ -50,15 +50,18 @@ class Watcher::Impl {
   void Run() {
     std::string version;
     while (!stop_) {
-      absl::Status status = version.empty() ? ListAll(version) : WatchFrom(version);
+      const bool listing = version.empty();
+      const auto start = std::chrono::steady_clock::now();
+      const absl::Status status = listing ? ListAll(version) : WatchFrom(version);
       if (stop_) return;
       if (absl::IsOutOfRange(status)) {
         version.clear();
-        status = absl::OkStatus();
+      } else if (!status.ok()) {
+        Say(false, std::string(status.message()));
       }
-      if (status.ok()) continue;
-      Say(false, std::string(status.message()));
-      Sleep(backoff_.Next());
+      // Watches that end as soon as they begin must not become a storm of requests.
+      const bool lasted = listing || std::chrono::steady_clock::now() - start > std::chrono::seconds(1);
+      if (!status.ok() || !lasted) Sleep(backoff_.Next());
     }
   }
 

@@ -117,7 +117,8 @@ spec:
 
 To each container that is given a share, and to nothing else: the resource in limits and requests, `LD_PRELOAD` with sluice's
 library in front of what is there, and the variables of the table for what was said. The pod gets the annotation
-`sluice.dev/injected`, which says what was decided, why, and by which version. Only sluice writes it.
+`sluice.dev/injected`, which says what was decided, why, and by which version. Only sluice writes it. Where the configuration says
+so: `runtimeClassName` of a pod that has none, and `schedulerName` of a pod that leaves it to the default scheduler and names no node.
 
 - `LD_PRELOAD` by `valueFrom` is denied: it cannot be merged.
 - An `LD_PRELOAD` that comes by `envFrom` is replaced; the webhook warns. Set it by `env` to keep both.

@@ -123,7 +123,7 @@ class Resolver {
       return;
     }
     if (key == nullptr) {
-      findings_.Deny(Rule::kUnknownKey, UnknownKey(annotation, ours.key));
+      if (!findings_.Full()) findings_.Deny(Rule::kUnknownKey, UnknownKey(annotation, ours.key));
       return;
     }
     if (ours.by_name && key->id == settings::Id::kInject) {
@@ -216,6 +216,7 @@ class Resolver {
 
   void CheckNames() {
     for (const auto& [name, list] : sorted_.by_name) {
+      if (findings_.Full()) return;  // each look is one through all containers
       const Container* c = Find(name);
       if (c == nullptr) {
         findings_.Deny(Rule::kUnknownContainer,
@@ -352,7 +353,7 @@ class Resolver {
     for (const Written& w : a.written) {
       std::string error = settings::Set(a.settings, *w.key, w.value, w.field);
       good &= error.empty();
-      if (!error.empty() && std::find(said_.begin(), said_.end(), error) == said_.end()) {
+      if (!error.empty() && !findings_.Full() && std::find(said_.begin(), said_.end(), error) == said_.end()) {
         said_.push_back(error);
         findings_.Deny(Rule::kValue, std::move(error));
       }

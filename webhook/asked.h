@@ -11,16 +11,21 @@
 
 namespace sluice::webhook {
 
-// Collects denials and warnings; a rule that is switched off says nothing.
+// Collects denials and warnings; a rule that is switched off says nothing. A hostile pod may be wrong in a hundred
+// thousand places: people are told of the first ones.
 class Findings {
  public:
+  static constexpr size_t kMost = 20;
   Findings(Decision& decision, const RuleSet& off) : decision_(decision), off_(off) {}
   bool On(Rule rule) const { return !off_.test(static_cast<size_t>(rule)); }
   void Deny(Rule rule, std::string text) {
-    if (On(rule)) decision_.denials.push_back({rule, std::move(text)});
+    if (!On(rule) || Full()) return;
+    decision_.denials.push_back({rule, std::move(text)});
+    if (Full()) decision_.denials.back().text += "; there may be more";
   }
+  bool Full() const { return decision_.denials.size() >= kMost; }
   void Warn(Rule rule, std::string text) {
-    if (On(rule)) decision_.warnings.push_back(std::move(text));
+    if (On(rule) && decision_.warnings.size() < kMost) decision_.warnings.push_back(std::move(text));
   }
 
  private:

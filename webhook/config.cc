@@ -31,6 +31,15 @@ Reader String(std::string& out) {
   };
 }
 
+// As String, and "" is off.
+Reader Word(std::string& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_string()) return "a word, or \"\" for none";
+    out = v;
+    return {};
+  };
+}
+
 Reader Strings(std::vector<std::string>& out) {
   return [&out](const Json& v) -> std::string {
     if (!v.is_array()) return "a list of words";
@@ -44,10 +53,10 @@ Reader Strings(std::vector<std::string>& out) {
   };
 }
 
-Reader Days(uint32_t& out, uint32_t low, uint32_t high) {
-  return [&out, low, high](const Json& v) -> std::string {
+Reader Whole(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
+  return [&out, low, high, unit](const Json& v) -> std::string {
     if (!v.is_number_integer() || v.get<int64_t>() < low || v.get<int64_t>() > high) {
-      return "a whole number of days from " + std::to_string(low) + " to " + std::to_string(high);
+      return "a whole number of " + std::string(unit) + " from " + std::to_string(low) + " to " + std::to_string(high);
     }
     out = v;
     return {};
@@ -80,8 +89,8 @@ std::string ReadSelfSigned(const Json& v, File& file) {
                            {"service", String(s.service)},
                            {"mutating", Strings(s.mutating)},
                            {"validating", Strings(s.validating)},
-                           {"caDays", Days(s.ca_days, 2, 3650)},
-                           {"leafDays", Days(s.leaf_days, 1, 825)}};
+                           {"caDays", Whole(s.ca_days, 2, 3650, "days")},
+                           {"leafDays", Whole(s.leaf_days, 1, 825, "days")}};
   std::string error = ReadMap(v, "selfSigned", readers);
   if (error.empty() && (s.secret_namespace.empty() || s.secret_name.empty() || s.service.empty())) {
     error = "selfSigned: secretNamespace, secretName and service are all needed";
@@ -89,6 +98,20 @@ std::string ReadSelfSigned(const Json& v, File& file) {
   if (error.empty() && s.leaf_days > s.ca_days) error = "selfSigned.leafDays is above selfSigned.caDays";
   if (!error.empty()) return "!" + error;
   file.self_signed = std::move(s);
+  return {};
+}
+
+std::string ReadRemoveRefused(const Json& v, File& file) {
+  RemoveRefused r;
+  const Readers readers = {{"namespace", String(r.name_space)},
+                           {"lease", String(r.lease)},
+                           {"afterSeconds", Whole(r.after_seconds, 0, 86400, "seconds")}};
+  std::string error = ReadMap(v, "removeRefused", readers);
+  if (error.empty() && (r.name_space.empty() || r.lease.empty())) {
+    error = "removeRefused: namespace and lease are both needed";
+  }
+  if (!error.empty()) return "!" + error;
+  file.remove_refused = std::move(r);
   return {};
 }
 
@@ -128,6 +151,8 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
                             }},
                            {"excludedNamespaces", Strings(c.excluded_namespaces)},
                            {"sidecars", Strings(c.sidecars)},
+                           {"schedulerName", Word(c.scheduler_name)},
+                           {"removeRefused", [&](const Json& v) { return ReadRemoveRefused(v, file); }},
                            {"trusted", Strings(c.trusted)},
                            {"watchNodes", Bool(file.watch_nodes)},
                            {"selfSigned", [&](const Json& v) { return ReadSelfSigned(v, file); }}};

@@ -22,6 +22,8 @@ struct Config {
   // Containers that other webhooks add: they never make a pod's only container ambiguous.
   std::vector<std::string> sidecars = {"istio-proxy",     "linkerd-proxy",       "envoy",        "vault-agent", "daprd",
                                        "cloud-sql-proxy", "gke-gcsfuse-sidecar", "otc-container"};
+  // Pods that ask for the resource and name no scheduler of their own go to this one; empty: to nobody else's.
+  std::string scheduler_name;
   // Who may change sluice's own annotations (the marker, the placement) on a pod: user names or groups.
   std::vector<std::string> trusted;
 };
@@ -37,8 +39,17 @@ struct SelfSigned {
   uint32_t leaf_days = 90;
 };
 
+// Pods that the device plugin refused stay as Failed; a ReplicaSet has made others in their place. One replica, the
+// holder of a Lease, removes them.
+struct RemoveRefused {
+  std::string name_space;  // of the Lease
+  std::string lease;
+  uint32_t after_seconds = 30;  // so that people can still read the reason
+};
+
 struct File {
   Config decision;
+  std::optional<RemoveRefused> remove_refused;
   std::optional<SelfSigned> self_signed;  // absent: --cert and --key
   bool watch_nodes = true;                // nodes' GPU annotations, for gpu-memory
 };

@@ -15,6 +15,7 @@ namespace sluice::webhook {
 namespace {
 
 constexpr std::string_view kMirror = "kubernetes.io/config.mirror";
+constexpr std::string_view kDefaultScheduler = "default-scheduler";
 constexpr std::string_view kMarkerField = SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED;
 
 bool IsMirror(const Json* annotations) { return annotations != nullptr && annotations->contains(kMirror); }
@@ -61,18 +62,19 @@ class Decider {
     }
     std::vector<Share> shares;
     for (const Asked& a : asked.containers) Size(view, a, shares);
-    CheckInitReuse(view, shares);
+    CheckInitReuse(shares);
     Patch patch;
     for (const Share& s : shares) {
       InjectResource(*s.asked, s.percent, findings_, patch);
       InjectVariables(*s.asked, s.percent, input_, findings_, patch);
-      Warnings(*s.asked);
+      Warnings(*view.spec, *s.asked);
     }
     if (findings_.On(Rule::kSetRuntimeClass) && !shares.empty() &&
         input_.config.driver_access == DriverAccess::kNvidiaRuntime &&
         Member(*view.spec, "runtimeClassName") == nullptr) {
       patch.Add("/spec", "runtimeClassName", Quote(input_.config.runtime_class));
     }
+    if (!shares.empty()) Schedule(*view.spec, patch);
     if (!shares.empty()) Mark(view, shares, patch);
     out_.patch = patch.Dump();
     Close();
@@ -149,9 +151,13 @@ class Decider {
     }
   }
 
+  const Candidates& Gpus(const Json& spec) {
+    if (!gpus_) gpus_ = FindGpus(spec, input_.nodes);
+    return *gpus_;
+  }
+
   std::optional<uint32_t> FromMemory(const PodView& view, const Asked& a, std::optional<int64_t> has) {
-    const MemoryShare share =
-        ShareOfMemory(*a.settings.gpu_memory, *view.spec, input_.nodes, input_.config.assumed_gpu_memory);
+    const MemoryShare share = ShareOfMemory(*a.settings.gpu_memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
     if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, a.sized_by + ": " + share.warning);
     if (!share.percent) {
       // A running pod keeps what it was given; a template may wait for nodes that an autoscaler adds.
@@ -176,7 +182,7 @@ class Decider {
 
   void LimitBelowBudget(const PodView& view, const Asked& a, uint32_t percent) {
     if (!a.settings.memory_limit || a.settings.gpu_memory) return;
-    const uint64_t smallest = SmallestGpu(*view.spec, input_.nodes);
+    const uint64_t smallest = Gpus(*view.spec).smallest();
     if (smallest == 0) return;
     const uint64_t budget = smallest / 100 * percent;
     if (*a.settings.memory_limit >= budget) return;
@@ -188,29 +194,34 @@ class Decider {
   }
 
   // Kubelet hands an init container's devices on to the containers after it, and may then give a mix of cards.
-  void CheckInitReuse(const PodView& view, const std::vector<Share>& shares) {
-    const auto units = [&](const Container& c) -> uint32_t {
-      for (const Share& s : shares) {
-        if (s.asked->container == &c) return s.percent;
-      }
-      return 0;
-    };
-    for (size_t i = 0; i < view.containers.size(); ++i) {
-      const Container& init = view.containers[i];
-      if (init.kind != ContainerKind::kInit || units(init) <= SLUICE_UNITS_PER_GPU) continue;
-      for (size_t j = i + 1; j < view.containers.size(); ++j) {
-        const uint32_t later = units(view.containers[j]);
-        if (later == 0 || later >= units(init)) continue;
-        findings_.Deny(Rule::kInitReuse, "init container '" + init.name + "' has several GPUs and '" +
-                                             view.containers[j].name +
+  void CheckInitReuse(const std::vector<Share>& shares) {
+    const Share* largest = nullptr;  // of the init containers so far; shares are in the containers' order
+    for (const Share& s : shares) {
+      const Container& c = *s.asked->container;
+      if (largest != nullptr && s.percent < largest->percent) {
+        findings_.Deny(Rule::kInitReuse, "init container '" + largest->asked->container->name +
+                                             "' has several GPUs and '" + c.name +
                                              "' after it asks for fewer units; accepted: the same share, or one GPU in "
                                              "the init container");
         return;
       }
+      if (c.kind == ContainerKind::kInit && s.percent > SLUICE_UNITS_PER_GPU) largest = &s;
     }
   }
 
-  void Warnings(const Asked& a) {
+  // The lowest limit on host memory that counts for this container: its own, or the whole pod's.
+  static std::optional<uint64_t> HostMemory(const Json& spec, const Container& c) {
+    std::optional<uint64_t> lowest;
+    for (const Json* owner : {&spec, c.json}) {
+      const Json* resources = Member(*owner, "resources");
+      const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
+      const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
+      if (memory && (!lowest || *memory < *lowest)) lowest = memory;
+    }
+    return lowest;
+  }
+
+  void Warnings(const Json& spec, const Asked& a) {
     const Container& c = *a.container;
     const std::string_view image = Text(*c.json, "image");
     if (image.find("alpine") != std::string_view::npos || image.find("musl") != std::string_view::npos) {
@@ -218,13 +229,24 @@ class Decider {
                      "container " + c.name + ": " + std::string(image.substr(0, 100)) +
                          " looks like a musl image, in which the hook does nothing; use a glibc image");
     }
-    const Json* resources = Member(*c.json, "resources");
-    const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
-    const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
+    const auto memory = HostMemory(spec, c);
     if (memory && a.settings.memory_limit && *memory < *a.settings.memory_limit) {
       findings_.Warn(Rule::kWarnMemory, "container " + c.name + ": limits.memory " + settings::HumanBytes(*memory) +
                                             " is below memory-limit " + settings::HumanBytes(*a.settings.memory_limit) +
                                             "; what leaves the GPU lies in host memory and counts there");
+    }
+  }
+
+  // A scheduler that the user chose, and a node that he named himself, stay his.
+  void Schedule(const Json& spec, Patch& patch) {
+    const std::string& ours = input_.config.scheduler_name;
+    const Json* now = Member(spec, "schedulerName");
+    const bool left = now == nullptr || *now == "" || *now == kDefaultScheduler;
+    if (!findings_.On(Rule::kSetScheduler) || ours.empty() || !left || !Text(spec, "nodeName").empty()) return;
+    if (spec.contains("schedulerName")) {
+      patch.Replace("/spec", "schedulerName", Quote(ours));
+    } else {
+      patch.Add("/spec", "schedulerName", Quote(ours));
     }
   }
 
@@ -261,6 +283,7 @@ class Decider {
   const Input& input_;
   Decision& out_;
   Findings findings_;
+  std::optional<Candidates> gpus_;  // those of this pod, once they are needed
 };
 
 const Json* Annotations(const Json& pod) {

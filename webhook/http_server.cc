@@ -238,7 +238,11 @@ class HttpServer::Impl {
   void Accept(Clock::time_point now) {
     while (true) {
       const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (fd < 0) return;
+      if (fd < 0) {
+        // No descriptor is left: the listener would report this connection again and again.
+        if ((errno == EMFILE || errno == ENFILE) && MakeRoom()) continue;
+        return;
+      }
       if (connections_.size() >= o_.connections && !MakeRoom()) {
         ::close(fd);
         Refused("connections");
@@ -270,6 +274,19 @@ class HttpServer::Impl {
     for (auto& [id, c] : connections_) {
       if (c.state == Connection::State::kWorking || c.state == Connection::State::kWriting) continue;
       if (oldest == nullptr || c.since < oldest->since) oldest = &c;
+    }
+    if (oldest == nullptr) return false;
+    Refused("room");
+    Close(*oldest);
+    return true;
+  }
+
+  // The same for memory: whoever has been sending longest without coming to an end goes before a newcomer is refused.
+  bool PushOut(const Connection& newcomer) {
+    Connection* oldest = nullptr;
+    for (auto& [id, c] : connections_) {
+      if (c.state != Connection::State::kReading || c.in.empty() || c.id == newcomer.id) continue;
+      if (c.since < newcomer.since && (oldest == nullptr || c.since < oldest->since)) oldest = &c;
     }
     if (oldest == nullptr) return false;
     Refused("room");
@@ -354,6 +371,8 @@ class HttpServer::Impl {
         c.since = now;
         c.deadline = now + o_.request;
       }
+      while (buffered_ + got > o_.buffered_bytes && PushOut(c)) {
+      }
       if (buffered_ + got > o_.buffered_bytes) {
         Refuse(c, 503, "too much is being received at once", true, now);
         return true;
@@ -426,24 +445,25 @@ class HttpServer::Impl {
   }
 
   void Write(Connection& c, Clock::time_point now) {
-    while (c.written < c.out.size()) {
-      size_t sent = 0;
-      const Step step = Send(c, std::string_view(c.out).substr(c.written), sent);
-      if (step == Step::kEnd) return Close(c);
-      if (step == Step::kWait) return Interest(c, EPOLLOUT);
-      c.written += sent;
-    }
-    if (c.close) {
-      // The client sees the reply before the end: what it still sends would otherwise turn the end into a reset.
-      if (c.ssl != nullptr) SSL_shutdown(c.ssl);
-      shutdown(c.fd, SHUT_WR);
-      return Close(c);
-    }
-    c.out = {};
-    c.state = Connection::State::kReading;
-    c.since = now;
-    c.deadline = now + (c.in.empty() ? o_.idle : o_.request);
-    if (Read(c, now)) Write(c, now);
+    do {  // again for each request that was sent ahead and is refused at once: a loop, since there may be hundreds
+      while (c.written < c.out.size()) {
+        size_t sent = 0;
+        const Step step = Send(c, std::string_view(c.out).substr(c.written), sent);
+        if (step == Step::kEnd) return Close(c);
+        if (step == Step::kWait) return Interest(c, EPOLLOUT);
+        c.written += sent;
+      }
+      if (c.close) {
+        // The client sees the reply before the end: what it still sends would otherwise turn the end into a reset.
+        if (c.ssl != nullptr) SSL_shutdown(c.ssl);
+        shutdown(c.fd, SHUT_WR);
+        return Close(c);
+      }
+      c.out = {};
+      c.state = Connection::State::kReading;
+      c.since = now;
+      c.deadline = now + (c.in.empty() ? o_.idle : o_.request);
+    } while (Read(c, now));
   }
 
   // What the workers have finished.

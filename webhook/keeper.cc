@@ -41,15 +41,21 @@ CertificateKeeper::CertificateKeeper(kube::Client& client, SelfSigned settings, 
   options_.leaf_life = std::chrono::hours(24 * settings_.leaf_days);
 }
 
-absl::Status CertificateKeeper::Tick(std::chrono::system_clock::time_point now, std::string& said) {
+absl::Status CertificateKeeper::Tick(std::chrono::system_clock::time_point now,
+                                     std::chrono::steady_clock::time_point tick, std::string& said) {
   const std::string path = "/api/v1/namespaces/" + settings_.secret_namespace + "/secrets/" + settings_.secret_name;
   auto secret = client_.Get(path);
   if (!secret.ok()) return secret.status();
-  RotationStep step = Rotate(ReadSecret(*secret), now, options_);
+  SecretData data = ReadSecret(*secret);
+  if (data != seen_) {
+    seen_ = std::move(data);
+    since_ = tick;
+  }
+  RotationStep step = Rotate(seen_, now, std::chrono::duration_cast<std::chrono::seconds>(tick - since_), options_);
   if (!step.what.empty()) {
-    Json data = Json::object();
-    for (const auto& [key, value] : step.data) data[key] = Base64(value);
-    (*secret)["data"] = std::move(data);
+    Json encoded = Json::object();
+    for (const auto& [key, value] : step.data) encoded[key] = Base64(value);
+    (*secret)["data"] = std::move(encoded);
     auto written = client_.Update(path, *secret);
     // Another replica was first: what it wrote counts, and is read at the next look.
     if (!written.ok()) return written.status();

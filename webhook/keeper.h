@@ -19,8 +19,10 @@ class CertificateKeeper {
   CertificateKeeper(kube::Client& client, SelfSigned settings, CertificateStore& store);
 
   // One look: reads the Secret, takes at most one step of the rotation, publishes the authorities. `said` gets what was
-  // done. Fails where the API server cannot be reached or refuses; the certificate in use stays.
-  absl::Status Tick(std::chrono::system_clock::time_point now, std::string& said);
+  // done. Fails where the API server cannot be reached or refuses; the certificate in use stays. `now` is for what
+  // certificates say, `tick` for how long the Secret is as it is.
+  absl::Status Tick(std::chrono::system_clock::time_point now, std::chrono::steady_clock::time_point tick,
+                    std::string& said);
 
   RotationOptions& options() { return options_; }
 
@@ -31,7 +33,9 @@ class CertificateKeeper {
   const SelfSigned settings_;
   CertificateStore& store_;
   RotationOptions options_;
-  std::string certificate_;  // as loaded into the store
+  std::string certificate_;                        // as loaded into the store
+  SecretData seen_;                                // the Secret at the last look
+  std::chrono::steady_clock::time_point since_{};  // when it was first like that
 };
 
 }  // namespace sluice::webhook

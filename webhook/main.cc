@@ -1,4 +1,7 @@
 // sluice-webhook: the process around Service.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
@@ -9,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 #include <thread>
 
@@ -18,6 +22,7 @@
 #include "webhook/keeper.h"
 #include "webhook/manifest.h"
 #include "webhook/policy.h"
+#include "webhook/refused.h"
 #include "webhook/service.h"
 
 namespace {
@@ -25,6 +30,8 @@ namespace {
 using namespace sluice;           // NOLINT(google-build-using-namespace): the program itself
 using namespace sluice::webhook;  // NOLINT(google-build-using-namespace)
 using std::chrono::milliseconds;
+
+constexpr rlim_t kDescriptors = 8192;
 
 struct Flags {
   std::string config, certificate, key, kubeconfig, print_policy;
@@ -38,7 +45,11 @@ struct Flags {
   bool check = false, version = false, print_annotations = false, without_policy = false;
 };
 
-void Say(const std::string& line) {
+// One line, whatever users wrote into names and values: a log must not hold lines that we did not write.
+void Say(std::string line) {
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  }
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   std::fprintf(stderr, "sluice-webhook: %s\n", line.c_str());
@@ -156,13 +167,23 @@ class NodeCache {
   std::unique_ptr<kube::Watcher> watcher_;  // last: its functions use the others
 };
 
+// This replica's name among the others. Not the host's alone: replicas with hostNetwork may share that.
+std::string Identity() {
+  char host[256] = "webhook";
+  gethostname(host, sizeof(host) - 1);
+  std::random_device random;
+  char unique[32];
+  std::snprintf(unique, sizeof(unique), "_%08x%08x", random(), random());
+  return std::string(host) + unique;
+}
+
 class Process {
  public:
   Process(const Flags& flags, const File& file, Service& service) : flags_(flags), file_(file), service_(service) {}
 
   // False: cannot start, said why.
   bool Begin() {
-    if (file_.self_signed || file_.watch_nodes) Connect();
+    if (file_.self_signed || file_.watch_nodes || file_.remove_refused) Connect();
     if (!file_.self_signed) {
       reloader_ = std::make_unique<FileReloader>(flags_.certificate, flags_.key, service_.certificates());
       ReloadCertificate();
@@ -180,25 +201,47 @@ class Process {
   void Tick() {
     ReloadConfig();
     if (reloader_ != nullptr) ReloadCertificate();
-    if (keeper_ != nullptr && std::chrono::steady_clock::now() >= next_keep_) Keep();
+    const auto now = std::chrono::steady_clock::now();
+    if (keeper_ != nullptr && now >= next_keep_) Keep();
+    if (refused_ != nullptr && now >= next_refused_) Refused();
   }
 
  private:
   void Connect() {
     auto config = flags_.kubeconfig.empty() ? kube::InCluster() : kube::FromKubeconfig(flags_.kubeconfig);
     if (!config.ok()) {
-      Say(std::string(config.status().message()) + "; gpu-memory goes by assumedGpuMemory alone");
+      Say(std::string(config.status().message()) + "; gpu-memory goes by assumedGpuMemory alone" +
+          (file_.remove_refused ? ", and refused pods stay" : ""));
       return;
     }
+    // This thread also takes signals: it waits for no API server that is away, and comes again by its own clock.
     kube::ClientOptions options;
     options.user_agent = "sluice-webhook";
+    options.attempts = 1;
+    options.timeout = milliseconds(5000);
     client_ = std::make_unique<kube::Client>(*config, options);
     if (file_.watch_nodes) nodes_ = std::make_unique<NodeCache>(*config, service_);
+    if (file_.remove_refused) {
+      refused_ = std::make_unique<RefusedPods>(*config, *client_, *file_.remove_refused, Identity(),
+                                               [this](const std::string& pod) {
+                                                 Say("removed " + pod);
+                                                 service_.metrics().RefusedPodRemoved();
+                                               });
+    }
+  }
+
+  void Refused() {
+    const absl::Status status = refused_->Tick(std::chrono::steady_clock::now());
+    service_.metrics().Leads(refused_->leads());
+    next_refused_ = {};
+    if (status.ok()) return refused_backoff_.Reset();
+    Say("refused pods: " + std::string(status.message()));
+    next_refused_ = std::chrono::steady_clock::now() + refused_backoff_.Next();
   }
 
   void Keep() {
     std::string said;
-    const absl::Status status = keeper_->Tick(std::chrono::system_clock::now(), said);
+    const absl::Status status = keeper_->Tick(std::chrono::system_clock::now(), std::chrono::steady_clock::now(), said);
     if (!said.empty()) Say("certificate: " + said);
     if (status.ok()) {
       backoff_.Reset();
@@ -239,7 +282,7 @@ class Process {
       return;
     }
     service_.SetConfig(std::move(file->decision));
-    Say(flags_.config + ": loaded (watchNodes and selfSigned are taken at the next start)");
+    Say(flags_.config + ": loaded (watchNodes, selfSigned and removeRefused are taken at the next start)");
   }
 
   const Flags& flags_;
@@ -250,8 +293,10 @@ class Process {
   std::unique_ptr<NodeCache> nodes_;
   std::unique_ptr<FileReloader> reloader_;
   std::unique_ptr<CertificateKeeper> keeper_;
+  std::unique_ptr<RefusedPods> refused_;
   std::chrono::steady_clock::time_point next_keep_{};
-  kube::Backoff backoff_{0x5eed};
+  std::chrono::steady_clock::time_point next_refused_{};
+  kube::Backoff backoff_{0x5eed}, refused_backoff_{0x5eee};
 };
 
 int Serve(const Flags& flags, const File& file) {
@@ -274,6 +319,11 @@ int Serve(const Flags& flags, const File& file) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  // A connection is a descriptor, and some container runtimes give 1024 of them.
+  if (rlimit files{}; getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < kDescriptors) {
+    files.rlim_cur = std::min(files.rlim_max, kDescriptors);
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
 
   Service service(file.decision, https, metrics, Say);
   Process process(flags, file, service);

@@ -45,6 +45,16 @@ struct Metrics::Families {
                                   .Help("1 while the watch of the nodes is up")
                                   .Register(registry)
                                   .Add({});
+  prometheus::Counter& removed = BuildCounter()
+                                     .Name("sluice_webhook_refused_pods_removed_total")
+                                     .Help("Pods that a node refused, removed by this replica")
+                                     .Register(registry)
+                                     .Add({});
+  prometheus::Gauge& leads = BuildGauge()
+                                 .Name("sluice_webhook_leader")
+                                 .Help("1 on the replica that removes refused pods")
+                                 .Register(registry)
+                                 .Add({});
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
@@ -86,6 +96,9 @@ void Metrics::Nodes(size_t known, bool synced) {
   families_->nodes.Set(static_cast<double>(known));
   families_->synced.Set(synced ? 1 : 0);
 }
+
+void Metrics::RefusedPodRemoved() { families_->removed.Increment(); }
+void Metrics::Leads(bool leads) { families_->leads.Set(leads ? 1 : 0); }
 
 std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(families_->registry.Collect()); }
 

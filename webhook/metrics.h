@@ -20,6 +20,8 @@ class Metrics {
   void CertificateLoaded(bool good, std::chrono::system_clock::time_point not_after);
   void ConfigLoaded(bool good);
   void Nodes(size_t known, bool synced);
+  void RefusedPodRemoved();
+  void Leads(bool leads);
   std::string Text() const;
 
  private:

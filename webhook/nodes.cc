@@ -62,38 +62,19 @@ bool MatchesTerm(const Json& term, const Node& node) {
   return any;  // an empty term matches nothing
 }
 
-struct Candidates {
-  std::vector<Gpu> gpus;
-  size_t nodes_with_gpus = 0;
-};
-
-Candidates Find(const Json& spec, const Nodes& nodes) {
-  Candidates out;
-  for (const auto& [name, node] : nodes) {
-    if (node.gpus.empty()) continue;
-    ++out.nodes_with_gpus;
-    if (Admits(spec, node)) out.gpus.insert(out.gpus.end(), node.gpus.begin(), node.gpus.end());
-  }
-  std::sort(out.gpus.begin(), out.gpus.end(), [](const Gpu& a, const Gpu& b) { return a.memory < b.memory; });
-  return out;
-}
-
 // Rounded up: a budget in bytes must fit what was paid for.
 uint64_t Percent(uint64_t bytes, uint64_t memory) {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bytes) * 100 + memory - 1) / memory);
 }
 
-// "NVIDIA H200 (140.4 GiB): 8 percent, NVIDIA L4 (22.5 GiB): 45 percent"
-std::string Table(uint64_t bytes, const std::vector<Gpu>& gpus) {
+// "NVIDIA L4 (22.5 GiB): 45 percent, NVIDIA H200 (140.4 GiB): 8 percent"
+std::string Table(uint64_t bytes, const Candidates& gpus) {
   std::string out;
-  std::string last;
-  for (const Gpu& g : gpus) {
-    std::string row =
-        g.model + " (" + settings::HumanBytes(g.memory) + "): " + std::to_string(Percent(bytes, g.memory)) + " percent";
-    if (row == last) continue;
-    if (!out.empty()) out += ", ";
-    out += row;
-    last = std::move(row);
+  for (const auto& [memory, models] : gpus.models) {
+    for (const std::string& model : models) {
+      if (!out.empty()) out += ", ";
+      out += model + " (" + settings::HumanBytes(memory) + "): " + std::to_string(Percent(bytes, memory)) + " percent";
+    }
   }
   return out;
 }
@@ -150,36 +131,42 @@ bool Admits(const Json& spec, const Node& node) {
   return std::any_of(at->begin(), at->end(), [&](const Json& term) { return MatchesTerm(term, node); });
 }
 
-uint64_t SmallestGpu(const Json& spec, const Nodes& nodes) {
-  const Candidates c = Find(spec, nodes);
-  return c.gpus.empty() ? 0 : c.gpus.front().memory;
+Candidates FindGpus(const Json& spec, const Nodes& nodes) {
+  Candidates out;
+  for (const auto& [name, node] : nodes) {
+    if (node.gpus.empty()) continue;
+    ++out.nodes_with_gpus;
+    if (!Admits(spec, node)) continue;
+    for (const Gpu& g : node.gpus) out.models[g.memory].insert(g.model);
+  }
+  return out;
 }
 
-MemoryShare ShareOfMemory(uint64_t bytes, const Json& spec, const Nodes& nodes, std::optional<uint64_t> assumed) {
+MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& known, std::optional<uint64_t> assumed) {
   MemoryShare out;
-  Candidates c = Find(spec, nodes);
-  if (c.gpus.empty() && assumed) c.gpus.push_back({"assumed by the setting assumedGpuMemory", *assumed});
-  if (c.gpus.empty()) {
+  Candidates gpus = known;
+  if (gpus.models.empty() && assumed) gpus.models[*assumed] = {"assumed by the setting assumedGpuMemory"};
+  if (gpus.models.empty()) {
     out.unknown = true;
-    out.error = c.nodes_with_gpus == 0
+    out.error = gpus.nodes_with_gpus == 0
                     ? "no node's GPUs are known yet, so bytes cannot be turned into a share; accepted: "
                       "gpu-fraction instead, or set the chart's value webhook.assumedGpuMemory"
-                    : "nodeSelector and node affinity admit none of the " + std::to_string(c.nodes_with_gpus) +
+                    : "nodeSelector and node affinity admit none of the " + std::to_string(gpus.nodes_with_gpus) +
                           " nodes whose GPUs are known; accepted: a selector that admits one, gpu-fraction instead, or "
                           "the chart's value webhook.assumedGpuMemory";
     return out;
   }
-  out.smallest = c.gpus.front().memory;
-  const uint64_t percent = Percent(bytes, out.smallest);
+  const uint64_t smallest = gpus.smallest();
+  const uint64_t percent = Percent(bytes, smallest);
   if (percent > 100) {
     out.error = settings::HumanBytes(bytes) + " is more than the smallest GPU that the pod may get; " +
-                Table(bytes, c.gpus) + "; accepted: at most " + settings::HumanBytes(out.smallest) +
+                Table(bytes, gpus) + "; accepted: at most " + settings::HumanBytes(smallest) +
                 ", or a nodeSelector that admits only larger GPUs";
     return out;
   }
   out.percent = static_cast<uint32_t>(percent);
-  if (c.gpus.back().memory > 2 * out.smallest) {
-    out.warning = "the GPUs that this pod may get differ more than twofold: " + Table(bytes, c.gpus) +
+  if (gpus.models.rbegin()->first > 2 * smallest) {
+    out.warning = "the GPUs that this pod may get differ more than twofold: " + Table(bytes, gpus) +
                   "; it pays the share of the smallest: narrow it with a nodeSelector";
   }
   return out;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,19 +36,23 @@ Node ReadNode(const Json& node, std::string& error);
 // cannot be read admit (the API server refuses them later).
 bool Admits(const Json& spec, const Node& node);
 
+// The GPUs that a pod may get, each kind once: there may be thousands of cards, and a decision looks at them once.
+struct Candidates {
+  std::map<uint64_t, std::set<std::string>> models;  // by bytes
+  size_t nodes_with_gpus = 0;                        // whether admitted or not
+  uint64_t smallest() const { return models.empty() ? 0 : models.begin()->first; }
+};
+Candidates FindGpus(const Json& spec, const Nodes& nodes);
+
 struct MemoryShare {
   std::optional<uint32_t> percent;  // of the smallest GPU that the pod may get
-  uint64_t smallest = 0;            // its bytes; 0: unknown
   std::string error;                // completes "<field>: ..."
   bool unknown = false;             // the error is want of knowledge, not a wrong value
   std::string warning;
 };
 
 // `assumed`: bytes of a GPU to go by where no node is known.
-MemoryShare ShareOfMemory(uint64_t bytes, const Json& spec, const Nodes& nodes, std::optional<uint64_t> assumed);
-
-// Bytes of the smallest GPU that the pod may get; 0: unknown.
-uint64_t SmallestGpu(const Json& spec, const Nodes& nodes);
+MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& gpus, std::optional<uint64_t> assumed);
 
 }  // namespace sluice::webhook
 

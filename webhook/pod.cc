@@ -16,6 +16,9 @@ constexpr ContainerList kLists[] = {{"initContainers", ContainerKind::kInit},
                                     {"containers", ContainerKind::kRegular},
                                     {"ephemeralContainers", ContainerKind::kEphemeral}};
 
+// No node runs a pod like that, and every check may look at all of them for each.
+constexpr size_t kMostContainers = 1000;
+
 // Reads the resource from limits or requests. False: the JSON is not as Kubernetes has it.
 bool ReadUnits(const Json& container, const char* which, std::optional<int64_t>& out, Container& c) {
   const Json* resources = Member(container, "resources");
@@ -106,6 +109,11 @@ PodView ViewPod(const Json& pod) {
     if (array == nullptr) continue;
     if (!array->is_array()) {
       view.error = std::string("spec.") + list.name + " is not a list";
+      return view;
+    }
+    if (view.containers.size() + array->size() > kMostContainers) {
+      view.error = std::string("spec.") + list.name + " has too many containers; accepted: at most " +
+                   std::to_string(kMostContainers) + " in a pod";
       return view;
     }
     size_t index = 0;

@@ -139,7 +139,7 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
   Json validating = Object("ValidatingWebhookConfiguration", "sluice");
   const auto changed = Json::array({Condition("sluice-keys-changed", KeysChangedCel("", o.aliases))});
   validating["webhooks"] = Json::array(
-      {Webhook(o, "update.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods"}), changed, "Ignore"),
+      {Webhook(o, "pods.sluice.dev", "/validate", Rules({"UPDATE"}, "", {"pods"}), changed, "Ignore"),
        Webhook(o, "template.sluice.dev", "/validate",
                Rules({"CREATE", "UPDATE"}, "apps", {"deployments", "statefulsets", "daemonsets", "replicasets"}),
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.template", o.aliases))}), "Ignore"),
@@ -149,8 +149,10 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.jobTemplate.spec.template", o.aliases))}),
                "Ignore")});
   if (o.without_policy) {
-    validating["webhooks"].push_back(
-        Webhook(o, "handled.sluice.dev", "/validate", Rules({"CREATE"}, "", {"pods"}), pod, "Fail"));
+    // Every namespace, as the policy: one that the others leave alone would let a pod through without its limit.
+    Json handled = Webhook(o, "handled.sluice.dev", "/validate", Rules({"CREATE"}, "", {"pods"}), pod, "Fail");
+    handled["namespaceSelector"] = Json::object();
+    validating["webhooks"].push_back(std::move(handled));
     return {std::move(mutating), std::move(validating)};
   }
   Json policy = Object("ValidatingAdmissionPolicy", "sluice-handled");

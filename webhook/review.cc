@@ -9,7 +9,8 @@ namespace sluice::webhook {
 namespace {
 
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // a cut message may end within a character
-constexpr size_t kMaxWarning = 256;                                  // longer ones the API server may drop
+constexpr size_t kMaxLog = 2000;
+constexpr size_t kMaxWarning = 256;  // longer ones the API server may drop
 
 struct Request {
   std::string_view uid, operation, name_space, group, version, resource, sub_resource;
@@ -93,7 +94,7 @@ Answer Denied(const Request& r, const std::vector<Finding>& denials, std::string
   Answer a;
   a.outcome = Answer::Outcome::kDenied;
   for (const Finding& f : denials) a.rules.push_back(f.rule);
-  a.log = "denied " + Name(r) + ": " + message;
+  a.log = ("denied " + Name(r) + ": " + message).substr(0, kMaxLog);
   a.body = Respond(r, false, std::move(message), warnings, {});
   return a;
 }
@@ -114,7 +115,7 @@ Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
   if (d.verdict == Verdict::kDeny) return Denied(r, d.denials, d.Message(), d.warnings);
   if (d.verdict == Verdict::kNothing) return Allowed(r, Answer::Outcome::kNothing, d.warnings);
   Answer a = Allowed(r, Answer::Outcome::kPatched, d.warnings, d.patch);
-  a.log = "patched " + Name(r) + ": " + d.reason;
+  a.log = ("patched " + Name(r) + ": " + d.reason).substr(0, kMaxLog);
   return a;
 }
 

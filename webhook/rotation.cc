@@ -38,7 +38,6 @@ Time ToTime(const ASN1_TIME* time) {
   std::tm tm{};
   return ASN1_TIME_to_tm(time, &tm) == 1 ? std::chrono::system_clock::from_time_t(timegm(&tm)) : Time{};
 }
-Time Issued(const Pair& p) { return ToTime(X509_get0_notBefore(p.certificate.get())) + kBackdate; }
 Time End(const Pair& p) { return ToTime(X509_get0_notAfter(p.certificate.get())); }
 
 std::string Get(const SecretData& data, const std::string& key) {
@@ -146,7 +145,7 @@ bool Named(const Pair& leaf, const std::vector<std::string>& names) {
 
 }  // namespace
 
-RotationStep Rotate(const SecretData& secret, Time now, const RotationOptions& o) {
+RotationStep Rotate(const SecretData& secret, Time now, std::chrono::seconds unchanged, const RotationOptions& o) {
   RotationStep step{secret, {}};
   SecretData& data = step.data;
   std::optional<Pair> authority = Read(data, "ca");
@@ -159,7 +158,7 @@ RotationStep Rotate(const SecretData& secret, Time now, const RotationOptions& o
     return step;
   }
   const std::optional<Pair> next = Read(data, "next");
-  if (next && now - Issued(*next) >= o.settle) {
+  if (next && unchanged >= o.settle) {
     data["old.crt"] = data["ca.crt"];
     Write(data, "ca", *next);
     Write(data, "tls", MakeLeaf(*next, now, o));
@@ -183,7 +182,7 @@ RotationStep Rotate(const SecretData& secret, Time now, const RotationOptions& o
     step.what = "made the next authority";
     return step;
   }
-  if (data.contains("old.crt") && leaf && now - Issued(*leaf) >= o.settle) {
+  if (data.contains("old.crt") && unchanged >= o.settle) {
     data.erase("old.crt");
     step.what = "the old authority is no longer trusted";
   }

@@ -74,9 +74,9 @@ Judgement ValidateUpdate(const Json& old_pod, const Input& input, const Asker& a
   for (const std::string& annotation : Changed(before, after)) {
     const auto key = OurKey(annotation);
     if (key && IsOwn(*key)) {
-      // The extender writes the placement once, when it binds; nobody else may, and nobody twice.
-      const bool first_placement = key->key == SLUICE_KEY_PLACEMENT && !before.contains(annotation);
-      if (first_placement || Trusted(input.config, asker)) continue;
+      // The extender's Binding brings the placement, and is no update of the pod: with one of his own, a user would
+      // have cards reserved that he does not hold.
+      if (Trusted(input.config, asker)) continue;
       out.denials.push_back({Rule::kOwnKey, annotation + ": only sluice changes this; accepted: leave it as it is"});
       continue;
     }

@@ -8,6 +8,8 @@
 #define SLUICE_UNITS_PER_GPU 100
 /* Device id: "<GPU uuid>::<unit>", unit 0..99 without leading zeros. Kubelet checkpoints it: never changes. */
 #define SLUICE_DEVICE_ID_SEPARATOR "::"
+/* How the device plugin's refusals begin; kubelet puts them into the pod's status.message. */
+#define SLUICE_REFUSAL "sluice refuses: "
 
 /* Pod annotations: "sluice.dev/<key>" for the pod, "<key>.sluice.dev/<container>" for one container. */
 #define SLUICE_DOMAIN "sluice.dev"
@@ -46,6 +48,7 @@
 #define SLUICE_ENV_ENGINE "SLUICE_ENGINE"               /* path of the engine; default: beside the shim */
 #define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"           /* run (default): unhooked with a warning; stop: CUDA calls fail */
 #define SLUICE_ENV_PLAIN "SLUICE_PLAIN"                 /* 1: all memory plain, the budget is a hard limit */
+#define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS"     /* 0: nothing is used in host memory by streaming launches */
 #define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND"             /* managed (default) */
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */

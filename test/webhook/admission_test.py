@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The webhook in the admission chain of a real API server: admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER
+"""The webhook in the admission chain of a real API server: admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER [--latency]
 
 Golden pairs through the chain, CEL conditions against the C++ ones, the policy during an outage, templates, updates,
-certificates that the webhook makes itself, the API server's own measure of the webhook's time."""
+certificates that the webhook makes itself, the API server's own measure of the webhook's time (--latency: that alone)."""
 import base64
 import copy
 import http.client
@@ -32,6 +32,8 @@ def check(condition, what):
 
 
 class Webhook:
+    running = []  # ended by whoever ends the test
+
     def __init__(self, program, folder, kubeconfig, config):
         self.program, self.folder, self.kubeconfig = program, folder, kubeconfig
         self.config_file = folder + "/webhook.yaml"
@@ -53,6 +55,7 @@ class Webhook:
             [self.program, "--config", self.config_file, "--listen", f"127.0.0.1:{self.port}", "--metrics-listen",
              "127.0.0.1:0", "--kubeconfig", self.kubeconfig, "--port-file", port_file, "--drain", "0", *extra],
             stderr=self.log)
+        Webhook.running.append(self)
         wait(lambda: os.path.exists(port_file), "the webhook listens")
         self.metrics_port = int(open(port_file).read().split()[1])
 
@@ -190,8 +193,9 @@ def golden_pairs(server, webhook, cases, reapply):
     print(f"{sent} golden pods through the admission chain")
 
 
-def outage(server, cases, aliases):
-    """The webhook is away. The policy alone must say what ConcernsUs and Handled say."""
+def outage(server, cases, aliases, refusal="has not handled it", without_policy=False):
+    """The webhook is away. The policy alone must say what ConcernsUs and Handled say; without one (older servers), the
+    webhook with failurePolicy Fail stops whatever concerns us."""
     asked = 0
     for c in cases:
         if len(c["documents"]) != 1 or c["documents"][0].get("kind") != "Pod" or c["aliases"] != aliases:
@@ -206,19 +210,19 @@ def outage(server, cases, aliases):
             message = answer.get("message", "") if isinstance(answer, dict) else str(answer)
             asked += 1
             if concerns is None:
-                check("has not handled it" not in message, f"{name}: refused though it carries the marker: {message[:200]}")
-            elif concerns and not handled:
+                check(without_policy or refusal not in message, f"{name}: refused though it carries the marker: {message[:200]}")
+            elif concerns and (without_policy or not handled):
                 # An invalid pod is refused for that.
-                check(status == 403 and "has not handled it" in message or status == 422, f"{name}: let through without the webhook: {status} {message[:200]}")
+                check(status != 201 and refusal in message or status == 422, f"{name}: let through without the webhook: {status} {message[:200]}")
             else:
-                check("has not handled it" not in message, f"{name}: does not concern us, refused: {message[:200]}")
-    print(f"{asked} pods while the webhook was away (aliases: {aliases})")
+                check(status in (201, 422) and refusal not in message, f"{name}: does not concern us, refused: {message[:200]}")
+    print(f"{asked} pods while the webhook was away (aliases: {aliases}, policy: {not without_policy})")
 
 
 def workloads(server, cases):
     places = {"Deployment": "apps/v1/namespaces/team-a/deployments", "StatefulSet": "apps/v1/namespaces/team-a/statefulsets",
               "ReplicaSet": "apps/v1/namespaces/team-a/replicasets", "Job": "batch/v1/namespaces/team-a/jobs",
-              "CronJob": "batch/v1/namespaces/team-a/cronjobs"}
+              "CronJob": "batch/v1/namespaces/team-a/cronjobs", "DaemonSet": "apps/v1/namespaces/team-a/daemonsets"}
     for c in cases:
         w = c["documents"][0]
         if w.get("kind") not in places:
@@ -252,6 +256,31 @@ def workloads(server, cases):
     check(status == 200, f"deployment's good change: {status}")
 
 
+def update_pairs(server, cases):
+    """The golden pairs of an old and a new pod. Before the webhook is installed: the old pods. After: the change."""
+    pairs = [c for c in cases if len(c["documents"]) == 2]
+    for c in pairs:
+        old = copy.deepcopy(c["documents"][0])
+        old["metadata"].update(name=c["name"], namespace="team-a")
+        status, answer, _ = server.call("POST", "/api/v1/namespaces/team-a/pods", old)
+        check(status == 201, f"{c['name']}: the old pod: {status} {answer}")
+
+    def change():
+        for c in pairs:
+            path = "/api/v1/namespaces/team-a/pods/" + c["name"]
+            before = (c["documents"][0]["metadata"].get("annotations") or {})
+            after = (c["documents"][1]["metadata"].get("annotations") or {})
+            patch = {"metadata": {"annotations": dict({k: None for k in before if k not in after}, **after)}}
+            status, answer, _ = server.call("PATCH", path, patch, "application/merge-patch+json")
+            check(status == (403 if c["denied"] else 200), f"{c['name']}: {status} {json.dumps(answer)[:300]}")
+            if status == 403:
+                wanted = [line.split(": ", 1)[1] for line in c["text"].splitlines() if not line.startswith("#")]
+                check(all(w in answer["message"] for w in wanted), f"{c['name']}: wanted {wanted}, got {answer['message']}")
+        print(f"{len(pairs)} golden updates through the admission chain")
+
+    return change
+
+
 def updates(server):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "live", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
            "spec": {"containers": [{"name": "a", "image": "x"}]}}
@@ -277,8 +306,11 @@ def updates(server):
 
 
 def latency(server):
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-           "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    """1,000 dry-run creates: the API server's own histogram, and what a client sees with and without the webhook."""
+    asks = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+            "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"team.example/x": "0.5"}},
+             "spec": {"containers": [{"name": "a", "image": "x"}]}}
     name = "apiserver_admission_webhook_admission_duration_seconds"
 
     def buckets():
@@ -291,18 +323,28 @@ def latency(server):
         return out
 
     connection = server.connection()
-    send(server, pod, "team-a", connection)
+    times = {"asks": [], "plain": []}
+    for pod in (asks, plain):
+        send(server, pod, "team-a", connection)
     before = buckets()
     for _ in range(1000):
-        status, answer, _ = send(server, pod, "team-a", connection)
-        if status != 201:
-            check(False, f"dry-run create: {status} {answer}")
-            break
+        for kind, pod in (("asks", asks), ("plain", plain)):  # in turn, so that both meet the same machine
+            start = time.perf_counter()
+            status, answer, _ = send(server, pod, "team-a", connection)
+            times[kind].append((time.perf_counter() - start) * 1000)
+            if status != 201:
+                check(False, f"dry-run create: {status} {answer}")
+                return
     after = buckets()
     counts = {le: after[le] - before.get(le, 0) for le in sorted(after)}
     total = counts.get(float("inf"), 0)
     p99 = next((le for le, n in counts.items() if n >= 0.99 * total), None)
-    print(f"{name}: {total} creates, p99 in the bucket up to {p99} s; " + ", ".join(f"<={le}: {n}" for le, n in counts.items()))
+    print(f"{name}: {total} calls, p99 in the bucket up to {p99} s; " + ", ".join(f"<={le}: {n}" for le, n in counts.items()))
+    for kind, what in (("asks", "with the webhook"), ("plain", "without")):
+        t = sorted(times[kind])
+        print(f"1,000 dry-run creates {what}, seen by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms")
+    extra = sorted(a - b for a, b in zip(times["asks"], times["plain"]))
+    print(f"difference of neighbours: p50 {extra[500]:.2f} p99 {extra[990]:.2f} ms")
     check(total >= 1000, "the API server counted the webhook's calls")
 
 
@@ -355,6 +397,8 @@ def main():
         certificate = ["--cert", folder + "/webhook.crt", "--key", folder + "/webhook.key"]
         webhook.start(*certificate)
 
+        change = update_pairs(server, cases)
+
         def apply(config):
             text = load_manifests(program, "--config", webhook.config_file, "--url", f"https://127.0.0.1:{webhook.port}", "--ca",
                                   folder + "/ca.crt")
@@ -365,10 +409,14 @@ def main():
             wait(lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""), "the webhook is asked")
 
         apply("{}")
+        if sys.argv[4:] == ["--latency"]:
+            latency(server)
+            return 1 if failures else 0
         golden_pairs(server, webhook, cases, apply)
         webhook.write("{}\n")
         apply("{}")
         workloads(server, cases)
+        change()
         updates(server)
         latency(server)
         check(webhook.stop() == 0, "the webhook ends well")
@@ -381,8 +429,8 @@ def main():
         outage(server, cases, True)
         self_signed(server, program, folder, golden)
     finally:
-        if webhook is not None:
-            webhook.process.kill()
+        for w in Webhook.running:
+            w.process.kill()
         if failures:
             print(open(folder + "/webhook.log").read()[-3000:] if os.path.exists(folder + "/webhook.log") else "")
         server.stop()

@@ -82,7 +82,7 @@ class ApiServer:
         openssl(f, "genrsa", "-out", "sa.key", "2048")
         with open(f + "/tokens.csv", "w") as t:
             t.write("token-one,tester,1,system:masters\ntoken-two,tester,1,system:masters\n"
-                    "token-throttled,throttled,3\n")  # no group: system:masters is exempt
+                    "token-throttled,throttled,3\ntoken-webhook,webhook,4\n")  # no group: system:masters is exempt
         with open(f + "/token", "w") as t:
             t.write("token-one")
         data = {k: base64.b64encode(open(f + "/" + k, "rb").read()).decode() for k in ("ca.crt", "admin.crt", "admin.key")}

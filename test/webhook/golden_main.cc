@@ -2,12 +2,15 @@
 // golden FOLDER --rewrite  writes the second files anew (look at the difference before you commit it)
 // golden FOLDER --expect   one line of JSON a pair, for the test on the real API server
 // golden FOLDER --rules    switches each rule off in turn; at least one pair must differ then
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "golden.h"
+#include "settings/settings.h"
+#include "sluice/names.h"
 
 namespace {
 
@@ -25,8 +28,38 @@ bool Differs(const Pair& p, const GoldenResult& r) {
   return !r.problem.empty() || ReadFile(p.base + (r.denied ? ".denied" : ".injected")) != r.text;
 }
 
-int Check(const std::vector<Pair>& pairs) {
+// Whether one of the annotations of this pod, or of this template, is sluice.dev/<key> or <key>.sluice.dev/<name>.
+bool Mentions(const Json& object, std::string_view key) {
+  if (object.is_object() && object.contains("annotations") && object["annotations"].is_object()) {
+    for (const auto& [annotation, value] : object["annotations"].items()) {
+      if (const auto ours = OurKey(annotation); ours && ours->key == key) return true;
+    }
+  }
+  return object.is_structured() &&
+         std::any_of(object.begin(), object.end(), [&](const Json& child) { return Mentions(child, key); });
+}
+
+// Every row of the table of settings has a pair that is accepted, and one that is denied for its value.
+size_t RowsWithoutPairs(const std::vector<Pair>& pairs) {
   size_t bad = 0;
+  for (const sluice::settings::Key& key : sluice::settings::Table()) {
+    bool accepted = false, denied = false;
+    const std::string refused = SLUICE_DOMAIN "/" + std::string(key.name) + ": '";
+    for (const Pair& p : pairs) {
+      const GoldenResult r = RunCase(p.input);
+      accepted |= !r.denied && Mentions(p.input.documents.back(), key.name);
+      denied |= r.denied && r.text.find(refused) != std::string::npos &&
+                r.text.find("is not accepted; accepted: " + std::string(key.accepted)) != std::string::npos;
+    }
+    if (accepted && denied) continue;
+    ++bad;
+    std::cout << key.name << ": no " << (accepted ? "denied" : "accepted") << " pair\n";
+  }
+  return bad;
+}
+
+int Check(const std::vector<Pair>& pairs) {
+  size_t bad = RowsWithoutPairs(pairs);
   for (const Pair& p : pairs) {
     const GoldenResult r = RunCase(p.input);
     const std::string wanted = ReadFile(p.base + (r.denied ? ".denied" : ".injected"));
@@ -37,7 +70,7 @@ int Check(const std::vector<Pair>& pairs) {
               << r.text << "--- wanted" << (both ? " (and the pair has both a .denied and an .injected)" : "") << "\n"
               << wanted;
   }
-  std::cout << pairs.size() - bad << " golden pairs as written, " << bad << " not\n";
+  std::cout << pairs.size() << " golden pairs, " << bad << " not as written\n";
   if (pairs.size() < kLeast) std::cout << "fewer than " << kLeast << " pairs\n";
   return bad == 0 && pairs.size() >= kLeast ? 0 : 1;
 }
@@ -94,6 +127,7 @@ int Expect(const std::vector<Pair>& pairs) {
     line["handled"] = Handled(first);
     const GoldenResult r = RunCase(p.input);
     line["denied"] = r.denied;
+    line["text"] = r.text;
     if (p.input.documents.size() == 1 && first.value("kind", "") == "Pod") {
       const Decision d = Decide({first, p.input.name_space, p.input.config, p.input.nodes});
       line["message"] = d.Message();

@@ -1,15 +1,22 @@
 // The contract of kube/ against a real API server. Run below apiserver.py, which gives KUBECONFIG and SLUICE_APISERVER.
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
+#include "kube/lease.h"
 #include "kube/watcher.h"
 
 namespace {
@@ -71,7 +78,10 @@ class Mirror {
         names_.insert(o["metadata"]["name"]);
       }
     };
-    h.state = [this](bool up, const std::string&) { up_ = up; };
+    h.state = [this](bool up, const std::string&) {
+      up_ = up;
+      ++told_;
+    };
     return h;
   }
   bool Has(const std::string& name) {
@@ -80,12 +90,93 @@ class Mirror {
   }
   int lists() const { return lists_; }
   bool up() const { return up_; }
+  int told() const { return told_; }
 
  private:
   std::mutex mutex_;
   std::set<std::string> names_;
-  std::atomic<int> lists_ = 0;
+  std::atomic<int> lists_ = 0, told_ = 0;
   std::atomic<bool> up_ = false;
+};
+
+// A link to the API server that a test can cut: TLS passes through as it is.
+class Link {
+ public:
+  explicit Link(const std::string& server)
+      : to_(static_cast<uint16_t>(std::stoi(server.substr(server.rfind(':') + 1)))) {
+    listener_ = Socket();
+    sockaddr_in any = Loopback(0);
+    socklen_t size = sizeof(any);
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&any), size) == 0);
+    REQUIRE(listen(listener_, 16) == 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&any), &size);
+    port_ = ntohs(any.sin_port);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Link() {
+    stop_ = true;
+    thread_.join();
+    close(listener_);
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  std::string server() const { return "https://127.0.0.1:" + std::to_string(port_); }
+  void Cut() { cut_ = true; }
+  void Mend() { cut_ = false; }
+
+ private:
+  static int Socket() { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+  static sockaddr_in Loopback(uint16_t port) {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return a;
+  }
+  void Run() {
+    std::map<int, int> peer;
+    while (!stop_) {
+      std::vector<pollfd> fds = {{listener_, POLLIN, 0}};
+      for (const auto& [fd, other] : peer) fds.push_back({fd, POLLIN, 0});
+      poll(fds.data(), fds.size(), 20);
+      if (cut_) {
+        for (const auto& [fd, other] : peer) close(fd);
+        peer.clear();
+      }
+      if (fds[0].revents != 0) Accept(peer);
+      for (size_t i = 1; i < fds.size(); ++i) {
+        const auto it = peer.find(fds[i].fd);
+        if (fds[i].revents == 0 || it == peer.end()) continue;
+        char bytes[65536];
+        const ssize_t n = read(it->first, bytes, sizeof(bytes));
+        if (n > 0 && send(it->second, bytes, static_cast<size_t>(n), MSG_NOSIGNAL) == n) continue;
+        const int other = it->second;
+        close(it->first);
+        close(other);
+        peer.erase(it);
+        peer.erase(other);
+      }
+    }
+    for (const auto& [fd, other] : peer) close(fd);
+  }
+  void Accept(std::map<int, int>& peer) const {
+    const int in = accept(listener_, nullptr, nullptr);
+    const int out = Socket();
+    const sockaddr_in to = Loopback(to_);
+    if (in >= 0 && !cut_ && connect(out, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
+      peer[in] = out;
+      peer[out] = in;
+      return;
+    }
+    if (in >= 0) close(in);
+    close(out);
+  }
+
+  const uint16_t to_;
+  int listener_ = -1;
+  uint16_t port_ = 0;
+  std::atomic<bool> cut_ = false, stop_ = false;
+  std::thread thread_;
 };
 
 }  // namespace
@@ -115,8 +206,54 @@ TEST_CASE("objects: create, read, update, patch, delete, and each failure by its
   const auto read = client.Get(path);
   REQUIRE(read.ok());
   CHECK((*read)["data"] == Json{{"a", "1"}, {"b", "2"}, {"c", "3"}, {"d", "4"}, {"e", "5"}});
-  CHECK(client.Delete(path).ok());
+  CHECK(absl::IsAborted(client.Delete(path, {{"preconditions", {{"uid", "another"}}}})));
+  CHECK(client.Delete(path, {{"preconditions", {{"uid", (*read)["metadata"]["uid"]}}}}).ok());
   CHECK(absl::IsNotFound(client.Delete(path)));
+}
+
+TEST_CASE("a Lease has one holder; the next waits for its whole duration, or for its release") {
+  Client a(ByCertificate()), b(ByCertificate());
+  const auto options = [](const char* identity) {
+    return LeaseOptions{"default", "leader", identity, std::chrono::seconds(15)};
+  };
+  Lease first(a, options("first")), second(b, options("second"));
+  using Time = Lease::Time;
+  const Time start{1000s};  // the Lease goes by the time it is told
+  REQUIRE(first.Tick(start).ok());
+  REQUIRE(second.Tick(start).ok());
+  CHECK(first.Held(start));
+  CHECK(!second.Held(start));
+  // Renewed in time: stays. Not renewed: ends before the other may take it.
+  REQUIRE(first.Tick(start + 5s).ok());
+  REQUIRE(second.Tick(start + 15s).ok());  // sees the renewal
+  CHECK(!second.Held(start + 15s));
+  CHECK(!first.Held(start + 15s));
+  REQUIRE(second.Tick(start + 29s).ok());
+  CHECK(!second.Held(start + 29s));
+  REQUIRE(second.Tick(start + 30s).ok());
+  CHECK(second.Held(start + 30s));
+  REQUIRE(first.Tick(start + 30s).ok());
+  CHECK(!first.Held(start + 30s));
+  second.Release();
+  CHECK(!second.Held(start + 31s));
+  REQUIRE(first.Tick(start + 31s).ok());
+  CHECK(first.Held(start + 31s));
+  CHECK(a.Delete("/apis/coordination.k8s.io/v1/namespaces/default/leases/leader").ok());
+
+  // Many at once on a Lease that nobody holds: exactly one.
+  std::atomic<int> held = 0;
+  std::vector<std::jthread> crowd;
+  for (int i = 0; i < 6; ++i) {
+    crowd.emplace_back([&, i] {
+      Client own(ByCertificate());
+      Lease mine(own, {"default", "crowd", "replica-" + std::to_string(i), std::chrono::seconds(15)});
+      (void)mine.Tick(start);
+      held += mine.Held(start) ? 1 : 0;
+    });
+  }
+  crowd.clear();
+  CHECK(held == 1);
+  CHECK(a.Delete("/apis/coordination.k8s.io/v1/namespaces/default/leases/crowd").ok());
 }
 
 TEST_CASE("Modify: writers that meet all get their change in") {
@@ -286,4 +423,49 @@ TEST_CASE("a watch sees everything, lives through a restart of the API server, a
   watcher.reset();
   CHECK(std::chrono::steady_clock::now() - start < 5s);
   CHECK(client.Delete(std::string(kMaps) + "/after").ok());
+}
+
+TEST_CASE("a watch that was away while its version was forgotten lists again, and misses nothing") {
+  Client client(ByCertificate());
+  REQUIRE(client.Create(kMaps, ConfigMap("goes")).ok());
+  Link link(ByCertificate().server);
+  ClientConfig config = ByCertificate();
+  config.server = link.server();
+  Mirror mirror;
+  ListOptions options;
+  options.label_selector = "suite=kube";
+  const Watcher watcher(config, kMaps, options, mirror.Handler());
+  CHECK(Wait([&] { return mirror.Has("goes") && mirror.up(); }));
+  CHECK(mirror.lists() == 1);
+
+  link.Cut();
+  CHECK(Wait([&] { return !mirror.up(); }));
+  CHECK(client.Delete(std::string(kMaps) + "/goes").ok());
+  REQUIRE(client.Create(kMaps, ConfigMap("comes")).ok());
+  // A new API server knows no event from before its start, and answers 410 to who asks for them.
+  REQUIRE(std::system(SLUICE_TEST_APISERVER " restart") == 0);
+  REQUIRE(Wait([&] { return client.Get("/api/v1/namespaces/default").ok(); }));
+  link.Mend();
+  CHECK(Wait([&] { return mirror.up() && mirror.Has("comes"); }));
+  CHECK(mirror.lists() == 2);
+  CHECK(!mirror.Has("goes"));
+  // And it follows again.
+  CHECK(client.Delete(std::string(kMaps) + "/comes").ok());
+  CHECK(Wait([&] { return !mirror.Has("comes"); }));
+}
+
+TEST_CASE("an API server that is away at the start is waited for") {
+  Link link(ByCertificate().server);
+  link.Cut();
+  ClientConfig config = ByCertificate();
+  config.server = link.server();
+  Client client(config, {.attempts = 1});
+  CHECK(absl::IsUnavailable(client.Get("/api/v1/namespaces/default").status()));
+  Mirror mirror;
+  const Watcher watcher(config, "/api/v1/namespaces", {}, mirror.Handler());
+  CHECK(Wait([&] { return mirror.told() > 1; }));
+  CHECK(!mirror.up());
+  link.Mend();
+  CHECK(Wait([&] { return mirror.up() && mirror.Has("default"); }));
+  CHECK(client.Get("/api/v1/namespaces/default").ok());
 }

@@ -105,6 +105,11 @@ Json Stripped(Json pod) {
     pod.erase("metadata");
   }
   pod["spec"].erase("runtimeClassName");
+  const auto scheduler = pod["spec"].find("schedulerName");
+  if (scheduler != pod["spec"].end() && (*scheduler == "sluice-scheduler" || *scheduler == "default-scheduler" ||
+                                         *scheduler == "" || scheduler->is_null())) {
+    pod["spec"].erase(scheduler);
+  }
   for (const char* list : {"containers", "initContainers"}) {
     if (!pod["spec"].contains(list) || !pod["spec"][list].is_array()) continue;
     for (Json& c : pod["spec"][list]) {
@@ -180,6 +185,48 @@ TEST_CASE("10,000 mutated pods: an answer, idempotent, nothing unrelated touched
   CHECK(patched > 1000);
   CHECK(denied > 1000);
   CHECK(nothing > 100);
+}
+
+// The API server asks before it validates, so whoever may make pods sends us what he likes.
+TEST_CASE("hostile pods: decided without a look at everything for everything, in a message that people can read") {
+  const auto decide = [](const Json& pod) { return Decide({pod, "team-a", {}, {}}); };
+  const auto container = [](const std::string& name, const char* units) {
+    return Json{{"name", name}, {"resources", {{"limits", {{SLUICE_RESOURCE, units}}}}}};
+  };
+  Json crowd = {{"spec", {{"containers", Json::array()}, {"initContainers", Json::array()}}}};
+  for (int i = 0; i < 5000; ++i) {
+    crowd["spec"]["initContainers"].push_back(container("i" + std::to_string(i), "200"));
+    crowd["spec"]["containers"].push_back(container("c" + std::to_string(i), "200"));
+  }
+  CHECK(decide(crowd).Message().find("too many containers") != std::string::npos);
+
+  Json wrong = {{"metadata", {{"annotations", Json::object()}}}, {"spec", {{"containers", Json::array()}}}};
+  for (int i = 0; i < 900; ++i) wrong["spec"]["containers"].push_back(container("c" + std::to_string(i), "1.5"));
+  for (int i = 0; i < 20000; ++i) {
+    wrong["metadata"]["annotations"]["gpu-fraction.sluice.dev/n" + std::to_string(i)] = "x" + std::to_string(i);
+    wrong["metadata"]["annotations"]["sluice.dev/k" + std::to_string(i)] = "x";
+  }
+  const Decision d = decide(wrong);
+  CHECK(d.verdict == Verdict::kDeny);
+  CHECK(d.denials.size() == 20);
+  CHECK(d.Message().ends_with("there may be more"));
+  CHECK(d.Message().size() < 20000);
+
+  // Many cards and many containers: the nodes are looked at once.
+  Json wide = {{"metadata", {{"annotations", Json::object()}}}, {"spec", {{"containers", Json::array()}}}};
+  Nodes nodes;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    nodes[name] = {
+        name, {{"pool", name}}, std::vector<Gpu>(8, {i % 2 == 0 ? "NVIDIA A" : "NVIDIA B", uint64_t{24} << 30})};
+  }
+  for (int i = 0; i < 1000; ++i) {
+    wide["spec"]["containers"].push_back({{"name", "c" + std::to_string(i)}});
+    wide["metadata"]["annotations"]["gpu-memory.sluice.dev/c" + std::to_string(i)] = std::to_string(25 + i) + "Gi";
+  }
+  const Decision table = Decide({wide, "team-a", {}, nodes});
+  CHECK(table.verdict == Verdict::kDeny);
+  CHECK(table.Message().size() < 20000);  // each kind of card once
 }
 
 TEST_CASE("pods of real projects: decided, and idempotent") {

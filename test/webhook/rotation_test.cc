@@ -45,6 +45,9 @@ RotationOptions Options() {
   return o;
 }
 
+// Longer than any `settle`, where the Secret's age does not matter.
+constexpr hours kLong{1000};
+
 const system_clock::time_point kStart = system_clock::from_time_t(1767225600);  // 2026-01-01
 
 }  // namespace
@@ -53,9 +56,11 @@ TEST_CASE("ten years: every replica's certificate is good for every API server, 
   SecretData secret;
   std::deque<std::string> leaves, bundles;  // as replicas and API servers may still have them
   size_t steps = 0, authorities = 0;
+  hours changed{0};
   for (hours at{0}; at < hours{24 * 3650}; at += hours{24}) {
     const auto now = kStart + at;
-    const RotationStep step = Rotate(secret, now, Options());
+    const RotationStep step = Rotate(secret, now, at - changed, Options());
+    if (!step.what.empty()) changed = at;
     steps += step.what.empty() ? 0 : 1;
     authorities += step.what.find("authority") != std::string::npos ? 1 : 0;
     secret = step.data;
@@ -79,20 +84,47 @@ TEST_CASE("ten years: every replica's certificate is good for every API server, 
 
 TEST_CASE("nothing is done twice; a broken Secret is made good") {
   const RotationOptions o = Options();
-  SecretData secret = Rotate({}, kStart, o).data;
-  CHECK(Rotate(secret, kStart, o).what.empty());
+  SecretData secret = Rotate({}, kStart, kLong, o).data;
+  CHECK(Rotate(secret, kStart, kLong, o).what.empty());
   SecretData broken = secret;
   broken["tls.key"] = "not a key";
-  CHECK(Rotate(broken, kStart, o).what == "made a certificate");
-  CHECK(Rotate(broken, kStart, o).data.at("ca.crt") == secret.at("ca.crt"));
+  CHECK(Rotate(broken, kStart, kLong, o).what == "made a certificate");
+  CHECK(Rotate(broken, kStart, kLong, o).data.at("ca.crt") == secret.at("ca.crt"));
   broken = secret;
   broken["ca.key"] = broken["tls.key"];
-  CHECK(Rotate(broken, kStart, o).what == "made the first authority and certificate");
+  CHECK(Rotate(broken, kStart, kLong, o).what == "made the first authority and certificate");
   RotationOptions renamed = o;
   renamed.names = {"other.ns.svc"};
-  CHECK(Rotate(secret, kStart, renamed).what == "renewed the certificate");
+  CHECK(Rotate(secret, kStart, kLong, renamed).what == "renewed the certificate");
   std::string error;
   CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("tls.key"), error) != nullptr);
   CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("ca.key"), error) == nullptr);
   CHECK(error == "the key does not belong to the certificate");
+}
+
+TEST_CASE("replicas whose clocks differ by hours: an authority signs only after all had time to trust it") {
+  const RotationOptions o = Options();
+  const auto steps = [&](SecretData secret, system_clock::time_point now, std::chrono::seconds unchanged) {
+    return Rotate(secret, now, unchanged, o).what;
+  };
+  SecretData secret = Rotate({}, kStart, kLong, o).data;
+  // Two thirds of the authority's life later, the replica with the slow clock makes the next one.
+  const auto later = kStart + hours{24 * 500};
+  secret = Rotate(secret, later, kLong, o).data;  // renews the leaf
+  const RotationStep made = Rotate(secret, later, kLong, o);
+  REQUIRE(made.what == "made the next authority");
+  // The other's clock is an hour ahead. By the certificate's dates all has settled; by its own watch it has just begun.
+  CHECK(steps(made.data, later + hours{1}, std::chrono::seconds{0}).empty());
+  CHECK(steps(made.data, later + hours{1}, o.settle - std::chrono::seconds{1}).empty());
+  CHECK(steps(made.data, later + hours{1}, o.settle) == "the next authority signs from now on");
+  // One an hour behind must not wait for its clock either.
+  const RotationStep signs = Rotate(made.data, later - hours{1}, o.settle, o);
+  REQUIRE(signs.what == "the next authority signs from now on");
+  CHECK(steps(signs.data, later + hours{1}, std::chrono::seconds{0}).empty());
+  CHECK(steps(signs.data, later + hours{1}, o.settle) == "the old authority is no longer trusted");
+  // And what it signs is good for API servers an hour on either side.
+  for (const hours skew : {hours{-1}, hours{0}, hours{1}}) {
+    CHECK(Accepts(Bundle(signs.data), signs.data.at("tls.crt"), later + skew));
+    CHECK(Accepts(Bundle(signs.data), made.data.at("tls.crt"), later + skew));
+  }
 }

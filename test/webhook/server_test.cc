@@ -2,7 +2,9 @@
 #include <arpa/inet.h>
 #include <httplib.h>
 #include <openssl/ssl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -24,7 +26,7 @@ using std::chrono::system_clock;
 SecretData MakeCertificate(system_clock::time_point now = system_clock::now()) {
   RotationOptions o;
   o.names = {"localhost"};
-  return Rotate({}, now, o).data;
+  return Rotate({}, now, {}, o).data;
 }
 
 HttpOptions Loopback() {
@@ -250,6 +252,61 @@ TEST_CASE("an overloaded server refuses at once and recovers") {
   CHECK(refused > 0);
   CHECK(other == 0);
   CHECK(Post(*r.Client(), Review("u")) == 200);
+}
+
+TEST_CASE("hundreds of requests sent ahead in one write are refused one by one") {
+  HttpOptions options = Loopback();
+  options.queue = 0;
+  const Running r(options);
+  std::string requests;
+  constexpr int kCount = 3000;
+  for (int i = 1; i < kCount; ++i) requests += "GET /healthz HTTP/1.1\r\n\r\n";
+  requests += "GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n";
+  Raw raw(r.service.port());
+  REQUIRE(raw.Handshake());
+  std::jthread writer([&] { raw.Send(requests); });  // beside the reading: neither side's buffer holds all of it
+  const std::string replies = raw.All();
+  int refused = 0;
+  for (size_t at = 0; (at = replies.find("HTTP/1.1 503", at)) != std::string::npos; ++at) ++refused;
+  CHECK(refused == kCount);
+}
+
+TEST_CASE("more connections than descriptors: the oldest go, the newest is answered") {
+  int tell[2], told[2];
+  REQUIRE(pipe(tell) == 0);
+  REQUIRE(pipe(told) == 0);
+  // The clients have a process of their own, since the server's has no descriptors to spare.
+  const pid_t child = fork();
+  if (child == 0) {
+    uint16_t port = 0;
+    int good = 0;
+    if (read(tell[0], &port, sizeof(port)) == sizeof(port)) {
+      std::vector<std::unique_ptr<Raw>> idle;
+      for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<Raw>(port));
+      Raw last(port);
+      if (last.Handshake()) {
+        last.Send("GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n");
+        good = last.All().starts_with("HTTP/1.1 200") ? 1 : 0;
+      }
+    }
+    (void)!write(told[1], &good, sizeof(good));
+    _exit(0);
+  }
+  int good = 0;
+  {
+    const Running r;
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit lowered{100, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &lowered) == 0);
+    const uint16_t port = r.service.port();
+    REQUIRE(write(tell[1], &port, sizeof(port)) == sizeof(port));
+    REQUIRE(read(told[0], &good, sizeof(good)) == sizeof(good));
+    setrlimit(RLIMIT_NOFILE, &before);
+  }
+  CHECK(good == 1);
+  waitpid(child, nullptr, 0);
+  for (const int fd : {tell[0], tell[1], told[0], told[1]}) close(fd);
 }
 
 TEST_CASE("certificates rotated under load: no request fails, new connections get the new one") {

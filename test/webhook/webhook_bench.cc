@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   if (mkdtemp(folder.data()) == nullptr) return 1;
   RotationOptions options;
   options.names = {"localhost"};
-  const SecretData secret = Rotate({}, std::chrono::system_clock::now(), options).data;
+  const SecretData secret = Rotate({}, std::chrono::system_clock::now(), {}, options).data;
   std::ofstream(folder + "/c") << secret.at("tls.crt");
   std::ofstream(folder + "/k") << secret.at("tls.key");
   const pid_t pid = fork();

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""`sluice admit` says off-line what the webhook does: admit_test.py SLUICE GOLDEN_FOLDER"""
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+failures = []
+
+
+def check(condition, what):
+    if not condition:
+        failures.append(what)
+        print("FAILED:", what)
+
+
+def admit(program, *arguments, text=None):
+    done = subprocess.run([program, "admit", *arguments], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def golden_pairs(program, folder):
+    """Every pair whose answer needs no nodes: the same manifest, or the same denials."""
+    count = 0
+    for path in sorted(glob.glob(folder + "/*.yaml")):
+        text = open(path).read()
+        header = dict(re.findall(r"^# (config|namespace|nodes): (.*)$", text, re.M))
+        if "nodes" in header or "\n---" in text:
+            continue
+        name = os.path.basename(path)[:-5]
+        arguments = ["-f", path]
+        if "namespace" in header:
+            arguments += ["-n", header["namespace"]]
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+            config.write(header.get("config", "{}"))
+            config.flush()
+            status, out, said = admit(program, *arguments, "--config", config.name)
+        count += 1
+        if os.path.exists(f"{folder}/{name}.denied"):
+            check(status == 1 and not out, f"{name}: denied with status 1: {status}")
+            for line in open(f"{folder}/{name}.denied").read().splitlines():
+                if not line.startswith("#"):
+                    check("denied: " + line.split(": ", 1)[1] in said, f"{name}: wanted {line}, got {said}")
+            continue
+        check(status == 0, f"{name}: {status} {said}")
+        wanted = open(f"{folder}/{name}.injected").read()
+        for warning in re.findall(r"^# (warning: .*)$", wanted, re.M):
+            check(warning in said, f"{name}: wanted {warning}, got {said}")
+        if re.search(r"^kind: Pod$", text, re.M) and "# untouched" not in wanted:
+            wanted = "".join(line + "\n" for line in wanted.splitlines() if not line.startswith("# "))
+            out = re.sub(r'(\\"version\\":\\")[^\\]*', r"\1VERSION", out)
+            check(out == wanted, f"{name}: differs\n{out}\nwanted\n{wanted}")
+    print(f"{count} golden pairs by sluice admit")
+    check(count > 100, "most pairs need no nodes")
+
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, annotations: {sluice.dev/gpu-fraction: %s}}\nspec: {containers: [{name: a, image: x}]}\n"
+JOB = ("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        metadata: {annotations: "
+       "{sluice.dev/gpu-fraction: '%s'}}\n        spec: {containers: [{name: a, image: x}]}\n")
+
+
+def main():
+    program, folder = sys.argv[1:3]
+    golden_pairs(program, folder)
+    # Several documents on stdin: each is judged, one denial is the status, the good ones are still shown.
+    status, out, said = admit(program, "-f", "-", text=POD % ("good", "'0.5'") + "---\n" + POD % ("bad", "'1.5'") + "---\nkind: ConfigMap\nmetadata: {name: c}\n")
+    check(status == 1, f"one of three is denied: {status}")
+    check('name: "good"' in out and 'name: "bad"' not in out and 'kind: "ConfigMap"' in out, out)
+    check("Pod good: a: 50 percent by sluice.dev/gpu-fraction" in said and "Pod bad: denied: sluice.dev/gpu-fraction: '1.5'" in said, said)
+    check("ConfigMap c: nothing to decide" in said, said)
+    # A template: the patch lies inside it.
+    status, out, said = admit(program, "-f", "-", "-o", "patch", text=JOB % "0.25")
+    patch = json.loads(out)
+    check(status == 0 and patch and all(o["path"].startswith("/spec/jobTemplate/spec/template/") for o in patch), f"{status} {out}")
+    check("its pods: a: 25 percent" in said, said)
+    status, out, said = admit(program, "-f", "-", "-o", "none", text=JOB % "25")
+    check(status == 1 and out == "" and "spec/jobTemplate/spec/template: sluice.dev/gpu-fraction: '25'" in said, said)
+    # JSON, a List, and the setting for gpu-memory.
+    pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"sluice.dev/gpu-memory": "10Gi"}}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    status, out, said = admit(program, "-f", "-", "--gpu-memory", "40Gi", text=json.dumps({"kind": "List", "items": [pod, pod]}))
+    check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
+    check(admit(program, "-f", "-", text=json.dumps(pod))[0] == 1, "bytes without a known GPU are denied")
+    # What cannot be read is status 2, and says what and where.
+    for arguments, text, wanted in ((["-f", "/none"], None, "/none: cannot be read"), (["-f", "-"], "a: [", "-: line"), (["-f", "-"], "", "holds no manifest"),
+                                    (["-f", "-", "--gpu-memory", "ten"], "{}", "--gpu-memory: 'ten' is not accepted")):
+        status, _, said = admit(program, *arguments, text=text)
+        check(status == 2 and wanted in said, f"{arguments}: {status} {said}")
+    print("FAILED: %d" % len(failures) if failures else "all as it should be")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

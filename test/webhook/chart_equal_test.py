@@ -1,0 +1,61 @@
+#!/usr/bin/python3
+"""What the chart gives to the API server is what `sluice-webhook --print-policy manifests` says: chart_equal_test.py SLUICE_WEBHOOK
+
+The admission tests run the program's manifests; this makes their result hold for the chart. Needs helm, as test/cluster/chart_test.py."""
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
+import chart_test as chart  # noqa: E402  ends with 4 where helm or PyYAML is missing
+import yaml  # noqa: E402
+
+
+def normal(webhook):
+    """With the API's defaults, without what belongs to the certificate."""
+    out = dict({"matchPolicy": "Equivalent", "reinvocationPolicy": "Never", "timeoutSeconds": 10}, **webhook)
+    service = dict({"port": 443}, **out.pop("clientConfig")["service"])
+    out["path"] = service["path"], service["port"]
+    return out
+
+
+def compare(what, chart_side, program_side):
+    if chart_side == program_side:
+        return 0
+    print(f"FAILED: {what}\n  chart   {chart_side}\n  program {program_side}")
+    return 1
+
+
+def main():
+    failed = 0
+    for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",)):
+        rendered = chart.render(*settings)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+            if settings:  # without: the program's own defaults, which the chart must share
+                f.write(chart.one(rendered, "ConfigMap", "sluice")["data"]["webhook.yaml"])
+                f.flush()
+            text = subprocess.run([sys.argv[1], "--print-policy", "manifests", *(["--config", f.name] if settings else [])],
+                                  check=True, stdout=subprocess.PIPE, text=True).stdout
+        printed = list(yaml.safe_load_all(text))
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            ours = {w["name"]: normal(w) for w in chart.one(rendered, kind, "sluice")["webhooks"]}
+            theirs = {w["name"]: normal(w) for w in chart.one(printed, kind)["webhooks"]}
+            failed += compare(f"{kind} {settings}: names", sorted(ours), sorted(theirs))
+            for name in sorted(set(ours) & set(theirs)):
+                for field in sorted(set(ours[name]) | set(theirs[name])):
+                    failed += compare(f"{name} {field} {settings}", ours[name].get(field), theirs[name].get(field))
+        policy = chart.one(rendered, "ValidatingAdmissionPolicy", "sluice-require-marker")["spec"]
+        theirs = chart.one(printed, "ValidatingAdmissionPolicy")["spec"]
+        for rule in theirs["matchConstraints"]["resourceRules"] + policy["matchConstraints"]["resourceRules"]:
+            rule.setdefault("scope", "*")
+        for rule in theirs["matchConstraints"]["resourceRules"]:
+            rule["scope"] = "*"  # pods are namespaced: both mean the same
+        for field in sorted(set(policy) | set(theirs)):
+            failed += compare(f"policy {field} {settings}", policy.get(field), theirs.get(field))
+    print("FAILED: %d" % failed if failed else "chart and program say the same")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
