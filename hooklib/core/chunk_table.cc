@@ -11,6 +11,7 @@ bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
 void ChunkTable::AddArena(Extent arena) {
   Arena entry{arena, std::make_unique<Chunk[]>(arena.bytes / kChunkBytes)};
   for (uint64_t i = 0; i < arena.bytes / kChunkBytes; ++i) entry.chunks[i].base = arena.base + i * kChunkBytes;
+  entry.chunks[0].first = true;
   const auto at = std::upper_bound(arenas_.begin(), arenas_.end(), arena.base,
                                    [](Va va, const Arena& a) { return BaseBelow(va, a.range); });
   arenas_.insert(at, std::move(entry));

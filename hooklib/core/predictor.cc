@@ -74,12 +74,13 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   looked_ = std::max(looked_, cursor_);
 }
 
-std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at) {
+std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at, uint64_t* id) {
   ahead_.clear();
   if (!cursor_ || !confident()) return ahead_;
   while (looked_ < cursor_ + horizon && looked_ + 1 < count_ && Valid(looked_ + 1)) {
     const Entry& entry = log_[++looked_ % kLog];
     *at = log_[count_ % kLog].now + (looked_ - cursor_);
+    *id = entry.id;
     for (uint32_t i = 0; i < entry.count; ++i) ahead_.push_back(refs_[(entry.first + i) % kRefs].chunk);
     if (!ahead_.empty()) break;
   }

@@ -26,8 +26,11 @@ class Predictor {
   uint64_t wrong() const { return wrong_; }
 
   // The chunks of the next launch that has not been looked at yet, at most `horizon` launches ahead; empty: no more.
-  // `at` is the predicted launch number. Moves on with each call, so that a launch ahead is looked at once.
-  std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at);
+  // `at` is the predicted launch number, `id` its execution id. Moves on with each call, so that a launch ahead is
+  // looked at once.
+  std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // Launches from one round to the next (a training step); 0: not known.
+  uint64_t period() const { return cursor_ ? count_ - cursor_ : 0; }
   // Chunks went away with their arena: what was learnt points at them.
   void Forget();
 

@@ -6,21 +6,6 @@ namespace sluice::core {
 
 namespace {
 
-// Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it.
-void Merge(std::vector<Extent>* runs) {
-  if (runs->size() < 2) return;
-  std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
-  size_t out = 0;
-  for (size_t i = 1; i < runs->size(); ++i) {
-    if ((*runs)[out].end() == (*runs)[i].base) {
-      (*runs)[out].bytes += (*runs)[i].bytes;
-    } else {
-      (*runs)[++out] = (*runs)[i];
-    }
-  }
-  runs->resize(out + 1);
-}
-
 uint64_t Overlap(const Extent& range, const Chunk& chunk) {
   return std::min(range.end(), chunk.base + kChunkBytes) - std::max(range.base, chunk.base);
 }
@@ -43,15 +28,14 @@ void Residency::AddArena(Extent arena, bool populated) {
   chunks_.AddArena(arena);
   if (!populated) return;
   chunks_.ForEach(arena, [this](Chunk& chunk) {
-    chunk.resident = true;
-    resident_ += kChunkBytes;
+    SetResident(&chunk, true);
     Push(&chunk);
   });
 }
 
 void Residency::RemoveArena(Extent arena) {
   chunks_.ForEach(arena, [this](Chunk& chunk) {
-    if (chunk.resident) resident_ -= kChunkBytes;
+    SetResident(&chunk, false);
     if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
   });
   auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
@@ -63,12 +47,14 @@ void Residency::RemoveArena(Extent arena) {
 }
 
 void Residency::AddLive(Extent range) {
-  chunks_.ForEach(range, [&](Chunk& chunk) { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
+  chunks_.ForEach(range, [&](Chunk& chunk) {
+    Change(&chunk, [&] { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
+  });
 }
 
 void Residency::RemoveLive(Extent range) {
   chunks_.ForEach(range, [&](Chunk& chunk) {
-    chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk));
+    Change(&chunk, [&] { chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk)); });
     if (chunk.live_bytes == 0) {
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
@@ -81,7 +67,9 @@ void Residency::RemoveLive(Extent range) {
 }
 
 void Residency::Pin(Extent range, bool pin) {
-  chunks_.ForEach(range, [&](Chunk& chunk) { chunk.pins = static_cast<uint16_t>(chunk.pins + (pin ? 1 : -1)); });
+  chunks_.ForEach(range, [&](Chunk& chunk) {
+    Change(&chunk, [&] { chunk.pins = static_cast<uint16_t>(chunk.pins + (pin ? 1 : -1)); });
+  });
 }
 
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id) {
@@ -90,6 +78,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   plan_.ahead.Clear();
   plan_.evict_after.clear();
   plan_.discard.clear();
+  plan_.advise.clear();
+  plan_.probe = {};
   plan_.wait_in = plan_.after_op = 0;
   set_.clear();
   missing_.clear();
@@ -111,16 +101,26 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
       }
     } else {
-      ++stats_.misses;
       missing_.push_back(chunk);
     }
   }
   if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
+  RollWindow(queues);
+  const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
+  const bool oversize = set_.size() * kChunkBytes > fits_at_all;
+  const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
+  if (id && (!may_stay || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
+    for (Chunk* chunk : set_) chunk->last_fetcher = now_;
+  }
+  const size_t wanted = missing_.size();
+  if (may_stay && wanted) LeaveInHost(stream, id, oversize);
+  const size_t stayed = wanted - missing_.size();
+  stats_.misses += missing_.size();
+  stats_.host_bytes_used += stayed * kChunkBytes;
 
   if (!missing_.empty()) {
     const uint64_t need = missing_.size() * kChunkBytes;
-    const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
-    const uint64_t in_set = set_.size() * kChunkBytes;
+    const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
     const uint64_t fits = std::min(need, fits_at_all);
     uint64_t room = Room(stream);
     // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
@@ -142,8 +142,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       }
       fetched += kChunkBytes;
       if (prefetch_ == Prefetch::kOff) {
-        chunk->resident = true;
-        resident_ += kChunkBytes;
+        SetResident(chunk, true);
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         chunk->arrival_op = 0;
       } else {
@@ -158,13 +157,78 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       for (const Extent& run : plan_.evict_after) stats_.bytes_out += run.bytes;
     }
   }
+  if (missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
+    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
+    const uint64_t over = resident_ - fits_at_all;
+    if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
+    Finish(stream, &plan_.now);
+  }
   if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
   for (Chunk* chunk : set_) Touch(chunk, stream, seq);
   Merge(&plan_.discard);
   const uint64_t held = resident_;
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
+  const uint64_t busy = held - std::min(held, idle_);
+  least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
   if (prefetch_ == Prefetch::kPredict && id) LookAhead(stream);
   return plan_;
+}
+
+void Residency::RollWindow(const Queues& queues) {
+  longest_period_ = std::max(longest_period_, queues.predictor.period());
+  if (now_ - window_begin_ < window_length_) return;
+  constexpr uint64_t kMargin = uint64_t{128} << 20;
+  promote_ = least_slack_ > kMargin && no_promotion_ == 0 ? least_slack_ - kMargin : 0;
+  if (no_promotion_) --no_promotion_;
+  least_slack_ = kNever;
+  window_begin_ = now_;
+  ++window_;
+  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 16, 1 << 14);
+  longest_period_ = 0;
+}
+
+void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
+  using Verdict = HostAccess::Verdict;
+  const Verdict verdict = host_access_.Of(id, oversize, now_);
+  if (verdict == Verdict::kFetch) return;
+  const uint64_t need = missing_.size() * kChunkBytes;
+  const uint64_t resident = set_.size() * kChunkBytes - need;
+  uint64_t most = kNever;
+  if (verdict == Verdict::kTry) {
+    if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
+    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes) : HostAccess::TryBytes(resident);
+  }
+  // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
+  // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
+  // part (PyTorch's optimizers).
+  constexpr uint16_t kMaxUses = 20;
+  uint64_t stays = 0;
+  std::erase_if(missing_, [&](Chunk* chunk) {
+    // What was discarded or never written has no host pages worth using: to bring it moves nothing.
+    if (!chunk->content || stays >= most) return false;
+    if (chunk->host_window != window_) {
+      chunk->host_window = window_;
+      chunk->host_uses = 0;
+    }
+    if (verdict == Verdict::kStreams && !oversize) {
+      if (chunk->host_uses >= kMaxUses) return false;
+      if (promote_ >= kChunkBytes) {
+        promote_ -= kChunkBytes;
+        return false;
+      }
+    }
+    ++chunk->host_uses;
+    stays += kChunkBytes;
+    if (!chunk->advised) {
+      chunk->advised = true;
+      plan_.advise.push_back({chunk->base, kChunkBytes});
+    }
+    return true;
+  });
+  Merge(&plan_.advise);
+  if (stays && (verdict == Verdict::kTry || host_access_.Due(id, oversize)))
+    plan_.probe = {id, stays, resident, oversize};
+  if (stays && verdict == Verdict::kTry) host_access_.Trying(plan_.probe, now_);
 }
 
 // Room that `stream` may count on: what other streams are still sending away is not gone yet.
@@ -211,11 +275,10 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
       continue;
     }
     EndAhead(chunk);
-    chunk->resident = false;
+    SetResident(chunk, false);
     chunk->content = false;
     chunk->departure_op = 0;
     ++chunk->rank_stamp;
-    resident_ -= kChunkBytes;
     stats_.bytes_saved += kChunkBytes;
     plan_.discard.push_back({chunk->base, kChunkBytes});
   }
@@ -237,6 +300,9 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
+  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_) {
+    return 2 * kClass + std::min(chunk.next_use, kClass - 1);
+  }
   if (chunk.next_use != kNever && chunk.next_use >= now_) return std::min(chunk.next_use, kClass - 1);
   return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
@@ -260,6 +326,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
   uint64_t freed = DiscardDead(bytes, stream, step);
   if (candidates_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();
   aside_.clear();
+  bool waiting = false;
   while (freed < bytes && !candidates_.empty()) {
     std::pop_heap(candidates_.begin(), candidates_.end());
     const Candidate top = candidates_.back();
@@ -267,6 +334,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     Chunk* chunk = top.chunk;
     if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
     if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
+      waiting |= chunk->use_epoch != 0;
       aside_.push_back(top);
       if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
       continue;
@@ -284,6 +352,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     candidates_.push_back(candidate);
     std::push_heap(candidates_.begin(), candidates_.end());
   }
+  if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
   return freed;
 }
 
@@ -294,11 +363,16 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
     if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
   }
   EndAhead(chunk);
-  chunk->resident = false;
+  SetResident(chunk, false);
   ++chunk->rank_stamp;
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
-  resident_ -= kChunkBytes;
+  if (chunk->host_window) {  // was used in host memory, was brought in since: there was no lasting room for it
+    chunk->host_window = 0;
+    if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
+    promote_ = 0;
+    no_promotion_ = next_no_promotion_;
+  }
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;
   if (!chunk->ever_out) {
@@ -310,10 +384,9 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
 void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   Queues& queues = queues_[stream];
   if (!step->in_op) step->in_op = ++queues.in_op;
-  chunk->resident = true;
+  SetResident(chunk, true);
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
-  resident_ += kChunkBytes;
   step->fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
 }
@@ -336,10 +409,12 @@ void Residency::LookAhead(StreamId stream) {
   if (!queues.predictor.confident()) return;
   DrainOps(&queues, stream);
   if (queues.arriving.size() > 12 || queues.departing.size() > 12) return;
-  uint64_t at = 0;
+  uint64_t at = 0, id = 0;
   while (queues.ahead_bytes < ahead_bytes_) {
-    const auto chunks = queues.predictor.Ahead(256, &at);
+    const auto chunks = queues.predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
+    const HostAccess::Verdict verdict =
+        may_stay_ ? host_access_.Of(id, false, now_) : HostAccess::Verdict::kFetch;
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
@@ -349,6 +424,11 @@ void Residency::LookAhead(StreamId stream) {
         continue;
       }
       if (chunk->live_bytes == 0) continue;
+      // What streams, or has not been tried yet, takes its bytes where they lie rather than in somebody's place.
+      if (chunk->content && (verdict == HostAccess::Verdict::kStreams ||
+                             (verdict == HostAccess::Verdict::kTry && Room(stream) < kChunkBytes))) {
+        continue;
+      }
       if (chunk->departure_op && chunk->departure_stream != stream &&
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;
@@ -394,7 +474,22 @@ void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
   if (chunk->resident) Push(chunk);
 }
 
-void Residency::Join(std::vector<Extent>* runs) { Merge(runs); }
+// Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it. Never across
+// the border of two arenas, which may be neighbours: the driver refuses a range of two allocations.
+void Residency::Merge(std::vector<Extent>* runs) {
+  if (runs->size() < 2) return;
+  std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
+  size_t out = 0;
+  for (size_t i = 1; i < runs->size(); ++i) {
+    const Chunk* chunk = chunks_.Find((*runs)[i].base);
+    if ((*runs)[out].end() == (*runs)[i].base && !(chunk && chunk->first)) {
+      (*runs)[out].bytes += (*runs)[i].bytes;
+    } else {
+      (*runs)[++out] = (*runs)[i];
+    }
+  }
+  runs->resize(out + 1);
+}
 
 void Residency::ForgetStream(StreamId stream) {
   queues_.erase(stream);

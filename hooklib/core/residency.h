@@ -10,8 +10,9 @@
 //  - contents are discarded only if the application freed them and a fence behind that free is done.
 // Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
 // bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
-// chunks of which no next use is known, least recently used first; then those whose predicted next use is farthest
-// (Belady 1966). Not thread-safe: the device's lock is held.
+// chunks that only streaming launches use (host_access.h: they need not come back), then chunks of which no next use is
+// known, least recently used first, then those whose predicted next use is farthest (Belady 1966). Not thread-safe: the
+// device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 
@@ -23,6 +24,7 @@
 
 #include "hooklib/core/chunk_table.h"
 #include "hooklib/core/fences.h"
+#include "hooklib/core/host_access.h"
 #include "hooklib/core/predictor.h"
 
 namespace sluice::core {
@@ -45,6 +47,9 @@ struct Plan {
   // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see
   // DiscardDead).
   std::vector<Extent> discard;
+  // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
+  std::vector<Extent> advise;
+  HostProbe probe;                  // id 0: the launch need not be timed
   Step now;                         // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
   Step ahead;                       // for launches to come
@@ -56,6 +61,7 @@ struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
   uint64_t fault_bytes = 0;  // estimated
+  uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
   uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
@@ -68,6 +74,10 @@ class Residency {
   void set_capacity(uint64_t bytes) { capacity_ = bytes; }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
+  // Whether launches that stream may leave what they touch in host memory.
+  void set_host_access(bool may) { may_stay_ = may; }
+  // A launch whose plan asked to be timed ran for so long.
+  void Measured(const HostProbe& probe, uint64_t ns) { host_access_.Measured(probe, ns, now_); }
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
@@ -125,6 +135,22 @@ class Residency {
     bool operator<(const Candidate& other) const { return key < other.key; }
   };
 
+  // Takes out of missing_ what the launch uses in host memory.
+  void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
+  void RollWindow(const Queues& queues);
+  // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
+  template <typename F>
+  void Change(Chunk* chunk, F change) {
+    const auto idle = [chunk] { return chunk->resident && chunk->live_bytes == 0 && chunk->pins == 0; };
+    const bool before = idle();
+    change();
+    idle_ += (idle() ? kChunkBytes : 0) - (before ? kChunkBytes : 0);
+  }
+  void SetResident(Chunk* chunk, bool resident) {
+    if (chunk->resident == resident) return;
+    resident_ += resident ? kChunkBytes : -kChunkBytes;
+    Change(chunk, [&] { chunk->resident = resident; });
+  }
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
@@ -143,7 +169,7 @@ class Residency {
   void Touch(Chunk* chunk, StreamId stream, Seq seq);
   void DrainOps(Queues* queues, StreamId stream);
   void ClearPlan();
-  static void Join(std::vector<Extent>* runs);
+  void Merge(std::vector<Extent>* runs);
 
   Timeline* timeline_;
   Fences* fences_;
@@ -156,7 +182,18 @@ class Residency {
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap
   uint64_t rebuilt_at_ = 0;            // launch number
+  uint64_t shrink_at_ = 0;             // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
+  bool may_stay_ = true;
+  HostAccess host_access_;
+  // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
+  // window may be filled, in the next, with chunks that would otherwise be used in host memory.
+  uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
+  uint64_t least_slack_ = 0;
+  uint64_t promote_ = 0;                // bytes
+  uint32_t no_promotion_ = 0;           // windows, since what was promoted had to leave again
+  uint32_t next_no_promotion_ = 2;
+  uint64_t idle_ = 0;                   // bytes of resident chunks without a live byte
   uint64_t now_ = 1;
   uint64_t resident_ = 0;
   uint64_t capacity_ = kNever;

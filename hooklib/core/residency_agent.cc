@@ -22,7 +22,7 @@ const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   // What is in use by more streams than are remembered leaves behind a fence.
   if (freed < wanted) fences_->Close();
   Finish(queue, &plan_.now);
-  Join(&plan_.discard);
+  Merge(&plan_.discard);
   return plan_;
 }
 

@@ -15,12 +15,14 @@ const char* Get(const char* name) {
   return value && *value ? value : nullptr;
 }
 
-bool Flag(const char* name) {
+bool Flag(const char* name, bool otherwise) {
   const char* value = Get(name);
-  if (!value || !std::strcmp(value, "0")) return false;
+  if (!value) return otherwise;
+  if (!std::strcmp(value, "0")) return false;
   if (!std::strcmp(value, "1")) return true;
-  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0, 1; it counts as 0", name, value);
-  return false;
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0, 1; it counts as %d", name, value,
+      otherwise);
+  return otherwise;
 }
 
 Config Read() {
@@ -49,7 +51,8 @@ Config Read() {
     Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: managed; the default holds",
         SLUICE_ENV_BACKEND, backend);
   }
-  config.plain = Flag(SLUICE_ENV_PLAIN);
+  config.plain = Flag(SLUICE_ENV_PLAIN, false);
+  config.host_access = Flag(SLUICE_ENV_HOST_ACCESS, true);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;
   g_log_level = config.log_level;

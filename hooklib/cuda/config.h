@@ -13,6 +13,7 @@ struct Config {
   settings::Settings settings;
   std::string socket;          // agent's socket; empty: none, the environment alone decides
   bool plain = false;          // SLUICE_PLAIN=1
+  bool host_access = true;     // SLUICE_HOST_ACCESS=0: what a launch misses is always fetched
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };

@@ -50,6 +50,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr);
+  residency.set_host_access(GetConfig().host_access);
   residency.set_capacity(Capacity());
 }
 
@@ -369,6 +370,7 @@ void Device::DropContext(CUcontext handle) {
       requested_bytes -= size;
     }
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
+    std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
       stream->context = nullptr;  // events and queues went with the context

@@ -70,6 +70,13 @@ struct Device final : core::Timeline {
     CUevent begin, end;
   };
   std::deque<Wait> waits;
+  // Launches with host-resident bytes that are timed.
+  struct Probe {
+    Context* context;
+    CUevent begin, end;
+    core::HostProbe what;
+  };
+  std::deque<Probe> probes;
 
   // --- memory; each takes the lock ---
   CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result);
@@ -104,6 +111,8 @@ struct Device final : core::Timeline {
   void WaitForFetch(Stream* stream, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
   void EvictAfter(const core::Plan& plan, Stream* stream);
+  // Tells residency what the timed launches that are over have cost.
+  void ReadProbes();
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
   bool Record(Stream* stream);
   void Poll(Stream* stream);

@@ -200,6 +200,23 @@ void Device::WaitForFetch(Stream* stream, uint64_t op) {
   }
 }
 
+void Device::ReadProbes() {
+  const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
+  while (!probes.empty() && g_real.cuEventQuery(probes.front().end) == CUDA_SUCCESS) {
+    const Probe& probe = probes.front();
+    float ms = 0;
+    if (elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS) {
+      SLUICE_LOG(kDebug, "launch %llx used %llu MiB in host memory and %llu MiB on the card in %.3f ms",
+                 static_cast<unsigned long long>(probe.what.id), static_cast<unsigned long long>(probe.what.host >> 20),
+                 static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms));
+      residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6));
+    }
+    probe.context->timers.Give(probe.begin);
+    probe.context->timers.Give(probe.end);
+    probes.pop_front();
+  }
+}
+
 void Device::EvictAfter(const core::Plan& plan, Stream* stream) {
   if (!plan.after_op || !Ready(&stream->out)) return;
   WaitFor(stream->events, stream->recorded, stream->out.stream);

@@ -58,6 +58,19 @@ CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) {
   return PrefetchRuns(runs, Host(), stream);
 }
 
+void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
+  for (const core::Extent& run : runs) {
+    if (g_real.cuMemAdvise_v2) {
+      CUmemLocation location{};
+      location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      location.id = device;
+      g_real.cuMemAdvise_v2(run.base, run.bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, location);
+    } else if (g_real.cuMemAdvise) {
+      g_real.cuMemAdvise(run.base, run.bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+    }
+  }
+}
+
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
   if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);

@@ -14,6 +14,9 @@ namespace sluice {
 // slow, never wrong).
 CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream);
 CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
+// The GPU maps the ranges wherever they lie: host memory is used over the link instead of moved by faults. Not queued:
+// done when it returns (31 ms a GiB of host memory; later it waits for transfers under way).
+void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
 // Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is
 // done. False where the driver cannot (before 580): contents stay.
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream);

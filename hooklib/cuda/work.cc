@@ -70,6 +70,13 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->Execute(plan.now, stream_);
   if (plan.wait_in) device->WaitForFetch(stream_, plan.wait_in);
   device->Execute(plan.ahead, stream_);
+  if (!plan.advise.empty()) AdviseAccessedBy(plan.advise, device->ordinal);
+  device->ReadProbes();
+  if (plan.probe.id && device->probes.size() < 64) {
+    begin_ = stream_->context->timers.Take();
+    if (begin_) g_real.cuEventRecord(begin_, stream_->handle);
+    probe_ = plan.probe;
+  }
   if (plan.after_op) {
     after_.evict_after = plan.evict_after;
     after_.after_op = plan.after_op;
@@ -81,8 +88,17 @@ void WorkScope::End(CUresult) {
   {
     std::lock_guard lock(stream_->device->mutex);
     if (stream_->context) {
-      stream_->device->Record(stream_);
       RelaxedCapture relaxed;
+      if (begin_) {
+        EventPool* timers = &stream_->context->timers;
+        if (CUevent end = timers->Take()) {
+          g_real.cuEventRecord(end, stream_->handle);
+          stream_->device->probes.push_back({stream_->context, begin_, end, probe_});
+        } else {
+          timers->Give(begin_);
+        }
+      }
+      stream_->device->Record(stream_);
       stream_->device->EvictAfter(after_, stream_);
     }
   }

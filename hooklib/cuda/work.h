@@ -37,6 +37,8 @@ class WorkScope {
   bool ordered_ = false;
   bool capturing_ = false;
   core::Plan after_;  // only evict_after is used
+  core::HostProbe probe_;
+  CUevent begin_ = nullptr;
 };
 
 template <typename Issue>

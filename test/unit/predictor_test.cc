@@ -60,14 +60,15 @@ TEST_CASE("looking ahead gives each coming launch once, in order") {
     }
   }
   uint64_t at = 0;
-  auto ahead = predictor.Ahead(2, &at);
+  uint64_t id = 0;
+  auto ahead = predictor.Ahead(2, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[0]);
   CHECK(at == now + 1);
-  ahead = predictor.Ahead(2, &at);
+  ahead = predictor.Ahead(2, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[1]);
-  CHECK(predictor.Ahead(2, &at).empty());
+  CHECK(predictor.Ahead(2, &at, &id).empty());
 }
 
 TEST_CASE("a change of phase ends the prediction and is learnt within two rounds") {

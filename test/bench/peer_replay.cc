@@ -1,0 +1,175 @@
+// Plays a trace on the simulated card under somebody else's rules, for the table of residency_table.py:
+//   peer_replay TRACE --rules uvm|pump --budget-mib N [--warm-up N]
+// The card itself must be as large as the budget (SIMGPU_PROFILE): neither of the two sends anything away, the driver
+// does.
+//
+// uvm: managed memory and nothing else. pump: PUMP's published rules. Blocks are what the framework's allocator
+// reports, and allocations. A block is a candidate when it is allocated, and when one of the first eight parameters of
+// a launch is its first address. Before a launch, its candidates are prefetched on a stream of the engine's own, each
+// behind an empty host function that keeps the call from occupying the caller, and the launch waits for that stream.
+// While the distinct bytes of the launches admitted and not yet retired, and these, are more than factor x memory, the
+// oldest launch is retired: the prefetch stream waits for its end.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trace/replay/figures.h"
+#include "trace/replay/player.h"
+
+namespace {
+
+using sluice::replay::Companion;
+using sluice::replay::Driver;
+using sluice::trace::Parameter;
+
+class Uvm : public Companion {
+ public:
+  explicit Uvm(const Driver& driver) : driver_(driver) {}
+  CUresult Allocate(CUdeviceptr* address, size_t bytes) override {
+    return driver_.alloc_managed(address, bytes, CU_MEM_ATTACH_GLOBAL);
+  }
+  void Reported(CUdeviceptr, int64_t) override {}
+  void BeforeLaunch(CUstream, const std::vector<Parameter>&, const std::vector<uint64_t>&) override {}
+  void AfterLaunch(CUstream) override {}
+
+ protected:
+  const Driver& driver_;
+};
+
+class Pump final : public Uvm {
+ public:
+  Pump(const Driver& driver, uint64_t memory) : Uvm(driver), memory_(memory) {}
+
+  CUresult Allocate(CUdeviceptr* address, size_t bytes) override {
+    const CUresult result = Uvm::Allocate(address, bytes);
+    if (result == CUDA_SUCCESS) blocks_[*address] = bytes;
+    return result;
+  }
+
+  void Reported(CUdeviceptr address, int64_t bytes) override {
+    if (bytes > 0) {
+      factor_ = 80;  // its default once the allocator has been heard
+      blocks_[address] = static_cast<uint64_t>(bytes);
+      candidates_[address] = static_cast<uint64_t>(bytes);
+      return;
+    }
+    const uint64_t end = address + static_cast<uint64_t>(-bytes);
+    blocks_.erase(address);
+    candidates_.erase(candidates_.lower_bound(address), candidates_.lower_bound(end));
+  }
+
+  void BeforeLaunch(CUstream stream, const std::vector<Parameter>& layout,
+                    const std::vector<uint64_t>& words) override {
+    if (stream_ == nullptr) driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING);
+    for (size_t i = 0; i < layout.size() && i < 8; ++i) {
+      if (layout[i].bytes != 8 || layout[i].offset % 8 != 0) continue;
+      const auto block = blocks_.find(words[layout[i].offset / 8]);
+      if (block != blocks_.end()) candidates_[block->first] = block->second;
+    }
+    while (!admitted_.empty() && Wanted() > memory_ / 100 * factor_) Retire();
+    if (candidates_.empty()) return;
+    for (const auto& [address, bytes] : candidates_) {
+      if (bytes > memory_) continue;
+      driver_.host_func(stream_, [](void*) {}, nullptr);
+      driver_.prefetch(address, bytes, {CU_MEM_LOCATION_TYPE_DEVICE, {0}}, 0, stream_);
+    }
+    CUevent fetched = nullptr;
+    driver_.event_create(&fetched, CU_EVENT_DISABLE_TIMING);
+    driver_.event_record(fetched, stream_);
+    driver_.stream_wait(stream, fetched, 0);
+    driver_.event_destroy(fetched);
+  }
+
+  void AfterLaunch(CUstream stream) override {
+    CUevent done = nullptr;
+    driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
+    driver_.event_record(done, stream);
+    for (const auto& block : candidates_) {
+      if (uses_[block]++ == 0) admitted_bytes_ += block.second;
+    }
+    admitted_.emplace_back(done, std::exchange(candidates_, {}));
+  }
+
+ private:
+  using Blocks = std::map<uint64_t, uint64_t>;
+
+  uint64_t Wanted() const {
+    uint64_t sum = admitted_bytes_;
+    for (const auto& block : candidates_) {
+      const auto use = uses_.find(block);
+      if (use == uses_.end() || use->second == 0) sum += block.second;
+    }
+    return sum;
+  }
+
+  void Retire() {
+    const auto& [event, blocks] = admitted_.front();
+    driver_.stream_wait(stream_, event, 0);
+    driver_.event_destroy(event);
+    for (const auto& block : blocks) {
+      if (--uses_[block] == 0) admitted_bytes_ -= block.second;
+    }
+    admitted_.pop_front();
+  }
+
+  const uint64_t memory_;
+  uint64_t factor_ = 60;
+  CUstream stream_ = nullptr;
+  Blocks blocks_, candidates_;
+  std::deque<std::pair<CUevent, Blocks>> admitted_;
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> uses_;
+  uint64_t admitted_bytes_ = 0;
+};
+
+int Play(const std::string& file, const std::string& rules, uint64_t budget, int warm_up) {
+  const auto trace = sluice::trace::Load(file);
+  if (!trace.ok()) {
+    std::fprintf(stderr, "peer_replay: %s\n", std::string(trace.status().message()).c_str());
+    return 1;
+  }
+  Driver driver;
+  std::string error = driver.Load();
+  if (error.empty() && !driver.simulated()) error = "plays on the simulated card only";
+  if (!error.empty()) {
+    std::fprintf(stderr, "peer_replay: %s\n", error.c_str());
+    return 1;
+  }
+  std::unique_ptr<Companion> companion;
+  if (rules == "pump") {
+    companion = std::make_unique<Pump>(driver, budget);
+  } else {
+    companion = std::make_unique<Uvm>(driver);
+  }
+  const sluice::replay::Outcome outcome = sluice::replay::Player(driver, *trace, {}, companion.get()).Play();
+  std::printf("%s\n", sluice::replay::Figures(file, *trace, outcome, warm_up).dump().c_str());
+  if (outcome.error.empty()) return 0;
+  std::fprintf(stderr, "peer_replay: %s: %s\n", file.c_str(), outcome.error.c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Plays a trace on the simulated card under somebody else's rules", "peer_replay");
+  std::string file, rules = "uvm";
+  uint64_t budget = 4096;
+  int warm_up = 2;
+  app.add_option("TRACE", file, "trace")->required();
+  app.add_option("--rules", rules, "uvm, pump")->check(CLI::IsMember({"uvm", "pump"}));
+  app.add_option("--budget-mib", budget, "the card's memory for the program")->check(CLI::Range(64, 1 << 20));
+  app.add_option("--warm-up", warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "peer_replay: %s\n", error.what());
+    return 2;
+  }
+  return Play(file, rules, budget << 20, warm_up);
+}

@@ -1,0 +1,168 @@
+// One tenant of a shared card: launches kernels over a live set, round and round, and tells when how much was done.
+//   tenant LIVE_MIB KERNEL_US SECONDS [BUSY_MS SLEEP_MS [START_MS]]
+// Each launch reads and writes one block of 64 MiB and runs about KERNEL_US; every 16 launches the host waits, as a
+// training step does. Prints one line: RESULT {"done": [[monotonic seconds, launches], ...], ...}. Needs only
+// libcuda.so.1; on the simulated card a launch takes exactly KERNEL_US, on a real one what a fixed number of rounds
+// takes that an empty card was measured with (--rounds prints it, and SLUICE_TENANT_ROUNDS gives it).
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr size_t kBlock = 64 << 20;
+
+// touch(p, bytes, rounds): adds to one word of every 4 KiB, then multiplies for a while.
+constexpr const char* kPtx = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry touch(.param .u64 p, .param .u64 bytes, .param .u32 rounds)
+{
+  .reg .pred %q<3>;
+  .reg .b32 %r<9>;
+  .reg .f32 %f<3>;
+  .reg .b64 %d<8>;
+  ld.param.u64 %d1, [p];
+  ld.param.u64 %d2, [bytes];
+  ld.param.u32 %r1, [rounds];
+  cvta.to.global.u64 %d1, %d1;
+  mov.u32 %r2, %ctaid.x;
+  mov.u32 %r3, %ntid.x;
+  mov.u32 %r4, %tid.x;
+  mad.lo.u32 %r5, %r2, %r3, %r4;
+  mov.u32 %r6, %nctaid.x;
+  mul.lo.u32 %r6, %r6, %r3;
+  mul.wide.u32 %d3, %r5, 4096;
+  mul.wide.u32 %d4, %r6, 4096;
+NEXT:
+  setp.ge.u64 %q1, %d3, %d2;
+  @%q1 bra SPIN;
+  add.u64 %d5, %d1, %d3;
+  ld.global.u32 %r7, [%d5];
+  add.u32 %r7, %r7, 1;
+  st.global.u32 [%d5], %r7;
+  add.u64 %d3, %d3, %d4;
+  bra NEXT;
+SPIN:
+  mov.f32 %f1, 0f3F800000;
+  mov.u32 %r8, 0;
+AGAIN:
+  fma.rn.f32 %f1, %f1, 0f3F7FFFFE, 0f33800000;
+  add.u32 %r8, %r8, 1;
+  setp.lt.u32 %q2, %r8, %r1;
+  @%q2 bra AGAIN;
+  setp.eq.f32 %q1, %f1, 0f447A0000;
+  @%q1 st.global.f32 [%d1], %f1;
+  ret;
+}
+)";
+
+void* g_cuda = nullptr;
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+#define CALL(name, ...)                                                                            \
+  do {                                                                                             \
+    static const auto function = reinterpret_cast<decltype(&name)>(dlsym(g_cuda, TEXT(name)));     \
+    if (function == nullptr) Die(TEXT(name), "is missing");                                        \
+    const CUresult result = function(__VA_ARGS__);                                                 \
+    if (result != CUDA_SUCCESS) Die(TEXT(name), std::to_string(static_cast<int>(result)).c_str()); \
+  } while (false)
+
+[[noreturn]] void Die(const char* what, const char* why) {
+  std::fprintf(stderr, "tenant: %s: %s\n", what, why);
+  std::_Exit(1);
+}
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool measure = argc == 3 && std::strcmp(argv[1], "--rounds") == 0;
+  if (argc < 4 && !measure) {
+    std::fprintf(stderr, "usage: tenant LIVE_MIB KERNEL_US SECONDS [BUSY_MS SLEEP_MS [START_MS]] | tenant --rounds KERNEL_US\n");
+    return 2;
+  }
+  const size_t live = measure ? kBlock : std::strtoull(argv[1], nullptr, 10) << 20;
+  const double kernel_us = std::atof(argv[2]), seconds = measure ? 0 : std::atof(argv[3]);
+  const double busy = argc > 5 ? std::atof(argv[4]) / 1e3 : 0, sleeps = argc > 5 ? std::atof(argv[5]) / 1e3 : 0;
+  if (argc > 6) std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(argv[6]) / 1e3));
+
+  g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
+  if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
+  const bool simulated = dlsym(g_cuda, "simgpu_next_launch") != nullptr;
+  CUdevice device;
+  CUcontext context;
+  CUmodule module;
+  CUfunction touch;
+  CUstream stream;
+  CALL(cuInit, 0);
+  CALL(cuDeviceGet, &device, 0);
+  CALL(cuDevicePrimaryCtxRetain, &context, device);
+  CALL(cuCtxSetCurrent, context);
+  const std::string image = "simgpu-module 1\nkernel touch params 8,8,4 ns " +
+                            std::to_string(static_cast<long>(kernel_us * 1000)) + "\nupdate p0 0 p1\n";
+  CALL(cuModuleLoadData, &module, simulated ? image.c_str() : kPtx);
+  CALL(cuModuleGetFunction, &touch, module, "touch");
+  CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  std::vector<CUdeviceptr> blocks;
+  for (size_t have = 0; have < live; have += kBlock) {
+    CUdeviceptr p;
+    CALL(cuMemAlloc, &p, kBlock);
+    blocks.push_back(p);
+  }
+  unsigned rounds = 1000;
+  if (const char* text = std::getenv("SLUICE_TENANT_ROUNDS")) rounds = static_cast<unsigned>(std::atol(text));
+  uint64_t bytes = kBlock;
+  const auto launch = [&](size_t i) {
+    void* parameters[] = {&blocks[i % blocks.size()], &bytes, &rounds};
+    CALL(cuLaunchKernel, touch, 64, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
+  };
+  if (measure) {
+    launch(0);
+    CALL(cuStreamSynchronize, stream);
+    double us = 0;
+    for (int i = 0; i < 8 && !simulated; ++i) {
+      const double begin = Now();
+      for (int n = 0; n < 20; ++n) launch(0);
+      CALL(cuStreamSynchronize, stream);
+      us = (Now() - begin) / 20 * 1e6;
+      rounds = static_cast<unsigned>(std::max(100.0, rounds * kernel_us / us));
+    }
+    std::printf("%u\n", rounds);
+    return 0;
+  }
+
+  const double begin = Now(), end = begin + seconds;
+  double told = begin, woke = begin;
+  size_t done = 0;
+  std::string samples = "[" + std::to_string(begin) + ",0]";
+  double slowest = 0;
+  while (Now() < end) {
+    const double from = Now();
+    for (int i = 0; i < 16; ++i) launch(done++);
+    CALL(cuStreamSynchronize, stream);
+    const double now = Now();
+    slowest = std::max(slowest, now - from);
+    if (now - told > 0.05) {
+      samples += ",[" + std::to_string(now) + "," + std::to_string(done) + "]";
+      told = now;
+    }
+    if (busy > 0 && now - woke > busy) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(sleeps));
+      woke = Now();
+    }
+  }
+  std::printf("RESULT {\"done\":[%s],\"launches\":%zu,\"seconds\":%.3f,\"kernel_us\":%.1f,\"slowest_s\":%.3f}\n", samples.c_str(), done,
+              Now() - begin, kernel_us, slowest);
+  return 0;
+}

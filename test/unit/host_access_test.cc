@@ -1,0 +1,104 @@
+#include "hooklib/core/host_access.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <functional>
+
+#include "hooklib/core/residency.h"
+#include "test/unit/fake_timeline.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr Va kBase = uint64_t{1} << 40;
+Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
+
+// A card on which launches take the time that a function says.
+struct Machine {
+  FakeTimeline time;
+  Fences fences{&time};
+  Residency residency{&time, &fences};
+  Seq seq = 0;
+
+  Machine(uint64_t total, uint64_t capacity) {
+    residency.set_capacity(capacity * kChunkBytes);
+    residency.AddArena(Chunks(0, total), false);
+    residency.AddLive(Chunks(0, total));
+  }
+  // `rate`: GB/s at which it gets through its host-resident bytes.
+  void Launch(uint64_t id, std::vector<Extent> set, double rate) {
+    const Plan& plan = residency.Prepare(1, ++seq, set, id);
+    const HostProbe probe = plan.probe;
+    time.Queue(1, seq);
+    time.Finish(1, seq);
+    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+  }
+};
+
+// One training step: 30 chunks of weights that the layers read, 30 of state that only the optimizer streams over.
+void Train(Machine* machine, double optimizer_rate) {
+  for (uint64_t layer = 0; layer < 10; ++layer) machine->Launch(100 + layer, {Chunks(layer * 3, 3)}, 2);
+  for (uint64_t layer = 10; layer-- > 0;) machine->Launch(200 + layer, {Chunks(layer * 3, 3)}, 2);
+  for (uint64_t part = 0; part < 3; ++part) {
+    machine->Launch(300, {Chunks(30 + part * 10, 10), Chunks(part * 10, 10)}, optimizer_rate);
+    machine->Launch(301, {Chunks(30 + part * 10, 10), Chunks(part * 10, 10)}, optimizer_rate);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what only streaming launches use settles in host memory, and nothing moves any more") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 400; ++i) Train(&machine, 42);
+  const ResidencyStats before = machine.residency.stats();
+  for (int i = 0; i < 100; ++i) Train(&machine, 42);
+  const ResidencyStats& after = machine.residency.stats();
+  CHECK(after.bytes_in == before.bytes_in);
+  CHECK(after.bytes_out == before.bytes_out);
+  CHECK(after.host_bytes_used > before.host_bytes_used);
+  CHECK(machine.residency.resident_bytes() <= 40 * kChunkBytes);
+}
+
+TEST_CASE("launches that crawl over host memory are tried a few times and then always fetch") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 3000; ++i) Train(&machine, 2);
+  const uint64_t before = machine.residency.stats().host_bytes_used;
+  CHECK(before > 0);
+  for (int i = 0; i < 300; ++i) Train(&machine, 2);
+  CHECK(machine.residency.stats().host_bytes_used == before);
+}
+
+TEST_CASE("room that lasts is filled from host memory") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 400; ++i) Train(&machine, 42);
+  CHECK(machine.residency.resident_bytes() <= 40 * kChunkBytes);
+  machine.residency.set_capacity(200 * kChunkBytes);  // beyond the margin that is kept free
+  for (int i = 0; i < 100; ++i) Train(&machine, 42);
+  CHECK(machine.residency.resident_bytes() == 60 * kChunkBytes);
+}
+
+TEST_CASE("switched off, everything is fetched") {
+  Machine machine(60, 40);
+  machine.residency.set_host_access(false);
+  for (int i = 0; i < 50; ++i) Train(&machine, 42);
+  CHECK(machine.residency.stats().host_bytes_used == 0);
+}
+
+TEST_CASE("the verdict on an execution id") {
+  HostAccess habits;
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const HostProbe probe{7, 8 * kMiB, 0, false};
+  CHECK(habits.Of(7, false, 1) == HostAccess::Verdict::kTry);
+  habits.Trying(probe, 1);
+  CHECK(habits.Of(7, false, 2) == HostAccess::Verdict::kFetch);  // until its time is known
+  habits.Measured(probe, 200000, 3);                             // 42 GB/s
+  CHECK(habits.Of(7, false, 4) == HostAccess::Verdict::kStreams);
+  CHECK(habits.Of(7, true, 4) == HostAccess::Verdict::kTry);  // too large for its budget: another question
+  habits.Measured(probe, 2000000, 5);                         // 4 GB/s, now
+  CHECK(habits.Of(7, false, 6) == HostAccess::Verdict::kFetch);
+  CHECK(habits.Of(7, false, 100000) == HostAccess::Verdict::kTry);
+  for (int i = 0; i < 4; ++i) habits.Measured(probe, 2000000, 100000);
+  CHECK(habits.Of(7, false, uint64_t{1} << 40) == HostAccess::Verdict::kFetch);
+}
+
+}  // namespace sluice::core
