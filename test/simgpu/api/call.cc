@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "../core/misuse.h"
+#include "../core/pace.h"
 
 namespace simgpu {
 
@@ -47,6 +48,11 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     return;
   }
   Simulator& sim = Sim();
+  if (Paced()) {
+    const int64_t now = PacedNow();
+    if (thread.now > now + 500'000) PacedSleep(thread.now - now);  // as long as its calls take
+    thread.now = std::max(thread.now, now);
+  }
   lock = Simulator::Lock(sim.mutex);
   thread.now += host_ns;
   // What is due is worked on now and then: each batch costs less than each call would.

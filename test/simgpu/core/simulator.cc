@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "misuse.h"
+#include "pace.h"
 
 namespace simgpu {
 
@@ -109,6 +110,18 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
   op->enqueued = std::max(ThisThread().now, worked_until_);
   s->queue.push_back(op);
   if (s->queue.size() == 1) Schedule(s, std::max(op->enqueued, s->free_at));
+  if (Paced() && !pace_thread_) {
+    // What is due happens on time, whether this process looks or not.
+    pace_thread_ = true;
+    std::thread([this] {
+      for (;;) {
+        PacedSleep(500'000);
+        Lock held(mutex);
+        ThisThread().now = PacedNow();
+        CatchUp(held);
+      }
+    }).detach();
+  }
 }
 
 FencePtr Simulator::SubmitFence(Lock& lock, Stream* s) {
@@ -168,7 +181,7 @@ bool Simulator::ProcessNext(int64_t limit) {
   int64_t t = due.time;
   if (state_.shared()) {
     state_.Publish(t);
-    state_.WaitForOthers(t);
+    if (!Paced()) state_.WaitForOthers(t);  // real time is everybody's clock
   }
   s->scheduled = false;
   // A stream goes on alone as long as nothing else is due earlier.
@@ -192,7 +205,7 @@ bool Simulator::ProcessNext(int64_t limit) {
       op->finishing = r.state == State::kDone;
       t = r.time;
     }
-    if (t > limit || state_.shared() || (!due_.empty() && due_.top().time <= t) || CallbackBars(t)) {
+    if (t > limit || state_.shared() || Paced() || (!due_.empty() && due_.top().time <= t) || CallbackBars(t)) {
       Schedule(s, t);
       return true;
     }
@@ -233,6 +246,14 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
   Clock::time_point stuck_since{};
   Clock::time_point callback_since{};
   while (!done(argument)) {
+    if (Paced() && !due_.empty() && due_.top().time > PacedNow()) {
+      const int64_t nap = std::min<int64_t>(due_.top().time - PacedNow(), 200'000);
+      lock.unlock();
+      PacedSleep(nap);
+      lock.lock();
+      stuck_since = {};
+      continue;
+    }
     if (ProcessNext(INT64_MAX)) {
       stuck_since = {};
       // A poll that fails again is no progress.

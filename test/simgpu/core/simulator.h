@@ -178,7 +178,7 @@ class Simulator {
   };
   std::deque<Callback> callbacks_;  // not yet taken by the thread, or running (front)
   std::condition_variable callback_due_, progress_;
-  bool callback_thread_ = false;
+  bool callback_thread_ = false, pace_thread_ = false;
 };
 
 Simulator& TheSimulator();
