@@ -6,22 +6,12 @@
 #include <cstdio>
 #include <map>
 
+#include "ranges.h"
+
 namespace sluice::trace {
 namespace {
 
 constexpr const char* kSourceNames[] = {"parameters", "library", "graph", "learnt", "copy"};
-
-using Pages = std::vector<uint64_t>;  // page numbers, sorted, each once
-
-void AddPages(uint64_t address, uint64_t bytes, Pages& pages) {
-  if (bytes == 0) return;
-  for (uint64_t page = address / kPageBytes; page <= (address + bytes - 1) / kPageBytes; ++page) pages.push_back(page);
-}
-
-void Normalise(Pages& pages) {
-  std::sort(pages.begin(), pages.end());
-  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
-}
 
 bool IsDeviceAlloc(const Event& e) { return e.type == Type::kAlloc && e.c != static_cast<uint64_t>(AllocKind::kHost); }
 
@@ -83,10 +73,10 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
 
     LaunchExplanation e;
     e.function = source.functions[of_source->function].name;
-    Pages believed, touched, both;
+    std::vector<Range> believed, touched;
     for (const AccessRange& range : of_replay->accesses) {
       e.believed_by_source.at(static_cast<size_t>(range.source)) += range.bytes;
-      AddPages(range.address, range.bytes, believed);
+      believed.push_back({range.address, range.bytes});
     }
     e.has_truth = of_source->has_truth;
     for (const Range& range : of_source->truth) {
@@ -96,15 +86,14 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
       for (; block != blocks.end() && block->first < range.address + range.bytes; ++block) {
         const uint64_t first = std::max(range.address, block->first);
         const uint64_t end = std::min(range.address + range.bytes, block->first + block->second.bytes);
-        if (first < end) AddPages(block->second.other + (first - block->first), end - first, touched);
+        if (first < end) touched.push_back({block->second.other + (first - block->first), end - first});
       }
     }
-    Normalise(believed);
-    Normalise(touched);
-    std::set_intersection(believed.begin(), believed.end(), touched.begin(), touched.end(), std::back_inserter(both));
-    e.believed_bytes = believed.size() * kPageBytes;
-    e.touched_bytes = touched.size() * kPageBytes;
-    e.covered_bytes = both.size() * kPageBytes;
+    Merge(believed);
+    Merge(touched);
+    e.believed_bytes = Bytes(believed);
+    e.touched_bytes = Bytes(touched);
+    e.covered_bytes = Common(believed, touched);
     out.push_back(std::move(e));
   }
 }
@@ -114,6 +103,7 @@ std::string ExplanationText(const std::vector<LaunchExplanation>& launches) {
   std::string text;
   char line[512];
   LaunchExplanation total;
+  size_t with_truth = 0;
   for (size_t i = 0; i < launches.size(); ++i) {
     const LaunchExplanation& e = launches[i];
     std::string sources;
@@ -137,13 +127,16 @@ std::string ExplanationText(const std::vector<LaunchExplanation>& launches) {
       text += line;
     }
     text += '\n';
+    if (!e.has_truth) continue;  // nothing to hold the belief against
+    ++with_truth;
     total.believed_bytes += e.believed_bytes;
     total.touched_bytes += e.touched_bytes;
     total.covered_bytes += e.covered_bytes;
   }
   snprintf(line, sizeof line,
-           "%zu launches: touched %.1f MiB, known %.2f %%; believed but untouched %.2f %% of what was believed\n",
-           launches.size(), static_cast<double>(total.touched_bytes) / kMi,
+           "%zu launches, %zu with truth: touched %.1f MiB, known %.2f %%; believed but untouched %.2f %% of what was "
+           "believed\n",
+           launches.size(), with_truth, static_cast<double>(total.touched_bytes) / kMi,
            total.touched_bytes != 0
                ? 100.0 * static_cast<double>(total.covered_bytes) / static_cast<double>(total.touched_bytes)
                : 100.0,

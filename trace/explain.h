@@ -16,7 +16,7 @@ namespace sluice::trace {
 struct LaunchExplanation {
   std::string function;
   std::array<uint64_t, 5> believed_by_source{};  // bytes, by AccessSource
-  uint64_t believed_bytes = 0;                   // union of the access set, whole pages
+  uint64_t believed_bytes = 0;                   // union of the access set
   uint64_t touched_bytes = 0;                    // truth column
   uint64_t covered_bytes = 0;                    // touched and believed
   bool has_truth = false;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "ranges.h"
+
 namespace sluice::trace {
 namespace {
 
@@ -16,40 +18,6 @@ constexpr uint64_t kMigrationBytes = uint64_t{2} << 20;  // the heuristic looks 
 constexpr uint64_t kSmallPage = 4096;
 
 bool Overlap(uint64_t a, uint64_t a_end, uint64_t b, uint64_t b_end) { return a < b_end && b < a_end; }
-
-void Merge(std::vector<Range>& ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.address < b.address; });
-  std::vector<Range> merged;
-  for (const Range& r : ranges) {
-    if (!merged.empty() && r.address <= merged.back().address + merged.back().bytes) {
-      merged.back().bytes =
-          std::max(merged.back().address + merged.back().bytes, r.address + r.bytes) - merged.back().address;
-    } else if (r.bytes != 0) {
-      merged.push_back(r);
-    }
-  }
-  ranges = std::move(merged);
-}
-
-uint64_t Bytes(const std::vector<Range>& ranges) {
-  uint64_t sum = 0;
-  for (const Range& r : ranges) sum += r.bytes;
-  return sum;
-}
-
-// Bytes that lie in one list and not in the other; both merged.
-uint64_t Differing(const std::vector<Range>& a, const std::vector<Range>& b) {
-  std::vector<Range> both;
-  size_t j = 0;
-  for (const Range& r : a) {
-    while (j < b.size() && b[j].address + b[j].bytes <= r.address) ++j;
-    for (size_t k = j; k < b.size() && b[k].address < r.address + r.bytes; ++k) {
-      const uint64_t first = std::max(r.address, b[k].address);
-      both.push_back({first, std::min(r.address + r.bytes, b[k].address + b[k].bytes) - first});
-    }
-  }
-  return Bytes(a) + Bytes(b) - 2 * Bytes(both);
-}
 
 // What lives: PyTorch's tensors; blocks of which nothing was ever reported, as wholes.
 class Living {
@@ -311,7 +279,7 @@ class Settler {
       if (launch.has_truth) {
         if (e.a == steps_[measured][at->second]) continue;
         out_.checked_bytes += Bytes(launch.truth);
-        out_.differing_bytes += Differing(launch.truth, carried);
+        out_.differing_bytes += Bytes(launch.truth) + Bytes(carried) - 2 * Common(launch.truth, carried);
       } else {
         launch.truth = std::move(carried);
         launch.has_truth = true;

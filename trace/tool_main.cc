@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "bound.h"
+#include "explain.h"
 #include "merge.h"
 #include "reader.h"
 #include "settle.h"
@@ -73,6 +74,29 @@ int Settle(const std::string& from, const std::string& to, double host_scale, in
     seen += event.type == sluice::trace::Type::kStep ? 1 : 0;
     return steps == 0 || seen <= steps;
   }));
+}
+
+int Explain(const std::string& path, const std::string& replayed_path, bool as_json) {
+  const absl::StatusOr<Trace> source = sluice::trace::Load(path), replayed = sluice::trace::Load(replayed_path);
+  if (!source.ok()) return Report(source.status());
+  if (!replayed.ok()) return Report(replayed.status());
+  const auto explained = sluice::trace::Explain(*source, *replayed);
+  if (!explained.ok()) return Report(explained.status());
+  if (!as_json) {
+    std::fputs(sluice::trace::ExplanationText(*explained).c_str(), stdout);
+    return 0;
+  }
+  uint64_t touched = 0, believed = 0, covered = 0;
+  for (const auto& launch : *explained) {
+    if (!launch.has_truth) continue;
+    touched += launch.touched_bytes;
+    believed += launch.believed_bytes;
+    covered += launch.covered_bytes;
+  }
+  std::printf("{\"touched_bytes\": %llu, \"believed_bytes\": %llu, \"covered_bytes\": %llu}\n",
+              static_cast<unsigned long long>(touched), static_cast<unsigned long long>(believed),
+              static_cast<unsigned long long>(covered));
+  return 0;
 }
 
 int Bound(const std::string& path, double budget_gib, double link, bool as_json) {
@@ -154,13 +178,19 @@ int main(int argc, char** argv) {
   cut->add_option("--steps", steps, "steps to keep")->required()->check(CLI::Range(1, 100000));
   cut->callback([&] { status = Report(sluice::trace::Cut(file, out, steps)); });
 
+  bool as_json = false;
+  CLI::App* explain = app.add_subcommand("explain", "what an engine believed of each launch, beside what it touched");
+  explain->add_option("FILE", file, "trace with the truth column")->required();
+  explain->add_option("REPLAYED", out, "what the engine recorded (SLUICE_RECORD) while FILE was played")->required();
+  explain->add_flag("--json", as_json, "the sums alone");
+  explain->callback([&] { status = Explain(file, out, as_json); });
+
   double budget = 4, link = 51;
   CLI::App* bound =
       app.add_subcommand("bound", "what any engine must move: Belady, LRU and FIFO with dead contents known");
   bound->add_option("FILE", file, "trace")->required();
   bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::PositiveNumber);
   bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::PositiveNumber);
-  bool as_json = false;
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
 

@@ -8,6 +8,7 @@ import tempfile
 
 build = pathlib.Path(sys.argv[1])
 SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card-8g"}
+DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data"
 HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
 failures = []
 
@@ -76,8 +77,32 @@ def main(folder):
     status, out, err = run("sluice-replay", folder / "cut", env=SIM)
     check("a cut recording is played up to its cut", status == 0 and "cut off" in err and "launches" in out, err)
 
+    for name in ("transformer", "convnet", "decode"):
+        recorded(folder, name)
     if (build / "bin" / "sluice").exists():
         commands(folder, trace, budget)
+
+
+def recorded(folder, name):
+    """A trace of a real card at half of its live bytes: nothing is misused, fetching beats faults, and what was truly touched was known."""
+    trace, h200 = DATA / f"{name}.sltrace", {**SIM, "SIMGPU_PROFILE": "h200"}
+    _, text, _ = run("sluice-trace", "bound", trace, "--json")
+    budget = str(json.loads(text)["peak_live_bytes"] // 2)
+    times = {}
+    for mode in ("off", "predict"):
+        env = {**h200, **HOOK, "SLUICE_GPU_MEMORY": budget, "SLUICE_PREFETCH": mode, "SLUICE_RECORD": str(folder / mode)}
+        status, out, err = run("sluice-replay", trace, "--json", "--warm-up", "2", env=env)
+        check(f"{name} plays at half of its live bytes, prefetch {mode}", status == 0, err)
+        if status != 0:
+            return
+        figures = json.loads(out)
+        times[mode] = figures["median_ms"]
+        check(f"{name}, prefetch {mode}: recorded, not synthetic, and no misuse", not figures["synthetic"] and figures["simulated"]["misuses"] == 0, out)
+    check(f"{name}: fetching beats faults", times["predict"] < times["off"], times)
+    status, text, err = run("sluice-trace", "explain", trace, folder / "predict", "--json")
+    check(f"{name}: beliefs can be held against the truth", status == 0, err)
+    sums = json.loads(text)
+    check(f"{name}: what was touched was known", sums["covered_bytes"] >= 0.995 * sums["touched_bytes"] > 0, sums)
 
 
 def commands(folder, trace, budget):

@@ -51,6 +51,9 @@ namespace sluice::replay {
   X(event_create, cuEventCreate)                    \
   X(event_record, cuEventRecord)                    \
   X(event_sync, cuEventSynchronize)                 \
+  X(event_destroy, cuEventDestroy)                  \
+  X(prefetch, cuMemPrefetchAsync)                   \
+  X(host_func, cuLaunchHostFunc)                    \
   X(launch, cuLaunchKernel)
 
 // simgpu.h gives a struct and a function the same name, as C may.

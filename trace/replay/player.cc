@@ -3,7 +3,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 #include "c10_standin.h"
 #include "sleep.h"
@@ -157,6 +160,7 @@ std::string Player::PlayEvent(const Event& event) {
     case Type::kCopy:
       return Copy(event);
     case Type::kSet:
+      NoteWritten(event.b, event.c);
       return Check(driver_.set_async(Translate(event.b), static_cast<unsigned char>(event.d), event.c, Stream(event.a)),
                    "memset");
     case Type::kStreamCreate: {
@@ -213,6 +217,8 @@ std::string Player::Alloc(const Event& event) {
     result = driver_.alloc_managed(&played, event.b, CU_MEM_ATTACH_GLOBAL);
   } else if (kind == AllocKind::kAsync) {
     result = driver_.alloc_async(&played, event.b, Stream(event.d));
+  } else if (companion_ != nullptr) {
+    result = companion_->Allocate(&played, event.b);
   } else {  // VMM memory is replayed as an ordinary allocation: the trace does not hold handles and mappings
     result = driver_.alloc(&played, event.b);
   }
@@ -240,11 +246,12 @@ std::string Player::Free(const Event& event) {
 void Player::Report(const Event& event) {
   const auto bytes = static_cast<int64_t>(event.b);
   if (bytes > 0) {
-    tensors_[event.a] = {event.b, next_object_++};
+    tensors_[event.a] = {event.b, next_object_++, {}};
   } else {
     tensors_.erase(event.a);
   }
   reported_bytes_ += event.b;
+  if (companion_ != nullptr) companion_->Reported(Translate(event.a), bytes);
   if (!options_.report) return;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): device addresses are numbers here, pointers in PyTorch.
   c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(Translate(event.a)), bytes, reported_bytes_, reserved_bytes_,
@@ -288,8 +295,49 @@ void Player::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool na
   }
 }
 
+// What was touched, and nobody knows how. Bytes of a tensor that nothing has touched since it was allocated can only
+// have been written (so that fresh memory may hold anything); the rest may have been read and written.
+void Player::AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_touch>& out) {
+  const uint64_t end = address + bytes;
+  while (address < end) {
+    const auto found = FindTensor(address);
+    if (found == tensors_.end()) {
+      const auto next = tensors_.upper_bound(address);
+      const uint64_t until = next == tensors_.end() ? end : std::min(end, next->first);
+      AddTouch(address, until - address, kTouchBoth, false, out);
+      address = until;
+      continue;
+    }
+    std::map<uint64_t, uint64_t>& written = tensors_.at(found->first).written;
+    const uint64_t until = std::min(end, found->first + found->second.bytes);
+    auto first_part = written.upper_bound(address);
+    if (first_part != written.begin() && std::prev(first_part)->second > address) --first_part;
+    auto part = first_part;
+    uint64_t first = address, last = until;
+    while (address < until && part != written.end() && part->first < until) {
+      if (address < part->first) AddTouch(address, part->first - address, SIMGPU_WRITE, false, out);
+      address = std::max(address, part->first);
+      const uint64_t stop = std::min(until, part->second);
+      AddTouch(address, stop - address, kTouchBoth, false, out);
+      address = stop;
+      first = std::min(first, part->first);
+      last = std::max(last, part->second);
+      ++part;
+    }
+    AddTouch(address, until - address, SIMGPU_WRITE, false, out);
+    address = until;
+    written.erase(first_part, part);
+    written[first] = last;
+  }
+}
+
+void Player::NoteWritten(uint64_t address, uint64_t bytes) {
+  std::vector<simgpu_touch> ignored;
+  AddUnknown(address, bytes, ignored);
+}
+
 // Truth first. A synthetic trace's access sets are exact, so that they say more than pages do: direction and tensor.
-void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) const {
+void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) {
   const bool exact = (trace_.flags & trace::kFlagSynthetic) != 0;
   if (exact || !launch.has_truth) {
     for (const AccessRange& range : launch.accesses) {
@@ -297,22 +345,53 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
     }
     if (!out.empty()) return;
   }
-  for (const Range& page : launch.truth) {
-    uint32_t access = 0;
-    for (const AccessRange& range : launch.accesses) {
-      if (range.address < page.address + page.bytes && page.address < range.address + range.bytes)
-        access |= TouchOf(range.access);
-    }
-    AddTouch(page.address, page.bytes, access != 0 ? access : kTouchBoth, false, out);
-  }
+  for (const Range& page : launch.truth) AddUnknown(page.address, page.bytes, out);
   if (launch.has_truth) return;
-  // Nothing is known: whole tensors, or whole blocks, that the parameters point into.
+  // Nothing is known: whole tensors, or whole blocks, that the parameters point into; each once.
+  std::set<uint64_t> seen;
   for (const uint64_t word : launch.words) {
     if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
-      AddTouch(tensor->first, tensor->second.bytes, kTouchBoth, false, out);
+      if (seen.insert(tensor->first).second) AddUnknown(tensor->first, tensor->second.bytes, out);
     } else if (const auto block = FindBlock(word); block != blocks_.end()) {
-      AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
+      if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
     }
+  }
+}
+
+// How often a matrix product reads each operand: once for every row of tiles of the other dimension. Of three matrices
+// m x k, k x n and m x n the dimension that one lacks is the root of the others' product over it. Matters only where
+// an operand is read over the link. (H200: a product of m rows reads its weights ceil(m / 256) times and up to 1.4
+// times that.)
+void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
+  const std::string& name = trace_.functions[launch.function].name;
+  constexpr const char* kProducts[] = {"gemm", "nvjet", "cutlass", "xmma", "fprop", "dgrad", "wgrad", "flash", "fmha"};
+  if (std::none_of(std::begin(kProducts), std::end(kProducts),
+                   [&name](const char* part) { return name.find(part) != std::string::npos; })) {
+    return;
+  }
+  std::map<uint64_t, double> sizes;  // by tensor
+  const auto owner = [this](const simgpu_touch& touch) {
+    // The card's addresses are not the recorded ones, but blocks are moved as wholes.
+    for (const auto& [recorded, block] : blocks_) {
+      if (touch.address - block.played < block.bytes) {
+        const uint64_t address = recorded + (touch.address - block.played);
+        const auto tensor = FindTensor(address);
+        return tensor != tensors_.end() ? tensor->first : recorded;
+      }
+    }
+    return uint64_t{0};
+  };
+  for (const simgpu_touch& touch : touches) sizes[owner(touch)] += static_cast<double>(touch.length) / 2;  // elements
+  std::vector<double> largest;
+  for (const auto& [tensor, elements] : sizes) largest.push_back(elements);
+  std::sort(largest.rbegin(), largest.rend());
+  if (largest.size() < 3) return;
+  for (simgpu_touch& touch : touches) {
+    const double own = sizes[owner(touch)];
+    if (own < largest[2]) continue;
+    const double others = largest[0] * largest[1] * largest[2] / own;
+    const double passes = std::ceil(std::sqrt(others / own) / 256);
+    touch.access |= SIMGPU_PASSES(static_cast<uint32_t>(std::clamp(passes, 1.0, 1000.0)));
   }
 }
 
@@ -334,11 +413,14 @@ std::string Player::Launch(const trace::Launch& launch) {
   main_stream_ = stream;
   ++outcome_.launches;
   if (driver_.simulated()) {
+    Passes(launch, touches);
+    if (companion_ != nullptr) companion_->BeforeLaunch(stream, function.parameters, words);
     driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, 0);
-    return Check(
+    const CUresult result =
         driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
-                       launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr),
-        "launch");
+                       launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr);
+    if (companion_ != nullptr) companion_->AfterLaunch(stream);
+    return Check(result, "launch");
   }
   uint32_t entry = next_entry_++;
   if (next_run_ + touches.size() > run_capacity_) return "the table of touched pages is full";
@@ -355,9 +437,11 @@ std::string Player::Copy(const Event& event) {
   const bool from_device = (event.e & trace::kCopyFromDevice) != 0, to_device = (event.e & trace::kCopyToDevice) != 0;
   const bool sync = (event.e & trace::kCopySync) != 0;
   if (from_device && to_device) {
+    NoteWritten(event.b, bytes);
     return Check(driver_.copy_async(Translate(event.b), Translate(event.c), bytes, stream), "copy on the device");
   }
   if (!from_device && !to_device) return {};
+  if (to_device) NoteWritten(event.b, bytes);
   void* host = Scratch(bytes);
   if (host == nullptr) return "no host memory for a copy of " + std::to_string(bytes) + " bytes";
   if (to_device) {

@@ -22,6 +22,19 @@ struct Options {
   bool pace = true;                     // play the host's pauses at all
 };
 
+// Something between the program and the driver that is not a preloaded hook: another engine's rules, played for
+// comparison (test/bench). Null: none.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+  virtual CUresult Allocate(CUdeviceptr* address, size_t bytes) = 0;
+  virtual void Reported(CUdeviceptr address, int64_t bytes) = 0;  // the framework's allocator; bytes < 0: freed
+  // The parameters as the kernel gets them, each where `layout` says.
+  virtual void BeforeLaunch(CUstream stream, const std::vector<trace::Parameter>& layout,
+                            const std::vector<uint64_t>& words) = 0;
+  virtual void AfterLaunch(CUstream stream) = 0;
+};
+
 struct StepFigures {
   std::string name;
   double milliseconds = 0;
@@ -37,8 +50,8 @@ struct Outcome {
 
 class Player {
  public:
-  Player(const Driver& driver, const trace::Trace& trace, Options options)
-      : driver_(driver), trace_(trace), options_(options) {}
+  Player(const Driver& driver, const trace::Trace& trace, Options options, Companion* companion = nullptr)
+      : driver_(driver), trace_(trace), options_(options), companion_(companion) {}
   Outcome Play();
 
  private:
@@ -49,6 +62,7 @@ class Player {
   struct Tensor {
     uint64_t bytes;
     uint32_t object;
+    std::map<uint64_t, uint64_t> written;  // begin -> end, recorded addresses: touched since it was allocated
   };
 
   // Each returns an error's text, or empty.
@@ -69,7 +83,10 @@ class Player {
   uint64_t Translate(uint64_t address) const;  // of a live block, else the value itself
   std::map<uint64_t, Block>::const_iterator FindBlock(uint64_t address) const;
   std::map<uint64_t, Tensor>::const_iterator FindTensor(uint64_t address) const;
-  void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) const;
+  void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out);
+  void NoteWritten(uint64_t address, uint64_t bytes);
+  void AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_touch>& out);
+  void Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
   CUstream Stream(uint64_t id);
@@ -79,6 +96,7 @@ class Player {
   const Driver& driver_;
   const trace::Trace& trace_;
   const Options options_;
+  Companion* const companion_;
   Outcome outcome_;
 
   CUcontext context_ = nullptr;

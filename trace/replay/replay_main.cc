@@ -2,10 +2,11 @@
 // meets it exactly like one; `sluice replay` starts it under the hook. Results go to stdout, as text or with --json as
 // one JSON object.
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "figures.h"
 #include "player.h"
 
 namespace {
@@ -13,47 +14,6 @@ namespace {
 using sluice::replay::Driver;
 using sluice::replay::Options;
 using sluice::replay::Outcome;
-using sluice::replay::StepFigures;
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 != 0 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-// Per-step means of the simulated card's counters over the measured steps.
-nlohmann::json SimulatedFigures(const std::vector<StepFigures>& steps, size_t first) {
-  const sluice::replay::SimFigures& a = steps[first].before;
-  const sluice::replay::SimFigures& b = steps.back().after;
-  const auto n = static_cast<double>(steps.size() - first);
-  const auto mean = [n](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / n; };
-  return {{"kernel_ms", mean(a.kernel_ns, b.kernel_ns) / 1e6},
-          {"stall_ms", mean(a.stall_ns, b.stall_ns) / 1e6},
-          {"fault_bytes", mean(a.fault_bytes, b.fault_bytes)},
-          {"prefetch_in_bytes", mean(a.prefetch_in_bytes, b.prefetch_in_bytes)},
-          {"prefetch_out_bytes", mean(a.prefetch_out_bytes, b.prefetch_out_bytes)},
-          {"driver_evicted_bytes", mean(a.evicted_bytes, b.evicted_bytes)},
-          {"resident_peak_bytes", b.resident_peak_bytes},
-          {"misuses", b.misuses},
-          {"races", b.races}};
-}
-
-nlohmann::json Result(const std::string& file, const sluice::trace::Trace& trace, const Outcome& outcome, int warm_up) {
-  nlohmann::json json = {{"trace", file},
-                         {"synthetic", (trace.flags & sluice::trace::kFlagSynthetic) != 0},
-                         {"launches", outcome.launches},
-                         {"whole_ms", outcome.whole_milliseconds}};
-  std::vector<double> all;
-  for (const StepFigures& step : outcome.steps) all.push_back(step.milliseconds);
-  const size_t first = std::min<size_t>(static_cast<size_t>(warm_up), all.empty() ? 0 : all.size() - 1);
-  json["steps_ms"] = all;
-  json["median_ms"] = Median({all.begin() + static_cast<std::ptrdiff_t>(first), all.end()});
-  if (!outcome.steps.empty() && outcome.steps[0].before.size != 0) {
-    json["simulated"] = SimulatedFigures(outcome.steps, first);
-  }
-  return json;
-}
 
 int Play(const std::string& file, const Options& options, int warm_up, bool as_json) {
   const auto trace = sluice::trace::Load(file);
@@ -68,7 +28,7 @@ int Play(const std::string& file, const Options& options, int warm_up, bool as_j
     return 1;
   }
   const Outcome outcome = sluice::replay::Player(driver, *trace, options).Play();
-  const nlohmann::json json = Result(file, *trace, outcome, warm_up);
+  const nlohmann::json json = sluice::replay::Figures(file, *trace, outcome, warm_up);
   if (as_json) {
     std::printf("%s\n", json.dump().c_str());
   } else {
@@ -98,7 +58,7 @@ int main(int argc, char** argv) {
   CLI::App app("Plays a sluice trace on the GPU that this process sees", "sluice-replay");
   std::string file;
   Options options;
-  int warm_up = 1;
+  int warm_up = 1, hold = 0;
   bool as_json = false, no_report = false, no_objects = false, no_pace = false;
   app.add_option("FILE", file, "trace")->required();
   app.add_option("--device", options.device, "device ordinal")->check(CLI::Range(0, 63));
@@ -107,6 +67,7 @@ int main(int argc, char** argv) {
   app.add_flag("--json", as_json, "one JSON object on stdout");
   app.add_flag("--no-reports", no_report, "do not tell the allocator's reports (as a framework without them)");
   app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated card's misuse detector");
+  app.add_option("--hold", hold, "seconds that the process stays after the last step")->check(CLI::Range(0, 100000));
   app.add_flag("--no-pace", no_pace, "do not play the host's own pauses between calls");
   try {
     app.parse(argc, argv);
@@ -119,5 +80,7 @@ int main(int argc, char** argv) {
   options.report = !no_report;
   options.objects = !no_objects;
   options.pace = !no_pace;
-  return Play(file, options, warm_up, as_json);
+  const int status = Play(file, options, warm_up, as_json);
+  std::this_thread::sleep_for(std::chrono::seconds(hold));
+  return status;
 }
