@@ -75,6 +75,14 @@ bool ParseAllocation(const std::string& text, AllocationSpec* spec, std::string*
   spec->container = Text(object, "container");
   const auto tied = object.find("tied");
   spec->tied = tied != object.end() && tied->is_boolean() && tied->get<bool>();
+  const auto owner = object.find("owner");
+  if (owner != object.end() && owner->is_number_integer()) spec->owner = owner->get<int64_t>();
+  const auto devices = object.find("devices");
+  if (devices != object.end() && devices->is_array()) {
+    for (const Json& d : *devices) {
+      if (d.is_string()) spec->devices.push_back(d.get<std::string>());
+    }
+  }
   const auto settings = object.find("settings");
   if (settings == object.end() || settings->is_null()) return true;
   if (!settings->is_object()) {
@@ -133,6 +141,7 @@ std::string WriteAllocation(const AllocationSpec& spec) {
   object["namespace"] = spec.ns;
   object["container"] = spec.container;
   if (spec.tied) object["tied"] = true;
+  if (spec.owner > 0) object["owner"] = spec.owner;
   return object.dump() + "\n";
 }
 

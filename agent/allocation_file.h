@@ -22,8 +22,11 @@ struct AllocationSpec {
   std::vector<GpuUnits> gpus;
   settings::Settings settings;
   std::string pod, ns, container;
-  bool tied =
-      false;  // to a `sluice run` that lives: ended by an agent that finds nobody attached after its own restart
+  std::vector<std::string> devices;  // kubelet's ids, where it gave them
+  // Made for a `sluice run`, whose process id it is: an agent that finds the folder at its start ends it as soon as that
+  // process has ended and nobody is attached.
+  bool tied = false;
+  int64_t owner = 0;
 };
 
 // Unknown members are ignored (a newer plugin may write them); a wrong known one is a refusal with a sentence.

@@ -30,6 +30,7 @@ struct Config {
   uint32_t window_ms = 10000;        // compute shares hold over any such time
   uint32_t quantum_min_us = 1000, quantum_max_us = 250000;
   uint32_t lease_factor = 4;             // wall time of a lease in quanta, plus 100 ms
+  uint32_t pressure_window_ms = 30000;   // while working sets exceed the card: shares hold over any such time
   std::string metrics_listen;            // "ADDR:PORT"; empty: none
   uint32_t attest_interval_s = 10;       // 0: never
   std::string on_not_hooked = "report";  // report, evict

@@ -25,6 +25,7 @@
 #include "agent/attest.h"
 #include "agent/metrics.h"
 #include "agent/nvml_unsafe.h"
+#include "agent/pod_resources.h"
 #include "agent/server.h"
 #include "agent/service.h"
 #include "sluice/names.h"
@@ -36,6 +37,7 @@ namespace {
 constexpr uint64_t kRecoverNs = 1'000'000'000;  // hooks try at least every half second
 constexpr int kScanMs = 10'000;
 constexpr int kCardsMs = 10'000;
+constexpr int kKubeletMs = 30'000;
 
 uint64_t FirstGeneration() {
   // Rises over restarts of the agent, is not moved by a changed clock, and begins anew only with the machine, as the
@@ -100,11 +102,16 @@ class Daemon {
     ApplyHostLimit();
     FindCards();
     if (!server_.Start(error)) return false;
-    if (server_.found_allocations()) node_.RecoverUntil(MonotonicNs() + kRecoverNs);
+    if (server_.found_allocations()) {
+      if (!config_.pod_resources.empty()) TakeKubeletsWord(AskKubelet(config_.pod_resources, 500, &kubelet_error_));
+      node_.RecoverUntil(MonotonicNs() + kRecoverNs);
+      loop_.After(static_cast<int>(kRecoverNs / 1000000) + 500, [this] { server_.DropOrphans(); });
+    }
     if (!service_.Start(options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET, error)) return false;
     WatchConfig();
     Periodically(kScanMs, [this] { server_.Scan(); });
     Periodically(kCardsMs, [this] { FindCards(); });
+    Periodically(kKubeletMs, [this] { WatchKubelet(); });
     Attest();
     ServeMetrics();
     return true;
@@ -115,6 +122,7 @@ class Daemon {
         "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
     loop_.Run([this] { return node_.Tick(MonotonicNs()); });
     if (stopper_.joinable()) stopper_.join();
+    if (asker_.joinable()) asker_.join();
     unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
   }
 
@@ -157,6 +165,32 @@ class Daemon {
     });
   }
 
+  void TakeKubeletsWord(const std::optional<DevicesInUse>& in_use) {
+    if (in_use) {
+      node_.SetDevicesInUse(*in_use);
+      node_.Settle();
+    } else if (kubelet_error_ != kubelet_said_) {
+      Say(config_, spdlog::level::warn, kubelet_error_);
+    }
+    kubelet_said_ = in_use ? "" : kubelet_error_;
+  }
+
+  // On a thread of its own: kubelet may take its time.
+  void WatchKubelet() {
+    if (config_.pod_resources.empty() || asking_) return;
+    asking_ = true;
+    if (asker_.joinable()) asker_.join();
+    asker_ = std::thread([this, socket = config_.pod_resources] {
+      std::string error;
+      auto in_use = AskKubelet(socket, 5000, &error);
+      loop_.Post([this, error, in_use = std::move(in_use)] {
+        asking_ = false;
+        kubelet_error_ = error;
+        TakeKubeletsWord(in_use);
+      });
+    });
+  }
+
   // `sluice run` may be killed in any way; its agent and its folder must not outlive it.
   bool EndWith(int pid, std::string* error) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -184,7 +218,11 @@ class Daemon {
     }
     const std::string alloc_dir = options_.alloc_dir.empty() ? config_.alloc_dir : options_.alloc_dir;
     for (const CardStatus& card : node_.Status().cards) {
-      for (const GpuProcess& p : nvml_->Processes(card.uuid)) {
+      const std::vector<GpuProcess> processes = nvml_->Processes(card.uuid);
+      std::map<int64_t, Bytes> used;
+      for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
+      node_.SetProcesses(card.uuid, used);
+      for (const GpuProcess& p : processes) {
         if (hooked.contains(p.pid) || !seen.insert(p.pid).second) continue;
         const std::string id = AllocationOfProcess("/proc", p.pid, alloc_dir);
         const auto it = unhooked.find(id);
@@ -202,6 +240,7 @@ class Daemon {
       for (const int64_t pid : pids) seen.erase(pid);
     }
     foreign_ = std::move(seen);
+    node_.Settle();
   }
 
   void ServeMetrics() {
@@ -311,7 +350,9 @@ class Daemon {
   std::set<int64_t> foreign_;
   std::string metrics_listen_;
   std::unique_ptr<MetricsServer> metrics_;
-  std::thread stopper_;
+  std::thread stopper_, asker_;
+  bool asking_ = false;
+  std::string kubelet_error_, kubelet_said_;
 };
 
 }  // namespace

@@ -26,6 +26,9 @@ class Demand {
       launched_ns_ = now_ns;
     }
   }
+  // What is held or would be, without room to grow.
+  uint64_t Held() const { return std::max(current_, previous_) + plain_; }
+  uint64_t Plain() const { return plain_; }
   bool Idle(uint64_t now_ns, uint64_t idle_after_ns) const {
     return launched_ns_ == 0 || now_ns - launched_ns_ >= idle_after_ns;
   }

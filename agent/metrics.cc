@@ -75,6 +75,7 @@ void Share(const AllocationStatus& a, size_t gpu, const Labels& labels, Families
     sum.stall_ns += c.stall_ns;
     sum.over_budget_launches += c.over_budget_launches;
     sum.kernel_ns += c.kernel_ns;
+    sum.kernel_estimated_ns += c.kernel_estimated_ns;
     sum.over_budget_max = std::max(sum.over_budget_max, c.over_budget_max);
   }
   out.Gauge("sluice_budget_bytes", "Resident bytes that the container may hold now.", labels, D(s.budget));
@@ -106,6 +107,8 @@ void Share(const AllocationStatus& a, size_t gpu, const Labels& labels, Families
   out.Counter("sluice_block_hits_total", "Blocks that a launch needed and found resident.", labels, D(sum.hits));
   out.Counter("sluice_block_misses_total", "Blocks that a launch needed and had to be fetched.", labels, D(sum.misses));
   out.Counter("sluice_gpu_seconds_total", "GPU time used, by kernel events.", labels, D(sum.kernel_ns) / 1e9);
+  out.Counter("sluice_gpu_seconds_estimated_total", "Of it, time that no token covered: from samples.", labels,
+              D(sum.kernel_estimated_ns) / 1e9);
   out.Gauge("sluice_compute_used_ratio", "Share of the window's GPU time that was used.", labels, s.compute_used);
   out.Gauge("sluice_compute_request_ratio", "Guaranteed share of GPU time.", labels, s.compute_request / 1e6);
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);

@@ -42,8 +42,8 @@ Node::Node(Port* port, const Config& config, uint64_t first_generation)
 
 Node::~Node() = default;
 
-Bytes Node::Capacity(const Card& card) const {
-  const Bytes kept = card.driver_reserved + config_.reserve;
+Bytes Node::Capacity(const Card& card, Bytes contexts) const {
+  const Bytes kept = card.driver_reserved + config_.reserve + contexts;
   return card.memory > kept ? card.memory - kept : 0;
 }
 
@@ -52,10 +52,10 @@ void Node::SetCards(const std::vector<Card>& cards) {
     const auto it = cards_.find(c.uuid);
     if (it != cards_.end()) {
       it->second->card = c;
-      it->second->ledger.SetCapacity(Capacity(c));
+      it->second->ledger.SetCapacity(Capacity(c, it->second->contexts));
     } else {
       cards_[c.uuid] =
-          std::make_unique<CardState>(CardState{c, Ledger(Capacity(c), config_.ledger), 0, Arbiter(TokenPolicy())});
+          std::make_unique<CardState>(CardState{c, Ledger(Capacity(c, 0), config_.ledger), 0, Arbiter(TokenPolicy())});
     }
   }
   for (auto& [group, a] : allocations_) Refresh(*a);
@@ -66,7 +66,7 @@ void Node::SetConfig(const Config& config) {
   config_ = config;
   config_error_.clear();
   for (auto& [uuid, c] : cards_) {
-    c->ledger.SetCapacity(Capacity(c->card));
+    c->ledger.SetCapacity(Capacity(c->card, c->contexts));
     c->ledger.SetPolicy(config.ledger);
     c->arbiter.SetPolicy(TokenPolicy());
   }
@@ -77,6 +77,62 @@ void Node::SetConfig(const Config& config) {
 void Node::SetHostLimit(Bytes bytes) {
   host_.SetCapacity(bytes);
   dirty_ = true;
+}
+
+void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>& used) {
+  constexpr Bytes kContextMost = 1ull << 30;  // more than a context and its code take is the program's
+  const auto it = cards_.find(uuid);
+  if (it == cards_.end()) return;
+  CardState& card = *it->second;
+  std::map<int64_t, Bytes> others = used;
+  Bytes contexts = 0;
+  for (auto& [id, s] : sessions_) {
+    if (s->phase != Session::Phase::kServed) continue;
+    for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
+      if (s->allocation->spec.gpus[i].uuid != uuid) continue;
+      s->beyond[i] = 0;
+      const auto mine = others.find(s->pid);
+      if (mine == others.end()) continue;
+      const Bytes told = Read(*s, i).plain_bytes, extra = mine->second > told ? mine->second - told : 0;
+      const Bytes context = std::min(extra, kContextMost);
+      s->beyond[i] = extra - context;
+      contexts += context;
+      others.erase(mine);
+    }
+  }
+  for (const auto& [pid, bytes] : others) contexts += bytes;
+  contexts = (contexts + config_.ledger.step - 1) / config_.ledger.step * config_.ledger.step;
+  if (contexts == card.contexts) return;
+  card.contexts = contexts;
+  card.ledger.SetCapacity(Capacity(card.card, contexts));
+  for (auto& [group, a] : allocations_) Refresh(*a);
+  dirty_ = true;
+}
+
+size_t Node::Processes(const std::string& id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? 0 : it->second->sessions.size();
+}
+
+void Node::SetDevicesInUse(const DevicesInUse& in_use) {
+  for (auto& [group, a] : allocations_) {
+    if (a->spec.devices.empty()) continue;  // not kubelet's
+    const DeviceOwner* owner = nullptr;
+    for (const std::string& device : a->spec.devices) {
+      if (const auto it = in_use.find(device); it != in_use.end()) owner = &it->second;
+    }
+    const bool stale = owner == nullptr && a->sessions.empty();
+    if (owner != nullptr && a->spec.pod.empty()) {
+      a->spec.ns = owner->ns;
+      a->spec.pod = owner->pod;
+      a->spec.container = owner->container;
+    } else if (stale == a->stale) {
+      continue;
+    }
+    a->stale = stale;
+    Refresh(*a);
+    dirty_ = true;
+  }
 }
 
 void Node::SetUsed(const std::string& uuid, Bytes bytes) {
@@ -97,7 +153,7 @@ settings::Settings Node::Effective(const Allocation& a, const settings::Settings
 Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
   const GpuUnits& g = a.spec.gpus[gpu];
   const auto card = cards_.find(g.uuid);
-  if (card == cards_.end()) return 0;
+  if (card == cards_.end() || a.stale) return 0;
   const Bytes capacity = card->second->ledger.capacity();
   if (a.effective.gpu_memory) return std::min(*a.effective.gpu_memory, capacity);
   // The units are what the scheduler gave; a fraction counts where it was changed since.
@@ -185,7 +241,8 @@ Arbiter::Policy Node::TokenPolicy() const {
   return {.window = config_.window_ms * 1'000'000ull,
           .quantum_min = config_.quantum_min_us * 1000ull,
           .quantum_max = config_.quantum_max_us * 1000ull,
-          .lease_factor = config_.lease_factor};
+          .lease_factor = config_.lease_factor,
+          .pressure_window = config_.pressure_window_ms * 1'000'000ull};
 }
 
 void Node::Refresh(Allocation& a) {
@@ -293,7 +350,7 @@ void Node::ApplyLive(const std::string& id, const std::map<std::string, std::str
 uint32_t Node::FreeUnits(const std::string& uuid) const {
   uint32_t used = 0;
   for (const auto& [group, a] : allocations_) {
-    if (a->removed && a->sessions.empty()) continue;
+    if ((a->removed || a->stale) && a->sessions.empty()) continue;
     for (const GpuUnits& g : a->spec.gpus) used += g.uuid == uuid ? g.units : 0;
   }
   return used >= SLUICE_UNITS_PER_GPU ? 0 : SLUICE_UNITS_PER_GPU - used;

@@ -40,6 +40,12 @@ struct Card {
   int numa = -1;
 };
 
+// Kubelet's word on its devices: who has which.
+struct DeviceOwner {
+  std::string ns, pod, container;
+};
+using DevicesInUse = std::map<std::string, DeviceOwner>;
+
 class Node {
  public:
   // `first_generation` must exceed every generation that an earlier agent of this node gave out.
@@ -52,6 +58,12 @@ class Node {
   void SetHostLimit(Bytes bytes);
   // Used bytes of a card by NVML.
   void SetUsed(const std::string& uuid, Bytes bytes);
+  // What each process holds of a card by NVML, managed memory apart. Contexts and code, and what others hold, are not
+  // given to containers; what a process holds beyond that and beyond what its hook knows of counts as its container's.
+  void SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>& used);
+  // Which allocations still stand: one whose devices kubelet has given to nobody is promised nothing. Names are taken
+  // where the allocation has none.
+  void SetDevicesInUse(const DevicesInUse& in_use);
   // After a restart: until then only returning processes are served, so that nothing is handed out that one of them
   // still holds. Allocations known by now are older than the agent: those to which no process returns are vacant.
   void RecoverUntil(uint64_t now_ns);
@@ -90,6 +102,7 @@ class Node {
   void SetUnhooked(const std::string& id, const std::vector<int64_t>& pids);
   std::vector<std::pair<std::string, std::set<int64_t>>> AttachedPids() const;
   size_t sessions() const { return sessions_.size(); }
+  size_t Processes(const std::string& id) const;  // connected to this allocation
   const Ledger* LedgerOf(const std::string& uuid) const;
 
  private:
@@ -100,10 +113,15 @@ class Node {
     Ledger ledger;
     Bytes used = 0;
     Arbiter arbiter;
+    Bytes contexts = 0;  // of processes, as measured: not for containers' memory
     bool tokens = false;  // demanded, and everyone was told
+    // Memory follows the token while working sets exceed the card.
+    GroupId turn = 0;            // whose working set the card is for; 0: nobody's
+    uint64_t turn_ns = 0;        // it was handed on then, and is not settled yet; 0: settled
+    uint64_t switch_ns = 0;      // what a change costs, as measured; 0: not yet
   };
 
-  Bytes Capacity(const Card& card) const;
+  Bytes Capacity(const Card& card, Bytes contexts) const;
   Bytes Guaranteed(const Allocation& a, size_t gpu) const;
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   void Forget(const Allocation& a);
@@ -117,7 +135,11 @@ class Node {
   void Drop(Session& s);
   void Token(Session& s, const sluice_frame& frame, uint64_t now_ns);
   void Pump(CardState& card, uint64_t now_ns);                          // grants and revocations that are due
-  void Weigh(const std::map<CardState*, std::vector<Bytes>>& working);  // do the working sets exceed the card?
+  // Do the working sets of containers together exceed the card?
+  void Weigh(const std::map<CardState*, std::map<GroupId, Bytes>>& working);
+  void FollowTurn(CardState& card, uint64_t now_ns);  // memory goes to whom the token went
+  void WatchHolders(uint64_t now_ns);                 // who is stopped with a token loses it
+  Bytes Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
   void WatchTokens(uint64_t now_ns);                                    // are tokens demanded, and does everyone know?
   std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
   Arbiter::Policy TokenPolicy() const;

@@ -19,6 +19,7 @@ struct Node::Allocation {
   bool removed = false;
   bool ever_attached = false;
   bool refused = false;
+  bool stale = false;  // kubelet has taken its devices back; its folder is still there
 };
 
 struct Node::Session {
@@ -35,10 +36,12 @@ struct Node::Session {
     uint64_t card = 0, card_since = 0, host = 0, host_since = 0;
   };
   std::vector<Sent> sent;               // one a GPU
-  std::vector<uint64_t> kernel_ns;      // one a GPU: as last seen
+  std::vector<uint64_t> kernel_ns;      // one a GPU: as last seen,
+  std::vector<uint64_t> kernel_since;   // and when it had last changed
   bool asks = false;                    // for tokens: its time is charged by grants
   std::vector<Demand> demand;           // one a GPU
   std::vector<uint64_t> debt_since_ns;  // one a GPU; 0: none
+  std::vector<Bytes> beyond;            // one a GPU: held by NVML's word beyond what the hook tells
   uint64_t notices = 0, notice_window_ns = 0;
   bool closing = false;
 };

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 #include "agent/node.h"
 #include "agent/node_private.h"
@@ -15,6 +16,7 @@ constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kHelloNs = 5000 * kMs;      // a connection that says nothing for so long is closed
 constexpr uint64_t kReturningNs = 1000 * kMs;  // a returning hook that does not answer PING is served as a new one
 constexpr double kSwitchBytesPerNs = 22;       // managed memory, both directions at once (H200)
+constexpr uint64_t kSilentNs = 2500 * kMs;     // a living hook's page has a heartbeat every second at least
 constexpr uint64_t kNoticesPerWindow = 20;
 constexpr uint64_t kNoticeWindowNs = 10000 * kMs;
 
@@ -49,6 +51,7 @@ void Accumulate(sluice_gpu_counters& sum, const sluice_gpu_counters& c) {
   sum.over_budget_launches += c.over_budget_launches;
   sum.wrong_predictions += c.wrong_predictions;
   sum.kernel_ns += c.kernel_ns;
+  sum.kernel_estimated_ns += c.kernel_estimated_ns;
   sum.over_budget_max = std::max(sum.over_budget_max, c.over_budget_max);
 }
 
@@ -172,6 +175,9 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   s.debt_since_ns.resize(a.spec.gpus.size());
   s.sent.resize(a.spec.gpus.size());
   s.kernel_ns.resize(a.spec.gpus.size());
+  s.kernel_since.assign(a.spec.gpus.size(), now_ns);
+  s.beyond.resize(a.spec.gpus.size());
+  if (std::exchange(a.stale, false)) Refresh(a);  // it lives, whatever kubelet says
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
     ledger.AddMember(Member(s.id, i), a.group);
@@ -264,7 +270,7 @@ sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
 
 void Node::ReadPages(uint64_t now_ns) {
   launching_ = false;
-  std::map<CardState*, std::vector<Bytes>> working;
+  std::map<CardState*, std::map<GroupId, Bytes>> working;
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
   for (auto& [id, session] : sessions_) {
     Session& s = *session;
@@ -278,13 +284,20 @@ void Node::ReadPages(uint64_t now_ns) {
       const bool works = !s.demand[i].Idle(now_ns, 1000 * kMs);
       // Time that a grant paid for is charged by its release.
       const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
-      card.arbiter.Observe(a.group, card.tokens && s.asks ? 0 : std::min(spent, now_ns - read_ns_), works, now_ns);
+      // More than the time since it was last told of any cannot have been used.
+      card.arbiter.Observe(a.group, card.tokens && s.asks ? 0 : std::min(spent, now_ns - s.kernel_since[i]), works,
+                           now_ns);
+      if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
       s.kernel_ns[i] = c.kernel_ns;
-      if (works) working[&card].push_back(c.working_set_bytes);
+      if (!s.demand[i].Idle(now_ns, idle_ns)) {
+        Bytes& sum = working[&card][a.group];
+        sum = Add(sum, c.working_set_bytes);
+      }
       launching_ |= !s.demand[i].Idle(now_ns, 1000 * kMs);
       const Session::Sent& sent = s.sent[i];
-      ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0, Add(c.resident_bytes, c.plain_bytes),
-                                  s.demand[i].Wanted(now_ns, idle_ns)});
+      ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0,
+                                  Add(Add(c.resident_bytes, c.plain_bytes), s.beyond[i]),
+                                  Wants(card, s, i, now_ns)});
       host_.Tell(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
       const Ledger::MemberView* view = ledger.Find(Member(id, i));
       if (view->debt() == 0) {
@@ -304,18 +317,48 @@ void Node::ReadPages(uint64_t now_ns) {
   read_ns_ = now_ns;
 }
 
-void Node::Weigh(const std::map<CardState*, std::vector<Bytes>>& working) {
+Bytes Node::Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
+  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  if (card.turn == 0 || s.demand[gpu].Idle(now_ns, idle_ns)) return s.demand[gpu].Wanted(now_ns, idle_ns);
+  // The card is for one container's working set at a time; the others' may stay as far as it leaves room.
+  return card.turn == s.allocation->group ? s.demand[gpu].Held() : s.demand[gpu].Plain();
+}
+
+// On a grant under pressure the incoming container is to have its memory: what the others hold beyond what is left of
+// the card is called back at once.
+void Node::FollowTurn(CardState& card, uint64_t now_ns) {
+  const GroupId turn = card.tokens && card.arbiter.pressure() ? card.arbiter.turn() : 0;
+  if (turn == card.turn) return;
+  if (turn != 0 && card.turn != 0) card.turn_ns = now_ns;
+  card.turn = turn;
+  ReadPages(now_ns);
+  dirty_ = true;
+}
+
+void Node::WatchHolders(uint64_t now_ns) {
+  for (auto& [uuid, card] : cards_) {
+    const auto holder = card->arbiter.holder();
+    if (!holder || !card->arbiter.AnyWaiting()) continue;
+    const auto it = sessions_.find(*holder / SLUICE_MAX_GPUS);
+    if (it == sessions_.end() || it->second->page == nullptr) continue;
+    const uint64_t beat = Load(it->second->page->heartbeat_ns);
+    if (beat != 0 && beat < now_ns && now_ns - beat > kSilentNs) card->arbiter.Expire(now_ns);
+  }
+}
+
+void Node::Weigh(const std::map<CardState*, std::map<GroupId, Bytes>>& working) {
   for (auto& [uuid, card] : cards_) {
     Bytes sum = 0;
     const auto it = working.find(card.get());
     if (it != working.end()) {
-      for (const Bytes b : it->second) sum = Add(sum, b);
+      for (const auto& [group, b] : it->second) sum = Add(sum, b);
     }
     const Bytes capacity = card->ledger.capacity();
     const bool exceeded = it != working.end() && it->second.size() > 1 && sum > capacity;
-    // What does not fit leaves and comes back at every change.
-    card->arbiter.SetPressure(
-        exceeded, exceeded ? static_cast<Nanos>(static_cast<double>(sum - capacity) / kSwitchBytesPerNs) : 0);
+    // What does not fit leaves and comes back at every change: as long as the last changes took, or, before the first
+    // one, as the link is known to be.
+    const auto by_link = static_cast<Nanos>(static_cast<double>(sum - std::min(sum, capacity)) / kSwitchBytesPerNs);
+    card->arbiter.SetPressure(exceeded, card->switch_ns > 0 ? card->switch_ns : by_link);
   }
 }
 
@@ -324,6 +367,7 @@ void Node::WatchTokens(uint64_t now_ns) {
     const bool tokens = card->arbiter.Demanded(now_ns);
     if (tokens == card->tokens) continue;
     card->tokens = tokens;
+    FollowTurn(*card, now_ns);
     AddEvent("", tokens ? "tokens demanded" : "tokens not demanded", "GPU " + uuid);
     for (auto& [id, s] : sessions_) {
       if (s->phase != Session::Phase::kServed) continue;
@@ -363,6 +407,7 @@ void Node::Pump(CardState& card, uint64_t now_ns) {
     f.u.token.lease_ns = action.lease;
     port_->Send(it->first, f);
   }
+  FollowTurn(card, now_ns);
 }
 
 void Node::Settle() {
@@ -433,6 +478,7 @@ int Node::Tick(uint64_t now_ns) {
   ReadPages(now_ns);
   Vacate(now_ns);
   WatchTokens(now_ns);
+  WatchHolders(now_ns);
   dirty_ = true;
   Settle();
   Nanos wake = 1000;  // milliseconds
@@ -442,8 +488,14 @@ int Node::Tick(uint64_t now_ns) {
       wake = std::min(wake, *due > now_ns ? (*due - now_ns) / kMs + 1 : 1);
   }
   const auto next = [&](int ms) { return std::min(ms, static_cast<int>(wake)); };
+  Settle();  // what a grant has moved
   bool settled = true, lent = false;
   for (const auto& [uuid, card] : cards_) {
+    if (card->turn_ns != 0 && card->ledger.settled() && now_ns > card->turn_ns) {
+      const uint64_t took = now_ns - card->turn_ns;
+      card->switch_ns = card->switch_ns == 0 ? took : (card->switch_ns * 3 + took) / 4;
+      card->turn_ns = 0;
+    }
     settled &= card->ledger.settled();
     lent |= card->ledger.lent() > 0;
   }

@@ -6,6 +6,7 @@
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "sluice/names.h"
 
@@ -137,6 +139,19 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
   }
   if (!node_->AddAllocation(spec, LoadLive(id), error)) return false;
   if (place->listener >= 0) return true;
+  if (spec.tied && id != creating_ && !orphans_.contains(id)) {
+    const int owner =
+        spec.owner > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(spec.owner), 0)) : -1;
+    orphans_[id] = owner;
+    if (owner >= 0) {
+      loop_->Add(owner, EPOLLIN, [this, id](uint32_t) {
+        int& fd = orphans_.at(id);
+        loop_->Remove(fd);
+        close(std::exchange(fd, -1));
+        DropOrphans();
+      });
+    }
+  }
   // Bound through the folder's descriptor: a path longer than sockaddr_un holds works too.
   const int dir = open(Directory(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -170,6 +185,14 @@ void Server::Unserve(const std::string& id) {
   node_->RemoveAllocation(id);
 }
 
+void Server::DropOrphans() {
+  drop_orphans_ = true;
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    const auto [id, owner] = *it++;
+    if (owner < 0 && node_->Processes(id) == 0) Release(id);
+  }
+}
+
 bool Server::Create(const AllocationSpec& spec, std::string* directory, std::string* error) {
   *directory = Directory(spec.id);
   if (mkdir(directory->c_str(), 0755) != 0) {
@@ -181,7 +204,9 @@ bool Server::Create(const AllocationSpec& spec, std::string* directory, std::str
     Release(spec.id);
     return false;
   }
+  creating_ = spec.id;
   Scan();
+  creating_.clear();
   const auto it = places_.find(spec.id);
   if (it != places_.end() && it->second.listener >= 0) return true;
   *error = it == places_.end() ? *directory + ": went away" : it->second.said;
@@ -192,6 +217,13 @@ bool Server::Create(const AllocationSpec& spec, std::string* directory, std::str
 void Server::Release(const std::string& id) {
   std::error_code ec;
   fs::remove_all(Directory(id), ec);
+  if (const auto orphan = orphans_.find(id); orphan != orphans_.end()) {
+    if (orphan->second >= 0) {
+      loop_->Remove(orphan->second);
+      close(orphan->second);
+    }
+    orphans_.erase(orphan);
+  }
   Scan();
 }
 

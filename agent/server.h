@@ -24,6 +24,8 @@ class Server : public Port {
   bool Start(std::string* error);
   // Compares the folder with the books; called on changes, and now and then.
   void Scan();
+  // Ends the folders of `sluice run`s that ended while no agent ran. After the time in which processes return.
+  void DropOrphans();
 
   // A folder with allocation.json, served on return.
   bool Create(const AllocationSpec& spec, std::string* directory, std::string* error);
@@ -70,6 +72,9 @@ class Server : public Port {
   int spare_fd_ = -1;  // given up for a moment to turn a connection away when descriptors run out
   bool settle_posted_ = false, hurry_planned_ = false;
   SessionId next_session_ = 1;
+  std::string creating_;                // its folder is ours, and new
+  std::map<std::string, int> orphans_;  // found at the start: who asked for them, as a pidfd; -1: has ended
+  bool drop_orphans_ = false;
   std::map<std::string, Place> places_;
   std::map<SessionId, Connection> connections_;
 };

@@ -112,6 +112,7 @@ void Server::SettleSoon() {
   loop_->Post([this] {
     settle_posted_ = false;
     node_->Settle();
+    if (drop_orphans_ && !orphans_.empty()) DropOrphans();
     // What was called back is watched from now on; not more often than every 10 ms, however many come.
     if (hurry_planned_) return;
     hurry_planned_ = true;

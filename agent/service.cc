@@ -202,6 +202,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     spec.id = NewId(request.name());
     spec.container = request.name();
     spec.tied = true;
+    spec.owner = request.owner();
     const auto parsed = settings::ParseAll({request.settings().begin(), request.settings().end()}, "");
     if (!parsed.ok()) return {StatusCode::INVALID_ARGUMENT, parsed.errors.front()};
     spec.settings = parsed.settings;

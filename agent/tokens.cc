@@ -11,7 +11,8 @@ constexpr Nanos kWorkFades = 1000 * kMs;  // no word of work for so long: none
 constexpr Nanos kSlices = 400;
 constexpr Nanos kPace =
     10;  // limits hold over a tenth of the window too, or a limit of a half would run 5 s and wait 5 s
-constexpr Nanos kSwitchShare = 20;  // changing over may cost a twentieth of the quantum
+constexpr Nanos kSwitchShare = 40;  // changing over may cost a fortieth of the quantum
+constexpr Nanos kLongLease = 1000 * kMs;
 
 Nanos ShareOf(Nanos time, uint32_t millionths) {
   return time / 1000000 * millionths + time % 1000000 * millionths / 1000000;
@@ -19,7 +20,7 @@ Nanos ShareOf(Nanos time, uint32_t millionths) {
 
 }  // namespace
 
-void UsageWindow::Charge(Nanos used, Nanos now, Nanos window) {
+void UsageWindow::Charge(Nanos used, Nanos now, Nanos window, Nanos keep) {
   if (used == 0) return;
   // Spent over the time before now, not in one instant: spread over the slices that it covers.
   const Nanos slice = std::max<Nanos>(window / kSlices, 1);
@@ -33,7 +34,7 @@ void UsageWindow::Charge(Nanos used, Nanos now, Nanos window) {
     used -= part;
     begin += part;
   }
-  while (!slices_.empty() && slices_.front().begin + slice + window < now) slices_.pop_front();
+  while (!slices_.empty() && slices_.front().begin + slice + keep < now) slices_.pop_front();
 }
 
 Nanos UsageWindow::Used(Nanos now, Nanos window) const {
@@ -53,17 +54,32 @@ void Arbiter::SetClient(ClientId client, uint32_t request, uint32_t limit) {
 
 void Arbiter::RemoveClient(ClientId client) {
   if (grant_ && grant_->client == client) grant_.reset();
+  std::erase_if(overdue_, [client](const auto& o) { return o.second.client == client; });
+  if (turn_ == client) turn_ = 0;
   clients_.erase(client);
+}
+
+void Arbiter::Charge(Client& c, Nanos used, Nanos now) const {
+  c.usage.Charge(used, now, policy_.window, std::max(policy_.window, policy_.pressure_window));
 }
 
 void Arbiter::RemoveHolder(HolderId holder, Nanos now) {
   for (auto& [id, c] : clients_) std::erase(c.waiting, holder);
+  overdue_.erase(holder);
   if (grant_ && grant_->holder == holder) Take(now, now - grant_->since);
 }
 
 void Arbiter::Take(Nanos now, Nanos used) {
-  clients_.at(grant_->client).usage.Charge(used, now, policy_.window);
+  Charge(clients_.at(grant_->client), used, now);
   grant_.reset();
+}
+
+void Arbiter::Expire(Nanos now) {
+  if (grant_) grant_->until = now;
+}
+
+bool Arbiter::AnyWaiting() const {
+  return std::ranges::any_of(clients_, [](const auto& c) { return !c.second.waiting.empty(); });
 }
 
 void Arbiter::Burst(Client& c, Nanos burst) const {
@@ -79,7 +95,14 @@ void Arbiter::Request(ClientId client, HolderId holder, Nanos burst, Nanos now) 
 }
 
 void Arbiter::Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nanos now) {
-  if (!grant_ || grant_->holder != holder || grant_->id != id) return;  // its lease is over; it was charged then
+  if (const auto late = overdue_.find(holder); late != overdue_.end() && late->second.id == id) {
+    // Its kernels ran on beyond the lease, and are paid for all the same.
+    const Nanos all = std::min(used, now - late->second.since);
+    if (all > late->second.charged) Charge(clients_.at(late->second.client), all - late->second.charged, now);
+    overdue_.erase(late);
+    return;
+  }
+  if (!grant_ || grant_->holder != holder || grant_->id != id) return;
   Burst(clients_.at(grant_->client), burst);
   // More than the time that passed cannot have been used: a client's word alone is no measure.
   Take(now, std::min(used, now - grant_->since));
@@ -89,7 +112,7 @@ void Arbiter::Observe(ClientId client, Nanos used, bool has_work, Nanos now) {
   const auto it = clients_.find(client);
   if (it == clients_.end()) return;
   if (has_work) it->second.worked = now;
-  if (!grant_ || grant_->client != client) it->second.usage.Charge(used, now, policy_.window);
+  if (!grant_ || grant_->client != client) Charge(it->second, used, now);
 }
 
 Nanos Arbiter::Room(const Client& c, Nanos now) const {
@@ -104,28 +127,37 @@ Nanos Arbiter::Room(const Client& c, Nanos now) const {
 
 Nanos Arbiter::QuantumOf(ClientId client) const {
   const Client& c = clients_.at(client);
-  const Nanos wanted = std::max(c.burst, pressure_ ? switch_cost_ * kSwitchShare : 0);
-  return std::clamp(wanted, policy_.quantum_min, policy_.quantum_max);
+  const Nanos turn = std::clamp(c.burst, policy_.quantum_min, policy_.quantum_max);
+  if (!pressure_) return turn;
+  // Memory changes hands with the token: longer turns, the longer the more that costs, up to the share of the window.
+  return std::max(turn, std::min(switch_cost_ * kSwitchShare, ShareOf(policy_.pressure_window, c.request)));
+}
+
+Nanos Arbiter::Lease(Nanos quantum) const {
+  return std::min(quantum * policy_.lease_factor, quantum * 2 + kLongLease) + kLeaseExtra;
 }
 
 Arbiter::ClientId Arbiter::Choose(Nanos now) const {
   // By use in proportion to the request, those below it first. Judged over a tenth of the window: what holds over every
   // such time holds over the whole, and a tenant that wakes takes its share at once instead of running alone until half
   // a window is made good.
-  const Nanos recent = policy_.window / kPace;
+  const Nanos recent = pressure_ ? policy_.pressure_window : policy_.window / kPace;
   ClientId best = 0;
   bool best_owed = false;
   double best_rank = 0;
+  Nanos best_granted = 0;
   for (const auto& [id, c] : clients_) {
     if (c.waiting.empty() || Room(c, now) == 0) continue;
     const auto used = static_cast<double>(c.usage.Used(now, recent));
     const auto due = static_cast<double>(ShareOf(recent, std::max<uint32_t>(c.request, 1)));
     const bool owed = used < due;
     const double rank = used / due;
-    if (best == 0 || (owed && !best_owed) || (owed == best_owed && rank < best_rank)) {
+    const bool earlier = rank < best_rank || (rank == best_rank && c.granted < best_granted);
+    if (best == 0 || (owed && !best_owed) || (owed == best_owed && earlier)) {
       best = id;
       best_owed = owed;
       best_rank = rank;
+      best_granted = c.granted;
     }
   }
   return best;
@@ -135,6 +167,7 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   std::vector<Action> out;
   if (grant_ && now >= grant_->until) {
     out.push_back({Action::Kind::kRevoke, grant_->holder, grant_->id, 0, 0});
+    overdue_[grant_->holder] = {grant_->client, grant_->id, grant_->since, now - grant_->since};
     Take(now, now - grant_->since);
   }
   if (grant_) return out;
@@ -142,9 +175,11 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   if (id == 0) return out;
   Client& c = clients_.at(id);
   const Nanos quantum = std::max<Nanos>(std::min(QuantumOf(id), Room(c, now)), 1);
-  const Nanos lease = quantum * policy_.lease_factor + kLeaseExtra;
+  const Nanos lease = Lease(quantum);
   grant_ = Grant{id, c.waiting.front(), next_id_++, now, quantum, now + lease};
   c.waiting.pop_front();
+  c.granted = now;
+  turn_ = id;
   out.push_back({Action::Kind::kGrant, grant_->holder, grant_->id, quantum, lease});
   return out;
 }
@@ -172,9 +207,11 @@ bool Arbiter::Demanded(Nanos now) const {
     busy += c.usage.Used(now, recent);
   }
   if (limited) return true;
+  // Under pressure the token also says whose memory is on the card: it is taken by whoever works, be it one alone.
+  if (pressure_) return working > 0;
   if (working < 2) return false;
   // Less than its request is no one's fault where the card has time to spare.
-  return pressure_ || (starving && busy >= recent / 10 * 8);
+  return starving && busy >= recent / 10 * 8;
 }
 
 double Arbiter::Share(ClientId client, Nanos now) const {

@@ -18,11 +18,12 @@ namespace sluice::agent {
 
 using Nanos = uint64_t;
 
-// Time used within the last `window`, to a four-hundredth of it.
+// Time used within the last while.
 class UsageWindow {
  public:
-  void Charge(Nanos used, Nanos now, Nanos window);
-  Nanos Used(Nanos now, Nanos window) const;  // any window up to the one that was charged with
+  // Kept for `keep`, in parts of a four-hundredth of `window`.
+  void Charge(Nanos used, Nanos now, Nanos window, Nanos keep);
+  Nanos Used(Nanos now, Nanos window) const;  // any window up to `keep`
 
  private:
   struct Slice {
@@ -40,6 +41,8 @@ class Arbiter {
     Nanos window = 10'000'000'000;
     Nanos quantum_min = 1'000'000, quantum_max = 250'000'000;
     uint32_t lease_factor = 4;
+    // While working sets exceed the card: shares hold over any such time, and no turn is longer than its part of it.
+    Nanos pressure_window = 30'000'000'000;
   };
   struct Action {
     enum class Kind { kGrant, kRevoke } kind;
@@ -58,6 +61,8 @@ class Arbiter {
 
   void Request(ClientId client, HolderId holder, Nanos burst, Nanos now);
   void Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nanos now);
+  // The holder does not answer (stopped, or its machine's turn never comes): its lease ends now.
+  void Expire(Nanos now);
   // Kernel time that was spent while no token was demanded.
   void Observe(ClientId client, Nanos used, bool has_work, Nanos now);
   // The working sets of those with work together exceed the card, and what changing over costs then.
@@ -72,6 +77,10 @@ class Arbiter {
   bool Demanded(Nanos now) const;
   double Share(ClientId client, Nanos now) const;  // of the window
   Nanos QuantumOf(ClientId client) const;
+  bool pressure() const { return pressure_; }
+  ClientId turn() const { return turn_; }  // who holds the token, or held it last; 0: nobody yet
+  std::optional<HolderId> holder() const { return grant_ ? std::optional(grant_->holder) : std::nullopt; }
+  bool AnyWaiting() const;
 
  private:
   struct Client {
@@ -79,6 +88,7 @@ class Arbiter {
     UsageWindow usage;
     Nanos burst = 0;   // smoothed
     Nanos worked = 0;  // when it last had work; 0: never
+    Nanos granted = 0;
     std::deque<HolderId> waiting;
   };
   struct Grant {
@@ -91,10 +101,20 @@ class Arbiter {
   Nanos Room(const Client& c, Nanos now) const;  // time below the limit
   ClientId Choose(Nanos now) const;              // 0: nobody may
   void Take(Nanos now, Nanos used);
+  void Charge(Client& c, Nanos used, Nanos now) const;
+  Nanos Lease(Nanos quantum) const;
 
   Policy policy_;
   std::map<ClientId, Client> clients_;
   std::optional<Grant> grant_;
+  // A lease that ended while kernels went on: charged so far. The rest comes with the late release.
+  struct Overdue {
+    ClientId client;
+    uint64_t id;
+    Nanos since, charged;
+  };
+  std::map<HolderId, Overdue> overdue_;
+  ClientId turn_ = 0;
   bool pressure_ = false;
   Nanos switch_cost_ = 0;
   uint64_t next_id_ = 1;

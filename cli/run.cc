@@ -100,6 +100,7 @@ settings::Settings Check(const Options& o) {
 v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program) {
   v1::CreateAllocationRequest request;
   request.set_name(std::filesystem::path(program).filename());
+  request.set_owner(getpid());
   for (const auto& [key, value] : o.values) (*request.mutable_settings())[key] = value;
   const uint32_t percent = s.gpu_memory ? 0 : s.gpu_percent.value_or(100);
   const uint32_t gpus = percent > 100 ? percent / 100 : 1;

@@ -99,7 +99,7 @@ Turns::Launch Turns::Enter(uint64_t what) {
   --waiting_;
   launch.in = true;
   ++under_way_;
-  last_launch_ = clock_->Now();
+  last_busy_ = clock_->Now();
   return launch;
 }
 
@@ -163,7 +163,7 @@ void Turns::End(Launch* launch, void* stream) {
   launch->in = launch->sample = false;
   launch->segment = nullptr;
   const uint64_t now = clock_->Now();
-  last_launch_ = now;
+  last_busy_ = now;
   if (s == nullptr) return;
   if (end != nullptr) {
     if (s->end != nullptr) clock_->Free(s->end);
@@ -266,8 +266,9 @@ uint64_t Turns::Tick() {
     Drop();
     return 2 * kMs;
   }
-  const uint64_t still = now - std::max(last_launch_, grant_->since);
-  if (grant_->open == 0 && under_way_ == 0 && waiting_ == 0 && still >= Idle()) {
+  // Idle since it was last seen at work: the card may have been busy for long with what one launch began.
+  if (grant_->open > 0 || under_way_ > 0 || waiting_ > 0) last_busy_ = now;
+  if (now - std::max(last_busy_, grant_->since) >= Idle()) {
     GiveBack(true);
     return 0;
   }

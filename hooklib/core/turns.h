@@ -127,7 +127,7 @@ class Turns {
   std::vector<std::shared_ptr<Book>> late_;  // void, and something of it still runs
   std::vector<std::unique_ptr<Segment>> segments_;
   bool asked_ = false;
-  uint64_t asked_at_ = 0, last_launch_ = 0, harvested_ = 0;
+  uint64_t asked_at_ = 0, last_busy_ = 0, harvested_ = 0;
   uint32_t under_way_ = 0, waiting_ = 0;
   uint64_t burst_ = 0, last_burst_ = 0;
   uint64_t measured_ = 0, estimated_ = 0;

@@ -226,3 +226,71 @@ TEST_CASE("a process belongs to the allocation that is mounted into its containe
   CHECK(AllocationByEnvironment("SLUICE_SOCKET=/elsewhere/id/agent.sock"sv, "/a/alloc").empty());
   CHECK(AllocationByEnvironment(""sv, "/a").empty());
 }
+
+TEST_CASE("working sets that exceed the card take turns: memory follows the token") {
+  World w;
+  w.Allocate("a", 50);
+  w.Allocate("b", 50);
+  w.Attach(1, "a");
+  w.Attach(2, "b");
+  uint64_t kernel[3] = {};
+  const auto works = [&](SessionId s) {
+    w.Follow(s, 6 * kGiB);
+    w.pages[s].gpu[0].working_set_bytes = 6 * kGiB;
+    w.pages[s].gpu[0].kernel_ns = kernel[s] += 20'000'000;
+    w.pages[s].heartbeat_ns = w.now;
+  };
+  const auto last = [&](SessionId s, uint16_t type) -> const sluice_token* {
+    const auto& sent = w.port.sent[s];
+    for (auto f = sent.rbegin(); f != sent.rend(); ++f) {
+      if (f->h.type == type) return &f->u.token;
+    }
+    return nullptr;
+  };
+  const auto say = [&](SessionId s, uint16_t type, uint64_t id, uint64_t used) {
+    sluice_frame f = FrameOf(type);
+    std::strcpy(f.u.token.uuid, "GPU-a");
+    f.u.token.id = id;
+    f.u.token.used_ns = used;
+    f.u.token.burst_ns = used;
+    w.node.Received(s, &f, sizeof(f), w.now);
+    w.node.Settle();
+  };
+  for (int i = 0; i < 20; ++i) {
+    works(1), works(2);
+    w.Pass(kSec / 20);
+    REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
+  }
+  REQUIRE(w.port.Budget(1)->tokens == 1);
+  say(1, SLUICE_TOKEN_REQUEST, 0, 0);
+  say(2, SLUICE_TOKEN_REQUEST, 0, 0);
+  const auto pass = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      works(1), works(2);
+      w.Pass(kSec / 100);
+      REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
+    }
+  };
+  pass(50);
+  REQUIRE(last(1, SLUICE_TOKEN_GRANT) != nullptr);
+  REQUIRE(last(2, SLUICE_TOKEN_GRANT) == nullptr);
+  CHECK(last(1, SLUICE_TOKEN_GRANT)->quantum_ns > kSec);  // turns are long where changing over is dear
+  CHECK(w.port.Budget(1)->budget_bytes == 6 * kGiB);
+  CHECK(w.port.Budget(2)->budget_bytes == 2 * kGiB);  // what is left stays with it
+  say(1, SLUICE_TOKEN_RELEASE, last(1, SLUICE_TOKEN_GRANT)->id, 5 * kSec);
+  say(1, SLUICE_TOKEN_REQUEST, 0, 0);
+  pass(50);
+  REQUIRE(last(2, SLUICE_TOKEN_GRANT) != nullptr);
+  CHECK(w.port.Budget(2)->budget_bytes == 6 * kGiB);
+  CHECK(w.port.Budget(1)->budget_bytes == 2 * kGiB);
+  // A holder whose heart stops loses the token long before its lease is over.
+  const size_t grants = w.port.sent[1].size();
+  for (int i = 0; i < 300; ++i) {
+    works(1);
+    w.Pass(kSec / 100);
+  }
+  CHECK(last(2, SLUICE_TOKEN_REVOKE) != nullptr);
+  CHECK(w.port.sent[1].size() > grants);
+  CHECK(w.port.sent[1].back().h.type != 0);
+  CHECK(last(1, SLUICE_TOKEN_GRANT)->id > last(2, SLUICE_TOKEN_GRANT)->id);
+}

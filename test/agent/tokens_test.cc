@@ -169,7 +169,11 @@ TEST_CASE("tokens are demanded only while they are needed") {
   CHECK_FALSE(arbiter.Demanded(t + 30 * kSec));  // no work, no token
   calm.SetPressure(true, 50 * kMs);
   CHECK(calm.Demanded(t + 10 * kSec));
-  CHECK(calm.QuantumOf(1) == 250 * kMs);  // switching costs: longer turns, up to the bound
+  CHECK(calm.QuantumOf(1) == 2 * kSec);  // switching costs: longer turns,
+  calm.SetPressure(true, kSec);
+  CHECK(calm.QuantumOf(1) == 15 * kSec);  // up to its share of the time over which shares hold then
+  calm.SetPressure(false, 0);
+  CHECK(calm.QuantumOf(1) == kMs);
 }
 
 TEST_CASE("a lie about used time is bounded by the clock, and stale words change nothing") {
@@ -213,4 +217,83 @@ TEST_CASE("random tenants: never two holders, never a limit broken, never time l
       least += e[static_cast<size_t>(i)].first;
     }
   }
+}
+
+TEST_CASE("kernels that run on beyond their lease are paid for when they end") {
+  Arbiter arbiter({});
+  arbiter.SetClient(1, 500000, 1000000);
+  arbiter.SetClient(2, 500000, 1000000);
+  arbiter.Request(1, 7, 0, kSec);
+  const auto grant = arbiter.Advance(kSec).front();
+  CHECK(grant.lease == 104 * kMs);
+  arbiter.Request(2, 8, 0, kSec);
+  const auto after = arbiter.Advance(kSec + grant.lease);
+  REQUIRE(after.size() == 2);  // revoked, and the other one runs beside the kernel that will not end
+  CHECK(after[0].kind == Arbiter::Action::Kind::kRevoke);
+  CHECK(after[1].holder == 8);
+  arbiter.Release(7, grant.id, 2 * kSec, 2 * kSec, 3 * kSec);
+  CHECK(arbiter.Share(1, 3 * kSec) > 0.199);
+  CHECK(arbiter.Share(1, 3 * kSec) < 0.201);
+  arbiter.Release(7, grant.id, 2 * kSec, 2 * kSec, 3 * kSec);  // once
+  CHECK(arbiter.Share(1, 3 * kSec) < 0.201);
+}
+
+TEST_CASE("under pressure three tenants take long turns, one after the other") {
+  Card card({}, {{333333, 1000000, 10 * kMs, 60 * kSec}, {333333, 1000000, 10 * kMs, 60 * kSec}, {333333, 1000000, 10 * kMs, 60 * kSec}});
+  card.arbiter.SetPressure(true, kSec);
+  card.Run(120 * kSec);
+  const auto e = card.Extremes(31 * kSec, 120 * kSec, 30 * kSec);
+  for (const auto& [least, most] : e) {
+    CHECK(least > 0.3);
+    CHECK(most < 0.37);
+  }
+  CHECK(card.spans.size() < 20);  // turns of ten seconds
+}
+
+TEST_CASE("distributed jobs with a rank on two cards each finish: a lease ends for the arbiter, the kernel runs on") {
+  // Each rank's kernel ends once the other rank's has begun. Both jobs hold one card and wait for the other one.
+  Arbiter cards[2] = {Arbiter({}), Arbiter({})};
+  struct Rank {
+    int round = 0;       // kernels begun
+    bool asked = false, running = false;
+    uint64_t id = 0;
+  } ranks[2][2];         // job, card
+  constexpr int kRounds = 20;
+  for (auto& c : cards) {
+    c.SetClient(1, 500000, 1000000);
+    c.SetClient(2, 500000, 1000000);
+  }
+  Nanos now = kSec;
+  const auto done = [&] {
+    for (const auto& job : ranks)
+      for (const auto& r : job)
+        if (r.round < kRounds || r.running) return false;
+    return true;
+  };
+  // The worst order: job 0 asks on card 0 first, job 1 on card 1.
+  for (; !done() && now < 300 * kSec; now += kMs) {
+    for (int n = 0; n < 4; ++n) {
+      const int card = n % 2, job = (n / 2 + card) % 2;
+      Rank &r = ranks[job][card], &peer = ranks[job][1 - card];
+      if (r.running && peer.round >= r.round) {  // both ranks have begun this round
+        r.running = false;
+        cards[card].Release(static_cast<uint64_t>(job) + 1, r.id, kMs, kMs, now);
+      }
+      if (!r.running && !r.asked && r.round < kRounds) {
+        r.asked = true;
+        cards[card].Request(static_cast<uint64_t>(job) + 1, static_cast<uint64_t>(job) + 1, kMs, now);
+      }
+    }
+    for (int card = 0; card < 2; ++card) {
+      for (const auto& a : cards[card].Advance(now)) {
+        if (a.kind == Arbiter::Action::Kind::kRevoke) continue;
+        Rank& r = ranks[a.holder - 1][card];
+        r.asked = false;
+        r.running = true;
+        r.id = a.id;
+        ++r.round;
+      }
+    }
+  }
+  CHECK(done());
 }

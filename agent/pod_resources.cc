@@ -1,0 +1,38 @@
+#include "agent/pod_resources.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+
+#include "podresources.grpc.pb.h"
+#include "sluice/names.h"
+
+namespace sluice::agent {
+
+std::optional<DevicesInUse> AskKubelet(const std::string& socket, int timeout_ms, std::string* error) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  arguments.SetString("grpc.default_authority", "localhost");  // Go's server refuses a path as authority
+  const auto channel = grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = ::v1::PodResourcesLister::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  ::v1::ListPodResourcesResponse response;
+  const grpc::Status status = stub->List(&context, {}, &response);
+  if (!status.ok()) {
+    *error = "pod_resources: kubelet does not answer at " + socket + ": " + status.error_message();
+    return std::nullopt;
+  }
+  DevicesInUse out;
+  for (const auto& pod : response.pod_resources()) {
+    for (const auto& container : pod.containers()) {
+      for (const auto& devices : container.devices()) {
+        if (devices.resource_name() != SLUICE_RESOURCE) continue;
+        for (const std::string& id : devices.device_ids()) out[id] = {pod.namespace_(), pod.name(), container.name()};
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,17 @@
+// Whose devices kubelet holds to be in use: its pod-resources service (v1).
+#ifndef SLUICE_AGENT_POD_RESOURCES_H_
+#define SLUICE_AGENT_POD_RESOURCES_H_
+
+#include <optional>
+#include <string>
+
+#include "agent/node.h"
+
+namespace sluice::agent {
+
+// Waits at most `timeout_ms`. nullopt with a sentence where kubelet does not answer.
+std::optional<DevicesInUse> AskKubelet(const std::string& socket, int timeout_ms, std::string* error);
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_POD_RESOURCES_H_

@@ -1,0 +1,93 @@
+// libFuzzer target: what four processes of two containers may say to the agent, in any order, and what they may write into
+// their pages; the books must stay whole. A record is one byte, session in its low two bits, action in the next two:
+// 0 a frame follows (256 bytes), 1 a length and so many bytes, 2 a page's counters follow (272 bytes), 3 the next byte: odd
+// closes the session, even lets so many times 10 ms pass. ../webhook/fuzz_replay.cc runs it without libFuzzer.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "agent/node.h"
+
+namespace {
+
+using namespace sluice::agent;  // NOLINT(google-build-using-namespace): the library under test
+
+class NullPort : public Port {
+ public:
+  void Send(SessionId, const sluice_frame& frame) override {
+    if (frame.h.magic != SLUICE_WIRE_MAGIC) std::abort();
+  }
+  void Close(SessionId session) override { open[session] = false; }
+  bool open[8] = {};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  NullPort port;
+  Node node(&port, {}, 1000);
+  constexpr Bytes kCard = 8ull << 30;
+  node.SetCards({{"GPU-a", "A", kCard, 0, -1}});
+  node.SetHostLimit(kCard);
+  for (const char* id : {"x", "y"}) {
+    AllocationSpec spec;
+    spec.id = id;
+    spec.gpus = {{"GPU-a", 50}};
+    std::string error;
+    if (!node.AddAllocation(spec, {}, &error)) std::abort();
+  }
+  sluice_page pages[4] = {};
+  uint64_t now = 1'000'000'000'000;
+  const auto take = [&](void* to, size_t most) {
+    const size_t n = std::min(most, size);
+    std::memcpy(to, data, n);
+    data += n;
+    size -= n;
+    return n;
+  };
+  while (size > 0) {
+    uint8_t control = 0, more = 0;
+    take(&control, 1);
+    const SessionId s = 1 + (control & 3);
+    const auto open = [&] {
+      if (port.open[s]) return;
+      port.open[s] = true;
+      pages[s - 1] = {};
+      node.Opened(s, s % 2 == 0 ? "x" : "y", 100 + static_cast<int64_t>(s), &pages[s - 1], now);
+    };
+    alignas(8) uint8_t bytes[SLUICE_FRAME_BYTES * 2] = {};
+    switch (control >> 2 & 3) {
+      case 0:
+        open();
+        take(bytes, SLUICE_FRAME_BYTES);
+        node.Received(s, bytes, SLUICE_FRAME_BYTES, now);
+        break;
+      case 1:
+        open();
+        take(&more, 1);
+        node.Received(s, bytes, take(bytes, more), now);
+        break;
+      case 2:
+        if (port.open[s]) take(&pages[s - 1].gpu[0], sizeof(sluice_gpu_counters));
+        break;
+      default:
+        take(&more, 1);
+        if (more % 2 == 1) {
+          port.open[s] = false;
+          node.Closed(s, now);
+        } else {
+          now += more * 10'000'000ull;
+          if (node.Tick(now) < 1) std::abort();  // a loop that never sleeps starves everybody
+        }
+    }
+    node.Settle();
+    if (node.LedgerOf("GPU-a")->exposure() > kCard) std::abort();
+  }
+  const NodeStatus status = node.Status();
+  if (status.allocations.size() != 2) std::abort();
+  for (SessionId s = 1; s <= 4; ++s) node.Closed(s, now);
+  if (node.sessions() != 0 || node.LedgerOf("GPU-a")->exposure() != 0) std::abort();
+  return 0;
+}

@@ -1,0 +1,247 @@
+// One process's turns (hooklib/core/turns.h): a card in virtual time, an arbiter played by the test.
+#include "hooklib/core/turns.h"
+
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+using sluice::core::StampClock;
+using sluice::core::TurnPort;
+using sluice::core::Turns;
+
+namespace {
+
+constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
+
+// Kernels run one after the other from the time they were launched; the host's clock moves by Pass and Sleep.
+class FakeCard final : public StampClock {
+ public:
+  struct Stamp {
+    uint64_t at;
+  };
+  void Kernel(uint64_t ns) { busy_until = std::max<uint64_t>(busy_until, now) + ns; }
+  void Pass(uint64_t ns) { now += ns; }
+
+  void* Set(void*, void* again) override {
+    auto* s = again != nullptr ? static_cast<Stamp*>(again) : new Stamp;
+    s->at = std::max<uint64_t>(busy_until, now);
+    stamps += again == nullptr ? 1 : 0;
+    return s;
+  }
+  bool Reached(void* s) override { return static_cast<Stamp*>(s)->at <= now; }
+  bool Between(void* a, void* b, int64_t* ns) override {
+    *ns = static_cast<int64_t>(static_cast<Stamp*>(b)->at - static_cast<Stamp*>(a)->at);
+    return true;
+  }
+  void Free(void* s) override {
+    delete static_cast<Stamp*>(s);
+    --stamps;
+  }
+  uint64_t Now() override { return now; }
+  void Sleep(uint64_t ns) override {
+    now += ns;
+    std::this_thread::yield();
+  }
+  std::atomic<uint64_t> now{1000 * kMs};
+  uint64_t busy_until = 0;
+  int stamps = 0;
+};
+
+class FakePort final : public TurnPort {
+ public:
+  bool Ask(uint64_t burst) override {
+    ++asked;
+    last_burst = burst;
+    return there;
+  }
+  void GiveBack(uint64_t id, uint64_t used, uint64_t, bool estimated) override {
+    used_by[id] += used;
+    ++given_back[id];
+    any_estimated |= estimated;
+  }
+  bool there = true, any_estimated = false;
+  std::atomic<int> asked{0};
+  uint64_t last_burst = 0;
+  std::map<uint64_t, uint64_t> used_by;
+  std::map<uint64_t, int> given_back;
+};
+
+struct World {
+  FakeCard card;
+  FakePort port;
+  Turns turns{&card, &port};
+  int stream = 0;
+  void Launch(uint64_t ns, uint64_t what = 1) {
+    Turns::Launch l = turns.Enter(what);
+    turns.Begin(&l, &stream, false);
+    card.Kernel(ns);
+    card.Pass(3 * kUs);
+    turns.End(&l, &stream);
+  }
+  // Launches on a thread of its own, since the gate blocks; grants what is asked for.
+  template <typename F>
+  void Granting(uint64_t quantum, F launches) {
+    std::atomic<bool> over{false};
+    std::thread arbiter([&] {
+      int granted = 0;
+      while (!over) {
+        if (port.asked > granted) turns.Granted(static_cast<uint64_t>(++granted), quantum, 10000 * kMs);
+        std::this_thread::yield();
+      }
+    });
+    launches();
+    over = true;
+    arbiter.join();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("while nothing is demanded nothing is asked, stamped or waited for") {
+  World w;
+  CHECK_FALSE(w.turns.wanted());
+  for (int i = 0; i < 100; ++i) w.Launch(kMs);
+  CHECK(w.port.asked == 0);
+  CHECK(w.card.stamps == 0);
+  CHECK(w.turns.used().ns == 0);
+}
+
+TEST_CASE("samples stand for the launches that nobody measured, and are marked estimated") {
+  World w;
+  w.turns.Sample(0);
+  for (uint64_t i = 1; i <= 50; ++i) {
+    for (int n = 0; n < 20; ++n) w.Launch(200 * kUs);
+    w.card.Pass(4 * kMs);
+    w.turns.Sample(i * 20);
+    w.turns.Tick();
+  }
+  const auto used = w.turns.used();
+  CHECK(used.ns == used.estimated_ns);
+  CHECK(used.ns > 150 * kMs);
+  CHECK(used.ns < 210 * kMs);
+}
+
+TEST_CASE("a quantum is exceeded by at most one kernel, and use is measured, not guessed") {
+  World w;
+  w.turns.Demand(true);
+  CHECK(w.turns.wanted());
+  w.Granting(20 * kMs, [&] {
+    for (int i = 0; i < 400; ++i) w.Launch(kMs);
+    w.card.Pass(500 * kMs);
+    w.turns.Tick();
+  });
+  uint64_t all = 0;
+  for (const auto& [id, used] : w.port.used_by) {
+    INFO("grant " << id);
+    CHECK(w.port.given_back[id] == 1);
+    CHECK(used <= 21 * kMs + 100 * kUs);
+    all += used;
+  }
+  CHECK(all == 400 * kMs);
+  CHECK_FALSE(w.port.any_estimated);
+  CHECK(w.turns.used().ns == 400 * kMs);
+  CHECK(w.turns.used().estimated_ns == 0);
+  w.turns.Demand(false);
+  CHECK(w.card.stamps == 0);
+}
+
+TEST_CASE("an idle turn goes back at once, and the burst is told") {
+  World w;
+  w.turns.Demand(true);
+  w.Granting(100 * kMs, [&] {
+    for (int i = 0; i < 5; ++i) w.Launch(kMs);
+    CHECK(w.turns.holding());
+    for (int i = 0; i < 6; ++i) {
+      w.card.Pass(800 * kUs);
+      w.turns.Tick();
+      CHECK(w.turns.holding());  // at work on what was launched before
+    }
+    w.card.Pass(kMs);
+    w.turns.Tick();
+    CHECK(w.turns.holding());  // a moment's pause is none
+    w.card.Pass(kMs);
+    w.turns.Tick();
+    CHECK_FALSE(w.turns.holding());
+    w.Launch(kMs);
+  });
+  CHECK(w.port.used_by[1] == 5 * kMs);
+  CHECK(w.port.last_burst == 5 * kMs);
+}
+
+TEST_CASE("a lease that ends voids the turn; what ran on is told when it is over") {
+  World w;
+  w.turns.Demand(true);
+  std::thread arbiter([&] {
+    while (w.port.asked < 1) std::this_thread::yield();
+    w.turns.Granted(1, kMs, 50 * kMs);
+    while (w.port.asked < 2) std::this_thread::yield();
+    w.turns.Granted(2, kMs, 50 * kMs);
+  });
+  w.Launch(400 * kMs);  // far longer than quantum and lease
+  // Sooner or later one waits: for the lease, not for the kernel, which could be waiting for it.
+  for (int i = 0; i < 12; ++i) w.Launch(kMs);
+  CHECK(w.card.now < w.card.busy_until);
+  CHECK(w.port.given_back[1] == 0);
+  arbiter.join();
+  w.card.Pass(500 * kMs);
+  w.turns.Tick();
+  CHECK(w.port.given_back[1] == 1);
+  CHECK(w.port.used_by[1] >= 400 * kMs);
+  CHECK(w.port.used_by[1] <= 412 * kMs);
+}
+
+TEST_CASE("revoked, lost, nobody there: launches go on") {
+  World w;
+  w.turns.Demand(true);
+  w.Granting(10 * kMs, [&] {
+    w.Launch(kMs);
+    w.turns.Revoked(99);
+    CHECK(w.turns.holding());
+    w.turns.Revoked(1);
+    CHECK_FALSE(w.turns.holding());
+    w.Launch(kMs);
+  });
+  w.turns.Lost();
+  CHECK_FALSE(w.turns.wanted());
+  for (int i = 0; i < 100; ++i) w.Launch(kMs);
+  w.port.there = false;
+  w.turns.Demand(true);
+  for (int i = 0; i < 100; ++i) w.Launch(kMs);  // no agent to ask: not held up
+}
+
+TEST_CASE("a grant that nobody needs any more goes straight back") {
+  World w;
+  w.turns.Granted(7, kMs, 50 * kMs);
+  CHECK(w.port.given_back[7] == 1);
+  CHECK_FALSE(w.turns.holding());
+}
+
+TEST_CASE("many threads, one card") {
+  World w;
+  w.turns.Demand(true);
+  w.Granting(5 * kMs, [&] {
+    std::vector<std::thread> threads;
+    std::mutex card;
+    std::vector<int> streams(4);
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 50; ++i) {
+          Turns::Launch l = w.turns.Enter(static_cast<uint64_t>(t) + 1);
+          {
+            std::lock_guard lock(card);
+            w.turns.Begin(&l, &streams[static_cast<size_t>(t)], true);
+            w.card.Kernel(100 * kUs);
+            w.turns.End(&l, &streams[static_cast<size_t>(t)]);
+          }
+        }
+      });
+    }
+    for (auto& t : threads) t.join();
+    w.card.Pass(500 * kMs);
+    w.turns.Tick();
+  });
+  CHECK(w.turns.used().ns == 200 * 100 * kUs);
+}
