@@ -251,9 +251,11 @@ void ClusterState::ReplacePods(const std::vector<Json>& pods) {
   pods_synced_ = true;
 }
 
-void ClusterState::PutPod(const Json& pod) {
+void ClusterState::PutPod(const Json& pod) { PutPod(ReadPod(pod)); }
+
+void ClusterState::PutPod(PodFacts pod) {
   const std::lock_guard lock(mutex_);
-  PutPodLocked(ReadPod(pod));
+  PutPodLocked(std::move(pod));
   TrimReserved();
 }
 
@@ -301,9 +303,6 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
   result.verdicts.assign(nodes.size(), FilterResult::kFits);
   result.fitting = static_cast<int>(nodes.size());
   if (pod.containers.empty()) return result;
-  // Asked again for a pod that we have reserved for: that bind's outcome was lost, and the scheduler thinks that it
-  // failed.
-  ReleaseLocked(pod.uid);
   const auto chains = ChainsOf(pod.containers);
   TakePolicy();
   Reasons reasons;
@@ -357,7 +356,9 @@ std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const s
 
 absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const std::string& node) {
   const std::lock_guard lock(mutex_);
-  ReleaseLocked(pod.uid);
+  if (reserved_.contains(pod.uid)) {
+    return absl::FailedPreconditionError(absl::StrCat("pod ", pod.FullName(), ": another binding of it is under way"));
+  }
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok()) return chains.status();
   NodeEntry* const found = Find(node);
@@ -384,13 +385,24 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
   reserved.node = node;
   reserved.placement = placement;
   Attach(reserved);
-  reserved_[pod.uid] = {std::move(reserved), now_()};
+  reserved_.emplace(pod.uid, Reserved{std::move(reserved), now_()});
   return placement;
 }
 
 void ClusterState::Release(const std::string& uid) {
   const std::lock_guard lock(mutex_);
   ReleaseLocked(uid);
+}
+
+void ClusterState::Report(const std::string& uid, Binding outcome) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = reserved_.find(uid); found != reserved_.end()) found->second.binding = outcome;
+}
+
+Binding ClusterState::BindingOf(const std::string& uid) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = reserved_.find(uid);
+  return found == reserved_.end() ? Binding::kNone : found->second.binding;
 }
 
 void ClusterState::ReleaseLocked(const std::string& uid) {

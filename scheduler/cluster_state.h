@@ -32,6 +32,9 @@ struct FilterResult {
   int fitting = 0;
 };
 
+// What is known of a Binding that cards were reserved for.
+enum class Binding { kNone, kUnderWay, kDone, kUnknown };
+
 struct ClusterFigures {
   int nodes = 0, nodes_without_cards = 0, cards = 0;
   double free_cards = 0, fragment_cards = 0;  // sums of units / 100; what the next request cannot use, in expectation
@@ -51,16 +54,20 @@ class ClusterState {
   void RemoveNode(const std::string& name);
   void ReplacePods(const std::vector<nlohmann::json>& pods);
   void PutPod(const nlohmann::json& pod);
+  void PutPod(PodFacts pod);
   void RemovePod(const std::string& uid);
 
   FilterResult Filter(const PodFacts& pod, std::span<const std::string_view> nodes);
   // 0..10, in the order of `nodes`: 10 for the best only (the first of equals), so that coarse scores never hide it.
   std::vector<int> Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes);
 
-  // Takes cards for the pod on this node. Error: there is no room (any more), with the reason. The reservation holds
-  // until Release, or until the watch shows the pod bound, ended or deleted; for a pod that no watch shows, a minute.
+  // Takes cards for the pod on this node; the binding is under way then. Error: there is no room (any more), or there
+  // is a reservation for this pod already, with the reason. The reservation holds until Release, or until the watch
+  // shows the pod bound, ended or deleted; for a pod that no watch shows, a minute.
   absl::StatusOr<ContainerCards> Reserve(const PodFacts& pod, const std::string& node);
   void Release(const std::string& uid);
+  void Report(const std::string& uid, Binding outcome);
+  Binding BindingOf(const std::string& uid) const;  // until the watch shows it
 
   std::optional<PodFacts> FindPod(const std::string& uid) const;
   ClusterFigures Figures() const;
@@ -86,6 +93,7 @@ class ClusterState {
   struct Reserved {
     PodFacts pod;
     Clock::time_point at;
+    Binding binding = Binding::kUnderWay;
   };
   struct Hash : std::hash<std::string_view> {
     using is_transparent = void;

@@ -33,6 +33,9 @@ Reply Extender::Filter(const std::string& body) {
   if (!args.ok()) return BadRequest(std::string(args.status().message()));
   // With half a view, "no room" would be a lie; an error makes the scheduler try again.
   if (!cluster_.Synced()) return {200, Json{{"Error", "sluice-extender has not read the cluster yet"}}.dump()};
+  if (!MayBePlaced(args->pod)) {
+    return {200, Json{{"Error", absl::StrCat("pod ", args->pod.FullName(), ": a binding of it is under way")}}.dump()};
+  }
   const FilterResult result = cluster_.Filter(args->pod, args->nodes);
   Count(kFilter, result.fitting == 0);
   // Written by hand, as the list below: documents of a thousand members.
@@ -48,6 +51,22 @@ Reply Extender::Filter(const std::string& body) {
     AppendJsonString(result.reasons[verdict], out);
   }
   return {200, absl::StrCat(fitting, failed, "}}")};
+}
+
+// The scheduler asks again about a pod that we are binding, or have bound: it did not get our answer, and its own watch
+// is late. Placed once more, the pod would hold two promises, or lose one that stands.
+bool Extender::MayBePlaced(const PodFacts& pod) {
+  const Binding binding = cluster_.BindingOf(pod.uid);
+  if (binding == Binding::kNone) return true;
+  if (binding != Binding::kUnknown) return false;
+  absl::StatusOr<PodFacts> now = binder_.Get(pod.name_space, pod.name);
+  if (!now.ok() && !absl::IsNotFound(now.status())) return false;
+  if (now.ok() && now->uid == pod.uid && !now->node.empty()) {
+    cluster_.PutPod(*std::move(now));
+    return false;
+  }
+  cluster_.Release(pod.uid);
+  return true;
 }
 
 Reply Extender::Prioritize(const std::string& body) {
@@ -98,9 +117,14 @@ absl::Status Extender::BindPod(const std::string& name_space, const std::string&
     annotations[SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT] = FormatPlacement(*placement);
   }
   const absl::Status status = binder_.Bind(*pod, node, annotations);
-  // Where nobody knows whether the pod is bound, the cards stay reserved: the watch will tell, or the scheduler asks
-  // again.
-  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) cluster_.Release(uid);
+  if (status.ok()) {
+    cluster_.Report(uid, Binding::kDone);
+  } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    // Nobody knows whether the pod is bound. The cards stay reserved: the watch will tell, or the scheduler asks again.
+    cluster_.Report(uid, Binding::kUnknown);
+  } else {
+    cluster_.Release(uid);
+  }
   return status;
 }
 

@@ -41,6 +41,8 @@ class Extender {
  private:
   enum Call { kFilter, kPrioritize, kBind, kCalls };
   void Count(Call call, bool refused);
+  // Nothing is reserved for the pod (any more). False: it is bound, or may be.
+  bool MayBePlaced(const PodFacts& pod);
   absl::Status BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
                        const std::string& node);
 

@@ -100,7 +100,12 @@ void NodeLedger::LearnActual(const std::string& uid) {
     if (found == card.pods->end()) continue;
     for (const std::string& container : found->second) actual[container].push_back(card.uuid);
   }
-  if (!actual.empty()) Settle(pods_, uid, std::move(actual));
+  // Kubelet gives a pod its units container by container: until all have theirs, the others are still promised.
+  const std::vector<ContainerUnits>& containers = pods_.at(uid).containers;
+  const bool complete = std::all_of(containers.begin(), containers.end(), [&](const ContainerUnits& container) {
+    return container.units == 0 || actual.contains(container.name);
+  });
+  if (!actual.empty() && complete) Settle(pods_, uid, std::move(actual));
 }
 
 std::vector<int> NodeLedger::PendingExact() const {

@@ -106,6 +106,8 @@ class Plane:
         (self.dir / f"{name}.yaml").write_text(json.dumps({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False}, "clientConnection": {"kubeconfig": "kubeconfig", "qps": 500, "burst": 500},
+            # As the chart has it.
+            **({"percentageOfNodesToScore": 100} if extender else {}),
             "profiles": [{"schedulerName": name}], "extenders": extenders}))
         self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
 
@@ -197,9 +199,12 @@ def units_of(pod):
 
 def settled(plane, namespace):
     """All pods are bound or have been told why not, and all bound ones were admitted or refused."""
+    counts, before = plane.fleet_counts(), getattr(plane, "counts", None)
+    plane.counts = counts
+    if counts != before or counts["writes"]:  # something goes on: no need to read ten thousand pods
+        return False
     pods = plane.pods(namespace)
     bound = [p for p in pods if p["spec"].get("nodeName")]
-    counts = plane.fleet_counts()
     return (len(pods) == PODS and all(p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in pods)
             and counts["admitted"] + counts["refused"] == len(bound))
 
@@ -317,7 +322,7 @@ def faults(plane):
 
 
 def main():
-    plane = Plane(*sys.argv[1:3])
+    plane = Plane(*(pathlib.Path(program).resolve() for program in sys.argv[1:3]))
     good = False
     try:
         plane.up()

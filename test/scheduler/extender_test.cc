@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <thread>
+#include <utility>
 
 #include "fake_cluster.h"
 #include "scheduler/extender_args.h"
@@ -133,6 +134,35 @@ TEST_CASE("bind: a failed Binding gives the card back, an unknown outcome keeps 
   other.binder.answer = absl::UnavailableError("connection lost");
   CHECK(other.Bind(pod, "a") == "connection lost");
   CHECK(other.Filter(pod)["NodeNames"] == Json{"a"});
+}
+
+TEST_CASE("a pod that is being bound, or was, is not placed a second time") {
+  Setup setup{MakeNode("a", {50}), MakeNode("b", {50})};
+  const Json pod = MakePod("p", 50);
+  setup.Create(pod);
+  // The scheduler gave up waiting for the first bind, which is still under way.
+  std::string filtered, again;
+  bool first = true;
+  setup.binder.before = [&] {
+    if (!std::exchange(first, false)) return;
+    filtered = setup.Filter(pod).value("Error", "");
+    again = setup.Bind(pod, "b");
+  };
+  CHECK(setup.Bind(pod, "a").empty());
+  CHECK(filtered == "pod default/p: a binding of it is under way");
+  CHECK(again == "pod default/p: another binding of it is under way");
+  // Done, and the watch is late: still one promise.
+  CHECK(setup.Filter(pod).contains("Error"));
+  CHECK(setup.cluster.Figures().free_cards == 0.5);
+  // The outcome was lost, and it was bound: the API server is asked, not the watch.
+  const Json other = MakePod("o", 50);
+  setup.Create(other);
+  setup.binder.answer = absl::UnavailableError("connection lost");
+  setup.binder.bind_anyway = true;
+  CHECK(setup.Bind(other, "b") == "connection lost");
+  CHECK(setup.Filter(other).contains("Error"));
+  CHECK(setup.cluster.Figures().reserved_pods == 1);  // p's: o has been seen bound
+  CHECK(setup.cluster.Figures().free_cards == 0);
 }
 
 TEST_CASE("bind: nodes that vanish, pods that vanish or are bound already") {

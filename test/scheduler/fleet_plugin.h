@@ -3,6 +3,7 @@
 #ifndef TEST_SCHEDULER_FLEET_PLUGIN_H_
 #define TEST_SCHEDULER_FLEET_PLUGIN_H_
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,7 +22,7 @@ namespace sluice::scheduler {
 class FleetPlugin : public PluginUnderKubelet {
  public:
   FleetPlugin(const std::vector<std::string>& cards, bool extender) {
-    if (extender) promises_.emplace();
+    if (extender) promises_.emplace(std::chrono::milliseconds(0));  // whoever is admitted here has been told of
     for (std::size_t i = 0; i < cards.size(); ++i) {
       deviceplugin::Card card;
       card.uuid = cards[i];

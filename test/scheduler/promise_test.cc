@@ -270,6 +270,23 @@ class World {
   bool exact_ = false;
 };
 
+TEST_CASE("an annotation written between two containers of a pod: the second one's units stay promised") {
+  NodeLedger ledger;
+  const auto cards = [](const char* pods_of_b, int free_of_a) {
+    return *ParseNodeCards(R"([{"uuid":"A","free":)" + std::to_string(free_of_a) +
+                           R"(,"pods":{"p":{"one":40}}},{"uuid":"B","free":100,"pods":)" + pods_of_b + "}]");
+  };
+  ledger.SetCards(*ParseNodeCards(R"([{"uuid":"A","free":100,"pods":{}},{"uuid":"B","free":100,"pods":{}}])"));
+  ledger.Put("p",
+             {.name = "p",
+              .live = *MakeLivePod({{"one", kRegular, 40}, {"two", kRegular, 90}}, {{"one", {"A"}}, {"two", {"B"}}})});
+  ledger.SetCards(cards("{}", 60));
+  CHECK(ledger.Free().cards[1].free == 10);
+  CHECK(ledger.Free().cards[0].free <= 60);
+  ledger.SetCards(cards(R"({"p":{"two":90}})", 60));
+  CHECK(ledger.Free().cards[0].free == 60);
+}
+
 TEST_CASE("1,000 accepted sets, admitted in random order: none is refused") {
   const RequestMix mix = {
       {{.cards = 1, .units = 30}, 0.5}, {{.cards = 1, .units = 50}, 0.4}, {{.cards = 2, .units = 100}, 0.1}};
