@@ -95,6 +95,14 @@ Handler Choice(std::string* to, std::vector<std::string> choices) {
   };
 }
 
+Handler Flag(bool* to) {
+  return [to](const YAML::Node& n, const std::string& key) {
+    const std::string text = Scalar(n, key);
+    if (text != "true" && text != "false") Refuse(n, key, text, "true, false");
+    *to = text == "true";
+  };
+}
+
 // request, limit and memory are Gemini's words for what sluice calls compute-request, compute-limit and gpu-memory.
 std::string Gemini(const std::string& key) {
   if (key == "request") return SLUICE_KEY_COMPUTE_REQUEST;
@@ -145,6 +153,10 @@ void Read(const YAML::Node& root, Config* c) {
                              {"lease_factor", Number(&c->lease_factor, 1, 1000)},
                              {"pressure_window_ms", Number(&c->pressure_window_ms, 1000, 600000)}})},
         {"metrics", section({{"listen", Text(&c->metrics_listen)}})},
+        {"kubernetes", section({{"enabled", Flag(&c->kubernetes.enabled)},
+                                {"kubeconfig", Text(&c->kubernetes.kubeconfig)},
+                                {"kubelet_dir", Text(&c->kubernetes.kubelet_dir)},
+                                {"aliases", Flag(&c->kubernetes.aliases)}})},
         {"attestation", section({{"interval_s", Number(&c->attest_interval_s, 0, 86400)},
                                  {"on_not_hooked", Choice(&c->on_not_hooked, {"report", "evict"})}})},
         {"log", section({{"format", Choice(&c->log_format, {"text", "json"})},

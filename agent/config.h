@@ -17,6 +17,15 @@ struct ClientRule {
   settings::Settings settings;  // compute-request, compute-limit, gpu-memory, memory-limit, ...
 };
 
+// What the agent does with the Kubernetes API (agent/kubernetes).
+struct KubernetesConfig {
+  bool enabled = false;
+  std::string kubeconfig;                                       // empty: the pod's own service account
+  std::string kubelet_dir = "/var/lib/kubelet/device-plugins";  // kubelet's checkpoint: whose allocation is whose
+  bool aliases = false;  // the webhook's setting: also read gpu-memory without prefix
+  bool operator==(const KubernetesConfig&) const = default;
+};
+
 struct Config {
   std::string node;                                 // for logs and metrics; default: the host's name
   std::string alloc_dir = "/var/lib/sluice/alloc";  // overridden by --alloc-dir
@@ -37,7 +46,8 @@ struct Config {
   std::string log_format = "text";       // text, json
   std::string log_level = "info";        // debug, info, warn, error
   std::string pod_resources;             // kubelet's pod-resources socket; empty: not asked
-  uint32_t max_processes = 4096;         // of one allocation
+  KubernetesConfig kubernetes;
+  uint32_t max_processes = 4096;  // of one allocation
   std::vector<ClientRule> clients;
 };
 

@@ -23,6 +23,9 @@
 #include <thread>
 
 #include "agent/attest.h"
+#ifdef SLUICE_HAVE_KUBERNETES
+#include "agent/kubernetes/kubernetes.h"
+#endif
 #include "agent/metrics.h"
 #include "agent/nvml_unsafe.h"
 #include "agent/pod_resources.h"
@@ -76,6 +79,7 @@ void Say(const Config& config, spdlog::level::level_enum level, const std::strin
 
 std::string NodeName(const Config& config) {
   if (!config.node.empty()) return config.node;
+  if (const char* name = std::getenv("NODE_NAME"); name != nullptr && *name != '\0') return name;  // by the chart
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
   return name;
@@ -93,6 +97,9 @@ class Daemon {
     node_.OnEvent([this](Event& e) {
       e.unix_ms = UnixMs();
       LogEvent(config_, e);
+#ifdef SLUICE_HAVE_KUBERNETES
+      if (kubernetes_) kubernetes_->Saw(e);
+#endif
     });
   }
 
@@ -114,7 +121,7 @@ class Daemon {
     Periodically(kKubeletMs, [this] { WatchKubelet(); });
     Attest();
     ServeMetrics();
-    return true;
+    return !config_.kubernetes.enabled || StartKubernetes(error);
   }
 
   void Run() {
@@ -271,6 +278,16 @@ class Daemon {
     });
   }
 
+  bool StartKubernetes(std::string* error) {
+#ifdef SLUICE_HAVE_KUBERNETES
+    kubernetes_ = std::make_unique<Kubernetes>(&loop_, &node_, NodeName(config_), options_.run_dir, &config_);
+    return kubernetes_->Start(error);
+#else
+    *error = "kubernetes.enabled: this agent was built without it";
+    return false;
+#endif
+  }
+
   void ApplyHostLimit() {
     struct sysinfo info{};
     sysinfo(&info);
@@ -353,6 +370,9 @@ class Daemon {
   std::thread stopper_, asker_;
   bool asking_ = false;
   std::string kubelet_error_, kubelet_said_;
+#ifdef SLUICE_HAVE_KUBERNETES
+  std::unique_ptr<Kubernetes> kubernetes_;  // after all that it uses
+#endif
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "agent/metrics.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
+#include <civetweb.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <sstream>
 #include <vector>
 
+#include "agent/status_json.h"
 #include "sluice/version.h"
 
 namespace sluice::agent {
@@ -112,6 +112,7 @@ void Share(const AllocationStatus& a, size_t gpu, const Labels& labels, Families
   out.Gauge("sluice_compute_used_ratio", "Share of the window's GPU time that was used.", labels, s.compute_used);
   out.Gauge("sluice_compute_request_ratio", "Guaranteed share of GPU time.", labels, s.compute_request / 1e6);
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);
+  out.Gauge("sluice_processes", "Attached processes.", labels, D(a.processes.size()));
   for (const char* state : {"expected", "attached", "not hooked", "refused"}) {
     Labels with = labels;
     with.push_back({"state", state});
@@ -154,16 +155,6 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
   return out.Take();
 }
 
-class Source : public prometheus::Collectable {
- public:
-  Source(std::string node, std::function<NodeStatus()> now) : node_(std::move(node)), now_(std::move(now)) {}
-  std::vector<MetricFamily> Collect() const override { return agent::Collect(now_(), node_); }
-
- private:
-  const std::string node_;
-  const std::function<NodeStatus()> now_;
-};
-
 }  // namespace
 
 std::string MetricsText(const NodeStatus& status, const std::string& node) {
@@ -174,32 +165,69 @@ std::string MetricsText(const NodeStatus& status, const std::string& node) {
 
 class MetricsServer::Impl {
  public:
-  std::string listen;
-  std::shared_ptr<Source> source;
-  std::unique_ptr<prometheus::Exposer> exposer;
+  Impl(std::string listen, std::string node, std::function<NodeStatus()> now)
+      : listen_(std::move(listen)), node_(std::move(node)), now_(std::move(now)) {}
+  ~Impl() {
+    if (context_ != nullptr) mg_stop(context_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  bool Start() {
+    // Two threads: a scraper that is slow must not fail kubelet's probe.
+    const char* options[] = {"listening_ports",
+                             listen_.c_str(),
+                             "num_threads",
+                             "2",
+                             "request_timeout_ms",
+                             "5000",
+                             "enable_keep_alive",
+                             "no",
+                             nullptr};
+    const mg_callbacks callbacks = {};
+    context_ = mg_start(&callbacks, this, options);
+    if (context_ == nullptr) return false;
+    mg_set_request_handler(context_, "/metrics", &OnMetrics, this);
+    mg_set_request_handler(context_, "/status.json", &OnStatus, this);
+    return true;
+  }
+  const std::string& listen() const { return listen_; }
+  int port() const {
+    mg_server_port ports[4];
+    return context_ != nullptr && mg_get_server_ports(context_, 4, ports) > 0 ? ports[0].port : 0;
+  }
+
+ private:
+  static int Answer(mg_connection* connection, const char* type, const std::string& body) {
+    const std::string head = std::string("HTTP/1.1 200 OK\r\nContent-Type: ") + type +
+                             "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
+    mg_write(connection, head.data(), head.size());
+    mg_write(connection, body.data(), body.size());
+    return 200;
+  }
+  static int OnMetrics(mg_connection* c, void* self) {
+    const auto* impl = static_cast<const Impl*>(self);
+    return Answer(c, "text/plain; version=0.0.4; charset=utf-8", MetricsText(impl->now_(), impl->node_));
+  }
+  static int OnStatus(mg_connection* c, void* self) {
+    return Answer(c, "application/json", StatusJson(static_cast<const Impl*>(self)->now_()));
+  }
+
+  const std::string listen_, node_;
+  const std::function<NodeStatus()> now_;
+  mg_context* context_ = nullptr;
 };
 
 MetricsServer::MetricsServer(const std::string& listen, const std::string& node, std::function<NodeStatus()> now)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->listen = listen;
-  impl_->source = std::make_shared<Source>(node, std::move(now));
-}
+    : impl_(std::make_unique<Impl>(listen, node, std::move(now))) {}
 MetricsServer::~MetricsServer() = default;
 
 bool MetricsServer::Start(std::string* error) {
-  try {
-    impl_->exposer = std::make_unique<prometheus::Exposer>(impl_->listen, 1);
-  } catch (const std::exception& e) {  // the library's only way to say no
-    *error = "metrics.listen: '" + impl_->listen + "' cannot be listened at: " + e.what();
-    return false;
-  }
-  impl_->exposer->RegisterCollectable(impl_->source);
-  return true;
+  if (impl_->Start()) return true;
+  *error = "metrics.listen: '" + impl_->listen() + "' cannot be listened at";
+  return false;
 }
 
-int MetricsServer::port() const {
-  const auto ports = impl_->exposer ? impl_->exposer->GetListeningPorts() : std::vector<int>{};
-  return ports.empty() ? 0 : ports.front();
-}
+int MetricsServer::port() const { return impl_->port(); }
 
 }  // namespace sluice::agent

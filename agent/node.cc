@@ -142,9 +142,21 @@ void Node::SetUsed(const std::string& uuid, Bytes bytes) {
 
 settings::Settings Node::Effective(const Allocation& a, const settings::Settings& live) const {
   settings::Settings out = a.spec.settings;
-  const std::string path = a.spec.ns + "/" + a.spec.pod + "/" + a.spec.container;
+  if (a.pod) {
+    settings::Settings said = a.pod->settings;
+    said.gpu_percent.reset();
+    const auto card = cards_.find(a.spec.gpus.front().uuid);
+    if (said.gpu_memory && card != cards_.end()) {
+      const Bytes worth = card->second->card.memory / SLUICE_UNITS_PER_GPU * a.spec.gpus.front().units;
+      said.gpu_memory = std::min(*said.gpu_memory, worth);
+    }
+    Layer(out, said);
+  }
+  const std::string pod = a.pod ? a.pod->pod : a.spec.pod;
+  const std::string path =
+      a.pod ? a.pod->ns + "/" + pod + "/" + a.pod->container : a.spec.ns + "/" + pod + "/" + a.spec.container;
   for (const ClientRule& rule : config_.clients) {
-    if (Matches(rule.id, a.spec.id) || (!a.spec.pod.empty() && Matches(rule.id, path))) Layer(out, rule.settings);
+    if (Matches(rule.id, a.spec.id) || (!pod.empty() && Matches(rule.id, path))) Layer(out, rule.settings);
   }
   Layer(out, live);
   return out;
@@ -193,6 +205,14 @@ bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string,
   allocations_[a->group] = std::move(a);
   dirty_ = true;
   return true;
+}
+
+void Node::SetPod(const std::string& id, const PodOf& pod) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end() || it->second->pod == pod) return;
+  it->second->pod = pod;
+  Refresh(*it->second);
+  dirty_ = true;
 }
 
 void Node::RemoveAllocation(const std::string& id) {
@@ -313,6 +333,7 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
   }
   Allocation would;  // as it would be
   would.spec = a.spec;
+  would.pod = a.pod;
   would.effective = Effective(a, settings::ParseAll(*live, "").settings);
   const auto conflicts = settings::Conflicts(would.effective, "");
   if (!conflicts.empty()) {

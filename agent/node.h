@@ -40,6 +40,13 @@ struct Card {
   int numa = -1;
 };
 
+// Whose an allocation is, by the API server, and what the pod's annotations say of the container.
+struct PodOf {
+  std::string ns, pod, container;
+  settings::Settings settings;
+  bool operator==(const PodOf&) const = default;
+};
+
 // Kubelet's word on its devices: who has which.
 struct DeviceOwner {
   std::string ns, pod, container;
@@ -73,6 +80,9 @@ class Node {
   // Not served any more; what is attached stays until it ends.
   void RemoveAllocation(const std::string& id);
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
+  // Its settings stand between those of allocation.json and the clients' rules. They raise no one's guarantee: the
+  // units are what the scheduler gave, and gpu-memory is held to what they are worth.
+  void SetPod(const std::string& id, const PodOf& pod);
   // The id itself, or the one id that begins so. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
   // Checks a live change and returns all live settings of the allocation after it; ApplyLive puts them in force.
@@ -116,9 +126,9 @@ class Node {
     Bytes contexts = 0;  // of processes, as measured: not for containers' memory
     bool tokens = false;  // demanded, and everyone was told
     // Memory follows the token while working sets exceed the card.
-    GroupId turn = 0;            // whose working set the card is for; 0: nobody's
-    uint64_t turn_ns = 0;        // it was handed on then, and is not settled yet; 0: settled
-    uint64_t switch_ns = 0;      // what a change costs, as measured; 0: not yet
+    GroupId turn = 0;        // whose working set the card is for; 0: nobody's
+    uint64_t turn_ns = 0;    // it was handed on then, and is not settled yet; 0: settled
+    uint64_t switch_ns = 0;  // what a change costs, as measured; 0: not yet
   };
 
   Bytes Capacity(const Card& card, Bytes contexts) const;
@@ -134,13 +144,13 @@ class Node {
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
   void Token(Session& s, const sluice_frame& frame, uint64_t now_ns);
-  void Pump(CardState& card, uint64_t now_ns);                          // grants and revocations that are due
+  void Pump(CardState& card, uint64_t now_ns);  // grants and revocations that are due
   // Do the working sets of containers together exceed the card?
   void Weigh(const std::map<CardState*, std::map<GroupId, Bytes>>& working);
   void FollowTurn(CardState& card, uint64_t now_ns);  // memory goes to whom the token went
   void WatchHolders(uint64_t now_ns);                 // who is stopped with a token loses it
   Bytes Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
-  void WatchTokens(uint64_t now_ns);                                    // are tokens demanded, and does everyone know?
+  void WatchTokens(uint64_t now_ns);  // are tokens demanded, and does everyone know?
   std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
   Arbiter::Policy TokenPolicy() const;
   void SendBudget(Session& s, size_t gpu);

@@ -9,6 +9,7 @@ namespace sluice::agent {
 struct Node::Allocation {
   GroupId group = 0;
   AllocationSpec spec;
+  std::optional<PodOf> pod;
   settings::Settings live;  // by `sluice set`, over everything else
   std::map<std::string, std::string> live_text;
   settings::Settings effective;

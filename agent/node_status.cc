@@ -29,9 +29,9 @@ std::vector<std::pair<std::string, std::set<int64_t>>> Node::AttachedPids() cons
 AllocationStatus Node::StatusOf(const Allocation& a) const {
   AllocationStatus out;
   out.id = a.spec.id;
-  out.pod = a.spec.pod;
-  out.ns = a.spec.ns;
-  out.container = a.spec.container;
+  out.pod = a.pod ? a.pod->pod : a.spec.pod;
+  out.ns = a.pod ? a.pod->ns : a.spec.ns;
+  out.container = a.pod ? a.pod->container : a.spec.container;
   out.settings = settings::Format(a.effective);
   out.ended = a.ended;
   bool served = false;

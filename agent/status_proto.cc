@@ -57,6 +57,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
     process->set_hook_version(p.version);
     for (const sluice_gpu_counters& c : p.gpus) Put(c, process->add_gpus());
   }
+  for (const sluice_gpu_counters& c : a.ended) Put(c, to->add_ended());
 }
 
 }  // namespace

@@ -1,0 +1,112 @@
+#include "agent/kubernetes/facts.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "sluice/names.h"
+#include "webhook/asked.h"
+#include "webhook/pod.h"
+
+namespace sluice::agent {
+namespace {
+
+using Json = nlohmann::json;
+using scheduler::ContainerKind;
+
+const char* Word(ContainerKind kind) {
+  switch (kind) {
+    case ContainerKind::kInit:
+      return "init";
+    case ContainerKind::kSidecar:
+      return "sidecar";
+    case ContainerKind::kRegular:
+      return "regular";
+  }
+  return "";
+}
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace
+
+PodRecord ReadPodRecord(const Json& pod, bool aliases) {
+  PodRecord out;
+  out.facts = scheduler::ReadPod(pod);
+  const webhook::PodView view = webhook::ViewPod(pod);
+  if (!view.error.empty()) return out;
+  webhook::Config config;
+  config.aliases = aliases;
+  const webhook::Input input{pod, out.facts.name_space, config, webhook::Nodes{}, webhook::Mode::kUpdate};
+  webhook::Decision decision;
+  webhook::Findings findings(decision, input.off);
+  for (const webhook::Asked& asked : webhook::Resolve(view, input, findings).containers) {
+    out.settings[asked.container->name] = asked.settings;
+  }
+  for (const webhook::Finding& finding : decision.denials) out.errors.push_back(finding.text);
+  return out;
+}
+
+PluginCards ReadPluginState(const std::string& text) {
+  PluginCards out;
+  const Json state = Json::parse(text, nullptr, false);
+  if (!state.is_object() || !state.contains("cards") || !state["cards"].is_array()) return out;
+  for (const Json& card : state["cards"]) {
+    const std::string uuid(webhook::Text(card, "uuid"));
+    if (!uuid.empty())
+      out[uuid] = {std::string(webhook::Text(card, "state")), std::string(webhook::Text(card, "detail"))};
+  }
+  return out;
+}
+
+std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
+                           const PluginCards& plugin) {
+  struct Use {
+    std::set<std::string> units;  // containers of one pod may hold the same
+    std::map<std::string, std::map<std::string, int>> pods;
+  };
+  std::map<std::string, Use> uses;
+  for (const deviceplugin::GivenOut& g : given) {
+    const auto pod = pods.find(g.pod_uid);
+    if (pod == pods.end() || pod->second.facts.ended) continue;
+    for (const std::string& id : g.device_ids) {
+      Use& use = uses[id.substr(0, id.find(SLUICE_DEVICE_ID_SEPARATOR))];
+      use.units.insert(id);
+      ++use.pods[g.pod_uid][g.container];
+    }
+  }
+  Json out = Json::array();
+  for (const CardStatus& card : cards) {  // ordered by uuid
+    const Use& use = uses[card.uuid];
+    const auto state = plugin.find(card.uuid);
+    const bool offered = state == plugin.end() || state->second.state == "healthy";
+    const int used = std::min(static_cast<int>(use.units.size()), SLUICE_UNITS_PER_GPU);
+    out.push_back({{"uuid", card.uuid},
+                   {"model", card.model},
+                   {"memory", card.memory},
+                   {"free", offered ? SLUICE_UNITS_PER_GPU - used : 0},
+                   {"numa", card.numa},
+                   {"pods", use.pods}});
+  }
+  return Dump(out);
+}
+
+std::string Promises(const Pods& pods) {
+  Json list = Json::array();
+  for (const auto& [uid, pod] : pods) {
+    if (pod.facts.ended || pod.facts.containers.empty()) continue;
+    Json containers = Json::array();
+    for (const scheduler::ContainerUnits& c : pod.facts.containers) {
+      if (c.units > 0) containers.push_back({{"name", c.name}, {"kind", Word(c.kind)}, {"units", c.units}});
+    }
+    Json entry = {{"uid", uid}, {"containers", std::move(containers)}};
+    if (!pod.facts.placement.empty()) entry["placement"] = pod.facts.placement;
+    list.push_back(std::move(entry));
+  }
+  return Dump({{"version", 1}, {"pods", std::move(list)}}) + "\n";
+}
+
+std::string AllocationOf(const deviceplugin::GivenOut& given) {
+  return given.run_dir.substr(given.run_dir.rfind('/') + 1);  // npos + 1: the whole
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,30 @@
+#include "agent/status_json.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include "agent/status_proto.h"
+
+namespace sluice::agent {
+
+std::string StatusJson(const NodeStatus& status) {
+  v1::Status message;
+  ToProto(status, &message);
+  for (v1::AllocationStatus& a : *message.mutable_allocations()) {
+    a.clear_settings();
+    for (v1::Process& p : *a.mutable_processes()) {
+      p.clear_pid();
+      p.clear_command();
+      p.clear_hook_version();
+    }
+  }
+  if (!message.config_error().empty()) message.set_config_error("the agent's log says why");
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string out;
+  // Only text that is no UTF-8 could fail, and names of pods are checked by the API server.
+  if (!google::protobuf::util::MessageToJsonString(message, &out, options).ok()) return "{}\n";
+  return out + "\n";
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,113 @@
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "agent/kubernetes/facts.h"
+
+namespace sluice::agent {
+namespace {
+
+using Json = nlohmann::json;
+
+Json Pod(const std::string& uid, const Json& annotations, const std::string& phase = "Running") {
+  const Json asks = {{"limits", {{"sluice.dev/gpu-percent", "50"}}}};
+  return {
+      {"metadata", {{"uid", uid}, {"name", "p"}, {"namespace", "team"}, {"annotations", annotations}}},
+      {"spec",
+       {{"nodeName", "n1"},
+        {"initContainers", {{{"name", "load"}, {"image", "i"}, {"resources", asks}}}},
+        {"containers", {{{"name", "main"}, {"image", "i"}, {"resources", asks}}, {{"name", "log"}, {"image", "i"}}}}}},
+      {"status", {{"phase", phase}}}};
+}
+
+CardStatus Card(const std::string& uuid) {
+  CardStatus card;
+  card.uuid = uuid;
+  card.model = "NVIDIA H200";
+  card.memory = 1000;
+  card.numa = 1;
+  return card;
+}
+
+deviceplugin::GivenOut Given(const std::string& pod, const std::string& container, const std::string& card, int first,
+                             int last) {
+  deviceplugin::GivenOut given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
+  for (int i = first; i <= last; ++i) given.device_ids.push_back(card + "::" + std::to_string(i));
+  return given;
+}
+
+}  // namespace
+
+TEST_CASE("annotations reach the containers that they mean") {
+  const PodRecord pod = ReadPodRecord(Pod("u", {{"sluice.dev/memory-limit", "8Gi"},
+                                                {"memory-limit.sluice.dev/load", "4Gi"},
+                                                {"sluice.dev/compute-limit", "0.5"}}),
+                                      false);
+  CHECK(pod.errors.empty());
+  CHECK(pod.settings.at("main").memory_limit == uint64_t{8} << 30);
+  CHECK(pod.settings.at("load").memory_limit == uint64_t{4} << 30);
+  CHECK(pod.settings.at("load").compute_limit == 500000u);
+  CHECK(!pod.settings.contains("log"));  // asks for nothing
+  CHECK(pod.facts.FullName() == "team/p");
+  CHECK(!pod.facts.ended);
+}
+
+TEST_CASE("an annotation that cannot be taken is told") {
+  const PodRecord pod = ReadPodRecord(Pod("u", {{"sluice.dev/memory-limit", "lots"}}), false);
+  REQUIRE(pod.errors.size() >= 1);
+  CHECK(pod.errors.front().find("sluice.dev/memory-limit: 'lots' is not accepted") == 0);
+}
+
+TEST_CASE("gpu-memory without prefix is read only where the webhook reads it") {
+  const Json pod = Pod("u", {{"gpu-memory", "1024"}});
+  CHECK(ReadPodRecord(pod, true).settings.at("main").gpu_memory == uint64_t{1} << 30);
+  CHECK(!ReadPodRecord(pod, false).settings["main"].gpu_memory);
+}
+
+TEST_CASE("what is no pod is none") { CHECK(ReadPodRecord(Json::array(), false).facts.uid.empty()); }
+
+TEST_CASE("the node's annotation: units of living pods are taken, once") {
+  Pods pods;
+  pods["a"] = ReadPodRecord(Pod("a", Json::object()), false);
+  pods["b"] = ReadPodRecord(Pod("b", Json::object(), "Succeeded"), false);
+  // The init container's units are the container's after it; b has ended; c is of a pod that is gone.
+  const GivenOut given = {Given("a", "load", "GPU-1", 0, 49), Given("a", "main", "GPU-1", 0, 49),
+                          Given("b", "main", "GPU-1", 50, 69), Given("c", "main", "GPU-2", 0, 9)};
+  const Json out = Json::parse(NodeAnnotation({Card("GPU-1"), Card("GPU-2"), Card("GPU-3")}, given, pods,
+                                              {{"GPU-3", {"not-offered", "MIG is on"}}, {"GPU-1", {"healthy", ""}}}));
+  REQUIRE(out.size() == 3);
+  CHECK(out[0] == Json{{"uuid", "GPU-1"},
+                       {"model", "NVIDIA H200"},
+                       {"memory", 1000},
+                       {"numa", 1},
+                       {"free", 50},
+                       {"pods", {{"a", {{"load", 50}, {"main", 50}}}}}});
+  CHECK(out[1]["free"] == 100);
+  CHECK(out[1]["pods"] == Json::object());
+  CHECK(out[2]["free"] == 0);
+}
+
+TEST_CASE("promises name every pod that asks and has not ended") {
+  Pods pods;
+  pods["a"] = ReadPodRecord(Pod("a", {{"sluice.dev/placement", R"({"main":["GPU-1"],"load":["GPU-1"]})"}}), false);
+  pods["b"] = ReadPodRecord(Pod("b", {{"sluice.dev/placement", "garbage"}}, "Pending"), false);
+  pods["c"] = ReadPodRecord(Pod("c", Json::object(), "Failed"), false);
+  pods["d"] = ReadPodRecord(
+      {{"metadata", {{"uid", "d"}}}, {"spec", {{"containers", {{{"name", "x"}, {"image", "i"}}}}}}}, false);
+  const Json containers = {{{"name", "load"}, {"kind", "init"}, {"units", 50}},
+                           {{"name", "main"}, {"kind", "regular"}, {"units", 50}}};
+  CHECK(Json::parse(Promises(pods)) ==
+        Json{{"version", 1},
+             {"pods",
+              {{{"uid", "a"}, {"containers", containers}, {"placement", {{"main", {"GPU-1"}}, {"load", {"GPU-1"}}}}},
+               {{"uid", "b"}, {"containers", containers}}}}});
+}
+
+TEST_CASE("the plugin's state file, and what is none") {
+  const PluginCards cards = ReadPluginState(R"({"cards":[{"uuid":"GPU-1","state":"not-offered","detail":"d"},{}]})");
+  CHECK(cards.size() == 1);
+  CHECK(cards.at("GPU-1").detail == "d");
+  CHECK(ReadPluginState("{").empty());
+  CHECK(ReadPluginState(R"({"cards":7})").empty());
+}
+
+}  // namespace sluice::agent
