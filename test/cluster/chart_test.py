@@ -130,6 +130,8 @@ class Privileges(unittest.TestCase):
             {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v},
             {"/var/lib/sluice", "/run/sluice", "/var/run/cdi", "/etc/cdi", "/var/lib/kubelet/device-plugins",
              "/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods"})
+        # The token is the agent's alone.
+        self.assertEqual([c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "api-token"], ["agent"])
         writable = {(c["name"], m["mountPath"]) for c in containers(pod) for m in c["volumeMounts"] if not m.get("readOnly")}
         self.assertEqual(writable, {
             ("install", "/var/lib/sluice"),
@@ -146,8 +148,13 @@ class Privileges(unittest.TestCase):
 
     def test_rights(self):
         objects = render()
-        rules = one(objects, "ClusterRole")["rules"]
-        self.assertEqual(rules, [
+        agent = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+                 {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+                 {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+        self.assertEqual(one(objects, "ClusterRole", "sluice-node")["rules"], agent)
+        self.assertEqual(one(render("agent.notHooked=evict"), "ClusterRole", "sluice-node")["rules"],
+                         agent + [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}])
+        self.assertEqual(one(objects, "ClusterRole", "sluice-webhook")["rules"], [
             {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": ["admissionregistration.k8s.io"],
              "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
@@ -158,7 +165,7 @@ class Privileges(unittest.TestCase):
         self.assertIs(one(objects, "ServiceAccount", "sluice-node")["automountServiceAccountToken"], False)
         # A certificate that others make needs none of the rights to write it.
         objects = render("webhook.certificate.mode=helm")
-        self.assertEqual(len(one(objects, "ClusterRole")["rules"]), 1)
+        self.assertEqual(len(one(objects, "ClusterRole", "sluice-webhook")["rules"]), 1)
         self.assertFalse([o for o in objects if o["kind"] == "Role"])
 
 
@@ -251,7 +258,7 @@ class Settings(unittest.TestCase):
                 self.assertTrue(w["matchConditions"])
                 self.assertLessEqual(w["timeoutSeconds"], 5)
                 self.assertEqual(w["namespaceSelector"]["matchExpressions"][0]["values"], ["kube-system"])
-        self.assertEqual(one(objects, "ValidatingAdmissionPolicyBinding")["spec"]["validationActions"], ["Deny"])
+        self.assertEqual(one(objects, "ValidatingAdmissionPolicyBinding", "sluice-require-marker")["spec"]["validationActions"], ["Deny"])
 
     def test_monitoring_is_off_and_can_be_switched_on(self):
         kinds = {o["kind"] for o in render()}
