@@ -23,7 +23,7 @@ format:
 # make check          formatting, layering, clang-tidy (results are cached by content)
 check:
 	@scripts/check
-# make release        the hook library as it ships
+# make release        chart, manifests, image archive, changelog and checksums, in build/release
 release:
 	@scripts/optional scripts/release "the release build (scripts/release)"
 # make clean          remove the build folders; downloads and the compiler cache stay
