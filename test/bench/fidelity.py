@@ -39,6 +39,8 @@ def predict(build, hook, trace, variant):
     done = subprocess.run([str(build / "bin" / "sluice-replay"), str(trace), "--json", "--warm-up", "3"], env=env, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"fidelity: {trace} ({variant}) ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    if kind != "unhooked" and "exit pid" not in done.stderr:
+        sys.exit(f"fidelity: the hook in {hook} was not attached:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout)["median_ms"]
 
 

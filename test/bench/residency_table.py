@@ -39,6 +39,8 @@ class Bench:
         done = subprocess.run([str(c) for c in command], env={**os.environ, **env}, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"residency_table: {' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        if "LD_PRELOAD" in env and "exit pid" not in done.stderr:
+            sys.exit(f"residency_table: the hook in {env['LD_PRELOAD']} was not attached:\n{done.stderr[-2000:]}")
         return done.stdout
 
     def tool(self, *arguments):

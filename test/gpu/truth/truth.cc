@@ -72,11 +72,13 @@ std::deque<Measured> g_open;                         // the newest last; written
 std::unordered_map<uint32_t, uint64_t> g_launch_of;  // CUPTI's correlation id -> ordinal
 std::map<uint64_t, uint64_t> g_blocks;               // managed allocations
 std::map<uint64_t, uint64_t> g_plain;                // the driver's own, by libraries
+std::map<uint64_t, uint64_t> g_tensors;              // what PyTorch's allocator reported
 Ranges g_on_card;                                    // what must leave before the next launch
 Ranges g_between;                                    // moved while no launch was being measured
 bool g_measuring = false;
 uint64_t g_arrived = 0;  // records of the launch being measured
 uint64_t g_transfers = 0, g_guesses = 0, g_late = 0, g_other_causes = 0, g_lost = 0, g_dropped = 0;
+uint64_t g_out_bytes = 0;  // left the card while slow: more than came in by records means that records were lost
 uint64_t g_launches = 0, g_measured = 0, g_empty = 0, g_without_layout = 0, g_bytes = 0;
 
 thread_local bool t_inside = false;   // our own CUDA calls make callbacks too
@@ -127,6 +129,7 @@ Measured* Owner(const CUpti_ActivityUnifiedMemoryCounter3& r) {
 }
 
 void Transfer(const CUpti_ActivityUnifiedMemoryCounter3& r) {
+  if (r.counterKind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH && g_slow) g_out_bytes += r.value;
   if (r.counterKind != CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD) return;
   const AccessRange range = {r.address, r.value, Access::kUnknown, AccessSource::kParameters};
   (g_measuring ? g_on_card : g_between).push_back(range);
@@ -263,12 +266,15 @@ void ConfigureOnce() {
   std::call_once(once, [] {
     TRY(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
     if (g_slow_from < 0) return;
-    CUpti_ActivityUnifiedMemoryCounterConfig config{};
-    config.scope = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
-    config.kind = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD;
-    config.deviceId = 0;
-    config.enable = 1;
-    TRY(cuptiActivityConfigureUnifiedMemoryCounter(&config, 1));
+    CUpti_ActivityUnifiedMemoryCounterConfig config[2]{};
+    for (auto& c : config) {
+      c.scope = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
+      c.deviceId = 0;
+      c.enable = 1;
+    }
+    config[0].kind = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD;
+    config[1].kind = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH;
+    TRY(cuptiActivityConfigureUnifiedMemoryCounter(config, 2));
     TRY(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
   });
 }
@@ -382,6 +388,33 @@ struct Shape {
 };
 
 thread_local bool t_measured = false;  // between a slow launch's entry and its end: holds g_launch
+thread_local Ranges t_named;           // the tensors that its parameters point into
+thread_local CUstream t_stream = nullptr;
+
+// The driver's queue of records is short (a kernel that touches a few hundred MiB fills it, and what does not fit is
+// lost without a word): it is emptied all the while the kernel runs.
+void WaitForKernel() {
+  static CUevent done = nullptr;
+  if (done == nullptr) TRY(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+  TRY(cuEventRecord(done, t_stream));
+  while (cuEventQuery(done) == CUDA_ERROR_NOT_READY) cuptiActivityFlushAll(1);
+}
+
+// With g_data held.
+Ranges Named(const std::vector<uint64_t>& words) {
+  Ranges ranges;
+  for (const uint64_t word : words) {
+    for (const auto* things : {&g_tensors, &g_blocks}) {
+      const auto thing = things->upper_bound(word);
+      if (thing == things->begin()) continue;
+      const auto& [address, bytes] = *std::prev(thing);
+      if (word - address >= bytes) continue;
+      ranges.push_back({address, bytes, Access::kUnknown, AccessSource::kParameters});
+      break;
+    }
+  }
+  return ranges;
+}
 
 void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   ConfigureOnce();
@@ -411,6 +444,8 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
     WriteOut(g_open.front());
     g_open.pop_front();
   }
+  t_named = Named(arguments.words);
+  t_stream = shape.stream;
   g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}});
   g_measuring = true;
   g_arrived = 0;
@@ -419,6 +454,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
 void LaunchEnded() {
   if (!t_measured) return;
   t_measured = false;
+  WaitForKernel();
   Synchronise();
   const uint64_t end = Now();
   // Nearly every kernel touches something: where no record is there yet, the driver's queue may be behind.
@@ -432,6 +468,8 @@ void LaunchEnded() {
     g_open.back().end = end;
     g_measuring = false;
     ranges.swap(g_on_card);
+    // Should a record be lost all the same, the next launch finds its page on the host nevertheless.
+    ranges.insert(ranges.end(), t_named.begin(), t_named.end());
     if (g_arrived == 0) ++g_empty;
     if (++g_measured % 64 == 0) g_recorder->Flush();  // what is measured stays, whatever comes
   }
@@ -709,11 +747,12 @@ void AtExit() {
       stderr,
       "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
       "records, %llu by the "
-      "driver's guess, %llu late, %llu of other causes, %llu dropped; %llu kernels without a launch, %llu functions "
+      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %llu kernels without a launch, %llu functions "
       "without parameters\n",
       static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
       static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),
       static_cast<unsigned long long>(g_transfers), static_cast<unsigned long long>(g_guesses),
+      static_cast<double>(g_bytes) / (1 << 30), static_cast<double>(g_out_bytes) / (1 << 30),
       static_cast<unsigned long long>(g_late), static_cast<unsigned long long>(g_other_causes),
       static_cast<unsigned long long>(g_dropped), static_cast<unsigned long long>(g_lost),
       static_cast<unsigned long long>(g_without_layout));
@@ -821,6 +860,12 @@ __attribute__((visibility("default"))) void _ZN3c1027reportMemoryUsageToProfiler
   }();
   if (g_recorder != nullptr && (device & 0xff) == 1) {
     g_recorder->Report(reinterpret_cast<uint64_t>(pointer), bytes, static_cast<uint32_t>((device >> 8) & 0xff));
+    std::lock_guard lock(g_data);
+    if (bytes > 0) {
+      g_tensors[reinterpret_cast<uint64_t>(pointer)] = static_cast<uint64_t>(bytes);
+    } else {
+      g_tensors.erase(reinterpret_cast<uint64_t>(pointer));
+    }
   }
   if (real != nullptr) real(pointer, bytes, allocated, reserved, device);
 }

@@ -28,6 +28,7 @@ const Key kKeys[] = {KEY(name),
                      KEY(driver),
                      KEY(multiprocessors),
                      KEY(concurrent_managed_access),
+                     KEY(host_page_tables),
                      KEY(ecc),
                      KEY(numa),
                      KEY(copy_gbps),
@@ -44,6 +45,7 @@ const Key kKeys[] = {KEY(name),
                      KEY(batch_in_gain),
                      KEY(batch_out_gain),
                      KEY(managed_duplex_gbps),
+                     KEY(fault_duplex_gbps),
                      KEY(fault_gbps),
                      KEY(evict_gbps),
                      KEY(remote_gbps),
@@ -104,7 +106,7 @@ std::string Check(const Profile& p) {
   if (p.reserve + p.context_bytes >= p.memory) return "reserve + context_bytes must be less than memory";
   if (p.copy_gbps <= 0 || p.fault_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 || p.remote_one_way_gbps <= 0 ||
       p.pageable_gbps <= 0 || p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 || p.managed_duplex_gbps <= 0 ||
-      p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 || p.peer_gbps <= 0) {
+      p.fault_duplex_gbps <= 0 || p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 || p.peer_gbps <= 0) {
     return "rates must be greater than 0";
   }
   return "";

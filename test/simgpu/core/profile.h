@@ -17,6 +17,7 @@ struct Profile {
   int64_t driver = 580;               // 535, 550 or 580: decides which calls exist
   int64_t multiprocessors = 132;
   int64_t concurrent_managed_access = 1;
+  int64_t host_page_tables = 0;  // 1: coherent platforms
   int64_t ecc = 1;
   int64_t numa = 0;
 
@@ -33,7 +34,9 @@ struct Profile {
   double prefetch_out_gbps = 15;  // 16 MiB and more
   double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
   double batch_out_gain = 1.4;
-  double managed_duplex_gbps = 28;  // sum of both ways
+  double managed_duplex_gbps = 28;  // sum of both ways, prefetches
+  double fault_duplex_gbps =
+      20;  // the same where one way is faults: the low end of what was measured of managed memory
   double fault_gbps = 11;
   double evict_gbps = 15;                      // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                     // access in place (accessed-by): sum of both ways ...

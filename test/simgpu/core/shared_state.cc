@@ -177,7 +177,8 @@ int SharedState::Attach() {
     s.start_time = StartTime(getpid());
     s.pid_namespace = PidNamespace();
     struct flock mine = ByteOf(i);
-    if (shared_ && fcntl(fd_, F_SETLK, &mine) != 0) continue;  // of a process that gave the slot back and is not gone yet
+    if (shared_ && fcntl(fd_, F_SETLK, &mine) != 0)
+      continue;  // of a process that gave the slot back and is not gone yet
     // A newcomer starts where the slowest running process is.
     int64_t now = INT64_MAX;
     for (Slot& other : header_->slots) {
@@ -220,9 +221,9 @@ void SharedState::Reap() {
   ReapLocked();
 }
 
-// The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names its
-// owner as the asker sees it, over all pid namespaces. (A lock of the process, not of the open file, which a forked child
-// would hold on to. It goes with the first descriptor of this file that the process closes, so none ever is.)
+// The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names
+// its owner as the asker sees it, over all pid namespaces. (A lock of the process, not of the open file, which a forked
+// child would hold on to. It goes with the first descriptor of this file that the process closes, so none ever is.)
 int SharedState::Owner(int slot) {
   const Slot& s = header_->slots[slot];
   // One's own lock is in nobody's way. The process may hold this library twice (driver and NVML): the slot tells.

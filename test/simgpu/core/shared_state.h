@@ -35,6 +35,7 @@ struct Chunk {
 struct LinkServer {
   std::atomic<int64_t> busy_until;
   std::atomic<double> rate;
+  std::atomic<bool> faults;
 };
 enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kRemoteIn, kRemoteOut, kServers };
 

@@ -60,7 +60,7 @@ Simulator::Result Simulator::Step(Stream* s, Op* op, int64_t t) {
   return {State::kDone, t};
 }
 
-int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t) {
+int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults) {
   if (bytes == 0) return t;
   Card& c = state_.card(card);
   LinkServer& mine = c.link[server];
@@ -70,7 +70,7 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   const auto remote = [](int s) { return s == kRemoteIn || s == kRemoteOut; };
   const bool in = goes_in(server);
   double same_way = rate, both = rate;
-  bool any_managed = managed(server), any_remote = remote(server), other_way = false;
+  bool any_managed = managed(server), any_remote = remote(server), any_faults = faults, other_way = false;
   for (int i = 0; i < kServers; ++i) {
     if (i == server || c.link[i].busy_until <= start) continue;
     both += c.link[i].rate;
@@ -81,15 +81,19 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
     }
     any_managed = any_managed || managed(i);
     any_remote = any_remote || remote(i);
+    any_faults = any_faults || c.link[i].faults;
   }
   double stretch = std::max(1.0, same_way / std::max(profile_.copy_gbps, rate));
   // The low sum of managed transfers in both directions is the driver's own doing; what kernels read and write in place
   // shares the link alone with them.
-  const double sum = any_managed && !any_remote ? profile_.managed_duplex_gbps : profile_.copy_duplex_gbps;
+  const double sum = any_faults                   ? profile_.fault_duplex_gbps
+                     : any_managed && !any_remote ? profile_.managed_duplex_gbps
+                                                  : profile_.copy_duplex_gbps;
   if (other_way) stretch = std::max(stretch, both / sum);
   const int64_t end = start + static_cast<int64_t>(static_cast<double>(bytes) / rate * stretch) + 1;
   mine.busy_until = end;
   mine.rate = rate;
+  mine.faults = faults;
   return end;
 }
 
@@ -178,7 +182,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   if (!room) return -1;
   memory_.Validate(b);  // it may have been its own victim
   const uint64_t in = BytesOf(from_host, part.block_bytes);
-  int64_t end = Transfer(card, kManagedIn, in, rate, t);
+  int64_t end = Transfer(card, kManagedIn, in, rate, t, fault);
   if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : 54);
   if (from_peer != 0) end += Nanoseconds(BytesOf(from_peer, part.block_bytes), profile_.peer_gbps);
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
