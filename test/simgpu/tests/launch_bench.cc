@@ -1,4 +1,7 @@
-// Launches a second of real time, misuse detector on: the goal is a million on one core.
+// Launches a second, misuse detector on: the goal is a million on one core. By the process' own time on a core, since
+// machines are shared, and by the clock.
+#include <time.h>
+
 #include <chrono>
 
 #include "card.h"
@@ -16,8 +19,14 @@ int main() {
   uint64_t nothing = 0;
   void* params[] = {&nothing};
   const auto run = [&](const char* what, int count, auto prepare) {
-    double best = 0;
+    double best = 0, on_core = 0;
+    const auto core = [] {
+      timespec t;
+      clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+      return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+    };
     for (int round = 0; round < 5; ++round) {
+      const double begin = core();
       const auto from = std::chrono::steady_clock::now();
       for (int i = 0; i < count; ++i) {
         prepare(i);
@@ -26,9 +35,10 @@ int main() {
       OK(cuStreamSynchronize(s));
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
       best = std::max(best, count / seconds);
+      on_core = std::max(on_core, count / (core() - begin));
     }
-    std::printf("%-48s %8.2f million launches/s\n", what, best / 1e6);
-    return best;
+    std::printf("%-48s %8.2f million launches/s of one core, %.2f by the clock\n", what, on_core / 1e6, best / 1e6);
+    return on_core;
   };
   run("no touches", 500000, [](int) {});
   const double three = run("3 tensors of 4 MiB, 2 read and 1 written", 500000, [&](int i) {
