@@ -183,13 +183,18 @@ absl::Status Promises::MayAllocate(std::span<const std::string> ids,
   if (!checkpoint.ok()) return absl::OkStatus();  // nothing is known that it would break
   given_ = *std::move(checkpoint);
   Settle();
+  // An init container's units, passed on: nobody loses them, whether the agent has told of the pod yet or not.
+  std::map<std::string, std::set<std::string>> by_pod;
+  for (const GivenOut& given : given_) {
+    by_pod[given.pod_uid].insert(given.device_ids.begin(), given.device_ids.end());
+  }
+  for (const auto& [uid, has] : by_pod) {
+    if (std::includes(has.begin(), has.end(), wanted.begin(), wanted.end())) return absl::OkStatus();
+  }
   std::set<std::string> cards;
   for (const auto& [card, units] : CountByCard(wanted)) cards.insert(card);
   std::map<std::string, int> held;
   const auto free = FreeOf(cards, ids, &held);
-  int had = 0;
-  for (const auto& [card, units] : held) had += units;
-  if (had == static_cast<int>(ids.size())) return absl::OkStatus();
   const auto chosen = keeper_.Choose(free, held, static_cast<int>(ids.size()));
   return chosen.ok() ? absl::OkStatus() : Refusal("promised", StrCat(chosen.status().message()));
 }

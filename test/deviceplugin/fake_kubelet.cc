@@ -33,6 +33,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
   const std::string root;
   mutable std::mutex mutex;
   int registrations = 0;
+  size_t list_bytes = 0;
   std::map<std::string, SeenDevice> devices;
   std::vector<Holder> holders;
   std::map<std::string, std::vector<std::string>> foreign;
@@ -64,6 +65,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
       std::lock_guard lock(mutex);
       if (stream != context) break;
       devices.clear();
+      list_bytes = list.ByteSizeLong();
       for (const auto& device : list.devices()) {
         devices[device.id()] = {device.health(), device.topology().nodes_size() > 0
                                                      ? static_cast<int>(device.topology().nodes(0).id())
@@ -204,6 +206,11 @@ void FakeKubelet::Crash() {
 int FakeKubelet::registrations() const {
   std::lock_guard lock(state_->mutex);
   return state_->registrations;
+}
+
+size_t FakeKubelet::list_bytes() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->list_bytes;
 }
 
 std::map<std::string, SeenDevice> FakeKubelet::devices() const {

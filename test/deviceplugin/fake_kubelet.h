@@ -44,6 +44,7 @@ class FakeKubelet {
 
   int registrations() const;
   std::map<std::string, SeenDevice> devices() const;
+  size_t list_bytes() const;  // of the last list that the plugin sent
   // Waits (bounded, generous: time decides no test) until the predicate holds.
   bool Await(const std::function<bool()>& predicate, std::chrono::seconds patience = std::chrono::seconds(30)) const;
   bool AwaitDevices(size_t healthy, size_t unhealthy = 0) const;

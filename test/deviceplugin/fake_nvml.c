@@ -3,12 +3,18 @@
  * is there card UUID MINOR NUMA [FLAG]   FLAG: lost, mig, exclusive, vgpu, recovery event NUMBER UUID XID delivered
  * once, to who waits after the line has appeared; NUMBER rises */
 #include <nvml.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CARDS 32
+#define EVENTS 8
 
 struct nvmlDevice_st {
   char uuid[64], flag[32];
@@ -28,28 +34,58 @@ struct Node {
   struct nvmlDevice_st card[CARDS];
 };
 
-static void read_node(struct Node* node, int after_event) {
-  memset(node, 0, sizeof *node);
-  strcpy(node->driver, "580.1");
-  const char* path = getenv("SLUICE_FAKE_NVML");
-  FILE* f = path ? fopen(path, "re") : NULL;
+struct Event {
+  int number;
+  char uuid[64];
+  unsigned long long xid;
+};
+
+/* The file as it was read last. The plugin's own work is measured with this library below it, so a call costs no more
+ * than a stat while the file stays the same. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct stat stamp;
+static struct Node current;
+static struct Event events[EVENTS];
+
+static void parse(const char* path) {
+  memset(&current, 0, sizeof current);
+  memset(events, 0, sizeof events);
+  strcpy(current.driver, "580.1");
+  FILE* f = fopen(path, "re");
   char line[256];
+  int count = 0;
   while (f && fgets(line, sizeof line, f)) {
     struct nvmlDevice_st card = {0};
-    char uuid[64];
-    int number;
-    unsigned long long xid;
-    if (strncmp(line, "hang", 4) == 0) node->hang = 1;
-    sscanf(line, "driver %63s", node->driver);
-    if (sscanf(line, "card %63s %d %d %31s", card.uuid, &card.minor, &card.numa, card.flag) >= 3 && node->count < CARDS)
-      node->card[node->count++] = card;
-    if (sscanf(line, "event %d %63s %llu", &number, uuid, &xid) == 3 && number > after_event && !node->event) {
-      node->event = number;
-      strcpy(node->event_uuid, uuid);
-      node->xid = xid;
-    }
+    struct Event event = {0};
+    if (strncmp(line, "hang", 4) == 0) current.hang = 1;
+    sscanf(line, "driver %63s", current.driver);
+    if (sscanf(line, "card %63s %d %d %31s", card.uuid, &card.minor, &card.numa, card.flag) >= 3 &&
+        current.count < CARDS)
+      current.card[current.count++] = card;
+    if (sscanf(line, "event %d %63s %llu", &event.number, event.uuid, &event.xid) == 3 && count < EVENTS)
+      events[count++] = event;
   }
   if (f) fclose(f);
+}
+
+static void read_node(struct Node* node, int after_event) {
+  const char* path = getenv("SLUICE_FAKE_NVML");
+  struct stat now = {0};
+  pthread_mutex_lock(&lock);
+  if (path && stat(path, &now) == 0 &&
+      (now.st_ino != stamp.st_ino || now.st_size != stamp.st_size || now.st_mtim.tv_sec != stamp.st_mtim.tv_sec ||
+       now.st_mtim.tv_nsec != stamp.st_mtim.tv_nsec)) {
+    parse(path);
+    stamp = now;
+  }
+  *node = current;
+  for (int i = 0; i < EVENTS && !node->event; i++) {
+    if (events[i].number <= after_event) continue;
+    node->event = events[i].number;
+    strcpy(node->event_uuid, events[i].uuid);
+    node->xid = events[i].xid;
+  }
+  pthread_mutex_unlock(&lock);
 }
 
 static void nap(long ms) {
@@ -181,14 +217,33 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
   (void)device, (void)types, (void)set;
   return NVML_SUCCESS;
 }
+/* Sleeps until the file's folder changes, like a driver that has nothing to say. */
+static void wait_change(unsigned timeout_ms) {
+  static int watch = -1;
+  const char* path = getenv("SLUICE_FAKE_NVML");
+  if (watch < 0 && path) {
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s", path);
+    char* slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
+    watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    inotify_add_watch(watch, folder, IN_MOVED_TO | IN_CLOSE_WRITE);
+  }
+  struct pollfd fd = {watch, POLLIN, 0};
+  poll(&fd, 1, (int)timeout_ms);
+  char buffer[4096];
+  while (read(watch, buffer, sizeof buffer) > 0) {
+  }
+}
+
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsigned timeout_ms) {
   struct Node node;
-  for (unsigned waited = 0;; waited += 50) {
+  look(&node, set->seen);
+  if (!node.event) {
+    wait_change(timeout_ms);
     look(&node, set->seen);
-    if (node.event) break;
-    if (waited >= timeout_ms) return NVML_ERROR_TIMEOUT;
-    nap(50);
   }
+  if (!node.event) return NVML_ERROR_TIMEOUT;
   set->seen = node.event;
   memset(data, 0, sizeof *data);
   struct nvmlDevice_st card = {0};

@@ -18,7 +18,8 @@
 namespace sluice::deviceplugin {
 
 PluginProcess::PluginProcess(std::string root) : root_(std::move(root)) {
-  for (const char* dir : {"kubelet/device-plugins", "src", "dev"}) std::filesystem::create_directories(Path(dir));
+  for (const char* dir : {"kubelet/device-plugins", "src", "dev", "alloc"})
+    std::filesystem::create_directories(Path(dir));
   std::ofstream(Path("src/libsluice.so")) << "shim";
   std::ofstream(Path("src/libsluice_engine.so")) << "engine";
   Node("");
@@ -53,7 +54,14 @@ std::string PluginProcess::Cards(int count, const std::string& flag) {
   return out;
 }
 
-void PluginProcess::Start(const std::function<void()>& in_child) {
+void PluginProcess::Start(const std::function<void()>& in_child) { Spawn({}, in_child); }
+
+int PluginProcess::CheckConfig() {
+  Spawn({"--check-config"}, {});
+  return Wait();
+}
+
+void PluginProcess::Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child) {
   const std::string log = Path("plugin.log"), config = Path("config.yaml"), dir = Path("kubelet/device-plugins");
   const std::string nvml = Path("nvml");
   pid_ = fork();
@@ -64,8 +72,10 @@ void PluginProcess::Start(const std::function<void()>& in_child) {
   dup2(fd, 2);
   setenv("SLUICE_FAKE_NVML", nvml.c_str(), 1);
   if (in_child) in_child();
-  execl(SLUICE_PLUGIN_PROGRAM, SLUICE_PLUGIN_PROGRAM, "--config", config.c_str(), "--kubelet-dir", dir.c_str(),
-        nullptr);
+  const char* usual[] = {SLUICE_PLUGIN_PROGRAM, "--config", config.c_str(), "--kubelet-dir", dir.c_str()};
+  arguments.insert(arguments.begin(), std::begin(usual), std::end(usual));
+  arguments.push_back(nullptr);
+  execv(SLUICE_PLUGIN_PROGRAM, const_cast<char* const*>(arguments.data()));
   _exit(127);
 }
 
@@ -111,5 +121,32 @@ FakeAgent::FakeAgent(const std::string& run_dir) : fd_(socket(AF_UNIX, SOCK_SEQP
 }
 
 FakeAgent::~FakeAgent() { close(fd_); }
+
+FakeAgents::FakeAgents(std::string alloc_dir) : alloc_dir_(std::move(alloc_dir)) {
+  thread_ = std::thread([this] {
+    while (!stopping_) {
+      const auto names = ListDir(alloc_dir_);
+      std::map<std::string, std::unique_ptr<FakeAgent>> now;
+      for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+        const std::string dir = alloc_dir_ + "/" + name;
+        if (!IsFile(dir + "/allocation.json")) continue;
+        auto& agent = now[dir] = std::move(agents_[dir]);
+        // The directory may go at any moment.
+        try {
+          if (!agent) agent = std::make_unique<FakeAgent>(dir);
+        } catch (const std::runtime_error&) {
+          now.erase(dir);
+        }
+      }
+      agents_ = std::move(now);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+}
+
+FakeAgents::~FakeAgents() {
+  stopping_ = true;
+  thread_.join();
+}
 
 }  // namespace sluice::deviceplugin

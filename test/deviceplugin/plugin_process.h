@@ -4,8 +4,12 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "test/deviceplugin/cards_for_tests.h"
@@ -21,9 +25,10 @@ class PluginProcess {
   // Extra YAML lines, on top of those that point everything below root.
   void Configure(const std::string& yaml);
   void Start(const std::function<void()>& in_child = {});
-  void Kill();      // SIGKILL
-  int Terminate();  // SIGTERM; its exit status
-  int Wait();       // its exit status; 128 + signal
+  int CheckConfig();  // runs --check-config; its exit status
+  void Kill();        // SIGKILL
+  int Terminate();    // SIGTERM; its exit status
+  int Wait();         // its exit status; 128 + signal
   bool Running();
   pid_t pid() const { return pid_; }
 
@@ -35,6 +40,8 @@ class PluginProcess {
   std::string Path(const std::string& name) const { return root_ + "/" + name; }
 
  private:
+  void Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child);
+
   std::string root_;
   pid_t pid_ = -1;
 };
@@ -49,6 +56,19 @@ class FakeAgent {
 
  private:
   int fd_;
+};
+
+// Plays it for every allocation below a folder, those that are yet to come included.
+class FakeAgents {
+ public:
+  explicit FakeAgents(std::string alloc_dir);
+  ~FakeAgents();
+
+ private:
+  const std::string alloc_dir_;
+  std::map<std::string, std::unique_ptr<FakeAgent>> agents_;  // by directory; of the thread alone
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
 };
 
 }  // namespace sluice::deviceplugin

@@ -1,0 +1,254 @@
+#include "test/deviceplugin/node.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "deviceplugin/files.h"
+#include "sluice/names.h"
+#include "test/deviceplugin/foreign_plugin.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+class FakeNode final : public Node {
+ public:
+  FakeNode(int cards, const std::string& yaml) : kubelet_(dir / "kubelet") {
+    plugin = std::make_unique<PluginProcess>(dir.path());
+    plugin->Node(PluginProcess::Cards(cards));
+    plugin->Configure(yaml);
+    kubelet_.Start();
+    agents_.emplace(plugin->Path("alloc"));
+    plugin->Start();
+  }
+
+  bool AwaitUnits(size_t healthy, size_t unhealthy) override { return kubelet_.AwaitDevices(healthy, unhealthy); }
+
+  void RestartKubelet() override {
+    kubelet_.Stop();
+    kubelet_.Start();
+  }
+
+  AdmittedPod Admit(const std::string& pod, const std::vector<ContainerOrder>& containers) override {
+    AdmittedPod out;
+    std::set<std::string> reusable;
+    for (const ContainerOrder& order : containers) {
+      Admitted admitted = kubelet_.Admit(pod, order.name, order.units, reusable);
+      if (!admitted.status.ok()) {
+        Delete(pod);
+        return {admitted.status.error_message(), {}};
+      }
+      for (const auto& id : admitted.ids) order.init ? void(reusable.insert(id)) : void(reusable.erase(id));
+      out.containers.push_back(std::move(admitted));
+    }
+    for (const Admitted& admitted : out.containers) {
+      if (const auto status = kubelet_.PreStart(admitted.ids); !status.ok()) out.refusal = status.error_message();
+    }
+    last_[pod] = out.containers.back().ids;
+    return out;
+  }
+
+  std::string Restart(const std::string& pod) override { return kubelet_.PreStart(last_.at(pod)).error_message(); }
+  void Delete(const std::string& pod) override { kubelet_.Delete(pod); }
+  void OfferForeign(const std::string& resource, const std::vector<std::string>& ids) override {
+    kubelet_.OfferForeign(resource, ids);
+  }
+
+ private:
+  FakeKubelet kubelet_;
+  std::optional<FakeAgents> agents_;
+  std::map<std::string, std::vector<std::string>> last_;  // units of each pod's last container
+};
+
+// By kubectl, like a person. $SLUICE_CLUSTER is test/cluster/cluster, $SLUICE_CONTRACT_NAMESPACE a namespace of our
+// own.
+class ClusterNode final : public Node {
+ public:
+  ClusterNode(int cards, const std::string& yaml) {
+    fs::create_directory_symlink("/var/lib/kubelet", dir / "kubelet");
+    plugin = std::make_unique<PluginProcess>(dir.path());
+    plugin->Node(PluginProcess::Cards(cards));
+    plugin->Configure(
+        "podsDir: /var/lib/kubelet/pods\npodResourcesSocket: /var/lib/kubelet/pod-resources/kubelet.sock\n" + yaml);
+    agents_.emplace(plugin->Path("alloc"));
+    plugin->Start();
+  }
+
+  ~ClusterNode() override {
+    Kubectl("delete pods --all --wait=true --timeout=60s");
+    // The next case's node begins without a word of this one's.
+    plugin->Terminate();
+    AwaitUnits(0, 0);
+  }
+
+  bool AwaitUnits(size_t healthy, size_t unhealthy) override {
+    return Await([&] {
+      const Json status = Get("node " + Setting("SLUICE_CLUSTER_NODE")).value("status", Json::object());
+      const long allocatable = Count(status, "allocatable"), capacity = Count(status, "capacity");
+      // Kubelet keeps the capacity of a plugin that went away.
+      return allocatable == static_cast<long>(healthy) &&
+             (healthy == 0 || capacity == static_cast<long>(healthy + unhealthy));
+    });
+  }
+
+  void RestartKubelet() override {
+    if (std::system((Setting("SLUICE_CLUSTER") + " restart kubelet >/dev/null 2>&1").c_str()) != 0)
+      throw std::runtime_error("cluster restart kubelet");
+  }
+
+  AdmittedPod Admit(const std::string& pod, const std::vector<ContainerOrder>& containers) override {
+    Json init = Json::array(), regular = Json::array();
+    for (const ContainerOrder& order : containers) {
+      // The library of these tests is none, and a pod's own variables win.
+      (order.init ? init : regular)
+          .push_back({{"name", order.name},
+                      {"image", Setting("SLUICE_CLUSTER_BASE")},
+                      {"imagePullPolicy", "Never"},
+                      {"command", {"bash", "-c", order.init ? "true" : "trap 'exit 0' TERM; sleep 100000 & wait"}},
+                      {"env", {{{"name", "LD_PRELOAD"}, {"value", ""}}}},
+                      {"resources", {{"limits", {{SLUICE_RESOURCE, std::to_string(order.units)}}}}}});
+    }
+    const Json spec = {{"apiVersion", "v1"},
+                       {"kind", "Pod"},
+                       {"metadata", {{"name", pod}}},
+                       {"spec",
+                        {{"terminationGracePeriodSeconds", 0},
+                         // Kubelet's judgement is asked for, not the scheduler's.
+                         {"nodeName", Setting("SLUICE_CLUSTER_NODE")},
+                         {"initContainers", init},
+                         {"containers", regular}}}};
+    const std::string file = dir / "pod.json";
+    if (!WriteFileAtomically(file, spec.dump(), Durable::kNo).ok()) throw std::runtime_error(file);
+    Kubectl("apply -f " + file);
+    AdmittedPod out;
+    Json state;
+    const bool settled = Await([&] {
+      state = Get("pod " + pod);
+      const std::string phase = state.value("/status/phase"_json_pointer, "");
+      return phase == "Running" || phase == "Failed";
+    });
+    if (!settled || state["status"]["phase"] == "Failed") {
+      out.refusal =
+          settled ? state["status"].value("message", "no message") : "did not run: " + Kubectl("describe pod " + pod);
+      return out;
+    }
+    const std::string uid = state["metadata"]["uid"];
+    const auto checkpoint = ReadFile("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint");
+    const Json entries = Json::parse(checkpoint.ok() ? *checkpoint : "{}")["Data"]["PodDeviceEntries"];
+    for (const ContainerOrder& order : containers) {
+      for (const Json& entry : entries) {
+        if (entry["PodUID"] != uid || entry["ContainerName"] != order.name) continue;
+        Admitted admitted;
+        for (const auto& [numa, ids] : entry["DeviceIDs"].items())
+          admitted.ids.insert(admitted.ids.end(), ids.begin(), ids.end());
+        std::sort(admitted.ids.begin(), admitted.ids.end());
+        std::string bytes;
+        if (!absl::Base64Unescape(entry["AllocResp"].get<std::string>(), &bytes) ||
+            !admitted.response.ParseFromString(bytes)) {
+          throw std::runtime_error("kubelet's checkpoint");
+        }
+        out.containers.push_back(std::move(admitted));
+      }
+    }
+    return out;
+  }
+
+  std::string Restart(const std::string& pod) override {
+    const auto restarts = [&] {
+      return Get("pod " + pod).value("/status/containerStatuses/0/restartCount"_json_pointer, 0);
+    };
+    const int before = restarts();
+    Kubectl("exec " + pod + " -- kill 1");
+    std::string said;
+    Await([&] {
+      const Json status = Get("pod " + pod).value("/status/containerStatuses/0"_json_pointer, Json::object());
+      if (status.value("restartCount", 0) > before && status["state"].contains("running")) return true;
+      said = Kubectl("describe pod " + pod);
+      if (said.find("sluice refuses") == std::string::npos) said.clear();
+      return !said.empty();
+    });
+    return said;
+  }
+
+  void Delete(const std::string& pod) override { Kubectl("delete pod " + pod + " --wait=true --timeout=60s"); }
+
+  void OfferForeign(const std::string& resource, const std::vector<std::string>& ids) override {
+    foreign_.emplace(plugin->Path("kubelet/device-plugins"), resource, ids);
+  }
+
+ private:
+  static std::string Setting(const char* name) {
+    const char* value = std::getenv(name);
+    if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: start this by contract_cluster");
+    return value;
+  }
+
+  static long Count(const Json& status, const char* list) {
+    return std::atol(status.value(list, Json::object()).value(SLUICE_RESOURCE, "0").c_str());
+  }
+
+  static std::string Kubectl(const std::string& arguments) {
+    const std::string command = Setting("SLUICE_CLUSTER") + " kubectl -n " + Setting("SLUICE_CONTRACT_NAMESPACE") +
+                                " " + arguments + " 2>/dev/null";
+    std::string out;
+    FILE* pipe = popen(command.c_str(), "re");
+    char buffer[4096];
+    for (size_t n; pipe != nullptr && (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) out.append(buffer, n);
+    if (pipe != nullptr) pclose(pipe);
+    return out;
+  }
+
+  static Json Get(const std::string& what) {
+    Json json = Json::parse(Kubectl("get " + what + " -o json"), nullptr, false);
+    return json.is_object() ? json : Json::object();
+  }
+
+  std::optional<FakeAgents> agents_;
+  std::optional<ForeignPlugin> foreign_;
+};
+
+}  // namespace
+
+std::unique_ptr<Node> Node::Make(int cards, const std::string& yaml) {
+  std::unique_ptr<Node> node;
+  const char* kind = std::getenv("SLUICE_CONTRACT_NODE");
+  if (kind != nullptr && std::string(kind) == "cluster") {
+    node = std::make_unique<ClusterNode>(cards, yaml);
+  } else {
+    node = std::make_unique<FakeNode>(cards, yaml);
+  }
+  if (!node->AwaitUnits(static_cast<size_t>(cards) * SLUICE_UNITS_PER_GPU))
+    throw std::runtime_error("kubelet never saw the cards\n" + node->Log());
+  return node;
+}
+
+bool Node::Await(const std::function<bool()>& predicate) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!predicate()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+std::vector<std::string> Node::Allocations() const {
+  auto names = ListDir(plugin->Path("alloc"));
+  return names.ok() ? *names : std::vector<std::string>{};
+}
+
+std::string Node::Log() const {
+  const std::string log = plugin->Log();
+  return log.size() > 6000 ? log.substr(log.size() - 6000) : log;
+}
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,183 @@
+// Promises: what the agent tells, joined with kubelet's checkpoint; then the built plugin, told by a file.
+#include "deviceplugin/promises.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "deviceplugin/files.h"
+#include "test/deviceplugin/rig.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using Json = nlohmann::json;
+
+Json Container(const std::string& name, int units, const std::string& kind = "regular") {
+  return {{"name", name}, {"kind", kind}, {"units", units}};
+}
+
+// A pod of one container. An empty card: not placed by the extender.
+Json Pod(const std::string& uid, int units, const std::string& card) {
+  Json pod = {{"uid", uid}, {"containers", {Container("main", units)}}};
+  if (!card.empty()) pod["placement"] = {{"main", {card}}};
+  return pod;
+}
+
+std::string File(const std::vector<Json>& pods) { return Json{{"version", 1}, {"pods", pods}}.dump(); }
+
+std::string CardOf(const Pack& pack) {
+  std::set<std::string> cards;
+  for (const auto& id : pack.ids) cards.insert(ParseDeviceId(id)->uuid);
+  return cards.size() == 1 ? *cards.begin() : "";
+}
+
+const auto kNoCheckpoint = []() -> Promises::Checkpoint { return absl::NotFoundError("none"); };
+
+TEST_CASE("promises: the file's form, and what is none") {
+  const auto pods = ParsePromises(File({Pod("a", 50, "GPU-0"), Pod("b", 20, "")}));
+  REQUIRE(pods.ok());
+  CHECK(pods->at("a").placement.at("main") == std::vector<std::string>{"GPU-0"});
+  CHECK(pods->at("a").containers.at(0).units == 50);
+  CHECK(pods->at("b").placement.empty());
+  // Unknown members and containers without units are nothing.
+  CHECK(ParsePromises(
+            R"({"version":1,"new":1,"pods":[{"uid":"a","x":2,"containers":[{"name":"c","kind":"init","units":0}]}]})")
+            ->at("a")
+            .containers.empty());
+  for (const char* garbage :
+       {"", "[]", "{}", R"({"version":2,"pods":[]})", R"({"version":1})", R"({"version":1,"pods":[{}]})",
+        R"({"version":1,"pods":[{"uid":"a"}]})", R"({"version":1,"pods":[{"uid":"a","containers":[{"name":"c"}]}]})",
+        R"({"version":1,"pods":[{"uid":"a","containers":[{"name":"c","kind":"init","units":-1}]}]})",
+        R"({"version":1,"pods":[{"uid":"a","containers":[],"placement":[]}]})", R"({"version":1,"pods":[{"uid":"a)"}) {
+    INFO(garbage);
+    CHECK(absl::IsDataLoss(ParsePromises(garbage).status()));
+  }
+}
+
+TEST_CASE("promises: a request gets the card that was promised to its size, others keep off it") {
+  Promises promises;
+  // 60 and 50 are free; bound 50, 30, 30; asked for 30, 30, 50: best fit would take the 50 first.
+  CHECK(promises.Told(*ParsePromises(File({Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"), Pod("r", 30, "GPU-0")})))
+            .empty());
+  std::set<std::string> free;
+  for (const auto& id : Join({Ids("GPU-0", 0, 60), Ids("GPU-1", 0, 50)})) free.insert(id);
+  const auto ask = [&](int size) {
+    const std::vector<std::string> available(free.begin(), free.end());
+    const Pack pack = promises.Prefer({available, {}, size}, {});
+    REQUIRE(pack.fits);
+    CHECK(promises.MayAllocate(pack.ids, kNoCheckpoint).ok());
+    for (const auto& id : pack.ids) free.erase(id);
+    return CardOf(pack);
+  };
+  CHECK(ask(30) == "GPU-0");
+  // A stranger's 20 would fit on either and breaks a promise on both.
+  const std::vector<std::string> available(free.begin(), free.end());
+  const Pack stranger = promises.Prefer({available, {}, 20}, {});
+  CHECK_FALSE(stranger.fits);
+  CHECK_THAT(std::string(promises.MayAllocate(stranger.ids, kNoCheckpoint).message()),
+             ContainsSubstring("free and not promised to a pod which the scheduler has placed here"));
+  CHECK(ask(30) == "GPU-0");
+  CHECK(ask(50) == "GPU-1");
+}
+
+TEST_CASE("promises: units that kubelet took without asking are refused where they break one") {
+  Promises promises;
+  promises.Told(*ParsePromises(File({Pod("p", 50, "GPU-0"), Pod("old", 30, "")})));
+  std::vector<GivenOut> given = {{"old", "main", Ids("GPU-0", 0, 30), "", "", {}}};
+  const auto checkpoint = [&]() -> Promises::Checkpoint { return given; };
+  // 70 are free, 50 promised.
+  CHECK(promises.MayAllocate(Ids("GPU-0", 30, 50), checkpoint).ok());
+  CHECK_FALSE(promises.MayAllocate(Ids("GPU-0", 30, 51), checkpoint).ok());
+  CHECK(promises.MayAllocate(Ids("GPU-1", 0, 100), checkpoint).ok());
+  // What a living container holds is its pod's own to pass on.
+  CHECK(promises.MayAllocate(Ids("GPU-0", 0, 30), checkpoint).ok());
+  // A plugin that was restarted between question and answer still knows the promised pod's own request.
+  CHECK(promises.MayAllocate(Ids("GPU-0", 40, 90), checkpoint).ok());
+  // The promise is used now; what is left is free for all.
+  CHECK(promises.MayAllocate(Ids("GPU-0", 30, 40), checkpoint).ok());
+}
+
+TEST_CASE("promises: kept, ended and forgotten ones reserve nothing") {
+  Promises promises;
+  const auto all = Ids("GPU-0", 0, 100);
+  const auto fits = [&](int size) { return promises.Prefer({all, {}, size}, {}).fits; };
+  promises.Told(*ParsePromises(File({Pod("p", 60, "GPU-0")})));
+  CHECK_FALSE(fits(50));
+  SECTION("the pod is gone") { promises.Told(*ParsePromises(File({}))); }
+  SECTION("placed elsewhere") { promises.Told(*ParsePromises(File({Pod("p", 60, "GPU-1")}))); }
+  SECTION("admitted, by kubelet's checkpoint") { promises.Given({{"p", "main", Ids("GPU-0", 0, 60), "", "", {}}}); }
+  CHECK(fits(50));
+  CHECK(fits(40));
+}
+
+TEST_CASE("promises: one that cannot be kept is named") {
+  Promises promises;
+  const auto problems = promises.Told(*ParsePromises(File({Pod("p", 200, "GPU-0")})));
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], ContainsSubstring("pod p: "));
+  // Once.
+  CHECK(promises.Told(*ParsePromises(File({Pod("p", 200, "GPU-0")}))).empty());
+}
+
+// The built plugin, an agent's file beside it.
+struct PromisedRig : Rig {
+  PromisedRig() {
+    plugin.Node(PluginProcess::Cards(2));
+    plugin.Configure("extender: true\npromiseFile: " + plugin.Path("run/promises.json") + "\n");
+    kubelet.Start();
+  }
+  void Begin() {
+    plugin.Start();
+    REQUIRE(kubelet.AwaitDevices(200));
+  }
+  void Tell(const std::vector<Json>& pods) {
+    std::filesystem::create_directories(plugin.Path("run"));
+    REQUIRE(WriteFileAtomically(plugin.Path("run/promises.json"), File(pods), Durable::kNo).ok());
+  }
+  std::string Admit(const std::string& pod, int units) {
+    const Admitted admitted = kubelet.Admit(pod, "main", units);
+    return admitted.status.ok() ? ParseDeviceId(admitted.ids.at(0))->uuid : Text(admitted.status);
+  }
+};
+
+TEST_CASE("promises: kubelet admits in another order than binds happened, over a restart of the plugin too") {
+  PromisedRig rig;
+  const std::vector<Json> before = {Pod("a", 40, "GPU-0"), Pod("b", 50, "GPU-1")};
+  const std::vector<Json> bound = {before[0], before[1], Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"),
+                                   Pod("r", 30, "GPU-0")};
+  rig.Tell(before);
+  rig.Begin();
+  CHECK(rig.Admit("a", 40) == "GPU-0");
+  CHECK(rig.Admit("b", 50) == "GPU-1");
+  rig.Tell(bound);
+  CHECK(rig.Admit("q", 30) == "GPU-0");
+  rig.plugin.Kill();
+  rig.Begin();
+  CHECK(rig.Admit("r", 30) == "GPU-0");
+  CHECK_THAT(rig.Admit("stranger", 10), ContainsSubstring("not promised to a pod"));
+  CHECK(rig.Admit("p", 50) == "GPU-1");
+}
+
+TEST_CASE("promises: a placement that comes late is waited for, and one that never comes is no end") {
+  PromisedRig rig;
+  rig.Tell({});
+  rig.Begin();
+  // Best fit would take GPU-1 after this one.
+  std::string card;
+  std::thread kubelet([&] { card = rig.Admit("late", 50); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  rig.Tell({Pod("late", 50, "GPU-1")});
+  kubelet.join();
+  CHECK(card == "GPU-1");
+  CHECK(rig.Admit("never told", 50) == "GPU-1");
+  std::filesystem::remove(rig.plugin.Path("run/promises.json"));
+  CHECK(rig.Admit("agent away", 60) == "GPU-0");
+}
+
+}  // namespace
+}  // namespace sluice::deviceplugin
