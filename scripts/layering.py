@@ -9,6 +9,8 @@ GRPC = r"grpc.*|google/protobuf/.*|.*\.pb\.h"
 # Folder, headers that it must not include, why.
 RULES = [
     ("hooklib/core", rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}", "the policy needs no hardware, no loader and no socket"),
+    ("hooklib/dnn/extents", rf"{CUDA}|dlfcn\.h|{SOCKET}|hooklib/(core|cuda|dispatch)/.*", "extents are pure: arguments in, byte ranges out"),
+    ("hooklib/dnn", r"hooklib/(core|cuda)/.*", "the engine reads library_calls.h, not the other way round"),
     ("hooklib", rf"{GRPC}|absl/.*|spdlog/.*|yaml-cpp/.*|nlohmann/.*|httplib\.h|prometheus/.*|iostream",
      "inside the hooked process there is nothing beyond glibc, and iostreams crash in a preloaded constructor"),
     ("trace/recorder.", rf"{CUDA}|{GRPC}|zstd\.h|iostream", "the recorder runs inside the hooked process"),

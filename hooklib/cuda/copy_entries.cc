@@ -5,6 +5,7 @@
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dnn/library_calls.h"
 
 namespace sluice {
 
@@ -14,6 +15,11 @@ using core::Extent;
 
 Extent At(CUdeviceptr base, size_t bytes) { return {base, bytes}; }
 Extent At(const void* base, size_t bytes) { return {reinterpret_cast<uintptr_t>(base), bytes}; }
+// The destination of a copy from the host: a batched library call may find its pointers there.
+Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
+  if (MayBeTracked(base) && !MayBeTracked(reinterpret_cast<uintptr_t>(host))) NoteHostCopy(base, host, bytes);
+  return {base, bytes};
+}
 Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
   return {base, height ? pitch * (height - 1) + width : 0};
 }
@@ -95,9 +101,10 @@ namespace entry {
 SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
                   At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), FromHost(dst, src, n),
+                 At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void* src, size_t n, CUstream stream),
-                  (dst, src, n, stream), At(dst, n), At(src, n))
+                  (dst, src, n, stream), FromHost(dst, src, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyDtoH_v2, (void* dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
                   At(dst, n), At(src, n))

@@ -8,6 +8,7 @@
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/host_memory.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/dnn/library_calls.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -75,6 +76,7 @@ void Device::UpdateMode() {
 
 void Device::StartActive() {
   if (!active.exchange(true)) {
+    g_library_calls_wanted = true;
     residency.NoteUnseenUse();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
                static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
@@ -233,6 +235,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = core::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
+  ForgetHostCopies(base, size);
   if (allocation->reported) {
     const auto& reports = live.reports();
     for (auto it = reports.lower_bound(base); it != reports.end() && it->first < base + size; ++it)

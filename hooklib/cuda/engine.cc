@@ -9,6 +9,7 @@
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/follower.h"
+#include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/engine_hooks.h"
@@ -182,11 +183,13 @@ void PrintSummary(const char* when) {
 void EngineInit() {
   GetConfig();
   g_recorder = trace::Recorder::FromEnvironment();
+  if (g_recorder) g_library_calls_wanted = true;
 }
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
   PrintSummary("exit");
+  LogLibraryCounters();
   if (g_recorder) g_recorder->Finish();
 }
 
@@ -205,6 +208,7 @@ bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
 void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signed char) {
   if (device_type != 1 || bytes == 0) return;
   const auto va = reinterpret_cast<CUdeviceptr>(pointer);
+  if (bytes < 0) ForgetHostCopies(va, static_cast<uint64_t>(-bytes));
   for (const auto& device : Devices()) {
     if (device->residency.chunks().MayHold(va)) {
       device->Report(va, bytes);

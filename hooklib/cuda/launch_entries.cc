@@ -1,5 +1,6 @@
 // Kernel launches of every kind.
 #include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/record.h"
@@ -38,6 +39,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
     // instantiated.
     if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &words);
     for (const uint64_t word : words) stream->device->MarkCaptured(word);
+    if (const LibraryCall* library = CurrentLibraryCall()) MarkCapturedCall(*stream, *library);
     const CUresult result = issue();
     if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "a captured launch failed with %d", result);
     return result;
@@ -46,12 +48,19 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   Work work;
   work.stream = stream;
   work.known = CollectWords(*info, parameters, extra, &words, Recording() ? &all : nullptr);
+  static thread_local std::vector<core::Extent> exact;
+  exact.clear();
+  LibraryCall* const library = CurrentLibraryCall();
+  if (library && AttachLibraryCall(stream, library, &words, &exact)) work.known = true;
+  work.library = library;
+  work.exact = exact;
   work.words = words;
   work.id = ExecutionId(function, shape);
   const bool recording = Recording();
   uint64_t ordinal = 0;
   if (recording)
-    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words);
+    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words,
+                           library);
   const LaunchTimer timer(*stream, ordinal, recording);
   if (!MustLook(stream)) {
     stream->seq.fetch_add(1, std::memory_order_release);

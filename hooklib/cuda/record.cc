@@ -69,7 +69,7 @@ void DrainTimers() {
 
 uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid,
                       const unsigned* block, unsigned shared, uint32_t flags, std::span<const uint64_t> all,
-                      std::span<const uint64_t> words) {
+                      std::span<const uint64_t> words, const LibraryCall* library) {
   const uint64_t handle = reinterpret_cast<uintptr_t>(function);
   std::vector<trace::Parameter> parameters;
   if (!g_recorder->HasFunction(handle)) {
@@ -86,6 +86,10 @@ uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionI
   launch.flags = flags;
   launch.words = all;
   std::vector<trace::AccessRange> accesses;
+  for (const LibraryRange& range : library ? library->ranges : std::span<const LibraryRange>()) {
+    const auto access = static_cast<trace::Access>((range.read ? 1 : 0) | (range.written ? 2 : 0));
+    if (range.bytes) accesses.push_back({range.address, range.bytes, access, trace::AccessSource::kLibrary});
+  }
   {
     std::lock_guard lock(stream.device->mutex);
     for (const uint64_t word : words) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooklib/cuda/device.h"
+#include "hooklib/dnn/library_calls.h"
 
 namespace sluice {
 
@@ -17,6 +18,7 @@ struct Work {
   std::span<const uint64_t> words;      // words that may point at what it touches
   bool known = true;                    // all that it touches is among these
   uint64_t id = 0;                      // execution id; 0: not learnt
+  const LibraryCall* library = nullptr;  // that makes it; what it overwrites holds for the call's first launch
 };
 
 // Whether work on this stream must go through RunWork.

@@ -64,6 +64,11 @@ __attribute__((destructor)) void Unload() {
 
 void* LibraryReal() { return shim.library_real != nullptr ? shim.library_real() : nullptr; }
 
+void* LibrarySymbol(void* real, const char* symbol) {
+  void* const handle = HandleOf(real);
+  return handle != nullptr ? shim.dlsym(handle, symbol) : nullptr;
+}
+
 }  // namespace sluice
 
 extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_state* link) {

@@ -1,0 +1,57 @@
+#include "hooklib/cuda/library.h"
+
+#include "hooklib/cuda/device.h"
+#include "hooklib/cuda/log.h"
+
+namespace sluice {
+
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
+                       std::vector<core::Extent>* exact) {
+  ++call->launches;
+  g_library_counters.launches.fetch_add(1, std::memory_order_relaxed);
+  // Where the set may lack something, what the parameters name is kept to the last word.
+  if (call->known) std::erase_if(*words, [call](uint64_t word) { return call->Covers(word); });
+  Device* const device = stream->device;
+  {
+    std::lock_guard lock(device->mutex);
+    uint64_t beyond = 0;
+    for (const uint64_t word : *words) beyond += !call->Covers(word) && device->live.Resolve(word);
+    if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
+    if (call->known && !device->extents_seen) {
+      device->extents_seen = true;
+      device->UpdateMode();
+    }
+  }
+  for (const LibraryRange& range : call->ranges) {
+    if (!MayBeTracked(range.address)) continue;
+    if (range.bytes) {
+      exact->push_back({range.address, range.bytes});
+    } else {
+      words->push_back(range.address);
+    }
+  }
+  return call->known;
+}
+
+void MarkCapturedCall(const Stream& stream, const LibraryCall& call) {
+  for (const LibraryRange& range : call.ranges) {
+    if (MayBeTracked(range.address)) stream.device->MarkCaptured(range.address);
+  }
+}
+
+void LogLibraryCounters() {
+  const LibraryCounters& c = g_library_counters;
+  if (c.calls.load() == 0) return;
+  SLUICE_LOG(
+      kDebug,
+      "library calls: %llu described, %llu launches made by them; named by parameters and not by the calls: %llu; "
+      "not known: %llu null operand, %llu strange, %llu descriptor not seen, %llu pointer array not seen",
+      static_cast<unsigned long long>(c.calls.load()), static_cast<unsigned long long>(c.launches.load()),
+      static_cast<unsigned long long>(c.words_beyond.load()),
+      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kNull)].load()),
+      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kStrange)].load()),
+      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kDescriptor)].load()),
+      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kPointerArray)].load()));
+}
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+// How a library call's access set meets the launches that the call makes (hooklib/dnn/library_calls.h).
+#ifndef SLUICE_HOOKLIB_CUDA_LIBRARY_H_
+#define SLUICE_HOOKLIB_CUDA_LIBRARY_H_
+
+#include <vector>
+
+#include "hooklib/core/types.h"
+#include "hooklib/dnn/library_calls.h"
+
+namespace sluice {
+
+struct Stream;
+
+// For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and to `words` the pointers of unknown
+// reach. Words that the ranges hold are dropped, so that an operand inside a large block fetches its own bytes and no
+// more; what other live memory they name (the library's workspaces) stays, and is counted. True where all that the call
+// touches is known.
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
+                       std::vector<core::Extent>* exact);
+// What a captured launch of the call names belongs to the graph.
+void MarkCapturedCall(const Stream& stream, const LibraryCall& call);
+
+// The counters, on a line at DEBUG; nothing where no call was described.
+void LogLibraryCounters();
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_LIBRARY_H_

@@ -1,0 +1,63 @@
+// The frame of every entry: find the real function, describe the call if anybody wants to know, call.
+//
+// An entry never changes an argument and never looks at the result. While nobody wants sets it is one test and the
+// call.
+#ifndef SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_
+#define SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_
+
+#include "hooklib/dnn/companions.h"
+#include "hooklib/dnn/extents/access_set.h"
+#include "hooklib/dnn/library_calls.h"
+
+namespace sluice::dnn {
+
+// The library call that this thread makes, from the description to its return.
+class CallScope {
+ public:
+  explicit CallScope(const char* symbol);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  AccessSet* set() { return set_; }  // null: calls are nested too deep, or the thread is ending
+  void Publish();
+
+ private:
+  AccessSet* set_ = nullptr;
+  LibraryCall call_;
+  LibraryCall* outer_ = nullptr;
+};
+
+// What a description may ask the library for.
+struct Copy {
+  void* real;
+  template <typename Function>
+  Function* Find(const char* symbol) const {
+    return reinterpret_cast<Function*>(CompanionOf(real, symbol));
+  }
+};
+
+// `Result`: cuBLAS' and cuDNN's status.
+template <typename Result, typename Describe, typename... Args>
+inline Result Forward(const char* symbol, Describe describe, Args... args) {
+  auto* const real = reinterpret_cast<Result (*)(Args...)>(LibraryReal());
+  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
+    return real(args...);
+  CallScope scope(symbol);
+  if (scope.set()) {
+    try {
+      describe(Copy{reinterpret_cast<void*>(real)}, scope.set());
+    } catch (...) {  // out of host memory: the program's call goes on
+      scope.set()->Clear();
+      scope.set()->Doubtful(Doubt::kStrange);
+    }
+    scope.Publish();
+  }
+  return real(args...);
+}
+
+inline uint64_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+}  // namespace sluice::dnn
+
+#endif  // SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_

@@ -1,0 +1,48 @@
+#include "hooklib/dnn/companions.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "hooklib/dnn/library_calls.h"
+
+namespace sluice::dnn {
+
+namespace {
+
+// Open addressing, never emptied: readers take no lock. Where it is full, the loader is asked each time.
+struct Slot {
+  std::atomic<void*> real{nullptr};
+  const char* symbol = nullptr;
+  void* found = nullptr;
+};
+constexpr std::size_t kSlots = 4096, kProbes = 16;
+std::array<Slot, kSlots> g_slots;
+std::mutex g_mutex;
+
+}  // namespace
+
+void* CompanionOf(void* real, const char* symbol) {
+  const std::size_t hash =
+      (reinterpret_cast<uintptr_t>(real) * 0x9e3779b97f4a7c15u >> 20) ^ (reinterpret_cast<uintptr_t>(symbol) >> 3);
+  for (std::size_t probe = 0; probe < kProbes; ++probe) {
+    Slot& slot = g_slots[(hash + probe) % kSlots];
+    void* const at = slot.real.load(std::memory_order_acquire);
+    if (!at) break;
+    if (at == real && slot.symbol == symbol) return slot.found;
+  }
+  void* const found = LibrarySymbol(real, symbol);  // takes the loader's lock: none of ours is held
+  std::lock_guard lock(g_mutex);
+  for (std::size_t probe = 0; probe < kProbes; ++probe) {
+    Slot& slot = g_slots[(hash + probe) % kSlots];
+    if (slot.real.load(std::memory_order_relaxed)) continue;
+    slot.symbol = symbol;
+    slot.found = found;
+    slot.real.store(real, std::memory_order_release);
+    break;
+  }
+  return found;
+}
+
+}  // namespace sluice::dnn

@@ -1,0 +1,38 @@
+// Entries made from descriptions. Entry<"cublasSgemm_v2", int(...), &Describe>::Call has the function's own signature
+// and hands its arguments, unchanged, to the description and to the library.
+#ifndef SLUICE_HOOKLIB_DNN_ENTRY_H_
+#define SLUICE_HOOKLIB_DNN_ENTRY_H_
+
+#include <algorithm>
+#include <span>
+
+#include "hooklib/dnn/call_scope.h"
+
+namespace sluice::dnn {
+
+template <std::size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&from)[N]) { std::copy_n(from, N, text); }  // NOLINT(google-explicit-constructor)
+};
+
+// describe(Copy, AccessSet*, arguments...)
+template <Name name, typename Signature, auto describe>
+struct Entry;
+template <Name name, typename Result, typename... Args, auto describe>
+struct Entry<name, Result(Args...), describe> {
+  static Result Call(Args... args) {
+    return Forward<Result>(name.text, [&](const Copy& copy, AccessSet* set) { describe(copy, set, args...); }, args...);
+  }
+};
+
+struct EntryRow {
+  const char* symbol;
+  void* entry;
+};
+std::span<const EntryRow> BlasEntries();
+std::span<const EntryRow> CudnnEntries();
+
+}  // namespace sluice::dnn
+
+#endif  // SLUICE_HOOKLIB_DNN_ENTRY_H_

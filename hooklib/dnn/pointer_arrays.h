@@ -1,0 +1,15 @@
+#ifndef SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
+#define SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice::dnn {
+
+// The `count` pointers that a copy from the host put at `address`; false where no copy, or not all of it, was seen. A
+// belief: a kernel may have changed them since.
+bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out);
+
+}  // namespace sluice::dnn
+
+#endif  // SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_

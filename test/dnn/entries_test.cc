@@ -1,0 +1,518 @@
+// Every entry as the shim would call it, over libraries of this test's own: arguments and results pass untouched, sets
+// are those of the call, and what cannot be known is doubted. No driver, no shim.
+#include "hooklib/dnn/entries.h"
+
+#include <cudnn.h>
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <tuple>
+
+#include "hooklib/dnn/blas_abi.h"
+#include "hooklib/dnn/library_calls.h"
+#include "test/dnn/fake_getters.h"
+#include "test/dnn/oracle.h"
+
+namespace sluice {
+
+namespace {
+thread_local void* t_real = nullptr;
+}  // namespace
+
+void* LibraryReal() { return t_real; }
+void* LibrarySymbol(void*, const char* symbol) { return dnn::test::FakeGetter(symbol); }
+
+namespace dnn {
+namespace {
+
+using abi::C;
+using abi::P;
+using test::Random;
+
+// What the library's function saw of its own call.
+struct Seen {
+  bool inside = false;
+  LibraryCall call;
+  std::vector<LibraryRange> ranges;
+};
+thread_local Seen t_seen;
+
+void Look() {
+  t_seen = {};
+  const LibraryCall* call = CurrentLibraryCall();
+  if (!call) return;
+  t_seen.inside = true;
+  t_seen.call = *call;
+  t_seen.ranges.assign(call->ranges.begin(), call->ranges.end());
+}
+
+// A library's function of any signature: keeps its arguments, gives a status of its own.
+template <typename Signature>
+struct Library;
+template <typename Result, typename... Args>
+struct Library<Result(Args...)> {
+  static inline thread_local std::tuple<Args...> got;
+  static Result Function(Args... args) {
+    got = std::tuple<Args...>(args...);
+    Look();
+    return static_cast<Result>(1234);
+  }
+  static Result Call(const char* symbol, Args... args) {
+    t_real = reinterpret_cast<void*>(&Function);
+    auto* const entry = reinterpret_cast<Result (*)(Args...)>(LibraryEntry(symbol));
+    REQUIRE(entry != nullptr);
+    return entry(args...);
+  }
+  // With arguments of all kinds, none of which the library would take amiss; false: something changed on the way.
+  static bool Passes(const char* symbol, Random& random) {
+    std::tuple<Args...> args{Any<Args>(random)...};
+    const Result result = std::apply([&](auto... a) { return Call(symbol, a...); }, args);
+    return static_cast<int>(result) == 1234 && args == got && CurrentLibraryCall() == nullptr;
+  }
+
+ private:
+  template <typename T>
+  static T Any(Random& random) {
+    alignas(16) static char zeroes[1 << 16];
+    if constexpr (std::is_pointer_v<T>) {
+      return random.OneIn(12) ? nullptr : reinterpret_cast<T>(zeroes + 16 * random.In(0, 1000));
+    } else if constexpr (std::is_enum_v<T>) {
+      return static_cast<T>(random.In(0, 2));
+    } else {
+      return static_cast<T>(random.In(random.OneIn(4) ? -3 : 0, 40));
+    }
+  }
+};
+
+struct Wanted {
+  explicit Wanted(bool on = true) { g_library_calls_wanted = on; }
+  ~Wanted() { g_library_calls_wanted = false; }
+};
+
+TEST_CASE("every row has an entry, and every entry passes its arguments and the status untouched") {
+  Random random(7);
+  for (const bool on : {false, true}) {
+    const Wanted wanted(on);
+    for (int round = 0; round < 40; ++round) {
+#define SLUICE_LIB(symbol, soname_prefix)
+#define SLUICE_BLAS(symbol, family, integer, scalar, element) \
+  if (!Library<abi::Blas<integer>::family>::Passes(#symbol, random)) FAIL(#symbol);
+#define SLUICE_CUDNN(symbol) \
+  if (!Library<decltype(::symbol)>::Passes(#symbol, random)) FAIL(#symbol);
+#include "hooklib/hooks.def"
+#define SLUICE_BLAS(symbol, family, integer, scalar, element)
+#define SLUICE_CUDNN(symbol)
+#define SLUICE_LIB(symbol, soname_prefix) \
+  if (!Library<decltype(entry::symbol)>::Passes(#symbol, random)) FAIL(#symbol);
+#include "hooklib/hooks.def"
+    }
+  }
+  CHECK(LibraryEntry("cudnnRNNForward") == nullptr);
+}
+
+const P kHandle = reinterpret_cast<P>(0x1000);
+P At(uint64_t address) { return reinterpret_cast<P>(address); }
+
+int Sgemm(int m, int n, int k, const float* beta, P a, P b, P c) {
+  static const float alpha = 1;
+  return Library<abi::Blas<int>::Gemm>::Call("cublasSgemm_v2", kHandle, 0, 0, m, n, k, &alpha, a, m, b, k, beta, c, m);
+}
+
+TEST_CASE("passive: no set, and nothing of the library is asked") {
+  test::g_pointer_mode_asked = 0;
+  const float beta = 0;
+  CHECK(Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
+  CHECK_FALSE(t_seen.inside);
+  CHECK(test::g_pointer_mode_asked == 0);
+}
+
+TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle") {
+  const Wanted wanted;
+  test::g_pointer_mode = 0;
+  float beta = 0;
+  Sgemm(1024, 1024, 1024, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
+  REQUIRE(t_seen.inside);
+  CHECK(t_seen.call.known);
+  CHECK_FALSE(t_seen.call.streaming);
+  CHECK(std::strcmp(t_seen.call.symbol, "cublasSgemm_v2") == 0);
+  REQUIRE(t_seen.ranges.size() == 3);
+  CHECK((t_seen.ranges[0].read && !t_seen.ranges[0].written && t_seen.ranges[0].bytes == 4 << 20));
+  CHECK(t_seen.ranges[2].overwritten);
+  beta = 0.5F;
+  Sgemm(1024, 1024, 1024, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
+  CHECK((t_seen.ranges[2].read && t_seen.ranges[2].written && !t_seen.ranges[2].overwritten));
+
+  // The workspace that the program gave the handle, until SetStream takes it away.
+  Library<abi::SetWorkspace>::Call("cublasSetWorkspace_v2", kHandle, At(0x40000000), 32 << 20);
+  Sgemm(4, 4, 4, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
+  CHECK(t_seen.ranges.size() == 3);  // the library refused it (1234)
+  test::g_workspace_status = 0;
+  t_real = reinterpret_cast<void*>(&test::AcceptWorkspace);
+  reinterpret_cast<abi::SetWorkspace*>(LibraryEntry("cublasSetWorkspace_v2"))(kHandle, At(0x40000000), 32 << 20);
+  Sgemm(4, 4, 4, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
+  REQUIRE(t_seen.ranges.size() == 4);
+  CHECK((t_seen.ranges[3].scratch && t_seen.ranges[3].bytes == 32 << 20));
+  Library<abi::SetStream>::Call("cublasSetStream_v2", kHandle, nullptr);
+  Sgemm(4, 4, 4, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
+  CHECK(t_seen.ranges.size() == 3);
+
+  // Factors on the card are read there, never here; their value is not known.
+  test::g_pointer_mode = 1;
+  Sgemm(4, 4, 4, static_cast<float*>(At(0x50000000)), At(0x10000000), At(0x20000000), At(0x30000000));
+  CHECK(std::any_of(t_seen.ranges.begin(), t_seen.ranges.end(),
+                    [](const LibraryRange& r) { return r.address == 0x50000000 && r.bytes == 4 && r.read; }));
+  CHECK_FALSE(t_seen.ranges[2].overwritten);
+  test::g_pointer_mode = 0;
+}
+
+TEST_CASE("faults: null and overlapping operands, zero and negative sizes, a handle that is gone; the counters tell") {
+  const Wanted wanted;
+  auto doubts = [](LibraryDoubt doubt) { return g_library_counters.doubts[static_cast<size_t>(doubt)].load(); };
+  const float beta = 0;
+  const uint64_t null = doubts(LibraryDoubt::kNull), strange = doubts(LibraryDoubt::kStrange),
+                 gone = doubts(LibraryDoubt::kDescriptor);
+  CHECK(Sgemm(8, 8, 8, &beta, nullptr, At(2 << 20), At(3 << 20)) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+  CHECK(doubts(LibraryDoubt::kNull) == null + 1);
+  CHECK(Sgemm(-8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
+  CHECK(doubts(LibraryDoubt::kStrange) == strange + 1);
+  CHECK(Sgemm(8, 0, 8, nullptr, nullptr, nullptr, nullptr) == 1234);
+  CHECK((t_seen.call.known && t_seen.ranges.empty()));
+  CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(1 << 20)) == 1234);  // C is A
+  CHECK(t_seen.call.known);
+  for (const LibraryRange& range : t_seen.ranges) CHECK_FALSE(range.overwritten);
+  CHECK(Sgemm(8, 8, 8, nullptr, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);  // no beta: the library will refuse
+  test::g_handle_is_gone = true;
+  CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
+  test::g_handle_is_gone = false;
+  CHECK_FALSE(t_seen.call.known);
+  CHECK(doubts(LibraryDoubt::kDescriptor) == gone + 1);
+}
+
+TEST_CASE("typed, strided, 64-bit: GemmStridedBatchedEx_64") {
+  const Wanted wanted;
+  const float alpha = 1, beta = 0;
+  using Fn = Library<abi::Blas<int64_t>::GemmStridedEx>;
+  Fn::Call("cublasGemmStridedBatchedEx_64", kHandle, 1, 0, 64, 32, 16, &alpha, At(1 << 20), 14, 16, 1024, At(2 << 20),
+           14, 16, 512, &beta, At(3 << 20), 0, 64, 2048, 10, 68, -1);
+  REQUIRE(t_seen.ranges.size() == 3);
+  CHECK(t_seen.ranges[0].bytes == 10 * 1024 * 2);
+  CHECK(t_seen.ranges[1].bytes == 10 * 512 * 2);
+  CHECK((t_seen.ranges[2].bytes == 10 * 2048 * 4 && t_seen.ranges[2].overwritten));
+}
+
+TEST_CASE("pointer arrays: unknown, unless the copy from the host was seen and nothing came after it") {
+  const Wanted wanted;
+  const double alpha = 1, beta = 0;
+  const uint64_t a[2] = {0x10000000, 0x10010000}, b[2] = {0x20000000, 0x20010000}, c[2] = {0x30000000, 0x30010000};
+  auto call = [&] {
+    Library<abi::Blas<int>::GemmBatched>::Call("cublasDgemmBatched", kHandle, 0, 0, 16, 16, 16, &alpha,
+                                               static_cast<const C*>(At(0x5000)), 16, static_cast<const C*>(At(0x6000)),
+                                               16, &beta, static_cast<const P*>(At(0x7000)), 16, 2);
+  };
+  call();
+  CHECK_FALSE(t_seen.call.known);
+  NoteHostCopy(0x5000, a, sizeof a);
+  NoteHostCopy(0x6000, b, sizeof b);
+  NoteHostCopy(0x7000 - 64, std::vector<uint64_t>(8, 0x11110000).data(), 64);
+  NoteHostCopy(0x7000, c, sizeof c);
+  call();
+  REQUIRE(t_seen.call.known);
+  REQUIRE(t_seen.ranges.size() == 9);  // three arrays, three operands of two matrices
+  CHECK((t_seen.ranges[8].address == c[1] && t_seen.ranges[8].bytes == 2048 && t_seen.ranges[8].overwritten));
+  ForgetHostCopies(0x6008, 8);
+  call();
+  CHECK_FALSE(t_seen.call.known);
+  NoteHostCopy(0x6000, reinterpret_cast<const void*>(uint64_t{16}), 16);  // a host pointer that is none: nothing faults
+  call();
+  CHECK_FALSE(t_seen.call.known);
+  ForgetHostCopies(0, UINT64_MAX / 2);
+}
+
+TEST_CASE("cublasLt: what descriptors hold, and descriptors that are gone") {
+  const Wanted wanted;
+  const test::Layout a{14, 256, 128, 256}, b{14, 128, 512, 128}, d{14, 256, 512, 256};
+  test::MatmulDesc op;
+  op.epilogue = 4;
+  op.bias = At(0x50000000);
+  const float alpha = 1, beta = 0;
+  auto call = [&](const test::Layout* layout) {
+    return Library<abi::LtMatmul>::Call("cublasLtMatmul", kHandle, const_cast<test::MatmulDesc*>(&op), &alpha,
+                                        At(0x10000000), const_cast<test::Layout*>(layout), At(0x20000000),
+                                        const_cast<test::Layout*>(&b), &beta, At(0x30000000),
+                                        const_cast<test::Layout*>(&d), At(0x30000000), const_cast<test::Layout*>(&d),
+                                        nullptr, At(0x40000000), 1 << 20, nullptr);
+  };
+  CHECK(call(&a) == 1234);
+  REQUIRE(t_seen.call.known);
+  REQUIRE(t_seen.ranges.size() == 5);
+  CHECK(t_seen.ranges[0].bytes == 256 * 128 * 2);
+  CHECK((t_seen.ranges[2].overwritten && t_seen.ranges[2].bytes == 256 * 512 * 2));
+  CHECK(t_seen.ranges[3].scratch);
+  CHECK((t_seen.ranges[4].address == 0x50000000 && t_seen.ranges[4].bytes == 256 * 2 && t_seen.ranges[4].read));
+  test::Layout gone = a;
+  gone.alive = false;
+  CHECK(call(&gone) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+  CHECK(call(nullptr) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+}
+
+TEST_CASE("cuDNN convolution and batch norm by their descriptors") {
+  const Wanted wanted;
+  test::TensorDescriptor x{CUDNN_DATA_HALF, {8, 64, 32, 32}, {65536, 1, 2048, 64}};  // channels last
+  test::TensorDescriptor y{CUDNN_DATA_HALF, {8, 128, 32, 32}, {131072, 1, 4096, 128}};
+  test::FilterDescriptor w{CUDNN_DATA_HALF, 128 * 64 * 9 * 2};
+  const float alpha = 1;
+  float beta = 0;
+  auto forward = [&](test::TensorDescriptor* to) {
+    Library<decltype(::cudnnConvolutionForward)>::Call(
+        "cudnnConvolutionForward", nullptr, &alpha, test::Opaque(&x), At(0x10000000), test::Opaque(&w), At(0x20000000),
+        nullptr, CUDNN_CONVOLUTION_FWD_ALGO_GEMM, At(0x40000000), 4096, &beta, test::Opaque(to), At(0x30000000));
+  };
+  forward(&y);
+  REQUIRE(t_seen.call.known);
+  REQUIRE(t_seen.ranges.size() == 4);
+  CHECK((t_seen.ranges[0].bytes == 8 * 65536 * 2 && t_seen.ranges[0].read));
+  CHECK(t_seen.ranges[1].bytes == 128 * 64 * 9 * 2);
+  CHECK((t_seen.ranges[2].bytes == 8 * 131072 * 2 && t_seen.ranges[2].overwritten));
+  CHECK(t_seen.ranges[3].scratch);
+  beta = 1;
+  forward(&y);
+  CHECK((t_seen.ranges[2].read && !t_seen.ranges[2].overwritten));
+  y.alive = false;
+  forward(&y);
+  CHECK_FALSE(t_seen.call.known);
+
+  test::TensorDescriptor s{CUDNN_DATA_FLOAT, {1, 64, 1, 1}, {64, 1, 1, 1}};
+  beta = 0;
+  Library<decltype(::cudnnBatchNormalizationForwardTrainingEx)>::Call(
+      "cudnnBatchNormalizationForwardTrainingEx", nullptr, CUDNN_BATCHNORM_SPATIAL, CUDNN_BATCHNORM_OPS_BN, &alpha,
+      &beta, test::Opaque(&x), At(0x10000000), nullptr, nullptr, test::Opaque(&x), At(0x20000000), test::Opaque(&s),
+      At(0x30000000), At(0x30001000), 0.1, At(0x30002000), At(0x30003000), 1e-5, At(0x30004000), At(0x30005000),
+      nullptr, nullptr, 0, At(0x40000000), 512);
+  REQUIRE(t_seen.call.known);
+  CHECK(t_seen.call.streaming);
+  REQUIRE(t_seen.ranges.size() == 9);
+  CHECK((t_seen.ranges[4].read && t_seen.ranges[4].written));  // running mean
+  CHECK((t_seen.ranges[6].overwritten && t_seen.ranges[6].bytes == 256));
+}
+
+// cuDNN's backend as a program drives it: tensors, an operation, a graph, heuristics, a configuration, a plan, a pack.
+struct Backend {
+  using Create = Library<decltype(::cudnnBackendCreateDescriptor)>;
+  using Set = decltype(::cudnnBackendSetAttribute);
+  static inline uint64_t next = 0x9000;
+  static cudnnStatus_t RealCreate(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t* out) {
+    *out = At(next += 64);
+    return CUDNN_STATUS_SUCCESS;
+  }
+  static cudnnStatus_t RealSet(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
+                               int64_t, const void*) {
+    return CUDNN_STATUS_SUCCESS;
+  }
+  static cudnnStatus_t RealGet(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
+                               int64_t, int64_t* count, void* at) {
+    if (count) *count = 1;
+    if (text) std::memcpy(at, text, *count = static_cast<int64_t>(std::strlen(text)) + 1);
+    return CUDNN_STATUS_SUCCESS;
+  }
+  static cudnnStatus_t RealOne(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
+  static inline const char* text = nullptr;
+
+  template <typename Function, typename... Args>
+  static void Entry(const char* symbol, Function* real, Args... args) {
+    t_real = reinterpret_cast<void*>(real);
+    REQUIRE(reinterpret_cast<Function*>(LibraryEntry(symbol))(args...) == CUDNN_STATUS_SUCCESS);
+  }
+  static cudnnBackendDescriptor_t Make(cudnnBackendDescriptorType_t type) {
+    cudnnBackendDescriptor_t d = nullptr;
+    Entry("cudnnBackendCreateDescriptor", &RealCreate, type, &d);
+    return d;
+  }
+  static void Put(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                  int64_t count, const void* at) {
+    Entry("cudnnBackendSetAttribute", &RealSet, d, name, type, count, at);
+  }
+  static void Link(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t to) {
+    Put(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &to);
+  }
+  static void Fetch(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                    int64_t room, int64_t* count, void* at) {
+    Entry("cudnnBackendGetAttribute", &RealGet, d, name, type, room, count, at);
+  }
+  static void Finalize(cudnnBackendDescriptor_t d) { Entry("cudnnBackendFinalize", &RealOne, d); }
+  static void Destroy(cudnnBackendDescriptor_t d) { Entry("cudnnBackendDestroyDescriptor", &RealOne, d); }
+  static int Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+    return Library<decltype(::cudnnBackendExecute)>::Call("cudnnBackendExecute", nullptr, plan, pack);
+  }
+  static cudnnBackendDescriptor_t TensorOf(int64_t id, std::vector<int64_t> dims, bool is_virtual = false) {
+    std::vector<int64_t> strides(dims.size(), 1);
+    for (size_t d = dims.size() - 1; d > 0; --d) strides[d - 1] = strides[d] * dims[d];
+    const cudnnDataType_t type = CUDNN_DATA_HALF;
+    cudnnBackendDescriptor_t t = Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const auto rank = static_cast<int64_t>(dims.size());
+    Put(t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    Put(t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dims.data());
+    Put(t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, strides.data());
+    Put(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    Put(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    Finalize(t);
+    return t;
+  }
+  static cudnnBackendDescriptor_t PackOf(std::vector<int64_t> ids, std::vector<uint64_t> pointers, uint64_t workspace) {
+    cudnnBackendDescriptor_t pack = Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    const auto n = static_cast<int64_t>(ids.size());
+    Put(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids.data());
+    Put(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers.data());
+    Put(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    Finalize(pack);
+    return pack;
+  }
+  // x w -> t (virtual) by a convolution, t b -> y by a pointwise operation.
+  static cudnnBackendDescriptor_t Plan() {
+    cudnnBackendDescriptor_t x = TensorOf(1, {8, 16, 32, 32}), w = TensorOf(2, {16, 16, 3, 3}),
+                             t = TensorOf(3, {8, 16, 32, 32}, true), b = TensorOf(4, {1, 16, 1, 1}),
+                             y = TensorOf(5, {8, 16, 32, 32});
+    cudnnBackendDescriptor_t convolution = Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x);
+    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w);
+    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, t);
+    const float beta = 0;
+    Put(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &beta);
+    cudnnBackendDescriptor_t add = Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, t);
+    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    const cudnnBackendDescriptor_t operations[] = {convolution, add};
+    cudnnBackendDescriptor_t graph = Make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    Put(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 2, operations);
+    // The program's descriptors end here; the plan remembers.
+    for (cudnnBackendDescriptor_t d : {x, w, t, b, y, convolution, add}) Destroy(d);
+    cudnnBackendDescriptor_t heuristics = Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    Link(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    cudnnBackendDescriptor_t configuration = Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    int64_t count = 0;
+    Fetch(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &configuration);
+    cudnnBackendDescriptor_t plan = Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    Link(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+    test::g_plan_workspace = 4096;
+    Finalize(plan);
+    for (cudnnBackendDescriptor_t d : {graph, heuristics, configuration}) Destroy(d);
+    return plan;
+  }
+};
+
+TEST_CASE("cuDNN's graphs: plans from heuristics and from strings, packs, virtual tensors, workspace") {
+  cudnnBackendDescriptor_t plan = Backend::Plan();  // made while passive, as a program's first plans are
+  const Wanted wanted;
+  const std::vector<int64_t> ids{5, 4, 1, 2};
+  const std::vector<uint64_t> pointers{0x50000000, 0x40000000, 0x10000000, 0x20000000};
+  cudnnBackendDescriptor_t pack = Backend::PackOf(ids, pointers, 0x60000000);
+  auto check = [&] {
+    REQUIRE(t_seen.call.known);
+    REQUIRE(t_seen.ranges.size() == 5);
+    CHECK((t_seen.ranges[0].bytes == 8 * 16 * 32 * 32 * 2 && t_seen.ranges[0].read));
+    CHECK(t_seen.ranges[1].bytes == 16 * 16 * 9 * 2);
+    CHECK(t_seen.ranges[2].bytes == 16 * 2);
+    CHECK((t_seen.ranges[3].address == 0x50000000 && t_seen.ranges[3].overwritten));
+    CHECK((t_seen.ranges[4].scratch && t_seen.ranges[4].bytes == 4096));
+    CHECK_FALSE(t_seen.call.streaming);
+  };
+  CHECK(Backend::Execute(plan, pack) == 1234);
+  check();
+
+  // The plan as text, and a plan from that text.
+  Backend::text = "{\"plan\": 17}";
+  char kept[64] = {};
+  int64_t length = 0;
+  Backend::Fetch(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof kept, &length, kept);
+  Backend::text = nullptr;
+  cudnnBackendDescriptor_t again = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  Backend::Put(again, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length - 1, kept);
+  Backend::Finalize(again);
+  Backend::Execute(again, pack);
+  check();
+  // One that another process wrote: its pointers are known, their reach is not.
+  cudnnBackendDescriptor_t foreign = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  Backend::Put(foreign, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 5, "other");
+  Backend::Finalize(foreign);
+  Backend::Execute(foreign, pack);
+  CHECK_FALSE(t_seen.call.known);
+  CHECK((t_seen.ranges.size() == 5 && t_seen.ranges[0].bytes == 0));
+
+  // Destroyed, never made, missing pointers: doubted, and the library is asked all the same.
+  Backend::Destroy(pack);
+  CHECK(Backend::Execute(plan, pack) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+  CHECK(Backend::Execute(At(0x123), At(0x456)) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+  cudnnBackendDescriptor_t short_pack = Backend::PackOf({5}, {0x50000000}, 0);
+  CHECK(Backend::Execute(plan, short_pack) == 1234);
+  CHECK_FALSE(t_seen.call.known);
+  for (cudnnBackendDescriptor_t d : {plan, again, foreign, short_pack}) Backend::Destroy(d);
+}
+
+TEST_CASE("32 threads at once, each with its own calls, plans and packs; one ends inside") {
+  const Wanted wanted;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  std::mutex catch2;  // REQUIRE of this release is for one thread
+  std::vector<std::pair<cudnnBackendDescriptor_t, cudnnBackendDescriptor_t>> made(32);
+  for (auto& [plan, pack] : made) {
+    plan = Backend::Plan();
+    pack = Backend::PackOf({1, 2, 4, 5}, {0x10000000, 0x20000000, 0x40000000, 0x50000000}, 0);
+  }
+  for (int i = 0; i < 32; ++i) {
+    threads.emplace_back([i, &wrong, &made] {
+      auto* const gemm = reinterpret_cast<abi::Blas<int>::Gemm*>(LibraryEntry("cublasSgemm_v2"));
+      auto* const execute = reinterpret_cast<decltype(::cudnnBackendExecute)*>(LibraryEntry("cudnnBackendExecute"));
+      const uint64_t base = static_cast<uint64_t>(i + 1) << 32;
+      const float alpha = 1, beta = 0;
+      for (int round = 0; round < 2000; ++round) {
+        t_real = reinterpret_cast<void*>(&Library<abi::Blas<int>::Gemm>::Function);
+        const int status = gemm(kHandle, 0, 0, 64, 64, 64, &alpha, At(base), 64, At(base + (1 << 20)), 64, &beta,
+                                At(base + (2 << 20)), 64);
+        wrong += status != 1234 || !t_seen.call.known || t_seen.ranges.size() != 3 || t_seen.ranges[0].address != base;
+        t_real = reinterpret_cast<void*>(&Library<decltype(::cudnnBackendExecute)>::Function);
+        execute(nullptr, made[static_cast<size_t>(i)].first, made[static_cast<size_t>(i)].second);
+        wrong += !t_seen.call.known || t_seen.ranges.size() != 4;
+        const uint64_t array[2] = {base, base + 64};
+        NoteHostCopy(base + 4096 + static_cast<uint64_t>(round % 8) * 16, array, 16);
+        if (round % 64 == 0) ForgetHostCopies(base, 1 << 20);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  for (auto& [plan, pack] : made) Backend::Destroy(plan), Backend::Destroy(pack);
+  ForgetHostCopies(0, UINT64_MAX / 2);
+}
+
+TEST_CASE("calls inside calls: the inner set ends with the inner call") {
+  const Wanted wanted;
+  static const LibraryCall* after = nullptr;
+  static bool same = false;
+  // A library's function that calls another library from outside.
+  auto* const outer = +[](P, int, int, int, int, int, C, C, int, C, int, C, P, int) -> int {
+    const LibraryCall* mine = CurrentLibraryCall();
+    const float beta = 0;
+    Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20));
+    same = mine && t_seen.inside && CurrentLibraryCall() == mine && mine->ranges[0].address == 0x70000000;
+    return 5;
+  };
+  const float alpha = 1, beta = 0;
+  t_real = reinterpret_cast<void*>(outer);
+  auto* const gemm = reinterpret_cast<abi::Blas<int>::Gemm*>(LibraryEntry("cublasSgemm_v2"));
+  CHECK(gemm(kHandle, 0, 0, 8, 8, 8, &alpha, At(0x70000000), 8, At(0x71000000), 8, &beta, At(0x72000000), 8) == 5);
+  after = CurrentLibraryCall();
+  CHECK(same);
+  CHECK(after == nullptr);
+}
+
+}  // namespace
+}  // namespace dnn
+}  // namespace sluice

@@ -1,0 +1,120 @@
+#include "test/dnn/fake_getters.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::dnn::test {
+
+std::atomic<int> g_pointer_mode{0}, g_pointer_mode_asked{0};
+std::atomic<bool> g_handle_is_gone{false};
+int64_t g_plan_workspace = 0;
+int g_workspace_status = 0;
+
+int AcceptWorkspace(void*, void*, std::size_t) { return g_workspace_status; }
+
+namespace {
+
+int PointerMode(void* handle, int* mode) {
+  ++g_pointer_mode_asked;
+  if (!handle || g_handle_is_gone) return 1;  // CUBLAS_STATUS_NOT_INITIALIZED
+  *mode = g_pointer_mode;
+  return 0;
+}
+
+template <typename T>
+int Give(const T& value, void* to, std::size_t room, std::size_t* written) {
+  if (room != sizeof value) return 7;
+  std::memcpy(to, &value, sizeof value);
+  *written = sizeof value;
+  return 0;
+}
+
+int LayoutGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+  const auto* l = static_cast<const Layout*>(of);
+  if (!l || l->mark != kAlive || !l->alive) return 7;  // CUBLAS_STATUS_INVALID_VALUE
+  switch (attribute) {
+    case 0:
+      return Give(l->type, to, room, written);
+    case 1:
+      return Give(l->order, to, room, written);
+    case 2:
+      return Give(l->rows, to, room, written);
+    case 3:
+      return Give(l->columns, to, room, written);
+    case 4:
+      return Give(l->ld, to, room, written);
+    case 5:
+      return Give(l->batch, to, room, written);
+    case 6:
+      return Give(l->stride, to, room, written);
+    default:
+      return 7;
+  }
+}
+
+int MatmulGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+  const auto* m = static_cast<const MatmulDesc*>(of);
+  if (!m || m->mark != kAlive) return 7;
+  switch (attribute) {
+    case 1:
+      return Give(m->scale_type, to, room, written);
+    case 2:
+      return Give(m->pointer_mode, to, room, written);
+    case 3:
+      return Give(m->transa, to, room, written);
+    case 4:
+      return Give(m->transb, to, room, written);
+    case 7:
+      return Give(m->epilogue, to, room, written);
+    case 8:
+      return Give(m->bias, to, room, written);
+    default:
+      return 7;
+  }
+}
+
+cudnnStatus_t TensorGet(const cudnnTensorDescriptor_t of, int, cudnnDataType_t* type, int* rank, int dims[],
+                        int strides[]) {
+  const auto* t = reinterpret_cast<const TensorDescriptor*>(of);
+  if (t->mark != kAlive || !t->alive) return CUDNN_STATUS_BAD_PARAM;
+  *type = t->type;
+  *rank = 4;
+  std::copy(t->dims.begin(), t->dims.end(), dims);
+  std::copy(t->strides.begin(), t->strides.end(), strides);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FilterSize(const cudnnFilterDescriptor_t of, std::size_t* bytes) {
+  const auto* f = reinterpret_cast<const FilterDescriptor*>(of);
+  if (f->mark != kAlive) return CUDNN_STATUS_BAD_PARAM;
+  *bytes = f->bytes;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t BackendGet(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t,
+                         int64_t, int64_t* count, void* to) {
+  if (name != CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) return CUDNN_STATUS_NOT_SUPPORTED;
+  *count = 1;
+  std::memcpy(to, &g_plan_workspace, sizeof g_plan_workspace);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+void* FakeGetter(const char* symbol) {
+  const struct {
+    const char* name;
+    void* function;
+  } all[] = {{"cublasGetPointerMode_v2", reinterpret_cast<void*>(&PointerMode)},
+             {"cublasLtMatrixLayoutGetAttribute", reinterpret_cast<void*>(&LayoutGet)},
+             {"cublasLtMatmulDescGetAttribute", reinterpret_cast<void*>(&MatmulGet)},
+             {"cudnnGetTensorNdDescriptor", reinterpret_cast<void*>(&TensorGet)},
+             {"cudnnGetFilterSizeInBytes", reinterpret_cast<void*>(&FilterSize)},
+             {"cudnnBackendGetAttribute", reinterpret_cast<void*>(&BackendGet)}};
+  for (const auto& [name, function] : all) {
+    if (std::strcmp(name, symbol) == 0) return function;
+  }
+  return nullptr;
+}
+
+}  // namespace sluice::dnn::test
