@@ -1,8 +1,10 @@
-// sluice, and kubectl-sluice: the same program.
+// sluice, and kubectl-sluice: the same program; under that name, top, status, set and doctor mean the cluster.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
+#include "cli/cluster.h"
 #include "cli/commands.h"
 #include "sluice/version.h"
 #ifdef SLUICE_HAVE_ADMIT
@@ -19,12 +21,16 @@ int main(int argc, char** argv) {
   CLI::App app{"sluice: share a GPU in fractions, each with more memory than its fraction holds"};
   app.set_version_flag("--version", SLUICE_VERSION);
   app.require_subcommand(1);
-  sluice::cli::AddRunCommand(app);
-  sluice::cli::AddTopCommand(app);
-  sluice::cli::AddStatusCommand(app);
-  sluice::cli::AddSetCommand(app);
-  sluice::cli::AddEventsCommand(app);
-  sluice::cli::AddDoctorCommand(app);
+  if (std::string_view(argv[0]).ends_with("kubectl-sluice")) {
+    sluice::cli::AddClusterCommands(app);
+  } else {
+    sluice::cli::AddRunCommand(app);
+    sluice::cli::AddTopCommand(app);
+    sluice::cli::AddStatusCommand(app);
+    sluice::cli::AddSetCommand(app);
+    sluice::cli::AddEventsCommand(app);
+    sluice::cli::AddDoctorCommand(app);
+  }
 #ifdef SLUICE_HAVE_TRACE
   SLUICE_HAVE_TRACE(app);
 #endif

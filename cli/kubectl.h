@@ -1,0 +1,31 @@
+// kubectl as a child process: it knows kubeconfig, contexts and login plugins, so this program need not.
+#ifndef SLUICE_CLI_KUBECTL_H_
+#define SLUICE_CLI_KUBECTL_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace sluice::cli {
+
+class Kubectl {
+ public:
+  // Put before the arguments of every call: --context, --kubeconfig.
+  std::vector<std::string>* global() { return &global_; }
+
+  struct Answer {
+    int status = 0;  // exit status; 127: no kubectl
+    std::string out, error;
+    bool ok() const { return status == 0; }
+  };
+  Answer Run(std::vector<std::string> arguments) const;
+  // `get ... -o json`; Fail()s with kubectl's own words.
+  nlohmann::json Get(std::vector<std::string> arguments) const;
+
+ private:
+  std::vector<std::string> global_;
+};
+
+}  // namespace sluice::cli
+
+#endif  // SLUICE_CLI_KUBECTL_H_
