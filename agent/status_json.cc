@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <chrono>
+
 #include "agent/status_proto.h"
 
 namespace sluice::agent {
@@ -9,6 +11,9 @@ namespace sluice::agent {
 std::string StatusJson(const NodeStatus& status) {
   v1::Status message;
   ToProto(status, &message);
+  message.set_unix_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
   for (v1::AllocationStatus& a : *message.mutable_allocations()) {
     a.clear_settings();
     for (v1::Process& p : *a.mutable_processes()) {
