@@ -103,17 +103,15 @@ def main():
     print()
     print("Two training runs recorded on an H200, with the pages that each kernel truly touched, played through the hook.")
     print("Times are those of the simulated card (an H200's rates); a step while the other tenant runs too.\n")
-    print(f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | bytes in: {' / '.join(l for l, _ in MODES)} / least |")
+    print(f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | GiB over the link a step, both ways: {' / '.join(l for l, _ in MODES)} / least |")
     print("|---|---|---|" + "---|" * (len(MODES) + 2))
+    crossed = ("fault_bytes", "prefetch_in_bytes", "prefetch_out_bytes", "driver_evicted_bytes", "remote_bytes")
     for i, (name, _) in enumerate(tenants):
         steps = [tenants_[i]["figures"]["median_ms"] for _, tenants_ in results]
-        moved = []
-        for _, tenants_ in results:
-            sim = tenants_[i]["figures"]["simulated"]
-            moved.append((sim["fault_bytes"] + sim["prefetch_in_bytes"] + sim["remote_bytes"]) / GIB)
+        moved = [sum(tenants_[i]["figures"]["simulated"][key] for key in crossed) / GIB for _, tenants_ in results]
+        least = (limits[i]["in_bytes"] + limits[i]["out_bytes"]) / GIB
         print(f"| {name} | {limits[i]['peak_live_bytes'] / GIB:.2f} GiB | {3800 / 1024:.2f} GiB | "
-              + " | ".join(f"{s:.1f}" for s in steps) + f" | {limit:.1f} | " + " / ".join(f"{m:.2f}" for m in moved)
-              + f" / {limits[i]['in_bytes'] / GIB:.2f} GiB |")
+              + " | ".join(f"{s:.1f}" for s in steps) + f" | {limit:.1f} | " + " / ".join(f"{m:.2f}" for m in moved) + f" / {least:.2f} |")
     print("\nWhat each container's log says (kubectl logs):\n")
     for label, tenants_ in results:
         for number, tenant in enumerate(tenants_):
