@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""control_plane_test.py EXTENDER NODE-FLEET: sluice-extender between the real API server and the real kube-scheduler.
+"""control_plane_test.py EXTENDER NODE-FLEET [PHASE...]: sluice-extender between the real API server and the real kube-scheduler.
 
-Starts an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary user, in a temporary folder. Nodes exist as
+Starts, for each phase (with, without, faults), an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary
+user, in a temporary folder: to begin anew is quicker than to delete ten thousand pods. Nodes exist as
 objects only; behind each stands the device plugin's own allocation code, asked by kubelet's rules, and pods are admitted in any order
 (node_fleet.cc). Asserted: with the extender no node refuses a pod; the default scheduler alone, with the same pods, makes some refuse.
 Then what can go wrong: two schedulers at once, 100 pods for the last cards, the extender gone.
@@ -48,8 +49,8 @@ def free_port():
 
 
 class Plane:
-    def __init__(self, extender, fleet):
-        self.bin, self.extender, self.fleet = programs(), extender, fleet
+    def __init__(self, extender, fleet, nodes):
+        self.bin, self.extender, self.fleet, self.nodes = programs(), extender, fleet, nodes
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-plane-"))
         self.running = {}
         self.connections = threading.local()
@@ -176,11 +177,11 @@ class Plane:
         (self.dir / "fleet.log").write_text("")
         self.start("fleet", self.fleet, "run", "--kubeconfig", "kubeconfig", *flags)
 
-    def empty(self, namespace):
-        # kube-controller-manager, which would empty a namespace, does not run here.
-        self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
-        self.wait("an empty cluster", lambda: not self.call("GET", "/api/v1/pods?limit=1")["items"])
-        self.wait("the nodes' annotations", lambda: self.metrics()["sluice_extender_free_gpus"] == NODES * CARDS)
+    def make_nodes(self):
+        subprocess.run([self.fleet, "make", "--kubeconfig", self.dir / "kubeconfig", "--nodes", str(self.nodes)], check=True)
+        self.wait("the extender", lambda: self.metrics()["sluice_extender_free_gpus"] == self.nodes * CARDS)
+        self.wait("kwok", lambda: all(any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
+                                      for n in self.call("GET", "/api/v1/nodes")["items"]))
 
     def down(self, keep):
         for name in reversed(list(self.running)):
@@ -239,7 +240,7 @@ def with_extender(plane):
     seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
     promised = no_card_promised_twice(pods)
     metrics = plane.metrics()
-    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / NODES / CARDS:.1f} % of the GPUs "
+    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / plane.nodes / CARDS:.1f} % of the GPUs "
           f"promised, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
           f"though on {counts['nodes-out-of-order']} occasions the order of admission differed from that of binding; extender: "
           f"{plane.resident_mib('extender'):.0f} MiB at most, {plane.cpu_seconds('extender'):.1f} s of CPU")
@@ -251,8 +252,6 @@ def with_extender(plane):
     assert counts["nodes-out-of-order"] > 0, counts
     assert plane.resident_mib("extender") <= 64
     assert metrics["sluice_extender_reserved_pods"] == 0
-    plane.empty("with")
-    plane.stop("fleet")
 
 
 def without_extender(plane):
@@ -262,9 +261,6 @@ def without_extender(plane):
     assert counts["refused"] > 0, counts
     failed = [p for p in pods if p["status"].get("phase") == "Failed"]
     assert len(failed) == counts["refused"] and all("sluice refuses" in p["status"]["message"] for p in failed)
-    plane.empty("without")
-    plane.stop("fleet")
-    plane.stop("default-scheduler")
 
 
 def make_pod(plane, name, scheduler, units, node=None):
@@ -283,6 +279,7 @@ def bound(plane, name):
 def faults(plane):
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": "faults"}})
     plane.start_fleet("--extender")
+    plane.start_scheduler("sluice-scheduler")
     plane.start_scheduler("second-scheduler")
 
     # Two schedulers at once, 100 pods in one instant for the eight cards of one node.
@@ -318,24 +315,24 @@ def faults(plane):
     plane.start_extender()
     plane.wait("the pod that waited", lambda: bound(plane, "patient"))
     print("extender gone: one pod waited and was told why, the one with ignorable was placed by sums; extender back: the first is placed")
-    plane.empty("faults")
+
+
+PHASES = {"with": (with_extender, NODES), "without": (without_extender, NODES), "faults": (faults, 20)}
 
 
 def main():
-    plane = Plane(*(pathlib.Path(program).resolve() for program in sys.argv[1:3]))
-    good = False
-    try:
-        plane.up()
-        subprocess.run([plane.fleet, "make", "--kubeconfig", plane.dir / "kubeconfig", "--nodes", str(NODES)], check=True)
-        plane.wait("the extender", lambda: plane.metrics()["sluice_extender_free_gpus"] == NODES * CARDS)
-        plane.wait("kwok", lambda: all(any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
-                                       for n in plane.call("GET", "/api/v1/nodes")["items"]))
-        with_extender(plane)
-        without_extender(plane)
-        faults(plane)
-        good = True
-    finally:
-        plane.down(keep=not good)
+    for phase in sys.argv[3:] or PHASES:
+        run, nodes = PHASES[phase]
+        plane = Plane(*(pathlib.Path(program).resolve() for program in sys.argv[1:3]), nodes)
+        good = False
+        try:
+            plane.up()
+            plane.make_nodes()
+            run(plane)
+            good = True
+        finally:
+            plane.down(keep=not good)
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
