@@ -4,9 +4,10 @@
 
 namespace sluice::core {
 
-std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes) {
+std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes, StreamId stream) {
   const uint64_t size = SizeFor(bytes);
-  std::optional<Va> va = Take(size);
+  std::optional<Va> va = TakeFreedIn(stream, size);
+  if (!va) va = Take(size);
   if (!va && !quarantine_.empty()) {
     Drain();
     va = Take(size);
@@ -17,6 +18,21 @@ std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes) {
     }
   }
   if (va) live_ += size;
+  return va;
+}
+
+std::optional<Va> ArenaAllocator::TakeFreedIn(StreamId stream, uint64_t size) {
+  if (!stream) return std::nullopt;
+  const auto it = freed_in_.lower_bound({stream, size, 0});
+  if (it == freed_in_.end() || std::get<0>(*it) != stream || IsSmall(std::get<1>(*it)) != IsSmall(size))
+    return std::nullopt;
+  const uint64_t number = std::get<2>(*it);
+  Extent& range = quarantine_[number - drained_].range;
+  freed_in_.erase(it);
+  const Va va = range.base;
+  range = {va + size, range.bytes - size};
+  // A large request starts at a chunk: the rest of a large range waits like any other.
+  if (range.bytes && IsSmall(size) && IsSmall(range.bytes)) freed_in_.emplace(stream, range.bytes, number);
   return va;
 }
 
@@ -54,16 +70,20 @@ void ArenaAllocator::AddArena(Extent arena, uint64_t for_bytes) {
   InsertFree(arena);
 }
 
-void ArenaAllocator::Free(Va base, uint64_t bytes) {
+void ArenaAllocator::Free(Va base, uint64_t bytes, StreamId stream) {
   const uint64_t size = SizeFor(bytes);
   live_ -= size;
-  quarantine_.push_back({{base, size}, fences_->Use()});
+  if (stream) freed_in_.emplace(stream, size, drained_ + quarantine_.size());
+  quarantine_.push_back({{base, size}, fences_->Use(), stream});
 }
 
 void ArenaAllocator::Drain() {
   while (!quarantine_.empty() && fences_->Done(quarantine_.front().epoch)) {
-    InsertFree(quarantine_.front().range);
+    const Quarantined& front = quarantine_.front();
+    if (front.stream) freed_in_.erase({front.stream, front.range.bytes, drained_});
+    if (front.range.bytes) InsertFree(front.range);
     quarantine_.pop_front();
+    ++drained_;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,14 +26,16 @@ class ArenaAllocator {
 
   explicit ArenaAllocator(Fences* fences) : fences_(fences) {}
 
-  // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes).
-  std::optional<Va> Allocate(uint64_t bytes);
+  // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes). What was freed
+  // in `stream` is taken first, without waiting: the new user comes behind the old one there.
+  std::optional<Va> Allocate(uint64_t bytes, StreamId stream = 0);
   // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless
   // one request needs more, and small enough that requested bytes stay under 1.25 x live + 256 MiB.
   uint64_t GrowthFor(uint64_t bytes) const;
   void AddArena(Extent arena, uint64_t for_bytes);
-  // The range was allocated with `bytes`; it becomes free behind the open fence.
-  void Free(Va base, uint64_t bytes);
+  // The range was allocated with `bytes`; it becomes free behind the open fence, and at once for `stream` where the
+  // application freed it in that stream's order.
+  void Free(Va base, uint64_t bytes, StreamId stream = 0);
   // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound (`all`: whatever
   // the bound); they are the caller's to release.
   std::vector<Extent> TakeSurplus(bool all = false);
@@ -51,6 +54,7 @@ class ArenaAllocator {
   struct Quarantined {
     Extent range;
     Epoch epoch;
+    StreamId stream;
   };
   struct Pool {  // free ranges by address and by size
     std::map<Va, uint64_t> by_va;
@@ -58,6 +62,7 @@ class ArenaAllocator {
   };
 
   static bool IsSmall(uint64_t bytes) { return bytes < kChunkBytes / 2; }
+  std::optional<Va> TakeFreedIn(StreamId stream, uint64_t size);
   void Drain();
   void InsertFree(Extent range);
   void EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it);
@@ -68,6 +73,9 @@ class ArenaAllocator {
   std::map<Va, Arena> arenas_;
   Pool small_, large_;
   std::deque<Quarantined> quarantine_;
+  uint64_t drained_ = 0;  // number of the quarantine's front
+  // What waits in the quarantine and was freed in a stream's order: by stream, size, number.
+  std::set<std::tuple<StreamId, uint64_t, uint64_t>> freed_in_;
   uint64_t requested_ = 0;
   uint64_t live_ = 0;
 };

@@ -11,14 +11,16 @@
 
 namespace sluice::core {
 
+// Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
 struct Allocation {
-  uint64_t bytes = 0;
-  uint64_t id = 0;           // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique, never reused
-  bool app_managed = false;  // asked for as managed: the host may read and write it at any time
-  bool captured =
-      false;  // something in it was reported, allocated or named during a capture: never dead before its free
-  bool reported = false;  // a framework reports what is alive inside
+  uint64_t bytes : 61 = 0;
+  uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
+  // Something in it was reported, allocated or named during a capture: never dead before its free.
+  uint64_t captured : 1 = 0;
+  uint64_t reported : 1 = 0;  // a framework reports what is alive inside
+  uint64_t id = 0;            // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique, never reused
 };
+static_assert(sizeof(Allocation) == 16);
 
 class LiveMap {
  public:

@@ -283,6 +283,7 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
     plan_.discard.push_back({chunk->base, kChunkBytes});
   }
   if (waiting) fences_->Close();
+  dead_waiting_ = waiting;
   return freed;
 }
 
@@ -295,6 +296,9 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
     if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
   }
   if (chunk.use_epoch && !fences_->Done(chunk.use_epoch)) return false;
+  // Used in this stream since it was sent for: that launch waited for the fetch, and the eviction comes behind the
+  // launch. Without this a thread that runs ahead of the card finds everything under way and nothing that may leave.
+  if (stream && chunk.arrival_stream == stream && !chunk.ahead) return true;
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
@@ -346,6 +350,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
       break;
     }
     Depart(chunk, stream, step);
+    if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;
   }
   for (const Candidate& candidate : aside_) {
@@ -413,8 +418,7 @@ void Residency::LookAhead(StreamId stream) {
   while (queues.ahead_bytes < ahead_bytes_) {
     const auto chunks = queues.predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
-    const HostAccess::Verdict verdict =
-        may_stay_ ? host_access_.Of(id, false, now_) : HostAccess::Verdict::kFetch;
+    const HostAccess::Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : HostAccess::Verdict::kFetch;
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {

@@ -60,7 +60,7 @@ struct Plan {
 struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
-  uint64_t fault_bytes = 0;  // estimated
+  uint64_t fault_bytes = 0;      // estimated
   uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
@@ -86,6 +86,9 @@ class Residency {
   const ResidencyStats& stats() const { return stats_; }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
+  // Live bytes were sent away lately although dead ones would have made the room, had their fence been done: the host
+  // runs too far ahead of the GPU.
+  bool waits_for_dead() const { return dead_waited_ && now_ - dead_waited_ < 2048; }
   uint64_t wrong_predictions() const;
 
   // `populated`: the backend has made its pages resident already.
@@ -182,6 +185,8 @@ class Residency {
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap
   uint64_t rebuilt_at_ = 0;            // launch number
+  uint64_t dead_waited_ = 0;           // launch number
+  bool dead_waiting_ = false;          // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;             // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
   bool may_stay_ = true;
@@ -190,10 +195,10 @@ class Residency {
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
   uint64_t least_slack_ = 0;
-  uint64_t promote_ = 0;                // bytes
-  uint32_t no_promotion_ = 0;           // windows, since what was promoted had to leave again
+  uint64_t promote_ = 0;       // bytes
+  uint32_t no_promotion_ = 0;  // windows, since what was promoted had to leave again
   uint32_t next_no_promotion_ = 2;
-  uint64_t idle_ = 0;                   // bytes of resident chunks without a live byte
+  uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
   uint64_t now_ = 1;
   uint64_t resident_ = 0;
   uint64_t capacity_ = kNever;

@@ -30,10 +30,7 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, I
   Stream* stream = FindStream(handle, per_thread);
   if (!stream) return issue();
   stream->copies.fetch_add(1, std::memory_order_relaxed);
-  if (!MustLook(stream)) {
-    stream->seq.fetch_add(1, std::memory_order_release);
-    return issue();
-  }
+  if (!MustLook(stream)) return Counted(stream, issue);
   size_t n = 0;
   for (const Extent& extent : touched) {
     if (extent.bytes && MayBeTracked(extent.base)) touched[n++] = extent;

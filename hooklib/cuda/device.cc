@@ -6,10 +6,11 @@
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/host_memory.h"
 #include "hooklib/cuda/log.h"
-#include "hooklib/dnn/library_calls.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/dnn/library_calls.h"
 
 namespace sluice {
 
@@ -34,7 +35,17 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   // Coherent platforms (Grace Hopper) use the host's page tables: residency is the kernel's there, not ours.
   g_real.cuDeviceGetAttribute(&pageable_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
                               number);
-  managed = concurrent && !pageable_tables && !GetConfig().plain;
+  if (GetConfig().plain) {
+    plain_because = "SLUICE_PLAIN=1";
+  } else if (!concurrent) {
+    plain_because = "this card has no concurrent managed access (vGPU, WSL2)";
+  } else if (pageable_tables) {
+    plain_because = "the card uses the host's page tables";
+  } else if (!g_real.cuFuncGetParamInfo && !g_real.cuKernelGetParamInfo) {
+    // Nobody would know what kernels touch: pages would come by faults alone, past any budget.
+    plain_because = "this driver does not tell kernels' parameters (550 and later do)";
+  }
+  managed = !*plain_because;
 
   const settings::Settings& said = GetConfig().settings;
   std::snprintf(budget.uuid, sizeof budget.uuid, "%s", uuid.c_str());
@@ -141,6 +152,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   context->arenas->AddArena(arena, bytes);
   context->arena_list.emplace(base, size);
   residency.AddArena(arena, populated);
+  if (!peers_.empty()) AdvisePeers(arena, ordinal, peers_);
   return Refusal::kNone;
 }
 
@@ -159,6 +171,7 @@ std::optional<core::Va> Device::LastResort(std::unique_lock<std::mutex>* lock, C
   std::optional<core::Va> va;
   if (g_captures.load() > 0) return va;
   for (int tries = 0; tries < 2000; ++tries) {
+    ++look;
     fences.Close();
     ReturnArenas(context, true);
     va = context->arenas->Allocate(bytes);
@@ -172,10 +185,11 @@ std::optional<core::Va> Device::LastResort(std::unique_lock<std::mutex>* lock, C
   return va;
 }
 
-CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result) {
+CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, core::StreamId stream) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
   std::unique_lock lock(mutex);
+  ++look;
   Context* context = ContextFor(handle);
   const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
   const uint64_t held = plain.load(std::memory_order_relaxed);
@@ -188,7 +202,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result)
   }
   std::optional<core::Va> va;
   if (refusal == Refusal::kNone) {
-    va = context->arenas->Allocate(bytes);
+    va = context->arenas->Allocate(bytes, stream);
     if (!va) {
       refusal = Grow(context, bytes);
       if (refusal == Refusal::kNone) {
@@ -221,14 +235,16 @@ void Device::SetLive(Extent range, bool alive) {
   if (alive) {
     residency.AddLive(range);
     live_bytes += range.bytes;
+    peak_live_bytes = std::max(peak_live_bytes, live_bytes);
   } else {
     residency.RemoveLive(range);
     live_bytes -= range.bytes;
   }
 }
 
-std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
+std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream) {
   std::lock_guard lock(mutex);
+  ++look;
   core::Va base = 0;
   const core::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation) return std::nullopt;
@@ -252,7 +268,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer) {
     if (it != context->arena_list.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
   }
   if (!owner) return CUDA_SUCCESS;
-  owner->arenas->Free(base, size);
+  owner->arenas->Free(base, size, stream);
   // The application's own free may wait for the device, so this is the place where arenas go back to the driver.
   ReturnArenas(owner, false);
   UpdateMode();
@@ -289,6 +305,39 @@ void Device::MarkCaptured(core::Va va) {
   if (!allocation->app_managed) residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }
 
+void Device::AddPeer(CUdevice peer) {
+  std::lock_guard lock(mutex);
+  if (peer == ordinal || std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return;
+  peers_.push_back(peer);
+  RelaxedCapture relaxed;
+  for (const auto& [handle, context] : contexts) {
+    for (const auto& [base, size] : context->arena_list) AdvisePeers({base, size}, ordinal, peers_);
+  }
+}
+
+void Device::SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<Extent>& exact) {
+  std::lock_guard lock(mutex);
+  if (said_graph_) return;
+  std::vector<Extent> all = exact;
+  for (const uint64_t word : words) {
+    if (const auto extent = live.Resolve(word)) all.push_back(*extent);
+  }
+  std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
+  uint64_t bytes = 0, end = 0;
+  for (const Extent& extent : all) {
+    if (extent.end() <= end) continue;
+    bytes += extent.end() - std::max(extent.base, end);
+    end = extent.end();
+  }
+  if (bytes <= residency.capacity()) return;
+  said_graph_ = true;
+  SLUICE_LOG(kWarn,
+             "%s: a CUDA graph uses %.2f GiB and %.2f GiB can be held: a graph cannot be split, so the rest goes over "
+             "the link at "
+             "each launch; a larger fraction or smaller graphs help",
+             uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
+}
+
 bool Device::TakePlain(uint64_t bytes) {
   std::lock_guard lock(mutex);
   if (plain.load() + bytes > budget.budget_bytes) {
@@ -308,6 +357,7 @@ void Device::Say(Refusal refusal, uint64_t bytes) {
                have = static_cast<double>(allocated_bytes + plain.load()) / 0x1p30;
   switch (refusal) {
     case Refusal::kLimit:
+      NotifyAgent(SLUICE_NOTICE_LIMIT_REACHED, uuid.c_str());
       Log(settings::LogLevel::kWarn,
           "%s: out of memory: %.2f GiB asked for beside %.2f GiB; memory-limit is %.2f GiB, budget %.2f GiB",
           uuid.c_str(), want, have, static_cast<double>(budget.limit_bytes) / 0x1p30,

@@ -45,9 +45,13 @@ struct Device final : core::Timeline {
   const CUdevice ordinal;
   std::string uuid;  // "GPU-..."
   uint64_t total = 0;
-  bool managed = true;  // false: no concurrent managed access here: plain memory, the budget is a hard limit
+  bool managed = true;  // false: plain memory, the budget is a hard limit
+  const char* plain_because = "";
 
   std::mutex mutex;
+  // Number of the look at the card that is being taken: within one no event is asked twice (a launch under pressure
+  // asks of hundreds of chunks whether their last use is over). Raised by who takes the lock and wants to know anew.
+  uint64_t look = 1;
   core::Fences fences;
   core::LiveMap live;
   core::Residency residency;
@@ -58,10 +62,11 @@ struct Device final : core::Timeline {
   std::atomic<bool> active{false};
   std::atomic<uint64_t> plain{0};  // bytes that are not ours to move
   uint64_t live_bytes = 0;         // allocated and not freed, by the finest knowledge
-  uint64_t allocated_bytes = 0;    // allocated by the application through the engine
-  uint64_t requested_bytes = 0;    // managed memory asked of the driver
-  sluice_budget budget{};          // in force
-  Tokens tokens{&uuid};            // compute time: when a launch may go, and what it used; has locks of its own
+  uint64_t peak_live_bytes = 0;
+  uint64_t allocated_bytes = 0;  // allocated by the application through the engine
+  uint64_t requested_bytes = 0;  // managed memory asked of the driver
+  sluice_budget budget{};        // in force
+  Tokens tokens{&uuid};          // compute time: when a launch may go, and what it used; has locks of its own
   bool reports_seen = false, extents_seen = false;
   std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
   uint64_t stall_ns = 0;  // application streams waited for fetches, by events around the waits
@@ -77,11 +82,13 @@ struct Device final : core::Timeline {
     core::HostProbe what;
   };
   std::deque<Probe> probes;
+  uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
 
   // --- memory; each takes the lock ---
-  CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result);
+  // `stream`: allocated or freed in that stream's order (cuMemAllocAsync).
+  CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, core::StreamId stream = 0);
   // Nothing: not ours, the driver's to free.
-  std::optional<CUresult> Free(CUdeviceptr pointer);
+  std::optional<CUresult> Free(CUdeviceptr pointer, core::StreamId stream = 0);
   void Report(CUdeviceptr pointer, int64_t bytes);
   // Plain memory of the driver's own making: false if the budget has no room for it.
   bool TakePlain(uint64_t bytes);
@@ -91,6 +98,10 @@ struct Device final : core::Timeline {
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
   void MarkCaptured(core::Va va);
+  // `peer` may use this card's memory from now on: pages stay here and are mapped there instead of moving to and fro.
+  void AddPeer(CUdevice peer);
+  // A graph whose nodes name this: said once where it cannot be held at a time.
+  void SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<core::Extent>& exact);
   // --- on the engine's own thread (device_agent.cc); each takes the lock ---
   // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.
   uint64_t SendAway(uint64_t most);
@@ -135,6 +146,8 @@ struct Device final : core::Timeline {
   uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive);
   void StartActive();
+  std::vector<CUdevice> peers_;
+  bool said_graph_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched

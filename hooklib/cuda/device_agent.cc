@@ -21,6 +21,7 @@ bool Device::OnOwnQueue(F work) {
     }
     {
       RelaxedCapture relaxed;
+      ++look;
       work(context->own);
     }
     CUcontext popped;
@@ -53,9 +54,8 @@ uint64_t Device::BringBack(uint64_t most) {
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
   const uint64_t before = residency.resident_bytes();
   if (before + core::kChunkBytes > residency.capacity()) return 0;
-  OnOwnQueue([&](Stream* queue) {
-    Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue);
-  });
+  OnOwnQueue(
+      [&](Stream* queue) { Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue); });
   return residency.resident_bytes() - before;
 }
 

@@ -28,7 +28,9 @@ bool Ready(TransferQueue* queue) {
   return queue->stream != nullptr;
 }
 
-void PollQueue(TransferQueue* queue, EventPool* pool) {
+void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
+  if (queue->looked == look) return;
+  queue->looked = look;
   while (!queue->events.empty() && g_real.cuEventQuery(queue->events.front().second) == CUDA_SUCCESS) {
     queue->done = queue->events.front().first;
     pool->Give(queue->events.front().second);
@@ -61,6 +63,8 @@ bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op
 }  // namespace
 
 void Device::Poll(Stream* stream) {
+  if (stream->looked == look) return;
+  stream->looked = look;
   while (!stream->events.empty() && g_real.cuEventQuery(stream->events.front().second) == CUDA_SUCCESS) {
     stream->completed = std::max(stream->completed, stream->events.front().first);
     stream->context->events.Give(stream->events.front().second);
@@ -93,7 +97,9 @@ bool Device::Done(core::Mark mark) {
   if (mark.seq <= stream->completed) return true;
   // No event covers it (the mark was set on a thread's own stream, or on the legacy stream beside others): ask the
   // stream itself.
-  if (mark.seq > stream->recorded && !stream->destroyed && !stream->per_thread() && !IsCapturing(*stream)) {
+  if (mark.seq > stream->recorded && stream->asked != look && !stream->destroyed && !stream->per_thread() &&
+      !IsCapturing(*stream)) {
+    stream->asked = look;
     const uint64_t seq = stream->seq.load(std::memory_order_acquire);
     if (g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS) stream->completed = std::max(stream->completed, seq);
   }
@@ -131,7 +137,7 @@ bool Device::InDone(core::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->in.done) return true;
   RelaxedCapture relaxed;
-  PollQueue(&stream->in, &stream->context->events);
+  PollQueue(&stream->in, &stream->context->events, look);
   return op <= stream->in.done;
 }
 
@@ -139,13 +145,13 @@ bool Device::OutDone(core::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->out.done) return true;
   RelaxedCapture relaxed;
-  PollQueue(&stream->out, &stream->context->events);
+  PollQueue(&stream->out, &stream->context->events, look);
   return op <= stream->out.done;
 }
 
 size_t Device::Outstanding(Stream* stream) {
-  PollQueue(&stream->in, &stream->context->events);
-  PollQueue(&stream->out, &stream->context->events);
+  PollQueue(&stream->in, &stream->context->events, look);
+  PollQueue(&stream->out, &stream->context->events, look);
   return stream->in.events.size() + stream->out.events.size();
 }
 

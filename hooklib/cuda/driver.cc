@@ -39,6 +39,17 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
   return result;
 }
 
+void Advise(core::Extent range, CUmem_advise advice, CUdevice device) {
+  if (g_real.cuMemAdvise_v2) {
+    CUmemLocation location{};
+    location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    location.id = device;
+    g_real.cuMemAdvise_v2(range.base, range.bytes, advice, location);
+  } else if (g_real.cuMemAdvise) {
+    g_real.cuMemAdvise(range.base, range.bytes, advice, device);
+  }
+}
+
 CUmemLocation Host() {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_HOST;
@@ -59,16 +70,12 @@ CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) {
 }
 
 void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
-  for (const core::Extent& run : runs) {
-    if (g_real.cuMemAdvise_v2) {
-      CUmemLocation location{};
-      location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-      location.id = device;
-      g_real.cuMemAdvise_v2(run.base, run.bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, location);
-    } else if (g_real.cuMemAdvise) {
-      g_real.cuMemAdvise(run.base, run.bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
-    }
-  }
+  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+}
+
+void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers) {
+  Advise(range, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, owner);
+  for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);
 }
 
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {

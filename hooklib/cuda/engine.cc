@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "hooklib/cuda/config.h"
+#include "hooklib/cuda/diagnostics.h"
 #include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
@@ -27,30 +28,12 @@ std::vector<std::unique_ptr<Device>>& MutableDevices() {
 std::atomic<bool> g_devices_ready{false};
 std::mutex g_start_mutex;
 std::atomic<pid_t> g_started_in{0};
+uint64_t g_started_at = 0;  // MonotonicNs
 
-// Says once why a process is slow: when its streams stood waiting for the link for a good part of the last ten seconds.
-void WarnIfSlow() {
-  static std::vector<sluice_gpu_counters> before;
-  static bool said = false;
-  before.resize(Devices().size());
-  for (size_t i = 0; i < Devices().size(); ++i) {
-    sluice_gpu_counters now{};
-    Devices()[i]->Publish(&now);
-    const double waited = static_cast<double>(now.stall_ns - before[i].stall_ns) / 1e10;
-    const double in = static_cast<double>(now.bytes_in - before[i].bytes_in) / 0x1p30,
-                 out = static_cast<double>(now.bytes_out - before[i].bytes_out) / 0x1p30;
-    const double faults = static_cast<double>(now.fault_bytes - before[i].fault_bytes) / 0x1p30;
-    if (!said && (waited > 0.3 || faults > 20)) {
-      said = true;
-      SLUICE_LOG(kWarn,
-                 "%s: live %.1f GiB in %.1f GiB: in the last 10 s %.1f GiB came in, %.1f GiB went out, %.1f GiB by "
-                 "faults; %.0f %% of the time "
-                 "waits for the link; a larger fraction or a smaller batch helps",
-                 now.uuid[0] ? now.uuid : Devices()[i]->uuid.c_str(), static_cast<double>(now.live_bytes) / 0x1p30,
-                 static_cast<double>(now.budget_bytes) / 0x1p30, in, out, faults, 100 * waited);
-    }
-    before[i] = now;
-  }
+uint64_t MonotonicNs() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
 // Publishes the counters ten times a second and prints the period's line. Makes no driver call.
@@ -64,7 +47,7 @@ void* Ticker(void*) {
     }
     PublishAll();
     if (tick % 100 != 0) continue;
-    WarnIfSlow();
+    JudgePeriod();
     if (LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
   }
   return nullptr;
@@ -147,38 +130,19 @@ void EnsureStarted() {
     }
     g_devices_ready.store(true, std::memory_order_release);
   }
+  g_started_at = MonotonicNs();
   g_started_in = self;
   StartFollower(1000);
   StartThread();
   for (const auto& device : Devices()) {
-    SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s", device->uuid.c_str(),
+    SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
                static_cast<double>(device->budget.budget_bytes) / 0x1p30, static_cast<double>(device->total) / 0x1p30,
                static_cast<double>(device->budget.limit_bytes) / 0x1p30,
-               device->managed ? "" : "; no managed memory here: the budget is a hard limit");
+               device->managed ? "" : "; the budget is a hard limit: ", device->plain_because);
   }
 }
 
-void PrintSummary(const char* when) {
-  constexpr double kGi = 0x1p30;
-  for (const auto& device : Devices()) {
-    sluice_gpu_counters c{};
-    device->Publish(&c);
-    if (!c.launches && !c.requested_bytes && !c.plain_bytes) continue;
-    const uint64_t looked = c.hits + c.misses;
-    LogAlways(
-        "%s pid %d %s: budget %.2f GiB, live %.2f GiB, plain %.2f GiB, in %.2f GiB, out %.2f GiB, without copy %.2f "
-        "GiB, faults %.2f GiB "
-        "(estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, factor %u, launches %llu, over budget %llu",
-        when, getpid(), device->uuid.c_str(), static_cast<double>(c.budget_bytes) / kGi,
-        static_cast<double>(c.live_bytes) / kGi, static_cast<double>(c.plain_bytes) / kGi,
-        static_cast<double>(c.bytes_in) / kGi, static_cast<double>(c.bytes_out) / kGi,
-        static_cast<double>(c.bytes_saved) / kGi, static_cast<double>(c.fault_bytes) / kGi,
-        looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0,
-        static_cast<double>(c.stall_ns) / 1e9,
-        c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
-        static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches));
-  }
-}
+double SecondsSinceStart() { return g_started_at ? static_cast<double>(MonotonicNs() - g_started_at) / 1e9 : 0; }
 
 void EngineInit() {
   GetConfig();
@@ -188,6 +152,7 @@ void EngineInit() {
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
+  JudgeAtExit();
   PrintSummary("exit");
   LogLibraryCounters();
   if (g_recorder) g_recorder->Finish();

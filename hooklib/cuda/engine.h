@@ -10,8 +10,7 @@ namespace sluice {
 // its first budget for at most a second; without one the environment's values hold. Cheap when done.
 void EnsureStarted();
 
-// "live 5.9 GiB in 4.0 GiB: ..." for one device; the line of the exit and of the period.
-void PrintSummary(const char* when);
+double SecondsSinceStart();
 
 }  // namespace sluice
 

@@ -69,8 +69,7 @@ class Follower final : public client::Observer {
     Mail& mail = TheMail();
     {
       std::lock_guard lock(mail.mutex);
-      std::erase_if(mail.budgets,
-                    [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
+      std::erase_if(mail.budgets, [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
       mail.budgets.push_back(budget);
     }
     mail.came.notify_one();
@@ -174,6 +173,10 @@ void StartFollower(int wait_ms) {
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   Client()->Start(wait_ms);
+}
+
+void NotifyAgent(unsigned kind, const char* text) {
+  if (Client()) Client()->SendNotice(kind, text);
 }
 
 void PublishAll() {

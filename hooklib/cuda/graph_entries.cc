@@ -18,6 +18,7 @@ struct GraphAccess {
   std::vector<uint64_t> words;
   std::vector<core::Extent> exact;
   bool known = true;
+  bool sized = false;  // looked at once for what cannot be held
 };
 
 std::mutex g_mutex;
@@ -99,19 +100,20 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   if (!stream) return issue();
   Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return turn.Run(issue); };
-  if (!MustLook(stream)) {
-    stream->seq.fetch_add(1, std::memory_order_release);
-    return run();
-  }
+  if (!MustLook(stream)) return Counted(stream, run);
   std::shared_ptr<GraphAccess> access;
+  bool first = false;
   {
     std::lock_guard lock(g_mutex);
     if (const auto it = Graphs().find(executable); it != Graphs().end()) access = it->second;
+    if (access && !access->sized && stream->device->active.load(std::memory_order_relaxed))
+      access->sized = first = true;
   }
   Work work;
   work.stream = stream;
   work.known = access && access->known;
   if (access) {
+    if (first) stream->device->SayIfTooLarge(access->words, access->exact);
     work.words = access->words;
     work.exact = access->exact;
   }

@@ -59,13 +59,9 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   const bool recording = Recording();
   uint64_t ordinal = 0;
   if (recording)
-    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words,
-                           library);
+    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words, library);
   const LaunchTimer timer(*stream, ordinal, recording);
-  if (!MustLook(stream)) {
-    stream->seq.fetch_add(1, std::memory_order_release);
-    return issue();
-  }
+  if (!MustLook(stream)) return Counted(stream, issue);
   return RunWork(work, issue);
 }
 
@@ -77,8 +73,7 @@ inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Sh
   Turn turn(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return turn.Run(issue); };
   if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, run);
-  stream->seq.fetch_add(1, std::memory_order_release);
-  return run();
+  return Counted(stream, run);
 }
 
 }  // namespace
@@ -119,10 +114,11 @@ SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 
 // Each device's part is looked at by itself; the driver starts them together.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
+  const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
   for (unsigned i = 0; list && i < count; ++i) {
     if (Stream* stream = FindStream(list[i].hStream, false)) stream->seq.fetch_add(1, std::memory_order_release);
   }
-  return g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+  return result;
 }
 
 // The launch calls of CUDA 3: parameters were set one by one before, so what is touched stays unknown; faults bring it.

@@ -31,21 +31,23 @@ CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, Make make) 
 }
 
 template <typename Make>
-CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make) {
+CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr) {
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
-  const CUresult result = !device->managed || CalledFromPlainLibrary(caller) ? Plain(device, bytes, pointer, make)
-                                                                             : device->Allocate(bytes, false, pointer);
+  const CUresult result = !device->managed || CalledFromPlainLibrary(caller)
+                              ? Plain(device, bytes, pointer, make)
+                              : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
   if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
   return result;
 }
 
 template <typename Real>
-CUresult Release(CUdeviceptr pointer, Real real) {
+CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr) {
   if (Recording()) g_recorder->Free(pointer);
   for (const auto& device : Devices()) {
     if (!device->residency.chunks().MayHold(pointer)) continue;
-    if (const auto result = device->Free(pointer)) return *result;
+    const bool ordered = stream && stream->device == device.get();
+    if (const auto result = device->Free(pointer, ordered ? stream->id : 0)) return *result;
   }
   const CUresult result = real();
   if (result == CUDA_SUCCESS) ForgetPlain(pointer);
@@ -94,19 +96,19 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 }
 
 // Stream-ordered allocation. Outside a capture the engine serves it: usable at once, since what it hands out has no
-// unfinished use. A capture makes graph nodes of it, which are the driver's.
-#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                     \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                \
-    Stream* stream = FindStream(handle, ptsz);                                        \
-    auto real = [&] { return g_real.name(pointer, bytes, handle); };                  \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();     \
-    const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real); \
-    return result;                                                                    \
-  }                                                                                   \
-  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                          \
-    Stream* stream = FindStream(handle, ptsz);                                        \
-    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);     \
-    return Release(pointer, [&] { return g_real.free_name(pointer, handle); });       \
+// unfinished use but in this very stream, where it was freed. A capture makes graph nodes of it, which are the
+// driver's.
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                       \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                  \
+    Stream* stream = FindStream(handle, ptsz);                                          \
+    auto real = [&] { return g_real.name(pointer, bytes, handle); };                    \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();       \
+    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);            \
+  }                                                                                     \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                            \
+    Stream* stream = FindStream(handle, ptsz);                                          \
+    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);       \
+    return Release(pointer, [&] { return g_real.free_name(pointer, handle); }, stream); \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
@@ -118,7 +120,7 @@ SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
     auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                \
     if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();         \
     if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, real);          \
-    return Serve(__builtin_return_address(0), pointer, bytes, real);                      \
+    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);              \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)

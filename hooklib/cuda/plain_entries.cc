@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/plain.h"
 #include "hooklib/dispatch/entries.h"
@@ -141,6 +142,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
   Remember(VmmHandle{*handle}, bytes, device);
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
+    NotifyAgent(SLUICE_NOTICE_PLAIN_VMM, device->uuid.c_str());
     SLUICE_LOG(
         kWarn,
         "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %.2f GiB is a hard limit",

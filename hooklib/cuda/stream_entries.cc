@@ -144,6 +144,17 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   return EndCapture([&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
 }
 
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  const CUresult result = g_real.cuCtxEnablePeerAccess(peer, flags);
+  Device* user = result == CUDA_SUCCESS ? CurrentDevice() : nullptr;
+  if (user && g_real.cuCtxPushCurrent_v2(peer) == CUDA_SUCCESS) {
+    Device* owner = CurrentDevice();
+    CUcontext popped = nullptr;
+    g_real.cuCtxPopCurrent_v2(&popped);
+    if (owner) owner->AddPeer(user->ordinal);
+  }
+  return result;
+}
 CUresult cuCtxDestroy_v2(CUcontext context) {
   const CUresult result = g_real.cuCtxDestroy_v2(context);
   if (result == CUDA_SUCCESS) ContextGone(context);

@@ -32,6 +32,7 @@ struct TransferQueue {
   CUstream stream = nullptr;
   uint64_t done = 0;
   uint64_t newest = 0;
+  uint64_t looked = 0;  // Device::look when its events were asked
   std::deque<std::pair<uint64_t, CUevent>> events;
 };
 
@@ -45,12 +46,13 @@ struct Stream {
   Device* device = nullptr;
   bool blocking = true;  // joins the legacy stream's barrier
   bool destroyed = false;
-  std::atomic<uint64_t> seq{0};  // work queued
+  std::atomic<uint64_t> seq{0};     // work that the driver has
   std::atomic<uint64_t> copies{0};  // of it, copies and memsets
-  std::mutex order;              // launch and its event stay together while the device is active
+  std::mutex order;                 // launch and its event stay together while the device is active
 
   // Guarded by the device's lock.
   uint64_t completed = 0;
+  uint64_t looked = 0, asked = 0;        // Device::look when its events, itself, were asked
   uint64_t recorded = 0;                 // newest seq that an event covers
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;

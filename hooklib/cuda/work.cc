@@ -13,22 +13,44 @@ namespace {
 // back earlier, outside all locks, so that a caller blocked in the driver never keeps other threads from launching what
 // it waits for.
 constexpr size_t kMaxOutstanding = 28;
+// Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
+constexpr uint64_t kMaxRunAhead = 32;
+constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
+// Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
+constexpr uint64_t kEventEvery = 16;
 }  // namespace
 
-// Waits while many transfers are queued, as the driver itself does when its queues are full; but if nothing moves for
-// 20 ms (a kernel may be waiting for what this very thread does next), the launch goes ahead.
-void WorkScope::Throttle(Stream* stream) {
+// Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes wait
+// for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training moves twice as
+// much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms, or for 150 ms where
+// it waits for the sake of dead bytes (a kernel may be waiting for what this very thread does next), the launch goes
+// ahead.
+void WorkScope::HoldBack(Stream* stream) {
+  Device* device = stream->device;
   size_t before = SIZE_MAX;
-  for (int still = 0; still < 200;) {
+  uint64_t done_before = 0;
+  for (int still = 0, most = kPatience; still < most;) {
     size_t outstanding;
+    uint64_t done;
     {
-      std::lock_guard lock(stream->device->mutex);
+      std::lock_guard lock(device->mutex);
       RelaxedCapture relaxed;
-      outstanding = stream->device->Outstanding(stream);
+      ++device->look;
+      outstanding = device->Outstanding(stream);
+      bool far_ahead = false;
+      done = 0;
+      if (device->residency.waits_for_dead() && device->residency.launches() >= device->hold_back_from) {
+        device->Poll(stream);
+        done = stream->completed;
+        far_ahead = stream->seq.load(std::memory_order_relaxed) > done + kMaxRunAhead;
+        most = far_ahead ? kPatienceForDead : kPatience;
+        if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
+      }
+      if (outstanding < kMaxOutstanding && !far_ahead) return;
     }
-    if (outstanding < kMaxOutstanding) return;
-    still = outstanding < before ? 0 : still + 1;
+    still = outstanding < before || done > done_before ? 0 : still + 1;
     before = outstanding;
+    done_before = done;
     const timespec pause{0, 100000};
     nanosleep(&pause, nullptr);
   }
@@ -47,16 +69,14 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     std::lock_guard lock(device->mutex);
     device->Record(stream_);
   }
-  if (!device->active.load(std::memory_order_relaxed)) {
-    stream_->seq.fetch_add(1, std::memory_order_release);
-    return;
-  }
-  Throttle(stream_);
+  if (!device->active.load(std::memory_order_relaxed)) return;
+  HoldBack(stream_);
   stream_->order.lock();
   ordered_ = true;
   std::lock_guard lock(device->mutex);
   if (!stream_->context) return;
   RelaxedCapture relaxed;
+  ++device->look;
   static thread_local std::vector<core::Extent> extents;
   extents.assign(work.exact.begin(), work.exact.end());
   for (const uint64_t word : work.words) {
@@ -64,9 +84,13 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
-  const uint64_t seq = stream_->seq.fetch_add(1, std::memory_order_release) + 1;
+  // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
+  const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
+  quiet_ = plan.now.empty() && plan.ahead.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;
+  // What leaves waits for events of this stream: one must cover all that was queued.
+  if (!quiet_) device->Record(stream_);
   device->Execute(plan.now, stream_);
   if (plan.wait_in) device->WaitForFetch(stream_, plan.wait_in);
   device->Execute(plan.ahead, stream_);
@@ -84,6 +108,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
 }
 
 void WorkScope::End(CUresult) {
+  if (capturing_) return;
+  stream_->seq.fetch_add(1, std::memory_order_release);
   if (!ordered_) return;
   {
     std::lock_guard lock(stream_->device->mutex);
@@ -98,7 +124,9 @@ void WorkScope::End(CUresult) {
           timers->Give(begin_);
         }
       }
-      stream_->device->Record(stream_);
+      const uint64_t seq = stream_->seq.load(std::memory_order_relaxed);
+      if (!quiet_ || seq >= stream_->recorded + kEventEvery || stream_->device->residency.waits_for_dead())
+        stream_->device->Record(stream_);
       stream_->device->EvictAfter(after_, stream_);
     }
   }

@@ -18,13 +18,23 @@ struct Work {
   std::span<const uint64_t> words;      // words that may point at what it touches
   bool known = true;                    // all that it touches is among these
   uint64_t id = 0;                      // execution id; 0: not learnt
-  const LibraryCall* library = nullptr;  // that makes it; what it overwrites holds for the call's first launch
+  const LibraryCall* library =
+      nullptr;  // the library call that makes it; what it overwrites holds for the call's first launch
 };
 
 // Whether work on this stream must go through RunWork.
 inline bool MustLook(const Stream* stream) {
   return stream->device->active.load(std::memory_order_relaxed) || g_captures.load(std::memory_order_relaxed) > 0 ||
          stream->mark_wanted.load(std::memory_order_relaxed);
+}
+
+// The short way, while everything fits. Counted when the driver has it: an event that another thread sets meanwhile
+// would stand in front of the work and count as behind it.
+template <typename Issue>
+inline CUresult Counted(Stream* stream, Issue issue) {
+  const CUresult result = issue();
+  stream->seq.fetch_add(1, std::memory_order_release);
+  return result;
 }
 
 // Before and after the driver's call. Begin returns with stream->order held where End has to release it.
@@ -34,11 +44,12 @@ class WorkScope {
   void End(CUresult result);
 
  private:
-  void Throttle(Stream* stream);
+  void HoldBack(Stream* stream);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;
-  core::Plan after_;  // only evict_after is used
+  core::Plan after_;    // only evict_after is used
+  bool quiet_ = false;  // nothing had to be done for it
   core::HostProbe probe_;
   CUevent begin_ = nullptr;
 };

@@ -9,6 +9,7 @@
 #include "hooklib/dnn/library_calls.h"
 #include "hooklib/nvml/nvml_view.h"
 #include "hooklib/shim/engine_abi.h"
+#include "sluice/version.h"
 
 // Null where the engine was loaded without the shim (unit tests).
 extern "C" __attribute__((weak, visibility("default"))) sluice_shim_state sluice_shim_link;
@@ -52,12 +53,19 @@ void* NvmlEntry(unsigned index, void* real) {
   return driver == real ? NvmlEntryOf(index) : real;
 }
 
+uint64_t TableHash() {
+  uint64_t hash = 0;
+  for (std::size_t i = 0; i < HookCount(); ++i) hash = sluice_table_hash(hash, HookName(i));
+  for (std::size_t i = 0; i < NvmlHookCount(); ++i) hash = sluice_table_hash(hash, NvmlHookName(i));
+  return hash;
+}
+
 __attribute__((constructor)) void Load() {
   if (&sluice_shim_link != nullptr) sluice_engine_start(&sluice_shim_link);
 }
 
 __attribute__((destructor)) void Unload() {
-  if (shim.abi != 0) EngineExit();
+  if (shim.dlsym != nullptr) EngineExit();
 }
 
 }  // namespace
@@ -72,15 +80,15 @@ void* LibrarySymbol(void* real, const char* symbol) {
 }  // namespace sluice
 
 extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice_shim_state* link) {
-  if (link->status != SLUICE_ENGINE_STARTING) return link->status == SLUICE_ENGINE_READY ? 0 : -1;
-  if (link->shim.abi != SLUICE_SHIM_ABI || link->shim.hooks != sluice::HookCount() ||
-      link->shim.nvml != sluice::NvmlHookCount()) {
+  if (link->status != SLUICE_ENGINE_SILENT) return link->status == SLUICE_ENGINE_READY ? 0 : -1;
+  if (link->abi != SLUICE_SHIM_ABI || link->shim.table != sluice::TableHash()) {
     std::snprintf(link->reason, sizeof link->reason,
-                  "shim (abi %u, %u hooks) and engine (abi %d, %zu hooks) are of different builds", link->shim.abi,
-                  link->shim.hooks, SLUICE_SHIM_ABI, sluice::HookCount());
+                  "it is of another build than the shim (engine %s, abi %d; shim %.31s, abi %u)", SLUICE_VERSION,
+                  SLUICE_SHIM_ABI, link->version, link->abi);
     __atomic_store_n(&link->status, SLUICE_ENGINE_REFUSED, __ATOMIC_RELEASE);
     return -1;
   }
+  link->status = SLUICE_ENGINE_STARTING;
   sluice::shim = link->shim;
   sluice::BindCuda(nullptr);
   sluice::EngineInit();

@@ -95,6 +95,7 @@ std::atomic<bool> bound{false};
 }  // namespace
 
 std::size_t HookCount() { return kHooks; }
+const char* HookName(std::size_t index) { return kRealSlots[index].name; }
 
 void* Entry(std::size_t index) {
   const EntryPair& pair = kEntries[index];

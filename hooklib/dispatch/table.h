@@ -19,6 +19,7 @@ struct HookRow {
 };
 
 std::size_t HookCount();
+const char* HookName(std::size_t index);
 
 // Entry of row `index`: hooklib/cuda's definition, or the one that forwards. Never null.
 void* Entry(std::size_t index);

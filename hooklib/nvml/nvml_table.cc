@@ -34,6 +34,7 @@ std::atomic<bool> bound{false};
 }  // namespace
 
 std::size_t NvmlHookCount() { return sizeof(kEntries) / sizeof(kEntries[0]); }
+const char* NvmlHookName(std::size_t index) { return kSlots[index].name; }
 void* NvmlEntryOf(std::size_t index) { return kEntries[index]; }
 void* NvmlRealOf(std::size_t index) { return *kSlots[index].real; }
 bool NvmlBound() { return bound.load(std::memory_order_acquire); }

@@ -18,6 +18,7 @@ struct NvmlReal {
 extern NvmlReal g_nvml;
 
 std::size_t NvmlHookCount();
+const char* NvmlHookName(std::size_t index);
 void* NvmlEntryOf(std::size_t index);
 void* NvmlRealOf(std::size_t index);
 bool NvmlBound();

@@ -4,12 +4,13 @@
 
 #include "hooklib/shim/shim.h"
 #include "sluice/names.h"
+#include "sluice/version.h"
 
 extern char** environ __attribute__((weak));
 extern unsigned long getauxval(unsigned long type) __attribute__((weak));
 
 /* Found by the engine's constructor. */
-SHIM_EXPORT struct sluice_shim_state sluice_shim_link;
+SHIM_EXPORT struct sluice_shim_state sluice_shim_link = {.abi = SLUICE_SHIM_ABI, .version = SLUICE_VERSION};
 
 static int state = SHIM_UNTRIED; /* enum shim_state */
 
@@ -86,13 +87,12 @@ static void load(void) {
   const shim_dlopen_fn open = shim_real_dlopen();
   const shim_dlsym_fn sym = shim_real_dlsym();
   struct sluice_shim_state* link = &sluice_shim_link;
-  link->shim.hooks = ROW_CUDA_END;
-  link->shim.nvml = ROW_NVML_END - ROW_CUDA_END;
-  link->shim.libs = ROW_LIB_END - ROW_NVML_END;
+  uint64_t table = 0;
+  for (int row = 0; row < ROW_NVML_END; ++row) table = sluice_table_hash(table, shim_name_of(row));
+  link->shim.table = table;
   link->shim.dlsym = sym;
   link->shim.dlopen = open;
   link->shim.library_real = &shim_library_real;
-  __atomic_store_n(&link->shim.abi, SLUICE_SHIM_ABI, __ATOMIC_RELEASE);
 
   struct text path = {.length = 0};
   engine_path(&path);
@@ -110,8 +110,11 @@ static void load(void) {
     case SLUICE_ENGINE_REFUSED:
       fail(path.at, link->reason);
       break;
-    default:
+    case SLUICE_ENGINE_STARTING:
       break; /* its constructor is running, below us on this stack */
+    default: /* it is loaded and has not found us */
+      fail(path.at, "it is no engine for this shim (sluice " SLUICE_VERSION ")");
+      break;
   }
 }
 

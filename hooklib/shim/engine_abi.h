@@ -1,5 +1,5 @@
-/* What shim and engine say to each other. Both come from one build; the versions are checked all the same, because an
- * image may carry one file and mount the other.
+/* What shim and engine say to each other. Both come from one build; that is checked all the same, because an image may
+ * carry one file and mount the other: the link begins with a head that never changes, in which either says who it is.
  *
  * The shim dlopens the engine. The engine's constructor finds `sluice_shim_link` (exported by the shim, weak in the
  * engine), fills its engine half and sets status. It happens in the constructor on purpose: the loader's lock is then
@@ -10,9 +10,10 @@
 
 #include <stdint.h>
 
-#define SLUICE_SHIM_ABI 3
-/* The exported name carries the ABI, so that an engine of another one finds nothing. */
-#define sluice_shim_link sluice_shim_link_v3
+/* Of everything below the head. */
+#ifndef SLUICE_SHIM_ABI
+#define SLUICE_SHIM_ABI 4
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,8 +21,7 @@ extern "C" {
 
 /* The C library's own functions; the engine's references to these names would bind to the shim. */
 struct sluice_shim_api {
-  uint32_t abi;
-  uint32_t hooks, nvml, libs; /* rows of hooks.def that the shim was built with */
+  uint64_t table; /* sluice_table_hash over the rows of CUDA and NVML that the shim was built with */
   void* (*dlsym)(void* handle, const char* name);
   void* (*dlopen)(const char* file, int flags);
   /* In an entry of another library's function, before anything else: the function that it stands for. */
@@ -40,14 +40,32 @@ struct sluice_engine_api {
   void (*allocator_report)(void* ptr, long size, signed char device_type, signed char device_index);
 };
 
-enum sluice_engine_status { SLUICE_ENGINE_STARTING = 0, SLUICE_ENGINE_READY = 1, SLUICE_ENGINE_REFUSED = 2 };
+enum sluice_engine_status {
+  SLUICE_ENGINE_SILENT = 0, /* none has found the link */
+  SLUICE_ENGINE_READY = 1,
+  SLUICE_ENGINE_REFUSED = 2,
+  SLUICE_ENGINE_STARTING = 3
+};
 
 struct sluice_shim_state {
+  /* The head, for ever as it is. */
+  uint32_t abi;     /* the shim's */
+  uint32_t status;  /* enum sluice_engine_status, written last by the engine */
+  char version[32]; /* of sluice, the shim's */
+  char reason[128]; /* where REFUSED */
+  /* From here on of one ABI. */
   struct sluice_shim_api shim;
   struct sluice_engine_api engine;
-  int status;      /* enum sluice_engine_status, written last by the engine */
-  char reason[96]; /* where REFUSED */
 };
+
+/* Rows are known by their index, so both sides must have the same ones in the same order: FNV-1a over their names. */
+static inline uint64_t sluice_table_hash(uint64_t so_far, const char* name) {
+  uint64_t hash = so_far ? so_far : 14695981039346656037u;
+  do {
+    hash = (hash ^ (unsigned char)*name) * 1099511628211u;
+  } while (*name++);
+  return hash;
+}
 
 /* The engine's one exported function. 0, or -1 with reason filled. Called by the constructor; idempotent. */
 int sluice_engine_start(struct sluice_shim_state* link);

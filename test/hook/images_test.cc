@@ -118,8 +118,9 @@ TEST_CASE("an engine that cannot be loaded: said once, and the program goes on u
   const Folder folder;
   const auto plain = Linked({"LD_LIBRARY_PATH=" + kDriver});
   std::ofstream(folder / "garbage.so") << "not a library";
-  for (const std::string& engine : {(folder / "missing.so").string(), (folder / "garbage.so").string(),
-                                    std::string(SLUICE_FOREIGN_ENGINE), std::string(SLUICE_REFUSING_ENGINE)}) {
+  for (const std::string& engine :
+       {(folder / "missing.so").string(), (folder / "garbage.so").string(), std::string(SLUICE_FOREIGN_ENGINE),
+        std::string(SLUICE_NEWER_ENGINE), std::string(SLUICE_MUTE_ENGINE)}) {
     INFO(engine);
     const auto outcome = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver}, engine));
     CHECK(outcome.status == 0);
@@ -127,6 +128,14 @@ TEST_CASE("an engine that cannot be loaded: said once, and the program goes on u
     CHECK(outcome.err.starts_with("sluice: ERROR engine not loaded from " + engine + ": "));
     CHECK(outcome.err.find("runs without limits\n") != std::string::npos);
     CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+  SECTION("an engine of another build is named as such") {
+    const auto newer = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver}, SLUICE_NEWER_ENGINE));
+    CHECK(newer.err.find("it is of another build than the shim (engine ") != std::string::npos);
+    const auto mute = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver}, SLUICE_MUTE_ENGINE));
+    CHECK(mute.err.find("it is no engine for this shim") != std::string::npos);
+    const auto stopped = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=stop"}, SLUICE_MUTE_ENGINE));
+    CHECK(stopped.out.starts_with("802 802 "));
   }
   SECTION("a wrong policy is named with what is accepted") {
     const auto outcome = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=maybe"}, folder / "missing.so"));
@@ -142,6 +151,35 @@ TEST_CASE("an engine that cannot be loaded under SLUICE_ON_ERROR=stop: hooked ca
   CHECK(linked.out.starts_with("802 802 "));
   CHECK(std::count(linked.err.begin(), linked.err.end(), '\n') == 1);
   CHECK(Run({kProbes + "/opener", "libcuda.so.1", "2", "dlsym"}, env).out == "802\n");
+}
+
+// libcuda.so.1 itself needs libpthread.so.0 and libdl.so.2, so an image in which a real one loads has both. In one that
+// has libc.so.6 alone the engine cannot be loaded: said, and governed by SLUICE_ON_ERROR.
+TEST_CASE("an image with libc.so.6 alone") {
+  if (geteuid() != 0) SKIP("only root can chroot");
+  const Folder image;
+  const fs::path libraries = "/lib/x86_64-linux-gnu", loader = "/lib64/ld-linux-x86-64.so.2";
+  if (!fs::exists(loader)) SKIP("no " << loader);
+  for (const char* folder : {"lib64", "lib/x86_64-linux-gnu", "work"}) fs::create_directories(image / folder);
+  fs::copy_file(fs::canonical(loader), image / "lib64/ld-linux-x86-64.so.2");
+  fs::copy_file(fs::canonical(libraries / "libc.so.6"), image / "lib/x86_64-linux-gnu/libc.so.6");
+  fs::copy_file(kProbes + "/linked", image / "work/linked");
+  fs::copy_file(fs::canonical(kDriver + "/libcuda.so.1"), image / "work/libcuda.so.1");
+  fs::copy_file(kShim, image / "work/libsluice.so");
+  fs::copy_file(kEngine, image / "work/libsluice_engine.so");
+  const auto inside = [&](std::vector<std::string> env) {
+    env.emplace_back("LD_LIBRARY_PATH=/work");
+    // The preload is set behind the chroot: the program that enters it has libraries of its own.
+    std::vector<std::string> command{"/usr/sbin/chroot", (image / "").string(), "/work/linked"};
+    env.emplace_back("LD_PRELOAD=/work/libsluice.so");
+    return Run(command, env);
+  };
+  const auto outcome = inside({});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.err.find("engine not loaded from /work/libsluice_engine.so: lib") != std::string::npos);
+  CHECK(outcome.err.find("runs without limits") != std::string::npos);
+  CHECK(inside({"SLUICE_ON_ERROR=stop"}).out.starts_with("802 802 "));
 }
 
 TEST_CASE("the agent hears of an engine that cannot be loaded") {

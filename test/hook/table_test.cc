@@ -17,6 +17,7 @@
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/shim/engine_abi.h"
 // After cuda_api.h, which fixes how cuda.h names things.
 // clang-format off
 #include <cudaTypedefs.h>
@@ -147,6 +148,18 @@ TEST_CASE("the parity check finds what a newer toolkit would add") {
                                                          "PFN_cuMemFrobnicateAsync_v14000_ptsz"});
 }
 
+TEST_CASE("shim and engine know each other's table by names and order") {
+  const auto hash = [](std::initializer_list<const char*> names) {
+    uint64_t h = 0;
+    for (const char* name : names) h = sluice_table_hash(h, name);
+    return h;
+  };
+  CHECK(hash({"a", "b"}) == hash({"a", "b"}));
+  CHECK(hash({"a", "b"}) != hash({"b", "a"}));
+  CHECK(hash({"a", "b"}) != hash({"ab"}));
+  CHECK(hash({"a", "b"}) != hash({"a", "b", "c"}));
+}
+
 TEST_CASE("every row answers for its own name, version and flavour") {
   BindNumbered();
   struct Row {
@@ -159,6 +172,7 @@ TEST_CASE("every row answers for its own name, version and flavour") {
 #include "hooklib/hooks.def"
   };
   REQUIRE(rows.size() == sluice::HookCount());
+  for (std::size_t i = 0; i < rows.size(); ++i) CHECK(std::string_view(sluice::HookName(i)) == rows[i].name);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     if (sluice::RealOf(i) == nullptr) continue;  // what this driver lacks

@@ -99,4 +99,32 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
   }
 }
 
+TEST_CASE("what was freed in a stream's order is at once reusable there, and elsewhere behind its fence") {
+  Served s;
+  s.arenas.AddArena({uint64_t{1} << 39, 64 * kMi}, 8 * kMi);
+  s.arenas.AddArena({uint64_t{1} << 38, kChunkBytes}, 4096);
+  s.time.Queue(1, 1);
+  for (const uint64_t bytes : {uint64_t{4096}, 8 * kMi}) {
+    const Va p = *s.arenas.Allocate(bytes, 1);
+    s.arenas.Free(p, bytes, 1);
+    CHECK(s.arenas.Allocate(bytes, 2) != p);
+    CHECK(s.arenas.Allocate(bytes, 1) == p);
+    CHECK(s.arenas.Allocate(bytes, 1) != p);  // taken once
+    s.arenas.Free(p, bytes);                  // by cuMemFree: in no stream's order
+    CHECK(s.arenas.Allocate(bytes, 1) != p);
+  }
+  // A smaller request takes a piece; a small range's rest goes on being that stream's.
+  const Va q = *s.arenas.Allocate(8192, 1);
+  s.arenas.Free(q, 8192, 1);
+  CHECK(s.arenas.Allocate(4096, 1) == q);
+  CHECK(s.arenas.Allocate(4096, 1) == q + 4096);
+  // Nothing is lost on the way: all of it is free when the card is through.
+  const uint64_t live = s.arenas.live_bytes();
+  for (const Va part : {q, q + 4096}) s.arenas.Free(part, 4096, 1);
+  s.fences.Close();
+  s.time.Finish(1, 1);
+  CHECK(s.arenas.Allocate(8192, 2) == q);
+  CHECK(s.arenas.live_bytes() == live);
+}
+
 }  // namespace sluice::core

@@ -1,0 +1,170 @@
+// Contexts, several cards, fork, exec, the end of a process.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+int Cards() {
+  int count = 0;
+  OK(cuInit(0));
+  OK(cuDeviceGetCount(&count));
+  return count;
+}
+
+}  // namespace
+
+// What belonged to a context ends with it.
+SCENARIO(contexts) {
+  OK(cuInit(0));
+  uint64_t requested = 0;
+  for (int i = 0; i < 1000; ++i) {
+    CUcontext context = nullptr;
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&context, nullptr, 0, 0));
+#else
+    OK(cuCtxCreate(&context, 0, 0));
+#endif
+    CUstream s = nullptr;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr p = Alloc(4 * kMiB), q = Alloc(1000);
+    OK(cuMemsetD8Async(p, 1, 4 * kMiB, s));
+    OK(cuMemsetD8Async(q, 1, 1000, s));
+    if (i % 2) OK(cuMemFree(p));
+    struct simgpu_stats stats{};
+    stats.size = sizeof stats;
+    OK(cuCtxSynchronize());
+    EXPECT(simgpu_stats(0, &stats) == 0);
+    if (i == 10) requested = stats.managed_requested_bytes;
+    if (i > 10) EXPECT(stats.managed_requested_bytes <= requested + 8 * kMiB);
+    OK(cuCtxDestroy(context));
+  }
+  Card card;
+  if (Budget() != 0) {
+    size_t left = 0, total = 0;
+    OK(cuMemGetInfo(&left, &total));
+    EXPECT(left == total);
+    EXPECT(card.Stats().managed_requested_bytes == 0);
+  }
+}
+
+// State and budget per card.
+SCENARIO(cards) {
+  const int count = Cards();
+  std::vector<std::vector<CUdeviceptr>> p(static_cast<size_t>(count));
+  std::vector<Card*> cards;
+  for (int d = 0; d < count; ++d) {
+    cards.push_back(new Card(d));
+    for (int i = 0; i < 12; ++i) p[static_cast<size_t>(d)].push_back(Alloc(64 * kMiB));
+  }
+  for (int d = 0; d < count; ++d) {
+    Card& card = *cards[static_cast<size_t>(d)];
+    OK(cuCtxSetCurrent(card.context));
+    CUstream s = card.Stream();
+    const auto& blocks = p[static_cast<size_t>(d)];
+    // The first card stays within its budget: its neighbours' pressure is none of its business.
+    const uint32_t used = d == 0 ? 4 : 12;
+    for (uint32_t i = 0; i < 8 * used; ++i) {
+      card.Named(s, {Update(blocks[i % used], 64 * kMiB, i % used + 1)});
+    }
+    OK(cuStreamSynchronize(s));
+    if (Budget() != 0) {
+      size_t left = 0, total = 0;
+      OK(cuMemGetInfo(&left, &total));
+      EXPECT(total == Budget());
+      EXPECT(left == (total > 768 * kMiB ? total - 768 * kMiB : 0));
+      EXPECT(card.Stats(d).resident_bytes <= Budget() + 64 * kMiB);
+      if (d > 0 && Budget() < 768 * kMiB) EXPECT(card.Stats(d).prefetch_out_bytes > 0);
+    }
+    for (uint32_t i = 0; i < used; ++i) SayDigest("block", blocks[i], 64 * kMiB);
+  }
+}
+
+// A block of card 0 that card 1 reads by peer access again and again: it stays where it is.
+SCENARIO(block_of_two_cards) {
+  const int count = Cards();
+  EXPECT(count >= 2);
+  Card first(0);
+  CUstream s0 = first.Stream();
+  const CUdeviceptr p = Alloc(64 * kMiB);
+  first.Named(s0, {Write(p, 64 * kMiB, 1)});
+  OK(cuStreamSynchronize(s0));
+  Card second(1);
+  OK(cuCtxEnablePeerAccess(first.context, 0));
+  CUstream s1 = second.Stream();
+  const CUdeviceptr q = Alloc(64 * kMiB);
+  for (int i = 0; i < 10; ++i) {
+    OK(cuCtxSetCurrent(second.context));
+    second.Named(s1, {Read(p, 64 * kMiB, 1), Update(q, 64 * kMiB, 2)});
+    OK(cuStreamSynchronize(s1));
+    OK(cuCtxSetCurrent(first.context));
+    first.Named(s0, {Read(p, 64 * kMiB, 1)});
+    OK(cuStreamSynchronize(s0));
+  }
+  if (Budget() != 0) {
+    // Used in place by the other card, each time, and never moved.
+    EXPECT(first.Stats(1).remote_bytes >= 10 * 64 * kMiB);
+    EXPECT(first.Stats(0).resident_bytes >= 64 * kMiB);
+    EXPECT(first.Stats(1).resident_bytes <= 64 * kMiB);
+  }
+  SayDigest("p", p, 64 * kMiB);
+  SayDigest("q", q, 64 * kMiB);
+}
+
+// CUDA begins in the child, and the parent goes on without it.
+SCENARIO(fork_before_cuda) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    Card card;
+    CUstream s = card.Stream();
+    std::vector<CUdeviceptr> p;
+    for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+    for (uint32_t i = 0; i < 48; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+    for (CUdeviceptr at : p) SayDigest("child's block", at, 64 * kMiB);
+    std::fflush(stdout);
+    std::exit(0);
+  }
+  int status = -1;
+  EXPECT(waitpid(child, &status, 0) == child);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  OK(cuInit(0));
+}
+
+// A child of a process that uses CUDA, which itself does not, lives and ends as any child.
+SCENARIO(fork_after_cuda) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t i = 0; i < 24; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/true", "true", static_cast<char*>(nullptr));
+    _exit(1);
+  }
+  int status = -1;
+  EXPECT(waitpid(child, &status, 0) == child);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  for (uint32_t i = 0; i < 24; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// Works until it is killed.
+SCENARIO(endless) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  std::fprintf(stderr, "working\n");
+  for (uint32_t i = 0;; ++i) {
+    card.Named(s, {Update(p[i % 16], 64 * kMiB, i % 16 + 1)});
+    if (i % 16 == 0) OK(cuStreamSynchronize(s));
+  }
+}

@@ -1,0 +1,448 @@
+"""The shipped hook on the simulated card: engine_test.py BUILD [NAME...] | --list
+
+A scenario (engine_scenarios) runs unhooked, hooked at full budget, and under pressure; what it prints must be the same each time,
+and the card's misuse detector ends it otherwise. Under pressure bytes must have left the card. A test here is a scenario with its
+settings, or a function of its own where more than one process is needed."""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+MIB = 1 << 20
+SMALL, LARGE = 512 * MIB, 6 << 30
+build = None
+sanitized = False
+
+
+class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
+    pass
+
+
+def expect(condition, what, detail=""):
+    if not condition:
+        raise Failed(f"{what}\n{detail}")
+
+
+class Outcome:
+    def __init__(self, status, out, err, stats):
+        self.status, self.out, self.err, self.stats = status, out, err, stats
+
+    def __str__(self):
+        return f"status {self.status}\nstdout {self.out[-2000:]}\nstderr {self.err[-3000:]}\ncard {self.stats}"
+
+    def line(self, when="exit"):
+        found = re.findall(rf"^sluice: {when} pid \d+ (.*)$", self.err, re.M)
+        expect(found, f"no '{when}' line", str(self))
+        return found[-1]
+
+    def figure(self, name, when="exit"):
+        """A number of the line that is printed at exit: figure("over budget")."""
+        found = re.search(rf"{name} ([0-9.]+)", self.line(when))
+        expect(found, f"no {name} in the line", self.line(when))
+        return float(found[1])
+
+
+def environment(budget, profile, driver, more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
+    env.update({"LD_LIBRARY_PATH": str(build / "lib" / driver), "SIMGPU_PROFILE": profile, "SIMGPU_DEADLOCK_MS": "20000"})
+    if sanitized:
+        env.update({"TSAN_OPTIONS": f"halt_on_error=1 suppressions={here() / 'tsan.supp'}", "ASAN_OPTIONS": "detect_leaks=0",
+                    "SLUICE_DISABLE": "1"})
+    if budget:
+        env["SLUICE_GPU_MEMORY"] = str(budget)
+        if sanitized:
+            del env["SLUICE_DISABLE"]
+        else:
+            env["LD_PRELOAD"] = str(build / "lib" / "libsluice.so")
+    env.update(more or {})
+    return env
+
+
+def here():
+    return pathlib.Path(__file__).resolve().parent
+
+
+def program():
+    return [str(build / "test" / "engine_scenarios")]
+
+
+def start(name, budget=None, profile="card-8g", driver="simgpu", env=None, **popen):
+    return subprocess.Popen(program() + [name], env=environment(budget, profile, driver, env), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **popen)
+
+
+def run(name, budget=None, profile="card-8g", driver="simgpu", env=None, status=0, command=None, seconds=150):
+    with tempfile.TemporaryDirectory() as folder:
+        figures = pathlib.Path(folder) / "stats.json"
+        full = environment(budget, profile, driver, {"SIMGPU_STATS": str(figures), **(env or {})})
+        done = subprocess.run((command or []) + program() + [name], env=full, capture_output=True, text=True, timeout=seconds)
+        stats = json.loads(figures.read_text()) if figures.exists() else {}
+    outcome = Outcome(done.returncode, done.stdout, done.stderr, stats)
+    expect(status is None or outcome.status == status, f"{name}: status {outcome.status} where {status} was expected", str(outcome))
+    return outcome
+
+
+def same(name, pressed=SMALL, full=LARGE, evicts=True, profile="card-8g", driver="simgpu", env=None, check=None, modes=("predict",)):
+    """The three runs of a scenario."""
+    plain = run(name, profile=profile, driver=driver)
+    hooked = run(name, full, profile, driver, env)
+    expect(hooked.out == plain.out, f"{name}: hooked at full budget it computes something else", f"{plain}\n{hooked}")
+    for mode in modes if pressed else ():
+        tight = run(name, pressed, profile, driver, {"SLUICE_PREFETCH": mode, **(env or {})})
+        expect(tight.out == plain.out, f"{name}: under pressure ({mode}) it computes something else", f"{plain}\n{tight}")
+        if evicts:
+            expect(moved(tight) > 0, f"{name}: nothing left the card under pressure ({mode})", str(tight))
+        if check:
+            check(hooked, tight)
+
+
+def cards(outcome):
+    figures = outcome.stats
+    return figures.get("cards") or figures.get("devices") or figures.get("gpus") or [figures]
+
+
+def moved(outcome):
+    return sum(c.get("prefetch_out_bytes", 0) + c.get("evicted_bytes", 0) + c.get("driver_evicted_bytes", 0) for c in cards(outcome))
+
+
+TESTS = {}
+
+
+def test(function):
+    TESTS[function.__name__] = function
+    return function
+
+
+def scenario(name, **settings):
+    TESTS[name] = lambda: same(name, **settings)
+
+
+ALL_MODES = ("off", "launch", "predict")
+scenario("blocks", modes=ALL_MODES)
+scenario("churn", pressed=128 * MIB, modes=ALL_MODES)
+scenario("async_churn", modes=ALL_MODES)
+scenario("copies")
+scenario("pitched")
+scenario("app_managed")
+scenario("threads", modes=ALL_MODES)
+scenario("legacy_stream")
+scenario("producers_and_consumers")
+scenario("streams_come_and_go")
+scenario("unseen_access", modes=ALL_MODES)
+scenario("graph", modes=ALL_MODES)
+scenario("graph_with_new_parameters")
+scenario("pressure_beside_a_capture")
+scenario("reported_during_a_capture")
+scenario("no_wait_on_the_host")
+scenario("fork_before_cuda", evicts=False)
+scenario("fork_after_cuda")
+scenario("contexts", pressed=None)
+scenario("plain_memory", pressed=None)
+
+
+@test
+def async_reuse():
+    run("async_reuse", LARGE)
+    run("async_reuse", SMALL)
+
+
+@test
+def view():
+    if sanitized:
+        raise Skipped("NVML's names are the shim's to answer")
+    same("view", pressed=256 * MIB, evicts=False)
+
+
+@test
+def many_blocks():
+    if sanitized:
+        raise Skipped("a sanitizer's own memory would be measured")
+    print(run("many_blocks", LARGE).err)
+
+
+@test
+def reports():
+    if sanitized:
+        raise Skipped("the report comes through the shim")
+    def saved(_, tight):
+        expect(tight.figure("without copy") > 1, "freed ranges are dropped without a copy", str(tight))
+    same("reports", check=saved)
+
+
+@test
+def big_kernel():
+    def counted(hooked, tight):
+        expect(hooked.figure("over budget") == 0, "within the budget nothing is over it", hooked.line())
+        # What lies in host memory by choice, and is used there, is no launch over its budget: the rest is counted.
+        expect(tight.figure("over budget") >= 1, "such launches are counted", tight.line())
+    same("big_kernel_half_more", check=counted, modes=ALL_MODES)
+    same("big_kernel_three_times", check=counted, modes=ALL_MODES)
+
+
+@test
+def no_dependency_between_streams():
+    def counted(_, tight):
+        expect(tight.figure("over budget") > 0, "what could not be held is counted", tight.line())
+    same("no_dependency_between_streams", check=counted, evicts=False, modes=ALL_MODES)
+
+
+@test
+def graph_larger_than_the_budget():
+    def said(hooked, tight):
+        expect("WARN" not in hooked.err, "no warning where it fits", hooked.err)
+        expect(len(re.findall("WARN .* CUDA graph uses", tight.err)) == 1, "one warning names the graph", tight.err)
+    same("graph_larger_than_the_budget", check=said)
+
+
+@test
+def over_budget_only_where_nothing_can_leave():
+    """One stream, everything but the launch's own blocks may leave: no launch has a reason to go over its budget."""
+    for name in ("blocks", "legacy_stream"):
+        tight = run(name, SMALL)
+        expect(tight.figure("over budget") == 0, f"{name}: over budget", tight.line())
+
+
+@test
+def out_of_memory():
+    plain = run("out_of_memory")
+    limit = {"SLUICE_MEMORY_LIMIT": str(1024 * MIB)}
+    for budget in (SMALL, 1024 * MIB):
+        hooked = run("out_of_memory", budget, env=limit)
+        expect(hooked.out == plain.out, "the retry computes the same", str(hooked))
+        expect("blocks 16" in hooked.err, "the limit is where it ends", hooked.err)
+        expect(hooked.err.count("out of memory") == 1, "said once", hooked.err)
+
+
+@test
+def host_memory_bounds_what_is_live():
+    """Evicted bytes lie in host memory: beyond what the container's cgroup has left, out-of-memory instead of the OOM killer."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        raise Skipped("needs root for a mount namespace")
+    with tempfile.TemporaryDirectory() as folder:
+        own = pathlib.Path(folder)
+        (own / "memory.max").write_text(f"{1024 * MIB}\n")
+        (own / "memory.current").write_text(f"{744 * MIB}\n")
+        # The same as cgroup v1 names it.
+        (own / "memory").mkdir()
+        (own / "memory" / "memory.limit_in_bytes").write_text(f"{1024 * MIB}\n")
+        (own / "memory" / "memory.usage_in_bytes").write_text(f"{744 * MIB}\n")
+        inside = ["unshare", "-m", "sh", "-c", f"mount --bind {own} /sys/fs/cgroup && exec \"$@\"", "sh"]
+        hooked = run("out_of_memory_untouched", SMALL, command=inside)
+    expect("blocks 12" in hooked.err or "blocks 13" in hooked.err, "512 MiB of budget and 280 MiB of host memory", hooked.err)
+    expect("host memory" in hooked.err, "the reason is said", hooked.err)
+
+
+@test
+def vmm():
+    hooked = run("vmm", SMALL)
+    expect(hooked.err.count("allocates through VMM") == 1 and "not oversubscribed" in hooked.err, "named in diagnostics", hooked.err)
+    expect(run("vmm").out == hooked.out, "the same", str(hooked))
+
+
+@test
+def ipc():
+    codes = lambda outcome: re.search(r"codes (.*)", outcome.err)[1]
+    plain, managed = run("ipc"), run("ipc", LARGE)
+    expect(codes(managed) != "0 0", "tracked memory is not exported", managed.err)
+    expect(managed.err.count("SLUICE_PLAIN=1") == 1, "one WARN names the way out", managed.err)
+    allowed = run("ipc", LARGE, env={"SLUICE_PLAIN": "1"})
+    expect(codes(allowed) == codes(plain), "with SLUICE_PLAIN=1 as without the hook", allowed.err)
+    hard = run("out_of_memory", SMALL, env={"SLUICE_PLAIN": "1"})
+    expect("blocks 8" in hard.err, "and the budget is a hard limit", hard.err)
+
+
+@test
+def no_concurrent_managed_access():
+    """vGPU, WSL2, coherent platforms: plain memory, and the budget is a hard limit."""
+    with tempfile.TemporaryDirectory() as folder:
+        coherent = pathlib.Path(folder) / "coherent.profile"
+        coherent.write_text("memory = 8Gi\nreserve = 64Mi\ncontext_bytes = 128Mi\nhost_page_tables = 1\n")
+        for profile in ("no-cma", str(coherent)):
+            hooked = run("out_of_memory", SMALL, profile=profile, env={"SLUICE_LOG_LEVEL": "INFO"})
+            expect("blocks 8" in hooked.err, "the budget is where it ends", hooked.err)
+            expect("hard limit" in hooked.err, "said", hooked.err)
+            expect(hooked.stats and all(c.get("managed_requested_bytes", 0) == 0 for c in cards(hooked)), "no managed memory", str(hooked))
+
+
+@test
+def older_drivers():
+    for driver in ("simgpu-535", "simgpu-550"):
+        if not (build / "lib" / driver / "libcuda.so.1").exists():
+            raise Skipped(f"{driver} is not built")
+        for name in ("blocks", "churn", "graph", "unseen_access"):
+            # 535 tells no kernel's parameters: nobody knows what is touched, so the budget is a hard limit there.
+            same(name, driver=driver, pressed=256 * MIB if driver != "simgpu-535" else None)
+    hooked = run("out_of_memory", SMALL, driver="simgpu-535", env={"SLUICE_LOG_LEVEL": "INFO"})
+    expect("blocks 8" in hooked.err and "does not tell kernels' parameters" in hooked.err, "a hard limit, and why", hooked.err)
+
+
+@test
+def several_cards():
+    two = run("cards", SMALL, profile="two-gpu")
+    expect(two.out == run("cards", profile="two-gpu").out, "two cards compute the same", str(two))
+    lines = re.findall(r"^sluice: exit pid \d+ (GPU-\S+) ?.*$", two.err, re.M)
+    expect(len(set(lines)) == 2, "a line for each card", two.err)
+    eight = run("cards", SMALL, profile="eight-gpu")
+    expect(eight.out == run("cards", profile="eight-gpu").out, "eight cards compute the same", str(eight))
+
+
+@test
+def block_of_two_cards():
+    same("block_of_two_cards", profile="two-gpu", full=LARGE, pressed=None)
+
+
+@test
+def killed_while_bytes_move():
+    """kill -9 at any point: nothing of another process is harmed, and what it held can be used."""
+    with tempfile.TemporaryDirectory() as folder:
+        shared = {"SIMGPU_STATE": str(pathlib.Path(folder) / "card"), "SIMGPU_WINDOW_US": "1000"}
+        expected = run("blocks").out
+        for pause in (0.05, 0.3):
+            doomed = start("endless", SMALL, env=shared)
+            doomed.stderr.readline()
+            neighbour = start("blocks", SMALL, env=shared)
+            time.sleep(pause)
+            doomed.send_signal(signal.SIGKILL)
+            doomed.communicate()
+            out, err = neighbour.communicate(timeout=100)
+            expect(neighbour.returncode == 0 and out == expected, "the neighbour computes on", out + err)
+        expect(run("blocks", SMALL, env=shared).out == expected, "so does who comes after", "")
+
+
+@test
+def wrong_variables():
+    wrong = {
+        "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
+        "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
+        "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots",
+    }
+    expected = run("view").out
+    for name, value in wrong.items():
+        if name == "SLUICE_MANAGED_LIMIT":
+            continue  # counts as a cap of one byte: see below
+        hooked = run("view", LARGE, env={name: value})
+        said = [line for line in hooked.err.splitlines() if line.startswith("sluice: ERROR ")]
+        expect(len(said) == 1 and name in said[0] and f"'{value}'" in said[0] and "accepted" in said[0],
+               f"{name}={value}: one line with name, value and what is accepted", hooked.err)
+        expect(hooked.out == expected, f"{name}={value}: the process goes on with the default", str(hooked))
+    capped = run("view", LARGE, env={"SLUICE_MANAGED_LIMIT": "lots"}, status=None)
+    expect("SLUICE_MANAGED_LIMIT" in capped.err and capped.status == 70, "a cap that cannot be read is no missing cap", str(capped))
+    old = run("blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
+    expect(old.figure("factor") == 90 and "INFO" in old.err, "PUMP's names are honoured", old.err)
+
+
+@test
+def disk_full_while_recording():
+    if not os.path.exists("/dev/full"):
+        raise Skipped("no /dev/full")
+    hooked = run("blocks", LARGE, env={"SLUICE_RECORD": "/dev/full"})
+    expect(hooked.out == run("blocks").out, "the program goes on", str(hooked))
+    said = [line for line in hooked.err.splitlines() if "/dev/full" in line]
+    expect(len(said) == 1, "said once", hooked.err)
+
+
+@test
+def diagnostics():
+    tight = run("many_rounds", SMALL)
+    line = tight.line()
+    for part in ("budget", "live", "peak", "plain", "in", "out", "without copy", "faults", "hits", "stalls", "access known", "factor",
+                 "launches", "over budget"):
+        expect(re.search(rf"\b{part} [0-9.]+", line), f"the line has {part}", line)
+    expect("(estimated)" in line, "fault bytes are labelled", line)
+    expect(tight.figure("live") == 0 or tight.figure("peak") >= tight.figure("live"), "the peak is at least what is live", line)
+    expect(tight.figure("peak") == 1, "16 blocks of 64 MiB were live", line)
+    warned = [w for w in tight.err.splitlines() if "WARN" in w and "waits for the link" in w]
+    expect(len(warned) == 1 and re.search(r"live 1\.0 GiB in 0\.5 GiB", warned[0]), "one sentence says why it is slow", tight.err)
+    easy = run("many_rounds", LARGE)
+    expect("WARN" not in easy.err, "nothing to warn of where it fits", easy.err)
+    expect(easy.out == tight.out and "sluice" not in easy.out, "stdout belongs to the program", easy.out)
+
+
+class Agent(threading.Thread):
+    """A socket that says what it likes."""
+
+    def __init__(self, path, talk):
+        super().__init__(daemon=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        self.talk = talk
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                self.talk(peer)
+            except OSError:
+                pass
+
+
+@test
+def agents_that_misbehave():
+    def garbage(peer):
+        import random
+        numbers = random.Random(5)
+        for i in range(10_000):
+            peer.send(numbers.randbytes(numbers.randrange(1, 400)) if i % 2 else struct.pack("<I", 0x53) * numbers.randrange(1, 90))
+    def silent(peer):
+        time.sleep(30)
+    def gone(peer):
+        peer.close()
+    expected = run("blocks").out
+    with tempfile.TemporaryDirectory() as folder:
+        for talk in (garbage, silent, gone):
+            path = f"{folder}/{talk.__name__}.sock"
+            agent = Agent(path, talk)
+            begin = time.monotonic()
+            hooked = run("blocks", SMALL, env={"SLUICE_SOCKET": path})
+            expect(hooked.out == expected, f"{talk.__name__}: the program computes on", str(hooked))
+            expect(hooked.err.count("ERROR") <= 1, f"{talk.__name__}: said at most once", hooked.err)
+            expect(time.monotonic() - begin < 60, f"{talk.__name__}: nothing hangs", hooked.err)
+            agent.listener.close()
+        hooked = run("blocks", SMALL, env={"SLUICE_SOCKET": f"{folder}/nowhere/agent.sock"})
+        expect(hooked.out == expected, "no agent: the environment's budget holds", str(hooked))
+
+
+def main():
+    global build, sanitized
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(sorted(TESTS)))
+        return 0
+    build = pathlib.Path(sys.argv[1]).resolve()
+    sanitized = "SLUICE_SANITIZE:STRING=\n" not in (build / "CMakeCache.txt").read_text()
+    wrong = [name for name in sys.argv[2:] if name not in TESTS]
+    if wrong:
+        print(f"no such test: {wrong}; there are {sorted(TESTS)}", file=sys.stderr)
+        return 2
+    status = 0
+    for name in sys.argv[2:] or sorted(TESTS):
+        begin = time.monotonic()
+        try:
+            TESTS[name]()
+            print(f"ok: {name} ({time.monotonic() - begin:.1f} s)", flush=True)
+        except Skipped as why:
+            print(f"SKIP: {name}: {why}", flush=True)
+            status = status or (4 if len(sys.argv) == 3 else 0)
+        except (Failed, subprocess.TimeoutExpired) as why:
+            print(f"FAILED: {name}: {why}", flush=True)
+            status = 1
+    return status
+
+
+sys.exit(main())

@@ -1,0 +1,166 @@
+// Capture and graphs, under pressure.
+#include <atomic>
+#include <thread>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+struct c10_device {
+  signed char type, index;
+};
+// PyTorch's report as libc10_cuda calls it; only the preloaded shim defines it here.
+extern "C" __attribute__((weak)) void report(void* p, long bytes, size_t, size_t, c10_device) __asm__(
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+
+namespace {
+
+void Report(CUdeviceptr p, long bytes) {
+  if (&report != nullptr) report(reinterpret_cast<void*>(p), bytes, 0, 0, {1, 0});
+}
+
+CUgraphExec Capture(Card& card, CUstream s, const std::vector<std::vector<simgpu_touch>>& launches) {
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (const auto& touches : launches) card.Named(s, touches);
+  OK(cuStreamEndCapture(s, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuGraphDestroy(graph));
+  return executable;
+}
+
+}  // namespace
+
+SCENARIO(graph) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  std::vector<std::vector<simgpu_touch>> launches[2];
+  for (uint32_t i = 0; i < 6; ++i) launches[0].push_back({Update(p[i], 64 * kMiB, i + 1)});
+  for (uint32_t i = 6; i < 12; ++i) launches[1].push_back({Update(p[i], 64 * kMiB, i + 1), Read(p[0], 4 * kMiB, 1)});
+  CUgraphExec a = Capture(card, s, launches[0]), b = Capture(card, s, launches[1]);
+  for (uint32_t round = 0; round < 8; ++round) {
+    OK(cuGraphLaunch(a, s));
+    for (uint32_t i = 12; i < 16; ++i) card.Named(s, {Update(p[i], 64 * kMiB, i + 1)});
+    OK(cuGraphLaunch(b, s));
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  OK(cuGraphExecDestroy(a));
+  OK(cuGraphExecDestroy(b));
+}
+
+SCENARIO(graph_larger_than_the_budget) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  std::vector<std::vector<simgpu_touch>> launches;
+  for (uint32_t i = 0; i < 12; ++i) {
+    p.push_back(Alloc(64 * kMiB));
+    launches.push_back({Update(p[i], 64 * kMiB, i + 1)});
+  }
+  CUgraphExec g = Capture(card, s, launches);
+  for (int round = 0; round < 6; ++round) OK(cuGraphLaunch(g, s));
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+SCENARIO(graph_with_new_parameters) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuMemsetD8Async(p[0], 3, 64 * kMiB, s));
+  OK(cuStreamEndCapture(s, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  size_t count = 1;
+  CUgraphNode node = nullptr;
+  OK(cuGraphGetNodes(graph, &node, &count));
+  for (uint32_t i = 0; i < 24; ++i) {
+    CUDA_MEMSET_NODE_PARAMS params{};
+    params.dst = p[i % 12];
+    params.value = i;
+    params.elementSize = 1;
+    params.width = 64 * kMiB;
+    params.height = 1;
+    OK(cuGraphExecMemsetNodeSetParams(executable, node, &params, card.context));
+    OK(cuGraphLaunch(executable, s));
+    card.Named(s, {Update(p[(i + 5) % 12], 64 * kMiB)});
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// A second thread under pressure while this one captures in global mode, which forbids most calls to every thread.
+SCENARIO(pressure_beside_a_capture) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  CUstream other = card.Stream();
+  for (uint32_t i = 4; i < 16; ++i) card.Named(other, {Write(p[i], 64 * kMiB, i + 1)});
+  OK(cuStreamSynchronize(other));
+  CUgraph graph = nullptr;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  std::thread thread([&] {
+    OK(cuCtxSetCurrent(card.context));
+    for (uint32_t i = 0; i < 120; ++i) card.Named(other, {Update(p[4 + i % 12], 64 * kMiB, 5 + i % 12)});
+  });
+  for (uint32_t i = 0; i < 40; ++i) card.Named(s, {Update(p[i % 4], 64 * kMiB, i % 4 + 1)});
+  thread.join();
+  OK(cuStreamEndCapture(s, &graph));
+  CUgraphExec executable = nullptr;
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuGraphLaunch(executable, s));
+  OK(cuGraphLaunch(executable, s));
+  OK(cuCtxSynchronize());
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// What a framework reports as freed is dropped without a copy, and what it takes again is fresh.
+SCENARIO(reports) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr segment = Alloc(512 * kMiB), weights = Alloc(384 * kMiB);
+  uint32_t object = 10;
+  for (int step = 0; step < 12; ++step) {
+    for (uint64_t at = 0; at < 512; at += 64) {
+      Report(segment + at * kMiB, static_cast<long>(64 * kMiB));
+      card.Named(s, {Write(segment + at * kMiB, 64 * kMiB, ++object), Read(weights + at / 64 * 48 * kMiB, 48 * kMiB)});
+      card.Named(s, {Read(segment + at * kMiB, 64 * kMiB, object)});
+      Report(segment + at * kMiB, -static_cast<long>(64 * kMiB));
+    }
+    card.Named(s, {Update(weights, 384 * kMiB)});
+    OK(cuStreamSynchronize(s));
+  }
+  SayDigest("weights", weights, 384 * kMiB);
+}
+
+// Memory of a graph's private pool is reported free after the capture and lives on between replays.
+SCENARIO(reported_during_a_capture) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr segment = Alloc(128 * kMiB), big = Alloc(640 * kMiB);
+  CUgraph graph[2];
+  CUgraphExec forward = nullptr, backward = nullptr;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  Report(segment, static_cast<long>(128 * kMiB));
+  card.Named(s, {Write(segment, 128 * kMiB, 1)});
+  OK(cuStreamEndCapture(s, &graph[0]));
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  card.Named(s, {Read(segment, 128 * kMiB, 1), Update(big, 16 * kMiB)});
+  Report(segment, -static_cast<long>(128 * kMiB));
+  OK(cuStreamEndCapture(s, &graph[1]));
+  OK(cuGraphInstantiate(&forward, graph[0], 0));
+  OK(cuGraphInstantiate(&backward, graph[1], 0));
+  for (int step = 0; step < 5; ++step) {
+    OK(cuGraphLaunch(forward, s));
+    for (uint64_t at = 0; at < 640; at += 64) card.Named(s, {Update(big + at * kMiB, 64 * kMiB)});
+    OK(cuStreamSynchronize(s));
+    OK(cuGraphLaunch(backward, s));
+  }
+  SayDigest("segment", segment, 128 * kMiB);
+  SayDigest("big", big, 640 * kMiB);
+}

@@ -1,0 +1,47 @@
+// The engine inside the program, for sanitizers: what the shim does for a preloaded one. SLUICE_DISABLE=1: the driver
+// alone.
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "hooklib/dispatch/table.h"
+#include "hooklib/nvml/nvml_view.h"
+#include "hooklib/shim/engine_abi.h"
+
+extern "C" {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) extern void* engine_slot_##elf_name;
+#include "hooklib/hooks.def"
+__attribute__((visibility("default"))) sluice_shim_state sluice_shim_link = {};
+}
+
+namespace {
+
+void* NothingReal() { return nullptr; }
+void* Find(void* handle, const char* name) { return dlsym(handle, name); }
+void* Open(const char* file, int flags) { return dlopen(file, flags); }
+
+// Before the engine's own constructor, which finds it started.
+__attribute__((constructor(200))) void Start() {
+  void** const slots[] = {
+#define SLUICE_HOOK(elf_name, base, version, flavour, category) &engine_slot_##elf_name,
+#include "hooklib/hooks.def"
+  };
+  sluice_shim_state& link = sluice_shim_link;
+  link.abi = SLUICE_SHIM_ABI;
+  for (size_t i = 0; i < sluice::HookCount(); ++i)
+    link.shim.table = sluice_table_hash(link.shim.table, sluice::HookName(i));
+  for (size_t i = 0; i < sluice::NvmlHookCount(); ++i)
+    link.shim.table = sluice_table_hash(link.shim.table, sluice::NvmlHookName(i));
+  link.shim.dlsym = &Find;
+  link.shim.dlopen = &Open;
+  link.shim.library_real = &NothingReal;
+  const bool hooked = std::getenv("SLUICE_DISABLE") == nullptr;
+  if (hooked && sluice_engine_start(&link) != 0) std::abort();
+  if (!hooked) link.status = SLUICE_ENGINE_REFUSED;
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  for (size_t i = 0; i < sluice::HookCount(); ++i) {
+    *slots[i] = hooked ? link.engine.cuda_entry(static_cast<unsigned>(i), nullptr) : dlsym(driver, sluice::HookName(i));
+  }
+}
+
+}  // namespace

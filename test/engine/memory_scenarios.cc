@@ -1,0 +1,407 @@
+// Allocation, reuse, copies, what the application is told.
+#include <dlfcn.h>
+#include <nvml.h>
+
+#include <cstring>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+std::vector<unsigned char> Pattern(size_t bytes, unsigned seed) {
+  std::vector<unsigned char> v(bytes);
+  std::mt19937 random(seed);
+  for (auto& b : v) b = static_cast<unsigned char>(random());
+  return v;
+}
+
+// Pushes everything else out of a budget of 512 MiB.
+void Sweep(Card& card, CUstream s, CUdeviceptr big, uint64_t bytes) {
+  for (uint64_t at = 0; at < bytes; at += 64 * kMiB) card.Named(s, {Update(big + at, 64 * kMiB, 90)});
+}
+
+long ResidentSetBytes() {
+  long total = 0, resident = 0;
+  if (std::FILE* f = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(f, "%ld %ld", &total, &resident) != 2) resident = 0;
+    std::fclose(f);
+  }
+  return resident * 4096;
+}
+
+}  // namespace
+
+namespace {
+
+void Rounds(uint32_t rounds) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t round = 0; round < rounds; ++round) {
+    for (uint32_t i = 0; i < 16; ++i) {
+      card.Named(s, {Update(p[i], 64 * kMiB, i + 1), Read(p[(i + 1) % 16] + 8 * kMiB, 16 * kMiB, (i + 1) % 16 + 1)});
+    }
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+}  // namespace
+
+SCENARIO(blocks) { Rounds(4); }
+SCENARIO(many_rounds) { Rounds(16); }
+
+// Ranges are freed and taken again while the work that used them is queued; every touch names its object, so a range
+// that is handed out too early is told by the card.
+SCENARIO(churn) {
+  Card card;
+  CUstream s[2] = {card.Stream(), card.Stream()};
+  struct Block {
+    CUdeviceptr p;
+    uint64_t bytes;
+    uint32_t object;
+    CUstream stream;
+  };
+  std::vector<Block> blocks;
+  std::mt19937 random(7);
+  uint64_t live = 0, digest = 0;
+  uint32_t object = 0;
+  for (int step = 0; step < 3000; ++step) {
+    if (blocks.size() < 12 || (blocks.size() < 40 && random() % 2)) {
+      const uint64_t bytes = random() % 3 ? (random() % 64 + 1) * 4096 : (random() % 20 + 1) * 3 * kMiB;
+      CUstream stream = s[random() % 2];
+      blocks.push_back({Alloc(bytes), bytes, ++object, stream});
+      live += bytes;
+      card.Named(stream, {Write(blocks.back().p, bytes, object)}, 200'000);
+    } else {
+      const size_t i = random() % blocks.size();
+      const Block b = blocks[i];
+      card.Named(b.stream, {Update(b.p, b.bytes, b.object)}, 300'000);
+      digest += 1;
+      OK(cuMemFree(b.p));
+      live -= b.bytes;
+      blocks.erase(blocks.begin() + static_cast<long>(i));
+    }
+    if (Budget() != 0 && step % 100 == 99) {
+      // What is freed can go back when the card is through with it.
+      OK(cuCtxSynchronize());
+      OK(cuMemFree(Alloc(4096)));
+      std::fprintf(stderr, "live %" PRIu64 " requested %" PRIu64 "\n", live >> 20,
+                   card.Stats().managed_requested_bytes >> 20);
+      EXPECT(card.Stats().managed_requested_bytes <= live + live / 4 + 256 * kMiB);
+    }
+  }
+  Say("frees", digest);
+  for (const Block& b : blocks) SayDigest("block", b.p, b.bytes);
+}
+
+// A block freed in a stream is at once reusable in it, elsewhere only when that stream is through.
+SCENARIO(async_reuse) {
+  Card card;
+  CUstream a = card.Stream(), b = card.Stream();
+  for (const uint64_t bytes : {uint64_t{4096}, 8 * kMiB}) {
+    CUdeviceptr p = 0, q = 0, r = 0;
+    OK(cuMemAllocAsync(&p, bytes, a));
+    card.Named(a, {Write(p, bytes, 1)}, 50'000'000);
+    OK(cuMemFreeAsync(p, a));
+    OK(cuMemAllocAsync(&r, bytes, b));  // elsewhere
+    EXPECT(r != p);
+    card.Named(b, {Write(r, bytes, 2)});
+    OK(cuMemAllocAsync(&q, bytes, a));
+    EXPECT(q == p);
+    card.Named(a, {Write(q, bytes, 3)});
+    OK(cuMemFreeAsync(r, b));
+    OK(cuMemFreeAsync(q, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuMemAllocAsync(&r, bytes, b));
+    card.Named(b, {Write(r, bytes, 4)});
+    OK(cuMemFreeAsync(r, b));
+    OK(cuStreamSynchronize(b));
+  }
+}
+
+SCENARIO(async_churn) {
+  Card card;
+  CUstream s[3] = {card.Stream(), card.Stream(), card.Stream()};
+  CUevent e = nullptr;
+  OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+  CUdeviceptr kept = Alloc(512 * kMiB);
+  std::mt19937 random(3);
+  for (uint32_t i = 1; i < 1500; ++i) {
+    CUstream from = s[random() % 3], to = s[random() % 3];
+    const uint64_t bytes = random() % 2 ? (random() % 16 + 1) * 4096 : (random() % 12 + 1) * 2 * kMiB;
+    CUdeviceptr p = 0;
+    OK(cuMemAllocAsync(&p, bytes, from));
+    card.Named(from, {Write(p, bytes, i), Read(kept + (i % 8) * 64 * kMiB, 64 * kMiB)}, 400'000);
+    if (to != from) {  // handed on: used and freed there
+      OK(cuEventRecord(e, from));
+      OK(cuStreamWaitEvent(to, e, 0));
+      card.Named(to, {Update(p, bytes, i)}, 200'000);
+    }
+    OK(cuMemFreeAsync(p, to));
+  }
+  SayDigest("kept", kept, 512 * kMiB);
+  OK(cuMemFree(kept));
+}
+
+SCENARIO(copies) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr big = Alloc(768 * kMiB);
+  const CUdeviceptr p = Alloc(8 * kMiB), q = Alloc(8 * kMiB);
+  for (const size_t bytes : {size_t{4}, size_t{4097}, size_t{3} << 20, size_t{8} << 20}) {
+    const auto in = Pattern(bytes, static_cast<unsigned>(bytes));
+    std::vector<unsigned char> out(bytes);
+    OK(cuMemcpyHtoD(p, in.data(), bytes));
+    Sweep(card, s, big, 768 * kMiB);
+    OK(cuStreamSynchronize(s));
+    OK(cuMemcpyDtoD(q, p, bytes));
+    OK(cuCtxSynchronize());
+    Sweep(card, s, big, 768 * kMiB);
+    OK(cuMemcpyDtoHAsync(out.data(), q, bytes, s));
+    OK(cuStreamSynchronize(s));
+    EXPECT(out == in);
+  }
+  OK(cuMemsetD32(p, 0x01020304, 1024));
+  Sweep(card, s, big, 768 * kMiB);
+  std::vector<uint32_t> words(1024);
+  OK(cuMemcpyDtoH(words.data(), p, 4096));
+  for (const uint32_t word : words) EXPECT(word == 0x01020304);
+  SayDigest("big", big, 768 * kMiB);
+}
+
+SCENARIO(pitched) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr big = Alloc(768 * kMiB);
+  CUdeviceptr p = 0;
+  size_t pitch = 0;
+  OK(cuMemAllocPitch(&p, &pitch, 1000, 333, 4));
+  EXPECT(pitch >= 1000 && pitch % 256 == 0);
+  const auto in = Pattern(1000 * 333, 5);
+  std::vector<unsigned char> out(in.size());
+  CUDA_MEMCPY2D c{};
+  c.srcMemoryType = CU_MEMORYTYPE_HOST;
+  c.srcHost = in.data();
+  c.srcPitch = 1000;
+  c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.dstDevice = p;
+  c.dstPitch = pitch;
+  c.WidthInBytes = 1000;
+  c.Height = 333;
+  OK(cuMemcpy2D(&c));
+  Sweep(card, s, big, 768 * kMiB);
+  OK(cuStreamSynchronize(s));
+  CUDA_MEMCPY2D d{};
+  d.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  d.srcDevice = p;
+  d.srcPitch = pitch;
+  d.dstMemoryType = CU_MEMORYTYPE_HOST;
+  d.dstHost = out.data();
+  d.dstPitch = 1000;
+  d.WidthInBytes = 1000;
+  d.Height = 333;
+  OK(cuMemcpy2D(&d));
+  EXPECT(out == in);
+  OK(cuMemFree(p));
+}
+
+SCENARIO(app_managed) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr big = Alloc(768 * kMiB), p = card.Managed(32 * kMiB);
+  const auto in = Pattern(1 << 20, 9);
+  std::vector<unsigned char> out(in.size());
+  OK(cuMemcpyHtoD(p, in.data(), in.size()));
+  card.Named(s, {Read(p, 32 * kMiB), Write(p + 16 * kMiB, 16 * kMiB, 4)});
+  Sweep(card, s, big, 768 * kMiB);
+  OK(cuStreamSynchronize(s));
+  OK(cuMemcpyDtoH(out.data(), p, out.size()));
+  EXPECT(out == in);
+  unsigned managed = 0;
+  OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
+  EXPECT(managed == 1);
+  SayDigest("second half", p + 16 * kMiB, 16 * kMiB);
+  OK(cuMemFree(p));
+}
+
+SCENARIO(view) {
+  Card card;
+  size_t left = 0, total = 0, other = 0;
+  const CUdeviceptr p = Alloc(100 * kMiB), q = Alloc(1000);
+  OK(cuMemGetInfo(&left, &total));
+  OK(cuDeviceTotalMem(&other, 0));
+  EXPECT(total == other);
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  EXPECT(nvml != nullptr);
+  nvmlDevice_t device = nullptr;
+  nvmlMemory_t memory{};
+  EXPECT(reinterpret_cast<decltype(&nvmlInit_v2)>(dlsym(nvml, "nvmlInit_v2"))() == NVML_SUCCESS);
+  EXPECT(reinterpret_cast<decltype(&nvmlDeviceGetHandleByIndex_v2)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(
+             0, &device) == NVML_SUCCESS);
+  EXPECT(reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo)>(dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(
+             device, &memory) == NVML_SUCCESS);
+  if (Budget() != 0) {
+    EXPECT(total == Budget());
+    EXPECT(memory.total == total);
+    EXPECT(memory.free == left);
+    EXPECT(memory.used == total - left);
+    EXPECT(memory.used >= 100 * kMiB + 1000);
+    EXPECT(memory.used <= 103 * kMiB);
+  }
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  OK(cuMemGetAddressRange(&base, &bytes, p + 5000));
+  EXPECT(base == p && bytes == 100 * kMiB);
+  unsigned type = 0, managed = 9;
+  unsigned long long id = 0, other_id = 0;
+  void* host = nullptr;
+  bool ipc = true;
+  OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 5));
+  OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
+  OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
+  OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, q));
+  EXPECT(type == CU_MEMORYTYPE_DEVICE);
+  EXPECT(managed == 0);
+  EXPECT(id != other_id);
+  EXPECT(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, p) == CUDA_ERROR_INVALID_VALUE);
+  if (Budget() != 0) {
+    OK(cuPointerGetAttribute(&ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, p));
+    EXPECT(!ipc);
+  }
+  OK(cuMemFree(p));
+  EXPECT(cuMemGetAddressRange(&base, &bytes, p) == CUDA_ERROR_NOT_FOUND);
+  const CUdeviceptr again = Alloc(100 * kMiB);
+  unsigned long long again_id = 0;
+  OK(cuPointerGetAttribute(&again_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, again));
+  EXPECT(again_id != id && again_id != other_id);
+}
+
+// Allocates to the end without using any of it.
+SCENARIO(out_of_memory_untouched) {
+  Card card;
+  size_t blocks = 0;
+  CUdeviceptr at = 0;
+  while (blocks < 200 && cuMemAlloc(&at, 64 * kMiB) == CUDA_SUCCESS) ++blocks;
+  std::fprintf(stderr, "blocks %zu\n", blocks);
+}
+
+// Beyond what may be held: CUDA's out-of-memory code and nothing else; the framework frees and tries again.
+SCENARIO(out_of_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  CUdeviceptr at = 0;
+  CUresult result = CUDA_SUCCESS;
+  while (p.size() < 200 && (result = cuMemAlloc(&at, 64 * kMiB)) == CUDA_SUCCESS) {
+    p.push_back(at);
+    card.Named(s, {Write(at, 64 * kMiB, 1)});
+  }
+  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+  std::fprintf(stderr, "blocks %zu\n", p.size());
+  for (int i = 0; i < 4; ++i) {
+    OK(cuMemFree(p.back()));
+    p.pop_back();
+  }
+  at = Alloc(128 * kMiB);
+  card.Named(s, {Write(at, 128 * kMiB, 2)});
+  SayDigest("after the retry", at, 128 * kMiB);
+}
+
+// What the hook holds for itself: at most 8 MiB and 64 bytes a block.
+SCENARIO(many_blocks) {
+  Card card;
+  constexpr size_t kBlocks = 400'000;
+  std::vector<CUdeviceptr> p(kBlocks, 1);
+  if (Budget() == 0) return;  // the driver's own bookkeeping is not the question
+  const long before = ResidentSetBytes();
+  for (auto& at : p) at = Alloc(512);
+  const long grown = ResidentSetBytes() - before;
+  std::fprintf(stderr, "grown %ld bytes a block %.1f\n", grown, static_cast<double>(grown) / kBlocks);
+  EXPECT(grown <= static_cast<long>(8 * kMiB + 64 * kBlocks));
+  for (const auto at : p) OK(cuMemFree(at));
+}
+
+// Kept plain, counted, bounded by the budget.
+SCENARIO(plain_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  size_t before = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool shared = nullptr, ordinary = nullptr;
+  OK(cuMemPoolCreate(&shared, &props));
+  props.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  OK(cuMemPoolCreate(&ordinary, &props));
+  CUdeviceptr p = 0, q = 0;
+  OK(cuMemAllocFromPoolAsync(&p, 64 * kMiB, shared, s));
+  OK(cuMemAllocFromPoolAsync(&q, 64 * kMiB, ordinary, s));
+  card.Named(s, {Write(p, 64 * kMiB, 1), Write(q, 64 * kMiB, 2)});
+  OK(cuStreamSynchronize(s));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before - after == 128 * kMiB);
+    EXPECT(card.Stats().plain_bytes >= 64 * kMiB);
+  }
+  SayDigest("p", p, 64 * kMiB);
+  SayDigest("q", q, 64 * kMiB);
+  OK(cuMemFreeAsync(p, s));
+  OK(cuMemFreeAsync(q, s));
+  OK(cuStreamSynchronize(s));
+  OK(cuMemPoolDestroy(shared));
+  OK(cuMemPoolDestroy(ordinary));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before == after);
+  }
+  // Host memory is nobody's device memory.
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 16 * kMiB, CU_MEMHOSTALLOC_DEVICEMAP));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before == after);
+  }
+  OK(cuMemFreeHost(host));
+}
+
+// Application VMM memory: plain, and the budget is where it ends.
+SCENARIO(vmm) {
+  Card card;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::vector<CUmemGenericAllocationHandle> handles;
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = CUDA_SUCCESS;
+  while (handles.size() < 200 && (result = cuMemCreate(&handle, 64 * kMiB, &prop, 0)) == CUDA_SUCCESS)
+    handles.push_back(handle);
+  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+  if (Budget() != 0) EXPECT(handles.size() == Budget() / (64 * kMiB));
+  CUdeviceptr va = 0;
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  OK(cuMemAddressReserve(&va, 64 * kMiB, 0, 0, 0));
+  OK(cuMemMap(va, 64 * kMiB, 0, handles.back(), 0));
+  OK(cuMemSetAccess(va, 64 * kMiB, &access, 1));
+  card.Named(nullptr, {Write(va, 64 * kMiB, 1)});
+  SayDigest("mapped", va, 64 * kMiB);
+  // Released while mapped: the memory lives until it is unmapped.
+  OK(cuMemRelease(handles.back()));
+  EXPECT(cuMemCreate(&handle, 64 * kMiB, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  OK(cuMemUnmap(va, 64 * kMiB));
+  OK(cuMemCreate(&handle, 64 * kMiB, &prop, 0));
+}
+
+SCENARIO(ipc) {
+  Card card;
+  const CUdeviceptr p = Alloc(8 * kMiB);
+  CUipcMemHandle handle{};
+  const CUresult first = cuIpcGetMemHandle(&handle, p), second = cuIpcGetMemHandle(&handle, p);
+  std::fprintf(stderr, "codes %d %d\n", first, second);
+}

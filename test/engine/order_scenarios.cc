@@ -1,0 +1,159 @@
+// Who waits for whom: launches beyond the budget, streams that the application did not order, threads.
+#include <thread>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+// A stream that stands until somebody writes the flag.
+struct Gate {
+  explicit Gate(CUstream s) {
+    OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    OK(cuMemHostGetDevicePointer(&flag, host, 0));
+    OK(cuMemsetD32(flag, 0, 1));
+    OK(cuStreamWaitValue32(s, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+  }
+  void Open(CUstream by) { OK(cuStreamWriteValue32(by, flag, 1, 0)); }
+  void* host = nullptr;
+  CUdeviceptr flag = 0;
+};
+
+void BigKernel(uint64_t bytes) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr p = Alloc(bytes), small = Alloc(16 * kMiB);
+  for (int i = 0; i < 4; ++i) card.Named(s, {Update(p, bytes, 1)}, 1'000'000);
+  card.Named(s, {Write(small, 16 * kMiB, 2)});
+  OK(cuStreamSynchronize(s));
+  card.Named(s, {Update(small, 16 * kMiB, 2)});
+  OK(cuCtxSynchronize());
+  // The overshoot leaves right after.
+  if (Budget() != 0) EXPECT(card.Stats().resident_bytes <= Budget() + 64 * kMiB);
+  SayDigest("big", p, bytes);
+  SayDigest("small", small, 16 * kMiB);
+}
+
+}  // namespace
+
+SCENARIO(big_kernel_half_more) { BigKernel(768 * kMiB); }  // 1.5 times a budget of 512 MiB
+SCENARIO(big_kernel_three_times) { BigKernel(1536 * kMiB); }
+
+// b's launches need room that only a's unfinished work holds: they run all the same, and a is not touched.
+SCENARIO(no_dependency_between_streams) {
+  Card card;
+  CUstream a = card.Stream(), b = card.Stream(), c = card.Stream();
+  const CUdeviceptr p = Alloc(400 * kMiB), q = Alloc(400 * kMiB);
+  card.Named(a, {Write(p, 400 * kMiB, 1)});
+  OK(cuStreamSynchronize(a));
+  Gate gate(a);
+  card.Named(a, {Update(p, 400 * kMiB, 1)});
+  for (int i = 0; i < 8; ++i) card.Named(b, {Update(q, 400 * kMiB, 2)});
+  OK(cuStreamSynchronize(b));  // a stands: would b wait for it, this would never return
+  gate.Open(c);
+  SayDigest("p", p, 400 * kMiB);
+  SayDigest("q", q, 400 * kMiB);
+}
+
+// The launching thread itself opens the gate, after having queued far more than any queue of the driver holds.
+SCENARIO(no_wait_on_the_host) {
+  Card card;
+  CUstream a = card.Stream(), c = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  Gate gate(a);
+  for (uint32_t i = 0; i < 320; ++i) card.Named(a, {Update(p[i % 16], 64 * kMiB, i % 16 + 1)});
+  gate.Open(c);
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+SCENARIO(threads) {
+  Card card;
+  constexpr int kThreads = 6;
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < kThreads * 3; ++i) p.push_back(Alloc(48 * kMiB));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      OK(cuCtxSetCurrent(card.context));
+      CUstream s = card.Stream();
+      for (int i = 0; i < 60; ++i) {
+        const int n = t * 3 + i % 3;
+        // Every second thread goes by its per-thread default stream.
+        if (t % 2) {
+          OK(card.Try(nullptr, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))}, 20000,
+                      true));
+        } else {
+          card.Named(s, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))});
+        }
+        CUdeviceptr extra = Alloc(static_cast<uint64_t>(i % 5 + 1) * kMiB);
+        if (!(t % 2)) card.Named(s, {Write(extra, kMiB, static_cast<uint32_t>(1000 + t))});
+        OK(cuMemFree(extra));
+      }
+      if (!(t % 2)) OK(cuStreamDestroy(s));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (CUdeviceptr at : p) SayDigest("block", at, 48 * kMiB);
+}
+
+// The legacy stream orders itself with blocking streams, and programs rely on it.
+SCENARIO(legacy_stream) {
+  Card card;
+  CUstream blocking = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t i = 0; i < 96; ++i) {
+    CUstream s = i % 2 ? blocking : nullptr;
+    card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1), Read(p[(i + 11) % 12], 8 * kMiB, (i + 11) % 12 + 1)});
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+SCENARIO(producers_and_consumers) {
+  Card card;
+  CUstream s[3] = {card.Stream(), card.Stream(), card.Stream()};
+  CUevent e[3];
+  for (auto& event : e) OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t i = 0; i < 192; ++i) {
+    const uint32_t at = i % 3, n = i % 16;
+    OK(cuStreamWaitEvent(s[at], e[(at + 2) % 3], 0));
+    card.Named(s[at], {Update(p[n], 64 * kMiB, n + 1), Read(p[(n + 15) % 16], 4 * kMiB, (n + 15) % 16 + 1)});
+    OK(cuEventRecord(e[at], s[at]));
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// Streams end with work queued on them; what they used is neither lost nor held for ever.
+SCENARIO(streams_come_and_go) {
+  Card card;
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t i = 0; i < 120; ++i) {
+    CUstream s = card.Stream();
+    card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+    if (i % 12 == 11) OK(cuCtxSynchronize());
+    OK(cuStreamDestroy(s));
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// What no parameter shows comes by faults, and is right.
+SCENARIO(unseen_access) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  for (uint32_t i = 0; i < 96; ++i) {
+    if (i % 3) {
+      card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+    } else {
+      card.Launch(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+    }
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
