@@ -193,7 +193,7 @@ std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
   return std::nullopt;
 }
 
-bool Arbiter::Demanded(Nanos now) const {
+bool Arbiter::Demanded(Nanos now) {
   size_t working = 0;
   bool limited = false, starving = false;
   Nanos busy = 0;
@@ -206,12 +206,13 @@ bool Arbiter::Demanded(Nanos now) const {
     starving |= used < ShareOf(policy_.window, c.request) / 100 * 95;
     busy += c.usage.Used(now, recent);
   }
+  // Less than its request is no one's fault where the card has time to spare. And once tokens have given everyone theirs,
+  // they are what keeps it so: as long as the card is full.
+  starved_ = working >= 2 && (starving || starved_) && busy >= recent / 10 * 8;
   if (limited) return true;
   // Under pressure the token also says whose memory is on the card: it is taken by whoever works, be it one alone.
   if (pressure_) return working > 0;
-  if (working < 2) return false;
-  // Less than its request is no one's fault where the card has time to spare.
-  return starving && busy >= recent / 10 * 8;
+  return starved_;
 }
 
 double Arbiter::Share(ClientId client, Nanos now) const {

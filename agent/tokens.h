@@ -74,7 +74,7 @@ class Arbiter {
   std::optional<Nanos> NextWake(Nanos now) const;
 
   // Launches need a token now. A client alone without a limit never does.
-  bool Demanded(Nanos now) const;
+  bool Demanded(Nanos now);
   double Share(ClientId client, Nanos now) const;  // of the window
   Nanos QuantumOf(ClientId client) const;
   bool pressure() const { return pressure_; }
@@ -115,6 +115,7 @@ class Arbiter {
   };
   std::map<HolderId, Overdue> overdue_;
   ClientId turn_ = 0;
+  bool starved_ = false;  // tokens are what holds the shares up
   bool pressure_ = false;
   Nanos switch_cost_ = 0;
   uint64_t next_id_ = 1;

@@ -162,11 +162,22 @@ TEST_CASE("tokens are demanded only while they are needed") {
     arbiter.Observe(2, 10 * kMs, true, t + 10 * kSec + n);
   }
   CHECK(arbiter.Demanded(t + 20 * kSec));
+  // Once everyone has its share by them, they stay: without them it would be lost again.
+  for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) {
+    arbiter.Observe(1, 50 * kMs, true, t + 20 * kSec + n);
+    arbiter.Observe(2, 50 * kMs, true, t + 20 * kSec + n);
+  }
+  CHECK(arbiter.Demanded(t + 30 * kSec));
+  for (Nanos n = 0; n < 10 * kSec; n += 100 * kMs) {
+    arbiter.Observe(1, 20 * kMs, true, t + 30 * kSec + n);
+    arbiter.Observe(2, 20 * kMs, true, t + 30 * kSec + n);
+  }
+  CHECK_FALSE(arbiter.Demanded(t + 40 * kSec));  // the card has time to spare
   arbiter.RemoveClient(2);
-  CHECK_FALSE(arbiter.Demanded(t + 20 * kSec));
+  CHECK_FALSE(arbiter.Demanded(t + 40 * kSec));
   arbiter.SetClient(1, 500000, 800000);
-  CHECK(arbiter.Demanded(t + 20 * kSec - kMs));
-  CHECK_FALSE(arbiter.Demanded(t + 30 * kSec));  // no work, no token
+  CHECK(arbiter.Demanded(t + 40 * kSec - kMs));
+  CHECK_FALSE(arbiter.Demanded(t + 50 * kSec));  // no work, no token
   calm.SetPressure(true, 50 * kMs);
   CHECK(calm.Demanded(t + 10 * kSec));
   CHECK(calm.QuantumOf(1) == 2 * kSec);  // switching costs: longer turns,
