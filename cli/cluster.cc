@@ -62,7 +62,8 @@ bool ReadStatus(const std::string& text, v1::Status* status) {
 
 std::vector<NodeAnswer> Ask(const Options& o) {
   std::vector<NodeAnswer> out;
-  for (const Json& pod : o.kubectl.Get({"pods", "--all-namespaces", "-l", kNodePods})["items"]) {
+  const Json pods = o.kubectl.Get({"pods", "--all-namespaces", "-l", kNodePods});
+  for (const Json& pod : pods["items"]) {
     NodeAnswer a;
     a.node = TextAt(pod, "/spec/nodeName");
     a.pod = TextAt(pod, "/metadata/name");

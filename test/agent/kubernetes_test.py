@@ -3,7 +3,7 @@
 
 Kubelet's part (checkpoint, allocation folders) is played by the test. Skips where the control plane's programs or helm are missing.
 """
-import base64, http.client, json, os, pathlib, shutil, signal, ssl, subprocess, sys, tempfile, threading, time, unittest
+import base64, http.client, json, os, pathlib, shutil, signal, socket, ssl, subprocess, sys, tempfile, time, unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, TOOLS = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
@@ -69,7 +69,15 @@ class Case(unittest.TestCase):
             path = folders[o["kind"]]
             cls.make(path if path.startswith("/") else f"/apis/{o['apiVersion']}/{path}", o)
         cls.pods = {}
-        cls.pod("agent", "n1", space=SPACE, service_account="sluice-node")
+        cls.metrics = apiserver.free_port()
+        cls.pod("agent", "n1", space=SPACE, service_account="sluice-node", units=0, ports=[{"name": "metrics", "containerPort": cls.metrics}],
+                labels={"app.kubernetes.io/name": "sluice", "app.kubernetes.io/component": "node"})
+        # The API server's proxy goes to a pod's address, and to no loopback one.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.connect(("10.255.255.255", 1))
+            address = s.getsockname()[0]
+        cls.server.call("PATCH", f"/api/v1/namespaces/{SPACE}/pods/agent/status",
+                        {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}, "application/merge-patch+json")
         uid = cls.pods["agent"]["metadata"]["uid"]
         token = cls.make(f"/api/v1/namespaces/{SPACE}/serviceaccounts/sluice-node/token", {
             "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
@@ -86,6 +94,7 @@ class Case(unittest.TestCase):
 node: n1
 kubernetes: {{enabled: true, kubeconfig: {cls.folder}/kubeconfig, kubelet_dir: {cls.folder}/kubelet}}
 attestation: {{interval_s: 1, on_not_hooked: evict}}
+metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
 """)
         cls.given = []
         cls.started = []
@@ -117,12 +126,12 @@ attestation: {{interval_s: 1, on_not_hooked: evict}}
         return answer
 
     @classmethod
-    def pod(cls, name, node, annotations=None, units=50, space="team", service_account="default"):
+    def pod(cls, name, node, annotations=None, units=50, space="team", service_account="default", labels=None, ports=()):
         cls.pods[name] = cls.make(f"/api/v1/namespaces/{space}/pods", {
-            "kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "annotations": annotations or {}},
+            "kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "annotations": annotations or {}, "labels": labels or {}},
             "spec": {"nodeName": node, "serviceAccountName": service_account, "automountServiceAccountToken": False,
                      "terminationGracePeriodSeconds": 30, "containers": [
-                {"name": "main", "image": "i", "resources": {"limits": {"sluice.dev/gpu-percent": units}} if units else {}}]}})
+                {"name": "main", "image": "i", "ports": list(ports), "resources": {"limits": {"sluice.dev/gpu-percent": units}} if units else {}}]}})
 
     @classmethod
     def allocate(cls, name, first, count, gpu=0):
@@ -276,7 +285,34 @@ attestation: {{interval_s: 1, on_not_hooked: evict}}
                 self.assertIn(said, answer)
         self.assertEqual(self.as_agent("PATCH", "/api/v1/nodes/n1/status", mark)[0], 200)  # its own
 
-    def test_8_restarts(self):
+    def kubectl(self, *arguments):
+        env = dict(os.environ, KUBECONFIG=str(self.folder / "api/kubeconfig"), PATH=f"{BIN}:{self.server.programs}:{os.environ['PATH']}")
+        return subprocess.run(["kubectl", "sluice", *arguments], capture_output=True, text=True, env=env)
+
+    def test_8_kubectl_sluice(self):
+        said = self.kubectl("status", "-o", "json")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        shown = json.loads(said.stdout)
+        self.assertEqual([x["node"] for x in shown], ["n1"])
+        named = next(a for a in shown[0]["status"]["allocations"] if a["pod"] == "named")
+        self.assertEqual((named["namespace"], named["settings"], named["gpus"][0]["units"]), ("team", {}, 10))
+        self.assertIn("team/named/main", self.kubectl("top", "--once").stdout)
+        self.assertIn("node n1\n", self.kubectl("status").stdout)
+        none = self.kubectl("status", "--node", "n9")
+        self.assertEqual((none.returncode, "no agent runs on node 'n9'" in none.stderr), (1, True), none.stderr)
+        doctor = self.kubectl("doctor")  # no webhook here, and no plugin that offers units
+        self.assertEqual(doctor.returncode, 1)
+        for text in ("BAD   webhook: not registered", "BAD   node n1: 2 GPU(s), and no sluice.dev/gpu-percent is offered",
+                     "stripped/main uses the GPU without the hook"):
+            self.assertIn(text, doctor.stdout)
+        self.assertEqual(self.kubectl("set", "named", "-n", "team", "memory-factor=70", "memory-limit=6Gi").returncode, 0)
+        wait_for("the agent to follow", lambda: self.allocation("named")["settings"].get("memory-factor") == "70")
+        for wrong, why in (("memory-factor=700", "1 to 100"), ("gpu-fraction=0.9", "accepted: key=value"), ("nonsense", "accepted: key=value")):
+            said = self.kubectl("set", "named", "-n", "team", wrong)
+            self.assertEqual((said.returncode, why in said.stderr), (2, True), said.stderr)
+        self.assertEqual(self.kubectl("set", "nobody", "-n", "team", "memory-factor=70").returncode, 1)
+
+    def test_9_restarts(self):
         """Of the API server, then of the agent: nothing is lost, what happened meanwhile is made up for."""
         apiserver.restart(self.server.folder)
         self.pod("later", "n1", units=7)
