@@ -72,7 +72,7 @@ void Residency::Pin(Extent range, bool pin) {
   });
 }
 
-const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id) {
+const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move) {
   ++now_;
   plan_.now.Clear();
   plan_.ahead.Clear();
@@ -113,12 +113,19 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
   }
   const size_t wanted = missing_.size();
-  if (may_stay && wanted) LeaveInHost(stream, id, oversize);
+  if (may_stay && wanted && may_move) LeaveInHost(stream, id, oversize);
   const size_t stayed = wanted - missing_.size();
   stats_.misses += missing_.size();
   stats_.host_bytes_used += stayed * kChunkBytes;
 
-  if (!missing_.empty()) {
+  if (!may_move) {
+    for (Chunk* chunk : missing_) {
+      SetResident(chunk, true);
+      if (chunk->content) stats_.fault_bytes += kChunkBytes;
+      chunk->arrival_op = 0;
+    }
+    if (resident_ > fits_at_all && !missing_.empty()) ++stats_.over_budget_launches;
+  } else if (!missing_.empty()) {
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
     const uint64_t fits = std::min(need, fits_at_all);
@@ -157,7 +164,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       for (const Extent& run : plan_.evict_after) stats_.bytes_out += run.bytes;
     }
   }
-  if (missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
+  if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
     // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
     const uint64_t over = resident_ - fits_at_all;
     if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
@@ -170,7 +177,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
-  if (prefetch_ == Prefetch::kPredict && id) LookAhead(stream);
+  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(stream);
   return plan_;
 }
 

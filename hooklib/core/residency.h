@@ -104,7 +104,8 @@ class Residency {
 
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
   // learnt. The plan is valid until the next call.
-  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id);
+  // may_move false: nothing can be queued now; what is missing is left to faults.
+  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true);
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---

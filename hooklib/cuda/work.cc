@@ -13,6 +13,9 @@ namespace {
 // back earlier, outside all locks, so that a caller blocked in the driver never keeps other threads from launching what
 // it waits for.
 constexpr size_t kMaxOutstanding = 28;
+// In one queue: from here on the driver could block the caller, who holds locks then and may be the very thread that
+// the stream waits for.
+constexpr size_t kFull = 32;
 // Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
 constexpr uint64_t kMaxRunAhead = 32;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
@@ -24,8 +27,8 @@ constexpr uint64_t kEventEvery = 16;
 // for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training moves twice as
 // much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms, or for 150 ms where
 // it waits for the sake of dead bytes (a kernel may be waiting for what this very thread does next), the launch goes
-// ahead.
-void WorkScope::HoldBack(Stream* stream) {
+// ahead; false: without any transfer, since the queues are full.
+bool WorkScope::HoldBack(Stream* stream) {
   Device* device = stream->device;
   size_t before = SIZE_MAX;
   uint64_t done_before = 0;
@@ -46,7 +49,13 @@ void WorkScope::HoldBack(Stream* stream) {
         most = far_ahead ? kPatienceForDead : kPatience;
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
-      if (outstanding < kMaxOutstanding && !far_ahead) return;
+      if (outstanding < kMaxOutstanding && !far_ahead) return true;
+      const uint64_t finished = stream->in.done + stream->out.done + 1;
+      // Waited for in vain, and nothing has moved since.
+      if (outstanding >= kMaxOutstanding && (stream->stuck_at == finished || still + 1 >= most)) {
+        stream->stuck_at = finished;
+        return std::max(stream->in.events.size(), stream->out.events.size()) < kFull;
+      }
     }
     still = outstanding < before || done > done_before ? 0 : still + 1;
     before = outstanding;
@@ -54,6 +63,7 @@ void WorkScope::HoldBack(Stream* stream) {
     const timespec pause{0, 100000};
     nanosleep(&pause, nullptr);
   }
+  return true;
 }
 
 WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
@@ -70,7 +80,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     device->Record(stream_);
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
-  HoldBack(stream_);
+  const bool may_move = HoldBack(stream_);
   stream_->order.lock();
   ordered_ = true;
   std::lock_guard lock(device->mutex);
@@ -86,7 +96,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
-  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id);
+  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   quiet_ = plan.now.empty() && plan.ahead.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;
   // What leaves waits for events of this stream: one must cover all that was queued.

@@ -44,7 +44,7 @@ class WorkScope {
   void End(CUresult result);
 
  private:
-  void HoldBack(Stream* stream);
+  bool HoldBack(Stream* stream);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;

@@ -160,24 +160,24 @@ TEST_CASE("an image with libc.so.6 alone") {
   const Folder image;
   const fs::path libraries = "/lib/x86_64-linux-gnu", loader = "/lib64/ld-linux-x86-64.so.2";
   if (!fs::exists(loader)) SKIP("no " << loader);
-  for (const char* folder : {"lib64", "lib/x86_64-linux-gnu", "work"}) fs::create_directories(image / folder);
+  for (const char* folder : {"lib64", "lib/x86_64-linux-gnu", "opt"}) fs::create_directories(image / folder);
   fs::copy_file(fs::canonical(loader), image / "lib64/ld-linux-x86-64.so.2");
   fs::copy_file(fs::canonical(libraries / "libc.so.6"), image / "lib/x86_64-linux-gnu/libc.so.6");
-  fs::copy_file(kProbes + "/linked", image / "work/linked");
-  fs::copy_file(fs::canonical(kDriver + "/libcuda.so.1"), image / "work/libcuda.so.1");
-  fs::copy_file(kShim, image / "work/libsluice.so");
-  fs::copy_file(kEngine, image / "work/libsluice_engine.so");
+  fs::copy_file(kProbes + "/linked", image / "opt/linked");
+  fs::copy_file(fs::canonical(kDriver + "/libcuda.so.1"), image / "opt/libcuda.so.1");
+  fs::copy_file(kShim, image / "opt/libsluice.so");
+  fs::copy_file(kEngine, image / "opt/libsluice_engine.so");
   const auto inside = [&](std::vector<std::string> env) {
-    env.emplace_back("LD_LIBRARY_PATH=/work");
+    env.emplace_back("LD_LIBRARY_PATH=/opt");
     // The preload is set behind the chroot: the program that enters it has libraries of its own.
-    std::vector<std::string> command{"/usr/sbin/chroot", (image / "").string(), "/work/linked"};
-    env.emplace_back("LD_PRELOAD=/work/libsluice.so");
+    std::vector<std::string> command{"/usr/sbin/chroot", (image / "").string(), "/opt/linked"};
+    env.emplace_back("LD_PRELOAD=/opt/libsluice.so");
     return Run(command, env);
   };
   const auto outcome = inside({});
   INFO(outcome.out << outcome.err);
   CHECK(outcome.status == 0);
-  CHECK(outcome.err.find("engine not loaded from /work/libsluice_engine.so: lib") != std::string::npos);
+  CHECK(outcome.err.find("engine not loaded from /opt/libsluice_engine.so: lib") != std::string::npos);
   CHECK(outcome.err.find("runs without limits") != std::string::npos);
   CHECK(inside({"SLUICE_ON_ERROR=stop"}).out.starts_with("802 802 "));
 }
