@@ -1,0 +1,119 @@
+// cuBLAS, cublasLt and cuDNN in miniature, for the simulated card: FAKE_BLAS, FAKE_LT or FAKE_DNN. Each call launches
+// one kernel whose parameters name nothing, as if all pointers lay in a table on the card, and which must not fault on
+// the call's operands: only the call's own arguments can have told the engine.
+#include <cuda.h>
+#include <cudnn.h>
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "test/dnn/fake_getters.h"
+#include "test/simgpu/simgpu.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using sluice::dnn::test::FakeGetter;
+
+int Launch(const std::vector<simgpu_touch>& touches) {
+  static CUfunction function = [] {
+    CUmodule module = nullptr;
+    CUfunction f = nullptr;
+    cuModuleLoadData(&module, "simgpu-module 1\nkernel library_kernel params 8 ns 20000\n");
+    cuModuleGetFunction(&f, module, "library_kernel");
+    return f;
+  }();
+  simgpu_next_launch(touches.data(), touches.size(), 50000, SIMGPU_MUST_BE_RESIDENT);
+  uint64_t nothing = 0;
+  void* parameters[] = {&nothing};
+  return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
+}
+simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ, 0}; }
+simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_WRITE, 0}; }
+
+}  // namespace
+
+#ifdef FAKE_BLAS
+EXPORT int cublasFakeVersion() { return FAKE_BLAS; }
+EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
+  return reinterpret_cast<int (*)(void*, int*)>(FakeGetter("cublasGetPointerMode_v2"))(handle, mode);
+}
+EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, const void* a, int, const void* b, int,
+                          const void*, void* c, int) {
+  const auto bytes = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
+  return m < 0 ? 7 : Launch({Read(a, bytes(m, k)), Read(b, bytes(k, n)), Write(c, bytes(m, n))});
+}
+EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*, const void* const*, int,
+                              const void* const*, int, const void*, void* const* c, int, int batch) {
+  (void)m, (void)n, (void)k, (void)batch;
+  return Launch({Read(c, 8)});
+}
+#endif
+
+#ifdef FAKE_LT
+#define GETTER(name)                                                                                                 \
+  EXPORT int name(void* of, int attribute, void* to, size_t room, size_t* written) {                                 \
+    return reinterpret_cast<int (*)(void*, int, void*, size_t, size_t*)>(FakeGetter(#name))(of, attribute, to, room, \
+                                                                                            written);                \
+  }
+GETTER(cublasLtMatrixLayoutGetAttribute)
+GETTER(cublasLtMatmulDescGetAttribute)
+EXPORT int cublasLtMatmul(void*, void*, const void*, const void* a, void* al, const void* b, void* bl, const void*,
+                          const void*, void*, void* d, void* dl, const void*, void* workspace, size_t bytes, void*) {
+  const auto size = [](const void* layout) {
+    const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
+    return l->rows * l->columns * 2;
+  };
+  return Launch({Read(a, size(al)), Read(b, size(bl)), Write(d, size(dl)), Write(workspace, bytes)});
+}
+#endif
+
+#ifdef FAKE_DNN
+EXPORT cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t d, int room, cudnnDataType_t* type,
+                                                int* rank, int dims[], int strides[]) {
+  return reinterpret_cast<decltype(&cudnnGetTensorNdDescriptor)>(FakeGetter("cudnnGetTensorNdDescriptor"))(
+      d, room, type, rank, dims, strides);
+}
+EXPORT cudnnStatus_t cudnnAddTensor(cudnnHandle_t, const void*, const cudnnTensorDescriptor_t ad, const void* a,
+                                    const void*, const cudnnTensorDescriptor_t, void* c) {
+  const auto* t = reinterpret_cast<const sluice::dnn::test::TensorDescriptor*>(ad);
+  const uint64_t bytes = static_cast<uint64_t>(t->dims[0]) * static_cast<uint64_t>(t->strides[0]) * 2;
+  return static_cast<cudnnStatus_t>(
+      Launch({Read(a, bytes), {reinterpret_cast<uintptr_t>(c), bytes, SIMGPU_READ | SIMGPU_WRITE, 0}}));
+}
+struct FakeNode {
+  int type;
+  std::vector<uint64_t> pointers;
+};
+EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* out) {
+  *out = new FakeNode{type, {}};
+  return CUDNN_STATUS_SUCCESS;
+}
+EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t, int64_t count, const void* at) {
+  if (name == CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS) {
+    const auto* p = static_cast<const uint64_t*>(at);
+    static_cast<FakeNode*>(d)->pointers.assign(p, p + count);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t room, int64_t* count,
+                                              void* to) {
+  return reinterpret_cast<decltype(&cudnnBackendGetAttribute)>(FakeGetter("cudnnBackendGetAttribute"))(d, name, type,
+                                                                                                       room, count, to);
+}
+EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
+EXPORT cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
+  delete static_cast<FakeNode*>(d);
+  return CUDNN_STATUS_SUCCESS;
+}
+// Tensors of 8 MiB: the first is read, the second written.
+EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t pack) {
+  const auto& p = static_cast<FakeNode*>(pack)->pointers;
+  return static_cast<cudnnStatus_t>(
+      Launch({Read(reinterpret_cast<void*>(p[0]), 8 << 20), Write(reinterpret_cast<void*>(p[1]), 8 << 20)}));
+}
+#endif
