@@ -26,6 +26,10 @@ class Demand {
       launched_ns_ = now_ns;
     }
   }
+  // Its launches wait for their turn: that is no idleness.
+  void Waits(uint64_t now_ns) {
+    if (launched_ns_ != 0) launched_ns_ = now_ns;
+  }
   // What is held or would be, without room to grow.
   uint64_t Held() const { return std::max(current_, previous_) + plain_; }
   uint64_t Plain() const { return plain_; }

@@ -281,6 +281,7 @@ void Node::ReadPages(uint64_t now_ns) {
       const sluice_gpu_counters c = Read(s, i);
       s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
       CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+      if (card.arbiter.Waits(Member(id, i))) s.demand[i].Waits(now_ns);
       const bool works = !s.demand[i].Idle(now_ns, 1000 * kMs);
       // Time that a grant paid for is charged by its release.
       const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;

@@ -78,6 +78,11 @@ void Arbiter::Expire(Nanos now) {
   if (grant_) grant_->until = now;
 }
 
+bool Arbiter::Waits(HolderId holder) const {
+  return std::ranges::any_of(
+      clients_, [&](const auto& c) { return std::ranges::find(c.second.waiting, holder) != c.second.waiting.end(); });
+}
+
 bool Arbiter::AnyWaiting() const {
   return std::ranges::any_of(clients_, [](const auto& c) { return !c.second.waiting.empty(); });
 }
@@ -199,16 +204,18 @@ bool Arbiter::Demanded(Nanos now) {
   Nanos busy = 0;
   const Nanos recent = policy_.window / kPace;
   for (const auto& [id, c] : clients_) {
-    if (c.worked == 0 || now - c.worked > kWorkFades) continue;
+    // Who waits for a token, or holds it, has work, however long that takes.
+    const bool held = grant_ && grant_->client == id;
+    if (!held && c.waiting.empty() && (c.worked == 0 || now - c.worked > kWorkFades)) continue;
     ++working;
     limited |= c.limit < 1000000;
     const Nanos used = c.usage.Used(now, policy_.window);
     starving |= used < ShareOf(policy_.window, c.request) / 100 * 95;
-    busy += c.usage.Used(now, recent);
+    busy += c.usage.Used(now, recent) + (held ? std::min(now - grant_->since, recent) : 0);  // charged at its end
   }
   // Less than its request is no one's fault where the card has time to spare. And once tokens have given everyone theirs,
   // they are what keeps it so: as long as the card is full.
-  starved_ = working >= 2 && (starving || starved_) && busy >= recent / 10 * 8;
+  starved_ = working >= 2 && (starving || starved_) && busy >= recent / 10 * (starved_ ? 5 : 8);
   if (limited) return true;
   // Under pressure the token also says whose memory is on the card: it is taken by whoever works, be it one alone.
   if (pressure_) return working > 0;

@@ -39,7 +39,7 @@ class Arbiter {
 
   struct Policy {
     Nanos window = 10'000'000'000;
-    Nanos quantum_min = 1'000'000, quantum_max = 250'000'000;
+    Nanos quantum_min = 1'000'000, quantum_max = 50'000'000;
     uint32_t lease_factor = 4;
     // While working sets exceed the card: shares hold over any such time, and no turn is longer than its part of it.
     Nanos pressure_window = 30'000'000'000;
@@ -81,6 +81,7 @@ class Arbiter {
   ClientId turn() const { return turn_; }  // who holds the token, or held it last; 0: nobody yet
   std::optional<HolderId> holder() const { return grant_ ? std::optional(grant_->holder) : std::nullopt; }
   bool AnyWaiting() const;
+  bool Waits(HolderId holder) const;
 
  private:
   struct Client {

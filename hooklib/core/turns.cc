@@ -242,10 +242,12 @@ void Turns::GiveBack(bool burst_over) {
   const std::shared_ptr<Book> book = std::exchange(grant_, nullptr);
   burst_ += book->used;
   last_burst_ = burst_;
+  // Who goes on asks before it gives back, so that the arbiter has the choice between it and those who wait.
+  asked_ = !burst_over && port_->Ask(burst_);
+  asked_at_ = clock_->Now();
   port_->GiveBack(book->id, book->used, burst_, book->estimated);
   if (burst_over) burst_ = 0;
   Settle(book);
-  asked_ = false;
 }
 
 void Turns::Drop() {
