@@ -77,7 +77,7 @@ class Living {
 
 // A touched range, said by what the launch's parameters name.
 struct Portable {
-  int64_t word;  // the parameter word that points into the tensor; -1: none does
+  std::vector<size_t> words;  // the parameter words that point into the tensor
   uint64_t offset, bytes;
   Range tensor;
 };
@@ -235,13 +235,29 @@ class Settler {
   static std::vector<Portable> Port(const Launch& launch, const std::vector<std::pair<Range, Range>>& pieces) {
     std::vector<Portable> out;
     for (const auto& [piece, tensor] : pieces) {
-      Portable p{-1, piece.address - tensor.address, piece.bytes, tensor};
-      for (size_t i = 0; i < launch.words.size() && p.word < 0; ++i) {
-        if (launch.words[i] - tensor.address < tensor.bytes) p.word = static_cast<int64_t>(i);
+      Portable p{{}, piece.address - tensor.address, piece.bytes, tensor};
+      for (size_t i = 0; i < launch.words.size(); ++i) {
+        if (launch.words[i] - tensor.address < tensor.bytes) p.words.push_back(i);
       }
-      out.push_back(p);
+      out.push_back(std::move(p));
     }
     return out;
+  }
+
+  // The tensor that is to this launch what p's was to the measured one; bytes 0: none is. Parameters may hold words
+  // left over from an earlier call (PyTorch's foreach kernels), so that a word alone is no proof: the very same tensor
+  // is taken where a word names it, else one of the same size, else what the first word names.
+  static Range Like(const Portable& p, const Launch& launch, const Living& living) {
+    if (p.words.empty()) return p.tensor.bytes == 0 || living.At(p.tensor.address) == p.tensor ? p.tensor : Range{0, 0};
+    Range like{0, 0}, first{0, 0};
+    for (const size_t i : p.words) {
+      if (i >= launch.words.size()) continue;
+      const Range tensor = living.At(launch.words[i]);
+      if (tensor == p.tensor) return tensor;
+      if (first.bytes == 0) first = tensor;
+      if (like.bytes == 0 && tensor.bytes == p.tensor.bytes) like = tensor;
+    }
+    return like.bytes != 0 ? like : first;
   }
 
   void CarryOver(size_t measured) {
@@ -262,13 +278,8 @@ class Settler {
       }
       std::vector<Range> carried;
       for (const Portable& p : portable_[at->second]) {
-        Range tensor = p.tensor;
-        if (p.word >= 0) {
-          const auto word = static_cast<size_t>(p.word);
-          if (word < launch.words.size()) tensor = living.At(launch.words[word]);
-        } else if (tensor.bytes != 0 && !(living.At(tensor.address) == tensor)) {
-          continue;
-        }
+        const Range tensor = Like(p, launch, living);
+        if (tensor.bytes == 0 && p.tensor.bytes != 0) continue;
         // A tensor that grew since (a cache of one more position) is touched to its end as its like was.
         if (tensor.bytes != 0 && p.offset >= tensor.bytes) continue;
         uint64_t bytes = tensor.bytes != 0 ? std::min(p.bytes, tensor.bytes - p.offset) : p.bytes;

@@ -228,7 +228,7 @@ std::string Player::Alloc(const Event& event) {
            " MiB held";
   }
   SLUICE_TRY(Check(result, "allocate"));
-  blocks_[event.a] = {event.b, played, kind};
+  blocks_[event.a] = {event.b, played, kind, false};
   reserved_bytes_ += event.b;
   return {};
 }
@@ -247,6 +247,7 @@ void Player::Report(const Event& event) {
   const auto bytes = static_cast<int64_t>(event.b);
   if (bytes > 0) {
     tensors_[event.a] = {event.b, next_object_++, {}};
+    if (const auto block = FindBlock(event.a); block != blocks_.end()) blocks_.at(block->first).reported = true;
   } else {
     tensors_.erase(event.a);
   }
@@ -347,12 +348,13 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
   }
   for (const Range& page : launch.truth) AddUnknown(page.address, page.bytes, out);
   if (launch.has_truth) return;
-  // Nothing is known: whole tensors, or whole blocks, that the parameters point into; each once.
+  // Nothing is known: whole tensors, or whole blocks, that the parameters point into; each once. A pointer to what no
+  // longer lives was left over from an earlier call.
   std::set<uint64_t> seen;
   for (const uint64_t word : launch.words) {
     if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
       if (seen.insert(tensor->first).second) AddUnknown(tensor->first, tensor->second.bytes, out);
-    } else if (const auto block = FindBlock(word); block != blocks_.end()) {
+    } else if (const auto block = FindBlock(word); block != blocks_.end() && !block->second.reported) {
       if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
     }
   }

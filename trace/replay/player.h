@@ -58,6 +58,7 @@ class Player {
   struct Block {
     uint64_t bytes = 0, played = 0;
     trace::AllocKind kind = trace::AllocKind::kDevice;
+    bool reported = false;  // lives by the tensors in it
   };
   struct Tensor {
     uint64_t bytes;
