@@ -146,7 +146,7 @@ Arbiter::ClientId Arbiter::Choose(Nanos now) const {
   // By use in proportion to the request, those below it first. Judged over a tenth of the window: what holds over every
   // such time holds over the whole, and a tenant that wakes takes its share at once instead of running alone until half
   // a window is made good.
-  const Nanos recent = pressure_ ? policy_.pressure_window : policy_.window / kPace;
+  const Nanos recent = policy_.window / kPace;
   ClientId best = 0;
   bool best_owed = false;
   double best_rank = 0;
@@ -155,8 +155,9 @@ Arbiter::ClientId Arbiter::Choose(Nanos now) const {
     if (c.waiting.empty() || Room(c, now) == 0) continue;
     const auto used = static_cast<double>(c.usage.Used(now, recent));
     const auto due = static_cast<double>(ShareOf(recent, std::max<uint32_t>(c.request, 1)));
-    const bool owed = used < due;
-    const double rank = used / due;
+    // Under pressure in turn: each turn is as long as its share of the window, and none may follow itself.
+    const bool owed = !pressure_ && used < due;
+    const double rank = pressure_ ? 0 : used / due;
     const bool earlier = rank < best_rank || (rank == best_rank && c.granted < best_granted);
     if (best == 0 || (owed && !best_owed) || (owed == best_owed && earlier)) {
       best = id;
