@@ -2,6 +2,8 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -85,6 +87,21 @@ def images(layers=12, width=2048, steps=6):
     return folder
 
 
+def other_image(folder):
+    """The same programs with another build of the hook library: its folder on the host has another name."""
+    build = folder / "other-build"
+    shutil.rmtree(build, ignore_errors=True)
+    (build / "lib").mkdir(parents=True)
+    (build / "bin").symlink_to(BUILD / "bin")
+    for path in (BUILD / "lib").iterdir():
+        (build / "lib" / path.name).symlink_to(path)
+    for name in ("libsluice.so", "libsluice_engine.so"):
+        (build / "lib" / name).unlink()
+        (build / "lib" / name).write_bytes((BUILD / "lib" / name).read_bytes() + b"another build")
+    run(ROOT / "scripts" / "image", "--built", build, "--name", "sluice.test/sluice:other", folder / "other.tar")
+    run(CLUSTER, "load", folder / "other.tar")
+
+
 def values(**more):
     gpu, state = os.environ["CLUSTER_GPU"], os.environ["CLUSTER_STATE"]
     settings = {
@@ -120,8 +137,11 @@ def offered():
     return int(status.get("allocatable", {}).get("sluice.dev/gpu-percent", 0))
 
 
+TRAIN = ["/app/bin/train", "/app/model.trace"]  # what the image runs by itself
+
+
 def training_pod(name, annotations, labels=None, **container):
-    """A pod as a user writes it: an annotation, an image. (hostPID only for the simulated driver's sake; README.md.)"""
+    """A pod as a user writes it: an annotation, an image. (hostPID: so that the simulated driver sees whether the other tenant sleeps.)"""
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations, "labels": labels or {}},
         "spec": {
@@ -151,6 +171,36 @@ def node_pod():
 def agent_status():
     return json.loads(in_agent("/usr/bin/sluice", "status", "-o", "json", "--run-dir",
                                os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice").stdout)
+
+
+def agent_page(path):
+    """What the agent serves, by way of the API server's proxy."""
+    return kubectl("get", "--raw", f"/api/v1/namespaces/{SPACE}/pods/{node_pod()}:9402/proxy/{path}")
+
+
+def metric(text, name, **labels):
+    """The sum of a metric's samples that carry these labels."""
+    total = found = 0
+    for line in text.splitlines():
+        match = re.fullmatch(r"(\w+)(?:{(.*)})? ([-+.\w]+)(?: \d+)?", line)
+        if not match or match.group(1) != name:
+            continue
+        have = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(2) or ""))
+        if all(have.get(k) == v for k, v in labels.items()):
+            total, found = total + float(match.group(3)), found + 1
+    if not found:
+        raise Failed(f"no sample of {name} with {labels}")
+    return total
+
+
+def plugin(*arguments, **more):
+    """kubectl sluice, as people type it: kubectl finds the program by its name."""
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{BUILD}/bin:{path}"
+    try:
+        return run("kubectl", "sluice", *arguments, **more)
+    finally:
+        os.environ["PATH"] = path
 
 
 def in_agent(*command, check=True):

@@ -1,0 +1,285 @@
+#!/usr/bin/python3
+"""The product's life on the real control plane: upgrade to another build of the library and back, uninstall, drain, what is not hooked,
+what logs, metrics, `kubectl sluice` and the simulated card say of the same bytes. Pods share no process namespace with the node here.
+"""
+import json
+import os
+import re
+import time
+import unittest
+
+import product as p
+import product_test
+from product_test import EXAMPLES, SPACE, gib
+
+
+class Life(product_test.Product):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        p.other_image(p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images")
+        cls.install()
+
+    @staticmethod
+    def install(*more):
+        p.install("--set", "agent.config.attestation.interval_s=1", *more)
+        p.wait(60, "the node to offer units", lambda: p.offered() == 200)
+
+    def tearDown(self):
+        p.kubectl("-n", SPACE, "delete", "statefulsets,limitranges", "--all", "--force", "--grace-period=0", check=False)
+        super().tearDown()
+
+    @staticmethod
+    def training_pod(*arguments, **more):
+        pod = p.training_pod(*arguments, **more)
+        del pod["spec"]["hostPID"]
+        return pod
+
+    def hold(self, name, annotations, seconds=1000, wrapper=(), **container):
+        """A training that keeps its memory when its steps are done."""
+        command = [*wrapper, *p.TRAIN, "--hold", str(seconds)]
+        p.apply(self.training_pod(name, annotations, command=command, **container), SPACE)
+        p.wait(60, f"{name} to have trained", lambda: "launches" in p.kubectl("-n", SPACE, "logs", name, check=False))
+
+    def allocation(self, pod):
+        found = [a for a in p.agent_status().get("allocations", []) if a["pod"] == pod and a["namespace"] == SPACE]
+        self.assertEqual(len(found), 1, p.agent_status())
+        return found[0]
+
+    def test_the_same_pod_without_the_preload_is_not_hooked(self):
+        # The control run: what the other tests see comes from the hook.
+        self.hold("stripped", {"sluice.dev/gpu-fraction": "0.5"}, wrapper=["/app/bin/env", "-u", "LD_PRELOAD"])
+        self.assertNotIn("sluice: ", p.kubectl("-n", SPACE, "logs", "stripped"))
+        p.wait(20, "the agent to notice", lambda: self.allocation("stripped")["hook_state"] == "not hooked")
+        self.assertEqual(p.metric(p.agent_page("metrics"), "sluice_hook_state", pod="stripped", state="not hooked"), 1)
+        p.wait(20, "the Event", lambda: "SluiceNotHooked" in p.kubectl("-n", SPACE, "describe", "pod", "stripped"))
+        self.assertIn("not hooked", p.plugin("status").stdout)
+        doctor = p.plugin("doctor", check=False)
+        self.assertEqual(doctor.returncode, 1)
+        self.assertIn(f"{SPACE}/stripped/trainer uses the GPU without the hook", doctor.stdout)
+
+    def test_logs_top_metrics_events_and_the_simulator_agree(self):
+        # A second container keeps the pod, and so its figures, when the training has ended.
+        pod = self.training_pod("told", {"gpu-fraction.sluice.dev/trainer": "0.25", "log-level.sluice.dev/trainer": "INFO"},
+                             command=[*p.TRAIN, "--json", "--warm-up", "0"])
+        pod["spec"]["containers"] += p.idle_pod("", {})["spec"]["containers"]
+        p.apply(pod, SPACE)
+        ended = lambda: p.kubectl("-n", SPACE, "get", "pod", "told", "-o",
+                                  "jsonpath={.status.containerStatuses[?(@.name=='trainer')].state.terminated.exitCode}")
+        p.wait(60, "the training to end", lambda: ended() == "0")
+        log = p.kubectl("-n", SPACE, "logs", "told", "-c", "trainer")
+        line = [x for x in log.splitlines() if x.startswith("sluice: exit")][0]
+        simulated = json.loads([x for x in log.splitlines() if x.startswith("{")][0])["simulated"]
+        page = p.agent_page("metrics")
+        status = json.loads(p.plugin("status", "-o", "json").stdout)
+        counters = [a for n in status for a in n["status"]["allocations"] if a["pod"] == "told"][0]["ended"][0]
+        for way, name, figure in (("in", "fetched", "total_in_bytes"), ("out", "evicted", "total_out_bytes")):
+            bytes_ = counters[f"bytes_{way}"]
+            with self.subTest(way):
+                self.assertGreater(bytes_, 1 << 30)
+                self.assertEqual(p.metric(page, f"sluice_{name}_bytes_total", pod="told", namespace=SPACE, container="trainer"), bytes_)
+                self.assertAlmostEqual(gib(re.search(rf", {way} ([0-9.]+ GiB)", line).group(1)), bytes_ / 2**30, delta=0.0051)
+                print(f"bytes {way}: hook, log, metrics {bytes_}, the simulated card {simulated[figure]}")
+                self.assertAlmostEqual(simulated[figure] / bytes_, 1, delta=0.01)
+        self.assertEqual(simulated["misuses"], 0)
+        self.assertIn(f"{SPACE}/told/trainer", p.plugin("top", "--once").stdout)
+        p.wait(20, "the Event", lambda: "SluiceAttached" in p.kubectl("-n", SPACE, "describe", "pod", "told"))
+        # No more than /metrics: no command, no pid, no setting.
+        shown = json.loads(p.agent_page("status.json"))
+        self.assertTrue(all(not a["settings"] for a in shown["allocations"]))
+
+    def test_settings_of_a_running_pod(self):
+        self.hold("live", {"sluice.dev/gpu-fraction": "0.5"})
+        p.plugin("set", "live", "-n", SPACE, "memory-factor=50", "memory-limit=12Gi")
+        # To the agent, and to the hook: its page shows the factor that it uses, the metric what it may allocate.
+        p.wait(10, "the hook to follow", lambda: [c["factor"] for x in self.allocation("live")["processes"] for c in x["gpus"]] == [50])
+        p.wait(10, "the limit", lambda: p.metric(p.agent_page("metrics"), "sluice_limit_bytes", pod="live") == 12 << 30)
+        result = p.plugin("set", "live", "-n", SPACE, "memory-factor=500", check=False)
+        self.assertEqual((result.returncode, "1 to 100" in result.stderr), (2, True), result.stderr)
+        result = p.run("kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("log-level", result.stderr)  # the list of what may change
+
+    def test_the_nodes_parts_killed_in_turn(self):
+        self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
+        p.run("bash", "-c", "kill -9 $(pgrep -x sluice-webhook)")
+        for part in ("sluice-agent", "sluice-device-plugin"):
+            before = self.restarts()
+            p.run("bash", "-c", f"kill -9 $(pgrep -x {part[:15]})")
+            p.wait(60, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
+        p.run(p.CLUSTER, "restart", "kubelet")
+        p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
+        self.assertEqual(p.phase("survivor", SPACE), "Running")
+        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir",
+               os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice", check=False).returncode == 0)
+        log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
+        self.assertIn("sluice: exit", log)
+
+    def test_a_statefulset_and_a_sidecar(self):
+        labels = {"app": "set"}
+        main = p.idle_pod("", {})["spec"]["containers"][0]
+        helper = {**main, "name": "helper", "restartPolicy": "Always"}
+        p.apply({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": {
+            "replicas": 2, "serviceName": "set", "selector": {"matchLabels": labels}, "podManagementPolicy": "Parallel",
+            "template": {"metadata": {"labels": labels, "annotations": {"gpu-fraction.sluice.dev/main": "0.3", "gpu-fraction.sluice.dev/helper": "0.1"}},
+                         "spec": {"terminationGracePeriodSeconds": 0, "initContainers": [helper], "containers": [main]}}}}, SPACE)
+        for name in ("set-0", "set-1"):
+            p.wait(60, f"{name} to run", lambda: p.phase(name, SPACE) == "Running")
+            for container in ("main", "helper"):
+                self.assertIn("libsluice.so", p.kubectl("-n", SPACE, "exec", name, "-c", container, "--", "env"))
+        shares = sorted((a["pod"], a["container"], a["gpus"][0]["units"]) for a in p.agent_status()["allocations"])
+        self.assertEqual(shares, [(n, c, u) for n in ("set-0", "set-1") for c, u in (("helper", 10), ("main", 30))])
+
+    def test_a_limit_range(self):
+        p.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpu"}, "spec": {"limits": [
+            {"type": "Container", "max": {"sluice.dev/gpu-percent": "30"}}]}}, SPACE)
+
+        def refused():
+            said = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
+            if said.returncode == 0:  # the limit range is not in force yet
+                p.kubectl("-n", SPACE, "delete", "pod", "beyond", "--force", "--grace-period=0", check=False)
+            return "maximum" in said.stderr
+
+        p.wait(20, "the limit range", refused)
+        self.start("within", {"sluice.dev/gpu-fraction": "0.3"})
+
+    def test_the_node_is_drained_of_gpu_pods(self):
+        labels = {"app": "served"}
+        spec = p.idle_pod("", {})["spec"]
+        p.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "served"}, "spec": {
+            "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+                                                              "spec": {k: v for k, v in spec.items() if k != "restartPolicy"}}}}, SPACE)
+        running = lambda: [x["metadata"]["name"] for x in p.get("-n", SPACE, "pods")["items"]
+                           if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]]
+        first = p.wait(60, "its pod", running)
+        node = os.environ["CLUSTER_NODE"]
+        p.kubectl("cordon", node)
+        try:
+            p.kubectl("drain", node, "--pod-selector=app=served", "--timeout=60s", "--ignore-daemonsets", "--delete-emptydir-data")
+            self.assertEqual(running(), [])
+            p.wait(20, "all units to be free", lambda: self.free_units() == 200)
+        finally:
+            p.kubectl("uncordon", node)
+        self.assertNotEqual(p.wait(60, "its next pod", running), first)
+
+    def free_units(self):
+        node = p.get("node", os.environ["CLUSTER_NODE"])["metadata"]["annotations"]
+        return sum(c["free"] for c in json.loads(node["sluice.dev/gpus"]))
+
+    def test_the_nodes_annotation_tells_what_is_free(self):
+        p.wait(10, "free cards", lambda: self.free_units() == 200)
+        self.start("taken", {"sluice.dev/gpu-fraction": "0.7"})
+        start = time.monotonic()
+        p.wait(10, "70 units fewer", lambda: self.free_units() == 130)
+        print(f"a running pod to the node's annotation: at most {time.monotonic() - start:.2f} s (goal: 1 s)")
+        p.kubectl("-n", SPACE, "delete", "pod", "taken", "--force", "--grace-period=0")
+        p.wait(10, "them back", lambda: self.free_units() == 200)
+
+    def test_a_not_hooked_pod_is_removed_where_that_is_set(self):
+        self.install("--set", "agent.notHooked=evict")
+        try:
+            p.wait(60, "units after the upgrade", lambda: p.offered() == 200)
+            self.start("good", {"sluice.dev/gpu-fraction": "0.2"})
+            self.hold("bad", {"sluice.dev/gpu-fraction": "0.5"}, wrapper=["/app/bin/env", "-u", "LD_PRELOAD"])
+            p.wait(30, "its removal", lambda: p.phase("bad", SPACE) == "")
+            self.assertIn("SluiceEvicted", p.kubectl("-n", SPACE, "get", "events"))
+            self.assertEqual(p.phase("good", SPACE), "Running")
+        finally:
+            p.helm("rollback", "sluice", "-n", p.SPACE, "--wait", "--timeout", "120s")
+            p.wait(60, "units after the rollback", lambda: p.offered() == 200)
+
+    def library_of(self, name):
+        """The folder on the host that holds the library which a container loads."""
+        mounts = p.kubectl("-n", SPACE, "exec", name, "--", "grep", "/opt/sluice/lib", "/proc/self/mountinfo")
+        return mounts.split()[3]
+
+    def restart_container(self, name):
+        before = self.restart_count(name)
+        p.run("kubectl", "-n", SPACE, "exec", name, "--", "bash", "-c", "kill 1", check=False)
+        p.wait(60, f"{name} to be restarted", lambda: self.restart_count(name) > before and p.phase(name, SPACE) == "Running")
+        p.wait(30, f"{name} to be there", lambda: p.run("kubectl", "-n", SPACE, "exec", name, "--", "true", check=False).returncode == 0)
+
+    def restart_count(self, name):
+        return p.get("-n", SPACE, "pod", name)["status"]["containerStatuses"][0]["restartCount"]
+
+    def test_upgrade_to_another_build_and_back(self):
+        # bash as the first process ends on SIGTERM only with a handler.
+        container = {**p.idle_pod("", {})["spec"]["containers"][0], "command": ["bash", "-c", "trap 'exit 1' TERM; while :; do sleep 0.2; done"]}
+        self.start("steady", {"sluice.dev/gpu-fraction": "0.5"}, restartPolicy="Always", containers=[container])
+        before, given = p.get("-n", SPACE, "pod", "steady"), self.library_of("steady")
+        secret = p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"]
+        self.install("--set", "image.tag=other")
+        p.wait(60, "units after the upgrade", lambda: p.offered() == 200)
+        self.assertEqual(p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"], secret)
+        self.assertEqual(self.restart_count("steady"), 0)
+        self.start("new", {"sluice.dev/gpu-fraction": "0.2"}, restartPolicy="Always", containers=[container])
+        self.assertNotEqual(self.library_of("new"), given)
+        self.restart_container("steady")
+        self.assertEqual(self.library_of("steady"), given)
+        self.assertIn("libsluice.so", self.inside("steady", "env"))
+        # One part newer than the other, both ways.
+        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", f"webhook=sluice.test/sluice:{p.VERSION}")
+        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=60s")
+        self.assertIn("sluice: exit", self.run_training("older-webhook", {"sluice.dev/gpu-fraction": "0.2"}))
+        p.helm("rollback", "sluice", "-n", p.SPACE, "--wait", "--timeout", "120s")
+        p.wait(60, "units after the rollback", lambda: p.offered() == 200)
+        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", "webhook=sluice.test/sluice:other")
+        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=60s")
+        self.assertIn("sluice: exit", self.run_training("newer-webhook", {"sluice.dev/gpu-fraction": "0.2"}))
+        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", f"webhook=sluice.test/sluice:{p.VERSION}")
+        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=60s")
+        self.restart_container("new")
+        after = p.get("-n", SPACE, "pod", "steady")
+        self.assertEqual((after["metadata"]["uid"], self.restart_count("steady")), (before["metadata"]["uid"], 1))
+        self.assertEqual(p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"], secret)
+
+    def test_uninstall_leaves_what_running_pods_use(self):
+        self.start("left", {"sluice.dev/gpu-fraction": "0.5"})
+        library = self.library_of("left")
+        p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
+        try:
+            self.assertEqual(p.phase("left", SPACE), "Running")
+            self.assertIn("libsluice.so", self.inside("left", "ls", "/opt/sluice/lib"))
+            self.assertEqual(self.library_of("left"), library)
+            everywhere = ("clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+                          "mutatingwebhookconfigurations,validatingwebhookconfigurations")
+            left = lambda: p.kubectl("get", everywhere, "-l", "app.kubernetes.io/name=sluice", "-o", "name") + p.kubectl(
+                "-n", p.SPACE, "get", "all,configmaps,secrets,serviceaccounts", "-l", "app.kubernetes.io/name=sluice", "-o", "name") + "".join(
+                x for x in os.listdir("/var/lib/kubelet/device-plugins") if x.startswith("sluice"))
+            p.wait(30, "nothing to be left", lambda: left() == "")
+            self.start("plain", {})  # nobody is in other pods' way
+        finally:
+            self.install()
+            p.wait(60, "units again", lambda: p.offered() == 200)
+            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
+        self.assertEqual(p.phase("left", SPACE), "Running")
+        p.wait(20, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
+
+    def test_examples_run(self):
+        files = sorted(EXAMPLES.glob("*.yaml"))
+        self.assertTrue(files)
+        sleeper = f"image: {os.environ['CLUSTER_BASE']}\n{{0}}imagePullPolicy: Never\n{{0}}command: [sleep, '1000000']"
+        for file in files:
+            with self.subTest(file.name):
+                # As it is, through the admission chain; then with images that this cluster has.
+                self.assertIn("created (server dry run)", p.kubectl("-n", SPACE, "create", "--dry-run=server", "-f", file))
+                text = re.sub(r"(?m)^( *)image: \S+", lambda m: m.group(1) + sleeper.format(m.group(1)), file.read_text())
+                # Init containers must end.
+                text = re.sub(r"(initContainers:(?:\n(?!      containers:).*)*?)command: \[sleep, '1000000'\]", r"\1command: ['true']", text)
+                p.apply(text, SPACE)
+                pods = lambda: p.get("-n", SPACE, "pods")["items"]
+                if "image:" in text:
+                    p.wait(60, f"the pods of {file.name} to run", lambda: pods() and all(x["status"]["phase"] == "Running" for x in pods()))
+                    self.assertTrue([a for a in p.agent_status()["allocations"] if a["namespace"] == SPACE])
+                p.kubectl("-n", SPACE, "delete", "-f", "-", "--force", "--grace-period=0", "--wait=true", text=text, check=False)
+                p.kubectl("-n", SPACE, "wait", "--for=delete", "pods", "--all", "--timeout=60s", check=False)
+
+
+def load_tests(loader, tests, pattern):
+    """Not those that product_test runs."""
+    return unittest.TestSuite(Life(name) for name in vars(Life) if name.startswith("test_"))
+
+
+if __name__ == "__main__":
+    p.require()
+    unittest.main()
