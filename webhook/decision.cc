@@ -242,7 +242,8 @@ class Decider {
     const std::string& ours = input_.config.scheduler_name;
     const Json* now = Member(spec, "schedulerName");
     const bool left = now == nullptr || *now == "" || *now == kDefaultScheduler;
-    if (!findings_.On(Rule::kSetScheduler) || ours.empty() || !left || !Text(spec, "nodeName").empty()) return;
+    if (!findings_.On(Rule::kSetScheduler) || !left || !Text(spec, "nodeName").empty()) return;
+    if (ours.empty() || ours == kDefaultScheduler) return;
     if (spec.contains("schedulerName")) {
       patch.Replace("/spec", "schedulerName", Quote(ours));
     } else {
