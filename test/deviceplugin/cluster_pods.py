@@ -93,7 +93,10 @@ class Run:
         if phase == "Succeeded":
             self.delete(name, "served")
         elif phase == "Failed":
-            message = status.get("message", "") or json.dumps(status)
+            # Of the pod, or of a container that could not be started.
+            states = [state for c in status.get("containerStatuses", []) for state in c["state"].values()]
+            message = "; ".join([status.get("reason", ""), status.get("message", "")] +
+                                [f"{state.get('reason', '')}: {state.get('message', '')}" for state in states])
             known = any(reason in message for reason in REASONS)
             if not known or not self.random:
                 self.problems.append(f"{name} failed: {message[:500]}")
@@ -137,10 +140,10 @@ class Run:
             for pod in pods:
                 self.judge(pod)
             alive = len(pods)
-            for _ in range(min(AT_ONCE - alive, self.count - self.made)):
-                self.create()
             if not pods and self.made == self.count:
                 break
+            for _ in range(min(AT_ONCE - alive, self.count - self.made)):
+                self.create()
             state = (self.made, alive, sum(self.result.values()) - self.result["checks"])
             if state != last:
                 last, moved = state, time.time()

@@ -1,5 +1,8 @@
 #include "test/deviceplugin/node.h"
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -78,8 +81,14 @@ class ClusterNode final : public Node {
     fs::create_directory_symlink("/var/lib/kubelet", dir / "kubelet");
     plugin = std::make_unique<PluginProcess>(dir.path());
     plugin->Node(PluginProcess::Cards(cards));
-    plugin->Configure(
-        "podsDir: /var/lib/kubelet/pods\npodResourcesSocket: /var/lib/kubelet/pod-resources/kubelet.sock\n" + yaml);
+    plugin->UseCdiDir(kCdiDir);
+    RemoveSpecs();
+    // Device nodes that lead nowhere.
+    for (int i = 0; i < cards; ++i) {
+      if (mknod(plugin->Path("dev/nvidia" + std::to_string(i)).c_str(), S_IFCHR | 0666, makedev(195, 200 + i)) != 0)
+        throw std::runtime_error("no device nodes can be made here");
+    }
+    plugin->Configure(yaml);
     agents_.emplace(plugin->Path("alloc"));
     plugin->Start();
   }
@@ -89,6 +98,7 @@ class ClusterNode final : public Node {
     // The next case's node begins without a word of this one's.
     plugin->Terminate();
     AwaitUnits(0, 0);
+    RemoveSpecs();
   }
 
   bool AwaitUnits(size_t healthy, size_t unhealthy) override {
@@ -187,6 +197,17 @@ class ClusterNode final : public Node {
   }
 
  private:
+  // Where containerd looks.
+  static constexpr char kCdiDir[] = "/var/run/cdi";
+
+  // They name device nodes of a node that is gone.
+  static void RemoveSpecs() {
+    const auto names = ListDir(kCdiDir);
+    for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
+      if (name.starts_with("sluice.dev-gpu_GPU-")) fs::remove(std::string(kCdiDir) + "/" + name);
+    }
+  }
+
   static std::string Setting(const char* name) {
     const char* value = std::getenv(name);
     if (value == nullptr) throw std::runtime_error(std::string(name) + " is not set: start this by contract_cluster");

@@ -32,7 +32,7 @@ PluginProcess::~PluginProcess() {
 
 void PluginProcess::Configure(const std::string& yaml) {
   std::string text = "allocDir: " + Path("alloc") + "\nlibDir: " + Path("lib") + "\nlibrarySource: " + Path("src") +
-                     "\ncdiDir: " + Path("cdi") + "\ncdiSearchDirs: [" + Path("cdi") + ", " + Path("nvidia-cdi") +
+                     "\ncdiDir: " + cdi_dir_ + "\ncdiSearchDirs: [" + cdi_dir_ + ", " + Path("nvidia-cdi") +
                      "]\nstateFile: " + Path("run/plugin.json") +
                      "\nnvmlLibrary: " SLUICE_FAKE_NVML_LIBRARY "\nsysRoot: " + Path("sys") +
                      "\ndriverRoot: " + Path("driver") + "\ndeviceRoot: " + Path("dev") + "\n";

@@ -24,6 +24,8 @@ class PluginProcess {
 
   // Extra YAML lines, on top of those that point everything below root.
   void Configure(const std::string& yaml);
+  // For a runtime that looks in one place only.
+  void UseCdiDir(const std::string& path) { cdi_dir_ = path; }
   void Start(const std::function<void()>& in_child = {});
   int CheckConfig();  // runs --check-config; its exit status
   void Kill();        // SIGKILL
@@ -42,7 +44,7 @@ class PluginProcess {
  private:
   void Spawn(std::vector<const char*> arguments, const std::function<void()>& in_child);
 
-  std::string root_;
+  std::string root_, cdi_dir_ = Path("cdi");
   pid_t pid_ = -1;
 };
 
