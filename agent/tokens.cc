@@ -135,7 +135,9 @@ Nanos Arbiter::QuantumOf(ClientId client) const {
   const Nanos turn = std::clamp(c.burst, policy_.quantum_min, policy_.quantum_max);
   if (!pressure_) return turn;
   // Memory changes hands with the token: longer turns, the longer the more that costs, up to the share of the window.
-  return std::max(turn, std::min(switch_cost_ * kSwitchShare, ShareOf(policy_.pressure_window, c.request)));
+  const Nanos share = ShareOf(policy_.pressure_window, c.request), wanted = switch_cost_ * kSwitchShare;
+  // Turns of half the share, or that grow from one to the next, would leave some windows with too little for somebody.
+  return std::max(turn, wanted > share / 4 ? share : wanted);
 }
 
 Nanos Arbiter::Lease(Nanos quantum) const {
