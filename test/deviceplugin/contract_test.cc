@@ -92,7 +92,8 @@ TEST_CASE("contract: init containers, whose units kubelet passes on, and several
 }
 
 TEST_CASE("contract: sick cards leave and return") {
-  auto node = Node::Make(2, "recoverSeconds: 1\nnvmlTimeoutMs: 300\n");
+  // Long enough for a real kubelet to report it.
+  auto node = Node::Make(2, "recoverSeconds: 6\n");
   SECTION("a fatal XID") { node->plugin->Node(PluginProcess::Cards(2) + "event 1 GPU-1 79\n"); }
   SECTION("a lost card") { node->plugin->Node("card GPU-0 0 0\ncard GPU-1 1 1 lost\n"); }
   SECTION("a card that is not there any more") { node->plugin->Node(PluginProcess::Cards(1)); }
