@@ -20,7 +20,9 @@ RESOURCE = "sluice.dev/gpu-percent"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 # Kubelet's own words while it has no plugin, or too few units, and ours.
 REASONS = ("sluice refuses: ", "requested number of devices unavailable", "no healthy devices present",
-           "cannot allocate unregistered device", "Node didn't have enough resource", "failed to get device plugin options")
+           "cannot allocate unregistered device", "Node didn't have enough resource", "failed to get device plugin options",
+           # A kubelet that was ended while it started the container.
+           "context canceled", "ContainerStatusUnknown")
 
 
 class Api:
