@@ -263,6 +263,8 @@ def without_policy(server, program, golden, pairs, folder, kubeconfig, cases, ma
         count += 1
     print(f"{count} golden pods on a server without the policy")
     check(webhook.stop() == 0, "the webhook ends well")
+    # A deleted policy is still in force until the API server has looked again.
+    wait(lambda: 'failed calling webhook "handled.sluice.dev"' in str(send(server, ASKS, "team-a")[1]), "the policy is gone")
     chain.outage(server, cases, False, 'failed calling webhook "handled.sluice.dev"', True)
 
 
