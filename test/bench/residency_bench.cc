@@ -87,6 +87,7 @@ int main(int argc, char** argv) {
                                                              : core::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
+  residency.set_host_access(false);  // nobody times launches here
   std::map<uint64_t, core::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
   core::Va next = uint64_t{1} << 40;
@@ -149,6 +150,13 @@ int main(int argc, char** argv) {
       std::vector<core::Extent> set;
       for (const auto& access : launch.accesses) {
         if (const auto extent = live.Resolve(translate(access.address))) set.push_back(*extent);
+      }
+      if (launch.accesses.empty()) {  // recorded without an engine: what the parameters name
+        for (const uint64_t word : launch.words) {
+          const core::Va va = translate(word);
+          if (!va) continue;
+          if (const auto extent = live.Resolve(va)) set.push_back(*extent);
+        }
       }
       uint64_t id = launch.function * uint64_t{1000003} + launch.grid[0] * 31 + launch.grid[1] * 17 + launch.grid[2] +
                     launch.block[0];
