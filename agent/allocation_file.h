@@ -23,8 +23,8 @@ struct AllocationSpec {
   settings::Settings settings;
   std::string pod, ns, container;
   std::vector<std::string> devices;  // kubelet's ids, where it gave them
-  // Made for a `sluice run`, whose process id it is: an agent that finds the folder at its start ends it as soon as that
-  // process has ended and nobody is attached.
+  // Made for a `sluice run`, whose process id it is: an agent that finds the folder at its start ends it as soon as
+  // that process has ended and nobody is attached.
   bool tied = false;
   int64_t owner = 0;
 };

@@ -34,11 +34,11 @@ struct Config {
   Bytes host_memory_bytes = 0;  // cap for evicted bytes of all; 0: host_memory_percent of RAM
   uint32_t host_memory_percent = 50;
   Ledger::Policy ledger;
-  uint32_t idle_after_s = 10;        // no launch for so long: idle, its working set may be lent
-  uint32_t callback_late_ms = 1000;  // a debt older than this is reported
-  uint32_t window_ms = 10000;        // compute shares hold over any such time
+  uint32_t idle_after_s = 10;                              // no launch for so long: idle, its working set may be lent
+  uint32_t callback_late_ms = 1000;                        // a debt older than this is reported
+  uint32_t window_ms = 10000;                              // compute shares hold over any such time
   uint32_t quantum_min_us = 1000, quantum_max_us = 50000;  // shares are judged over a tenth of the window
-  uint32_t lease_factor = 4;             // wall time of a lease in quanta, plus 100 ms
+  uint32_t lease_factor = 4;                               // wall time of a lease in quanta, plus 100 ms
   uint32_t pressure_window_ms = 30000;   // while working sets exceed the card: shares hold over any such time
   std::string metrics_listen;            // "ADDR:PORT"; empty: none
   uint32_t attest_interval_s = 10;       // 0: never

@@ -123,7 +123,7 @@ class Node {
     Ledger ledger;
     Bytes used = 0;
     Arbiter arbiter;
-    Bytes contexts = 0;  // of processes, as measured: not for containers' memory
+    Bytes contexts = 0;   // of processes, as measured: not for containers' memory
     bool tokens = false;  // demanded, and everyone was told
     // Memory follows the token while working sets exceed the card.
     GroupId turn = 0;        // whose working set the card is for; 0: nobody's

@@ -297,8 +297,7 @@ void Node::ReadPages(uint64_t now_ns) {
       launching_ |= !s.demand[i].Idle(now_ns, 1000 * kMs);
       const Session::Sent& sent = s.sent[i];
       ledger.Tell(Member(id, i), {c.generation >= sent.card_since ? sent.card : 0,
-                                  Add(Add(c.resident_bytes, c.plain_bytes), s.beyond[i]),
-                                  Wants(card, s, i, now_ns)});
+                                  Add(Add(c.resident_bytes, c.plain_bytes), s.beyond[i]), Wants(card, s, i, now_ns)});
       host_.Tell(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
       const Ledger::MemberView* view = ledger.Find(Member(id, i));
       if (view->debt() == 0) {

@@ -216,8 +216,8 @@ bool Arbiter::Demanded(Nanos now) {
     starving |= used < ShareOf(policy_.window, c.request) / 100 * 95;
     busy += c.usage.Used(now, recent) + (held ? std::min(now - grant_->since, recent) : 0);  // charged at its end
   }
-  // Less than its request is no one's fault where the card has time to spare. And once tokens have given everyone theirs,
-  // they are what keeps it so: as long as the card is full.
+  // Less than its request is no one's fault where the card has time to spare. And once tokens have given everyone
+  // theirs, they are what keeps it so: as long as the card is full.
   starved_ = working >= 2 && (starving || starved_) && busy >= recent / 10 * (starved_ ? 5 : 8);
   if (limited) return true;
   // Under pressure the token also says whose memory is on the card: it is taken by whoever works, be it one alone.

@@ -259,9 +259,7 @@ void Keeper::PrepareDriverAccess(Snapshot* snapshot) {
   }
   snapshot->access = choice.access;
   snapshot->cdi_names = {names.begin(), names.end()};
-  const std::string note = StrCat(ToString(choice.access), " (", choice.why, ")");
-  if (note != access_note_) Log(Level::kInfo, "driver access", {{"access", note}});
-  access_note_ = note;
+  access_note_ = StrCat(ToString(choice.access), " (", choice.why, ")");
 }
 
 void Keeper::Collect() {
@@ -303,6 +301,8 @@ void Keeper::Collect() {
 
 // To log, metrics and the agent, which makes events of it.
 void Keeper::Report(const Inventory& inventory) {
+  if (access_note_ != reported_access_) Log(Level::kInfo, "driver access", {{"access", access_note_}});
+  reported_access_ = access_note_;
   if (inventory.problem != reported_.problem && !inventory.problem.empty()) {
     Log(Level::kWarn, "no GPU can be offered now", {{"why", inventory.problem}});
   }
@@ -365,8 +365,10 @@ void Keeper::Pass() {
   snapshot->lib_dir = lib_dir_;
   snapshot->lib_problem = lib_problem_;
   PrepareDriverAccess(snapshot.get());
-  Report(snapshot->inventory);
+  // In force before it is told: whoever reads the log or the state file may rely on it.
+  const Inventory inventory = snapshot->inventory;
   board_->Post(std::move(snapshot));
+  Report(inventory);
 }
 
 }  // namespace sluice::deviceplugin

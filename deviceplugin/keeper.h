@@ -77,7 +77,7 @@ class Keeper {
   AllocationStore store_;
   std::optional<PodResources> pod_resources_;
   std::string lib_dir_, lib_problem_;
-  std::string access_note_;
+  std::string access_note_, reported_access_;
   std::vector<std::string> cdi_in_use_;
   bool may_remove_cdi_ = false;
   Clock::time_point next_collect_{};

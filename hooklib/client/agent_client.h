@@ -108,7 +108,7 @@ class AgentClient {
   uint64_t seq_ = 0;
   uint32_t first_budgets_ = 0;  // still to come after WELCOME; the thread's own
   bool welcomed_ = false;
-  bool served_ = false;  // by any agent in this process: the page has content
+  bool served_ = false;          // by any agent in this process: the page has content
   AgentClient* next_ = nullptr;  // list of all clients of the process, for fork
 };
 

@@ -34,7 +34,8 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
     if (chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op)) return;
     wanted.push_back(&chunk);
   });
-  const auto most = static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
+  const auto most =
+      static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
   // What was used longest ago within the working set comes round next: work repeats itself.
   const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(most);
   std::partial_sort(wanted.begin(), middle, wanted.end(),

@@ -3,12 +3,15 @@
 //
 // No policy about who is next: that is the agent's (agent/tokens.h). Rules kept here:
 //  - while nothing is demanded a launch costs one relaxed load (wanted());
-//  - launches are let through while what was measured since the grant, and what is queued by its predicted length, stays
+//  - launches are let through while what was measured since the grant, and what is queued by its predicted length,
+//  stays
 //    below the quantum; so the card is handed on at most one kernel after the quantum;
-//  - no wait is unbounded: a lease that ends makes the turn void, whatever still runs (a kernel may be waiting for a peer
+//  - no wait is unbounded: a lease that ends makes the turn void, whatever still runs (a kernel may be waiting for a
+//  peer
 //    that has no turn yet), and the launch asks anew;
 //  - an agent that is lost stops demanding.
-// While nothing is demanded, a few launches now and then are measured and stand for the others: those times are estimates.
+// While nothing is demanded, a few launches now and then are measured and stand for the others: those times are
+// estimates.
 #ifndef SLUICE_HOOKLIB_CORE_TURNS_H_
 #define SLUICE_HOOKLIB_CORE_TURNS_H_
 
@@ -65,8 +68,8 @@ class Turns {
     Segment* segment = nullptr;
   };
   Launch Enter(uint64_t what);
-  // Right before the driver's call. `apart`: something else (a wait for a transfer) lies between this launch and the one
-  // before, so that they must not be measured as one.
+  // Right before the driver's call. `apart`: something else (a wait for a transfer) lies between this launch and the
+  // one before, so that they must not be measured as one.
   void Begin(Launch* launch, void* stream, bool apart);
   void End(Launch* launch, void* stream);  // right behind it; also after Enter alone, where nothing was launched
 

@@ -20,8 +20,7 @@ bool Flag(const char* name, bool otherwise) {
   if (!value) return otherwise;
   if (!std::strcmp(value, "0")) return false;
   if (!std::strcmp(value, "1")) return true;
-  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0, 1; it counts as %d", name, value,
-      otherwise);
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0, 1; it counts as %d", name, value, otherwise);
   return otherwise;
 }
 

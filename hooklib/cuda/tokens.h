@@ -1,5 +1,5 @@
-// Compute tokens over CUDA: core/turns.h with events for stamps and the agent's socket for its port. Knows Device only by
-// the Turns that it makes for it.
+// Compute tokens over CUDA: core/turns.h with events for stamps and the agent's socket for its port. Knows Device only
+// by the Turns that it makes for it.
 //
 // Never waits inside a driver's callback: only launches wait, and CUDA refuses launches made there. A launch into a
 // capturing stream is no work yet and passes; the graph's own launch waits.

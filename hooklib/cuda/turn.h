@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-// One launch's turn. While nothing is demanded it is one relaxed load. `what` is called only where its answer is needed.
+// One launch's turn. While nothing is demanded it is one relaxed load. `what` is called only where its answer is
+// needed.
 class Turn {
  public:
   template <typename What>

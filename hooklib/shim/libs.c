@@ -1,5 +1,5 @@
-/* Functions of cuDNN, cuBLAS, cuBLASLt. A process may hold two versions of such a library, each loaded RTLD_LOCAL by the
- * package that brought it: the copy that is meant is the one that the calling object depends on, or the one whose
+/* Functions of cuDNN, cuBLAS, cuBLASLt. A process may hold two versions of such a library, each loaded RTLD_LOCAL by
+ * the package that brought it: the copy that is meant is the one that the calling object depends on, or the one whose
  * handle dlsym was given. Whose call it is, the return address says: a library that reaches these functions by a tail
  * call is taken for its own caller, which matters only where two versions are loaded. */
 #include "hooklib/shim/shim.h"

@@ -60,7 +60,7 @@ shim_dlsym_fn shim_real_dlsym(void); /* NULL while libdl is not loaded yet (glib
 shim_dlvsym_fn shim_real_dlvsym(void);
 shim_dlopen_fn shim_real_dlopen(void);
 void shim_clear_error(void); /* programs ask dlerror after a dlsym that succeeded */
-int shim_need_dl(void); /* both are to be had, if need be by loading libdl */
+int shim_need_dl(void);      /* both are to be had, if need be by loading libdl */
 
 /* engine.c */
 enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };

@@ -31,7 +31,8 @@
 /* Node annotation "sluice.dev/gpus", written by the agent. JSON array, one object a card, ordered by uuid:
  * {"uuid":"GPU-...","model":"NVIDIA H200","memory":150754820096,"free":70,"numa":0}
  * memory in bytes, free in units 0..100, numa the NUMA node or -1. Unknown members are ignored by readers.
- * Optional "pods":{"<pod uid>":{"<container>":units}}: who holds units of the card; makes the extender's account exact. */
+ * Optional "pods":{"<pod uid>":{"<container>":units}}: who holds units of the card; makes the extender's account exact.
+ */
 #define SLUICE_NODE_ANNOTATION_GPUS "sluice.dev/gpus"
 
 /* Variables in the container. */
@@ -44,15 +45,16 @@
 #define SLUICE_ENV_COMPUTE_LIMIT "SLUICE_COMPUTE_LIMIT"
 #define SLUICE_ENV_PREFETCH "SLUICE_PREFETCH"
 #define SLUICE_ENV_LOG_LEVEL "SLUICE_LOG_LEVEL"
-#define SLUICE_ENV_SOCKET "SLUICE_SOCKET"               /* path of the agent's socket */
-#define SLUICE_ENV_ENGINE "SLUICE_ENGINE"               /* path of the engine; default: beside the shim */
-#define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"           /* run (default): unhooked with a warning; stop: CUDA calls fail */
-#define SLUICE_ENV_PLAIN "SLUICE_PLAIN"                 /* 1: all memory plain, the budget is a hard limit */
-#define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS"     /* 0: nothing is used in host memory by streaming launches */
-#define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
-#define SLUICE_ENV_BACKEND "SLUICE_BACKEND"             /* managed (default) */
-#define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */
-#define SLUICE_ENV_DISABLE "SLUICE_DISABLE"             /* 1: the shim stays inert */
+#define SLUICE_ENV_SOCKET "SLUICE_SOCKET"           /* path of the agent's socket */
+#define SLUICE_ENV_ENGINE "SLUICE_ENGINE"           /* path of the engine; default: beside the shim */
+#define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"       /* run (default): unhooked with a warning; stop: CUDA calls fail */
+#define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory plain, the budget is a hard limit */
+#define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: nothing is used in host memory by streaming launches */
+#define SLUICE_ENV_MANAGED_LIMIT \
+  "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
+#define SLUICE_ENV_BACKEND "SLUICE_BACKEND" /* managed (default) */
+#define SLUICE_ENV_RECORD "SLUICE_RECORD"   /* file that a trace is written to */
+#define SLUICE_ENV_DISABLE "SLUICE_DISABLE" /* 1: the shim stays inert */
 /* PUMP's names, read where ours are absent. */
 #define SLUICE_ENV_ALIAS_MEMORY_FACTOR "ULMS_GPU_MEMORY_FACTOR"
 #define SLUICE_ENV_ALIAS_LOG_LEVEL "ULMS_LOG_LEVEL"
@@ -67,8 +69,8 @@
 #define SLUICE_CONTAINER_SOCKET SLUICE_CONTAINER_RUN_DIR "/" SLUICE_SOCKET_NAME
 
 /* Paths on the host (defaults; settings change them). <lib>/<version>-<build id>/ holds one immutable library version,
- * <alloc>/<allocation id>/ one allocation: allocation.json (from the plugin or `sluice run`) and, once the agent has seen it,
- * the agent's socket. The directory without its allocation.json is not served. */
+ * <alloc>/<allocation id>/ one allocation: allocation.json (from the plugin or `sluice run`) and, once the agent has
+ * seen it, the agent's socket. The directory without its allocation.json is not served. */
 #define SLUICE_HOST_LIB_DIR "/var/lib/sluice/lib"
 #define SLUICE_HOST_ALLOC_DIR "/var/lib/sluice/alloc"
 #define SLUICE_HOST_AGENT_RUN_DIR "/run/sluice"

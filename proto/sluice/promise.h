@@ -2,8 +2,8 @@
  * plugin keeps what the scheduler extender promised. Plain C, no dependency.
  *
  * The agent writes it to a temporary name in the same directory and renames it, at once after its first list of the
- * node's pods and within 50 ms of a change that the watch reports; not when nothing changed. While the agent is away the
- * file stays: old promises are better than none. The plugin follows the directory by inotify.
+ * node's pods and within 50 ms of a change that the watch reports; not when nothing changed. While the agent is away
+ * the file stays: old promises are better than none. The plugin follows the directory by inotify.
  *
  *   {"version":1,
  *    "pods":[{"uid":"8c2e...",

@@ -1,14 +1,15 @@
 /* The wire format between a hooked process and the node agent: fixed-size frames on a SOCK_SEQPACKET Unix socket, and a
  * page of counters that the agent reads without a call. Plain C11, usable alone by shim, engine, agent and fuzzer.
  *
- * Identity is the socket that a process connected to; no frame claims one. All integers are little-endian host order (both
- * ends run on one machine). Strings are NUL-terminated, unused bytes zero. A frame of another size, magic or major version, or of an
- * unknown type, is refused (agent: REFUSE, then close). A receiver ignores what a newer minor version put into reserved bytes.
+ * Identity is the socket that a process connected to; no frame claims one. All integers are little-endian host order
+ * (both ends run on one machine). Strings are NUL-terminated, unused bytes zero. A frame of another size, magic or
+ * major version, or of an unknown type, is refused (agent: REFUSE, then close). A receiver ignores what a newer minor
+ * version put into reserved bytes.
  *
  * Conversation: hook sends HELLO; agent answers WELCOME (carrying the counters page's memfd, SCM_RIGHTS, sealed against
- * resizing) and one BUDGET per GPU of the allocation, or REFUSE. Then, at any time: agent sends BUDGET (new values; the hook follows
- * and reports what it holds in the page: that is the answer), TOKEN_GRANT, TOKEN_REVOKE, PING; hook sends TOKEN_REQUEST, TOKEN_RELEASE,
- * NOTICE, PONG. A closed socket releases all that the process held. */
+ * resizing) and one BUDGET per GPU of the allocation, or REFUSE. Then, at any time: agent sends BUDGET (new values; the
+ * hook follows and reports what it holds in the page: that is the answer), TOKEN_GRANT, TOKEN_REVOKE, PING; hook sends
+ * TOKEN_REQUEST, TOKEN_RELEASE, NOTICE, PONG. A closed socket releases all that the process held. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 
@@ -19,7 +20,7 @@
 #define SLUICE_WIRE_MAJOR 1
 #define SLUICE_WIRE_MINOR 0
 #define SLUICE_MAX_GPUS 16
-#define SLUICE_UUID_CHARS 48    /* "GPU-8-4-4-4-12" and NUL, padded */
+#define SLUICE_UUID_CHARS 48 /* "GPU-8-4-4-4-12" and NUL, padded */
 #define SLUICE_VERSION_CHARS 32
 
 enum sluice_frame_type {
@@ -43,8 +44,9 @@ struct sluice_header {
   uint64_t seq;  /* sender's count, from 1 */
 };
 
-/* sluice_hello.flags. RETURNING: the process was served before and its page has content. The agent sends WELCOME and PING; the hook moves
- * its page into the new memfd before it answers PONG; only then does the agent read it and send BUDGET. */
+/* sluice_hello.flags. RETURNING: the process was served before and its page has content. The agent sends WELCOME and
+ * PING; the hook moves its page into the new memfd before it answers PONG; only then does the agent read it and send
+ * BUDGET. */
 #define SLUICE_HELLO_RETURNING 1u
 
 struct sluice_hello {
@@ -73,11 +75,12 @@ enum sluice_visible { SLUICE_VISIBLE_BUDGET = 0, SLUICE_VISIBLE_LIMIT = 1 };
 /* All that may change while a process runs. Shares in millionths. */
 struct sluice_budget {
   char uuid[SLUICE_UUID_CHARS];
-  uint64_t budget_bytes;    /* resident bytes, plain memory included, that the process may hold now */
-  uint64_t guaranteed_bytes;/* what memory queries report as the total when visible is BUDGET: does not follow lending */
-  uint64_t limit_bytes;     /* live bytes; 0: the card's memory */
-  uint64_t host_bytes;      /* bytes that may lie evicted in host memory; UINT64_MAX: not limited by the agent */
-  uint64_t generation;      /* rises with every change; the hook copies it into its page once it has followed */
+  uint64_t budget_bytes; /* resident bytes, plain memory included, that the process may hold now */
+  uint64_t
+      guaranteed_bytes; /* what memory queries report as the total when visible is BUDGET: does not follow lending */
+  uint64_t limit_bytes; /* live bytes; 0: the card's memory */
+  uint64_t host_bytes;  /* bytes that may lie evicted in host memory; UINT64_MAX: not limited by the agent */
+  uint64_t generation;  /* rises with every change; the hook copies it into its page once it has followed */
   uint32_t compute_request; /* 0..1000000 */
   uint32_t compute_limit;   /* 1..1000000 */
   uint8_t memory_factor;    /* 1..100, 0: chosen by the hook */
@@ -126,29 +129,29 @@ struct sluice_frame {
   } u;
 };
 
-/* Counters of one GPU in one process. The hook writes (relaxed atomic stores), the agent reads; a reader may see two counters of
- * different moments. Bytes and nanoseconds since the process attached unless a line says "now". */
+/* Counters of one GPU in one process. The hook writes (relaxed atomic stores), the agent reads; a reader may see two
+ * counters of different moments. Bytes and nanoseconds since the process attached unless a line says "now". */
 struct sluice_gpu_counters {
-  char uuid[SLUICE_UUID_CHARS]; /* empty: slot unused */
-  uint64_t generation;          /* of the BUDGET that is in force */
-  uint64_t budget_bytes;        /* now, in force */
-  uint64_t resident_bytes;      /* now: tracked bytes believed resident */
-  uint64_t plain_bytes;         /* now: application memory that is not managed (VMM, pools, arrays, NCCL) */
-  uint64_t live_bytes;          /* now: tracked bytes allocated and not freed (or reported freed) */
-  uint64_t requested_bytes;     /* now: managed memory requested from the driver */
-  uint64_t host_bytes;          /* high-water mark of bytes evicted: what is charged to host memory */
-  uint64_t over_budget_max;     /* largest excess of resident + plain over budget ever seen */
-  uint64_t bytes_in, bytes_out; /* moved by fetches and evictions */
-  uint64_t bytes_saved;         /* fetches and evictions that needed no copy (dead or fresh blocks) */
-  uint64_t fault_bytes;         /* by demand faults; estimated unless fault_exact */
+  char uuid[SLUICE_UUID_CHARS];      /* empty: slot unused */
+  uint64_t generation;               /* of the BUDGET that is in force */
+  uint64_t budget_bytes;             /* now, in force */
+  uint64_t resident_bytes;           /* now: tracked bytes believed resident */
+  uint64_t plain_bytes;              /* now: application memory that is not managed (VMM, pools, arrays, NCCL) */
+  uint64_t live_bytes;               /* now: tracked bytes allocated and not freed (or reported freed) */
+  uint64_t requested_bytes;          /* now: managed memory requested from the driver */
+  uint64_t host_bytes;               /* high-water mark of bytes evicted: what is charged to host memory */
+  uint64_t over_budget_max;          /* largest excess of resident + plain over budget ever seen */
+  uint64_t bytes_in, bytes_out;      /* moved by fetches and evictions */
+  uint64_t bytes_saved;              /* fetches and evictions that needed no copy (dead or fresh blocks) */
+  uint64_t fault_bytes;              /* by demand faults; estimated unless fault_exact */
   uint64_t launches, launches_known; /* all; with a complete access set */
-  uint64_t hits, misses;        /* blocks that a launch needed: resident already, not resident */
-  uint64_t stall_ns;            /* streams waited for transfers; estimated from event times */
+  uint64_t hits, misses;             /* blocks that a launch needed: resident already, not resident */
+  uint64_t stall_ns;                 /* streams waited for transfers; estimated from event times */
   uint64_t over_budget_launches;
   uint64_t wrong_predictions;
-  uint64_t kernel_ns;           /* GPU time used, by GPU events; of it kernel_estimated_ns without a token, from samples */
-  uint64_t working_set_bytes;   /* now: bytes that the last 10 s in which something was launched touched */
-  uint32_t factor;              /* now: percent in force */
+  uint64_t kernel_ns; /* GPU time used, by GPU events; of it kernel_estimated_ns without a token, from samples */
+  uint64_t working_set_bytes; /* now: bytes that the last 10 s in which something was launched touched */
+  uint32_t factor;            /* now: percent in force */
   uint32_t fault_exact;
   uint64_t kernel_estimated_ns;
   uint64_t reserved[5];

@@ -1,7 +1,7 @@
-// Many processes at one agent: bench_attach SOCKET COUNT AGENT_PID. Forks COUNT processes that attach at once, prints how
-// long that took and what it cost the agent, then does what standard input says:
-//   budget: waits until every process has had another BUDGET since the last command, prints when the first and the last did
-//   tokens: round trips of a compute token · rest: the agent's processor time while nothing happens · end
+// Many processes at one agent: bench_attach SOCKET COUNT AGENT_PID. Forks COUNT processes that attach at once, prints
+// how long that took and what it cost the agent, then does what standard input says:
+//   budget: waits until every process has had another BUDGET since the last command, prints when the first and the last
+//   did tokens: round trips of a compute token · rest: the agent's processor time while nothing happens · end
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -133,8 +133,8 @@ void Tokens(const char* path) {
   std::printf("token round trip: p50 %.0f us, p99 %.0f us\n", Percentile(us, 0.5), Percentile(us, 0.99));
 }
 
-// One after the other, beside those that are attached: from connect to the first budget, which is the agent's work and the
-// machine's switching to and fro.
+// One after the other, beside those that are attached: from connect to the first budget, which is the agent's work and
+// the machine's switching to and fro.
 void Singles(const char* path) {
   std::vector<double> us;
   for (int i = 0; i < 100; ++i) {
@@ -148,7 +148,8 @@ void Singles(const char* path) {
     close(fd);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  std::printf("one more attaches: p50 %.0f us, p99 %.0f us to its first budget\n", Percentile(us, 0.5), Percentile(us, 0.99));
+  std::printf("one more attaches: p50 %.0f us, p99 %.0f us to its first budget\n", Percentile(us, 0.5),
+              Percentile(us, 0.99));
 }
 
 }  // namespace
@@ -170,7 +171,8 @@ int main(int argc, char** argv) {
   const auto all = [&](auto done) { return std::all_of(children, children + count, done); };
   for (int i = 0; i < 3000 && !all([](const Child& c) { return c.attached != 0; }); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const size_t lost = static_cast<size_t>(std::count_if(children, children + count, [](const Child& c) { return c.attached == 0; }));
+  const size_t lost =
+      static_cast<size_t>(std::count_if(children, children + count, [](const Child& c) { return c.attached == 0; }));
   std::vector<double> own;
   double last = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -178,10 +180,12 @@ int main(int argc, char** argv) {
     own.push_back(children[i].attached - children[i].started);
     last = std::max<double>(last, children[i].attached);
   }
-  std::printf("%zu processes: forked in %.0f ms, all attached %.0f ms after the first began, %zu lost; each within %.0f ms of its start "
-              "(p50 %.1f); agent: %.0f us of processor time each, %.1f MiB resident (%.1f private)\n",
-              count, forked - begin, last - begin, lost, Percentile(own, 1), Percentile(own, 0.5),
-              (CpuMs(pid) - cpu_before) * 1000 / static_cast<double>(count), Mib(pid, "VmRSS:"), Mib(pid, "RssAnon:"));
+  std::printf(
+      "%zu processes: forked in %.0f ms, all attached %.0f ms after the first began, %zu lost; each within %.0f ms of "
+      "its start "
+      "(p50 %.1f); agent: %.0f us of processor time each, %.1f MiB resident (%.1f private)\n",
+      count, forked - begin, last - begin, lost, Percentile(own, 1), Percentile(own, 0.5),
+      (CpuMs(pid) - cpu_before) * 1000 / static_cast<double>(count), Mib(pid, "VmRSS:"), Mib(pid, "RssAnon:"));
   std::fflush(stdout);
   double mark = NowMs();
   for (std::string line; std::getline(std::cin, line) && line != "end";) {

@@ -1,7 +1,8 @@
-// libFuzzer target: what four processes of two containers may say to the agent, in any order, and what they may write into
-// their pages; the books must stay whole. A record is one byte, session in its low two bits, action in the next two:
-// 0 a frame follows (256 bytes), 1 a length and so many bytes, 2 a page's counters follow (272 bytes), 3 the next byte: odd
-// closes the session, even lets so many times 10 ms pass. ../webhook/fuzz_replay.cc runs it without libFuzzer.
+// libFuzzer target: what four processes of two containers may say to the agent, in any order, and what they may write
+// into their pages; the books must stay whole. A record is one byte, session in its low two bits, action in the next
+// two: 0 a frame follows (256 bytes), 1 a length and so many bytes, 2 a page's counters follow (272 bytes), 3 the next
+// byte: odd closes the session, even lets so many times 10 ms pass. ../webhook/fuzz_replay.cc runs it without
+// libFuzzer.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

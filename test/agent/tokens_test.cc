@@ -250,7 +250,9 @@ TEST_CASE("kernels that run on beyond their lease are paid for when they end") {
 }
 
 TEST_CASE("under pressure three tenants take long turns, one after the other") {
-  Card card({}, {{333333, 1000000, 10 * kMs, 60 * kSec}, {333333, 1000000, 10 * kMs, 60 * kSec}, {333333, 1000000, 10 * kMs, 60 * kSec}});
+  Card card({}, {{333333, 1000000, 10 * kMs, 60 * kSec},
+                 {333333, 1000000, 10 * kMs, 60 * kSec},
+                 {333333, 1000000, 10 * kMs, 60 * kSec}});
   card.arbiter.SetPressure(true, kSec);
   card.Run(120 * kSec);
   const auto e = card.Extremes(31 * kSec, 120 * kSec, 30 * kSec);
@@ -265,10 +267,10 @@ TEST_CASE("distributed jobs with a rank on two cards each finish: a lease ends f
   // Each rank's kernel ends once the other rank's has begun. Both jobs hold one card and wait for the other one.
   Arbiter cards[2] = {Arbiter({}), Arbiter({})};
   struct Rank {
-    int round = 0;       // kernels begun
+    int round = 0;  // kernels begun
     bool asked = false, running = false;
     uint64_t id = 0;
-  } ranks[2][2];         // job, card
+  } ranks[2][2];  // job, card
   constexpr int kRounds = 20;
   for (auto& c : cards) {
     c.SetClient(1, 500000, 1000000);

@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
                                                              : core::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
-  residency.set_host_access(false);  // nobody times launches here
+  residency.set_host_access(false);    // nobody times launches here
   std::map<uint64_t, core::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
   core::Va next = uint64_t{1} << 40;

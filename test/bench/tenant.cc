@@ -89,7 +89,8 @@ double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 int main(int argc, char** argv) {
   const bool measure = argc == 3 && std::strcmp(argv[1], "--rounds") == 0;
   if (argc < 4 && !measure) {
-    std::fprintf(stderr, "usage: tenant LIVE_MIB KERNEL_US SECONDS [BUSY_MS SLEEP_MS [START_MS]] | tenant --rounds KERNEL_US\n");
+    std::fprintf(
+        stderr, "usage: tenant LIVE_MIB KERNEL_US SECONDS [BUSY_MS SLEEP_MS [START_MS]] | tenant --rounds KERNEL_US\n");
     return 2;
   }
   const size_t live = measure ? kBlock : std::strtoull(argv[1], nullptr, 10) << 20;
@@ -162,7 +163,7 @@ int main(int argc, char** argv) {
       woke = Now();
     }
   }
-  std::printf("RESULT {\"done\":[%s],\"launches\":%zu,\"seconds\":%.3f,\"kernel_us\":%.1f,\"slowest_s\":%.3f}\n", samples.c_str(), done,
-              Now() - begin, kernel_us, slowest);
+  std::printf("RESULT {\"done\":[%s],\"launches\":%zu,\"seconds\":%.3f,\"kernel_us\":%.1f,\"slowest_s\":%.3f}\n",
+              samples.c_str(), done, Now() - begin, kernel_us, slowest);
   return 0;
 }

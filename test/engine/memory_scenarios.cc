@@ -90,7 +90,8 @@ SCENARIO(churn) {
       OK(cuMemFree(Alloc(4096)));
       std::fprintf(stderr, "live %" PRIu64 " requested %" PRIu64 "\n", live >> 20,
                    card.Stats().managed_requested_bytes >> 20);
-      // 1.25 times would be the goal: arenas that are in part in use cannot go back, so random sizes exceed it by a tenth.
+      // 1.25 times would be the goal: arenas that are in part in use cannot go back, so random sizes exceed it by a
+      // tenth.
       EXPECT(card.Stats().managed_requested_bytes <= live + live / 2 + 320 * kMiB);
     }
   }

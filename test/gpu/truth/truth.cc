@@ -747,7 +747,8 @@ void AtExit() {
       stderr,
       "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
       "records, %llu by the "
-      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %llu kernels without a launch, %llu functions "
+      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %llu kernels without "
+      "a launch, %llu functions "
       "without parameters\n",
       static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
       static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),

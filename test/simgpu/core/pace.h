@@ -8,8 +8,8 @@
 namespace simgpu {
 
 bool Paced();
-int64_t PacedNow();             // ns
-void PacedSleep(int64_t ns);    // of real time
+int64_t PacedNow();           // ns
+void PacedSleep(int64_t ns);  // of real time
 
 }  // namespace simgpu
 
