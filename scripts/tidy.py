@@ -1,4 +1,4 @@
-"""clang-tidy over the sources of a build folder: tidy.py CLANG_TIDY BUILD CACHE
+"""clang-tidy over the sources of a build folder: tidy.py CLANG_TIDY BUILD CACHE [FOLDER OR FILE...]
 
 A clean result is remembered by the content of everything it depends on: tool, settings, compile command, the source, and the headers
 of this repository that ninja saw it include. System headers are pinned by the Debian release and the wheels' hashes.
@@ -27,8 +27,9 @@ def dependencies(build):
     return found
 
 
-def main(tidy, build, cache):
+def main(tidy, build, cache, *only):
     root = pathlib.Path.cwd().resolve()
+    only = [(root / place).resolve() for place in only]
     build = str(pathlib.Path(build).resolve())
     cache = pathlib.Path(cache)
     cache.mkdir(parents=True, exist_ok=True)
@@ -50,6 +51,8 @@ def main(tidy, build, cache):
         source = pathlib.Path(entry["file"]).resolve()
         if build in str(source) or not source.is_relative_to(root) or source.relative_to(root).parts[0] not in SHARED:
             continue
+        if only and not any(source.is_relative_to(place) for place in only):
+            continue
         key = settings.copy()
         # Neither the clone's place nor the build folder's is part of the content.
         key.update(entry["command"].replace(build, "BUILD").replace(str(root), "ROOT").encode())
@@ -63,7 +66,7 @@ def main(tidy, build, cache):
                 key.update(os.path.relpath(header, root).replace(os.path.relpath(build, root), "BUILD").encode() + digest(header))
         jobs.append((source, cache / key.hexdigest()))
     if not jobs:
-        print("error: no source of this repository in the build folder", file=sys.stderr)
+        print("error: no such source of this repository in the build folder", file=sys.stderr)
         return 1
     todo = [(source, mark) for source, mark in jobs if not mark.exists()]
     print(f"clang-tidy: {len(jobs)} files, {len(todo)} changed since their last clean run", file=sys.stderr)
