@@ -17,6 +17,11 @@ constexpr double kPeriodSeconds = 10;
 // Waiting for the link: from this share of the time on it is said, below the other it is over.
 constexpr double kBegins = 0.6, kSaid = 0.3, kEnds = 0.3;
 
+// Waits are read late, several streams wait at once, and a simulated card's clock is its own: a share is never above 1.
+double Share(uint64_t waited_ns, double seconds) {
+  return seconds > 0 ? std::min(1.0, static_cast<double>(waited_ns) / (seconds * 1e9)) : 0;
+}
+
 double Gi(uint64_t bytes) { return static_cast<double>(bytes) / kGi; }
 
 struct Judged {
@@ -52,7 +57,7 @@ void JudgePeriod() {
     Judged& judged = All()[i];
     sluice_gpu_counters now{};
     Devices()[i]->Publish(&now);
-    const double waited = static_cast<double>(now.stall_ns - judged.last.stall_ns) / (kPeriodSeconds * 1e9);
+    const double waited = Share(now.stall_ns - judged.last.stall_ns, kPeriodSeconds);
     const double faults = Gi(now.fault_bytes - judged.last.fault_bytes);
     if (waited > kSaid || faults > 2 * kPeriodSeconds) Say(device, now, judged.last, "in the last 10 s", waited);
     if (waited > kBegins && !judged.thrashing) {
@@ -76,8 +81,7 @@ void JudgeAtExit() {
     device->Publish(&now);
     // More than everything that lived went over the link.
     if (now.bytes_in + now.bytes_out + now.fault_bytes > 2 * device->peak_live_bytes && now.bytes_out > 0) {
-      const double seconds = SecondsSinceStart();
-      Say(*device, now, {}, "since the start", seconds > 0 ? static_cast<double>(now.stall_ns) / 1e9 / seconds : 0);
+      Say(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
     }
   }
 }
