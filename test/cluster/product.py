@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -201,6 +202,20 @@ def plugin(*arguments, **more):
         return run("kubectl", "sluice", *arguments, **more)
     finally:
         os.environ["PATH"] = path
+
+
+def kill_in_pods(program):
+    """kill -9 for each process of this program that runs in a pod: other tests run the same programs outside at the same time."""
+    killed = 0
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if (entry / "comm").read_text().strip() == program[:15] and "/kubepods/" in (entry / "cgroup").read_text():
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed += 1
+        except (OSError, ValueError):
+            continue  # no process, or one that has just ended
+    if not killed:
+        raise Failed(f"no pod runs {program}")
 
 
 def in_agent(*command, check=True):

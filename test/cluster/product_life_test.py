@@ -102,10 +102,10 @@ class Life(product_test.Product):
 
     def test_the_nodes_parts_killed_in_turn(self):
         self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
-        p.run("bash", "-c", "kill -9 $(pgrep -x sluice-webhook)")
+        p.kill_in_pods("sluice-webhook")
         for part in ("sluice-agent", "sluice-device-plugin"):
             before = self.restarts()
-            p.run("bash", "-c", f"kill -9 $(pgrep -x {part[:15]})")
+            p.kill_in_pods(part)
             p.wait(60, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
         p.run(p.CLUSTER, "restart", "kubelet")
         p.wait(60, "the units to be offered again", lambda: p.offered() == 200)

@@ -182,7 +182,7 @@ class Product(unittest.TestCase):
         self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
         for part in ("sluice-agent", "sluice-device-plugin"):
             before = self.restarts()
-            p.run("bash", "-c", f"kill -9 $(pgrep -x {part[:15]})")
+            p.kill_in_pods(part)
             p.wait(60, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
         p.run(p.CLUSTER, "restart", "kubelet")
         p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
