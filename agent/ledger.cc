@@ -54,7 +54,7 @@ void Ledger::SetGroup(GroupId group, Bytes guaranteed, uint64_t weight) {
 void Ledger::RemoveGroup(GroupId group) {
   const auto it = groups_.find(group);
   if (it == groups_.end()) return;
-  for (const MemberId m : it->second.members) members_.erase(m);
+  for (const Member* m : it->second.members) members_.erase(MemberId{m->id});
   groups_.erase(it);
 }
 
@@ -66,15 +66,17 @@ void Ledger::Vacate(GroupId group) {
 void Ledger::AddMember(MemberId member, GroupId group) {
   const auto it = groups_.find(group);
   if (it == groups_.end() || members_.contains(member)) return;
-  it->second.members.push_back(member);
+  Member& m = members_[member];
+  m.id = member;
+  m.group = group;
+  it->second.members.push_back(&m);
   it->second.vacant = false;
-  members_[member].group = group;
 }
 
 void Ledger::RemoveMember(MemberId member) {
   const auto it = members_.find(member);
   if (it == members_.end()) return;
-  std::erase(groups_[it->second.group].members, member);
+  std::erase(groups_.at(it->second.group).members, &it->second);
   members_.erase(it);
 }
 
@@ -101,116 +103,113 @@ void Ledger::Tell(MemberId member, const Report& report) {
   }
 }
 
-std::map<GroupId, Bytes> Ledger::GroupTargets() const {
-  std::vector<GroupId> ids;
-  std::vector<Bytes> base, want, target;
+void Ledger::SetGroupTargets() {
+  std::vector<Group*> all;
+  std::vector<Bytes> base, want;
   // Promised more than there is: first by allocations of pods that have ended and whose folders are still there (the
   // same units were given again), which must not shrink the living.
   const bool only_living = guaranteed() > capacity_;
   const auto promised = [&](const Group& g) { return only_living && g.vacant ? 0 : g.guaranteed; };
   Bytes guarantees = 0;
   for (const auto& [id, g] : groups_) guarantees += promised(g);
-  for (const auto& [id, g] : groups_) {
-    ids.push_back(id);
+  for (auto& [id, g] : groups_) {
+    all.push_back(&g);
     // Still more (a card that shrank, allocations that overlap while one ends): everyone gives in proportion.
     base.push_back(guarantees > capacity_ ? MulDiv(capacity_, promised(g), guarantees) : promised(g));
     Bytes w = 0;
-    for (const MemberId m : g.members) w += members_.at(m).wanted;
+    for (const Member* m : g.members) w += m->wanted;
     want.push_back(w);
   }
-  std::map<GroupId, Bytes> out;
   if (policy_.lending == Lending::kEven) {
     std::vector<Claim> claims;
-    for (const GroupId id : ids)
-      claims.push_back({groups_.at(id).members.empty() ? 0 : capacity_, groups_.at(id).weight});
+    for (const Group* g : all) claims.push_back({g->members.empty() ? 0 : capacity_, g->weight});
     const std::vector<Bytes> parts = ShareOut(capacity_, claims);
-    for (size_t i = 0; i < ids.size(); ++i) out[ids[i]] = parts[i];
-    return out;
+    for (size_t i = 0; i < all.size(); ++i) all[i]->target = parts[i];
+    return;
   }
   if (policy_.lending == Lending::kOff) {
-    for (size_t i = 0; i < ids.size(); ++i) out[ids[i]] = base[i];
-    return out;
+    for (size_t i = 0; i < all.size(); ++i) all[i]->target = base[i];
+    return;
   }
   Bytes kept = 0, pool = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    target.push_back(std::min(base[i], std::max(want[i], MulDiv(base[i], policy_.floor_percent, 100))));
-    kept += target[i];
-    pool += base[i] - target[i];
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i]->target = std::min(base[i], std::max(want[i], MulDiv(base[i], policy_.floor_percent, 100)));
+    kept += all[i]->target;
+    pool += base[i] - all[i]->target;
   }
   if (policy_.lending == Lending::kAll) pool = capacity_ - kept;
   std::vector<Claim> borrowers, owners;
-  for (size_t i = 0; i < ids.size(); ++i) borrowers.push_back({Minus(want[i], target[i]), groups_.at(ids[i]).weight});
+  for (size_t i = 0; i < all.size(); ++i) borrowers.push_back({Minus(want[i], all[i]->target), all[i]->weight});
   const std::vector<Bytes> borrowed = ShareOut(pool, borrowers);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    target[i] += borrowed[i];
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i]->target += borrowed[i];
     pool -= borrowed[i];
-    owners.push_back({Minus(base[i], target[i]), Minus(base[i], target[i])});
+    owners.push_back({Minus(base[i], all[i]->target), Minus(base[i], all[i]->target)});
   }
   // What nobody borrows stays with its owners.
   const std::vector<Bytes> back = ShareOut(pool, owners);
-  for (size_t i = 0; i < ids.size(); ++i) out[ids[i]] = target[i] + back[i];
-  return out;
+  for (size_t i = 0; i < all.size(); ++i) all[i]->target += back[i];
 }
 
-void Ledger::MemberTargets(const Group& group, Bytes total, std::map<MemberId, Bytes>* targets) const {
+void Ledger::SetMemberTargets(const Group& group) const {
   if (group.members.empty()) return;
-  std::vector<Claim> need;
-  for (const MemberId m : group.members) {
-    need.push_back({policy_.lending == Lending::kEven ? 0 : members_.at(m).wanted, 1});
+  Bytes left = group.target;
+  if (policy_.lending == Lending::kEven) {
+    for (Member* m : group.members) m->target = 0;
+  } else {
+    std::vector<Claim> need;
+    need.reserve(group.members.size());
+    for (const Member* m : group.members) need.push_back({m->wanted, 1});
+    const std::vector<Bytes> first = ShareOut(group.target, need);
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      group.members[i]->target = first[i];
+      left -= first[i];
+    }
   }
-  const std::vector<Bytes> first = ShareOut(total, need);
-  Bytes left = total;
-  for (const Bytes b : first) left -= b;
   // The rest in parts of a power of two: a thousand processes that arrive one by one change everybody's part ten times,
   // not a thousand.
   const Bytes part = left / std::bit_ceil(group.members.size());
-  for (size_t i = 0; i < group.members.size(); ++i) (*targets)[group.members[i]] = first[i] + part;
-}
-
-Bytes Ledger::GroupExposure(const Group& group) const {
-  Bytes sum = 0;
-  for (const MemberId m : group.members) sum += members_.at(m).exposure;
-  return sum;
+  for (Member* m : group.members) m->target += part;
 }
 
 std::vector<Ledger::Change> Ledger::Plan() {
-  const std::map<GroupId, Bytes> group_targets = GroupTargets();
-  std::map<MemberId, Bytes> targets;
-  for (const auto& [id, g] : groups_) MemberTargets(g, group_targets.at(id), &targets);
-
-  std::map<MemberId, Bytes> before;
-  for (const auto& [id, m] : members_) before[id] = m.budget;
+  SetGroupTargets();
   const auto small = [&](Bytes a, Bytes b) { return (a > b ? a - b : b - a) < policy_.step; };
 
   // Down first: it costs nobody anything and opens room once it is followed.
-  for (auto& [id, m] : members_) {
-    const Bytes t = targets[id];
-    m.budget = std::min(m.budget, t);
-    if (m.generation == 0) m.exposure = std::max(m.exposure, m.budget);
+  Bytes exposed = 0;
+  for (auto& [id, g] : groups_) {
+    SetMemberTargets(g);
+    for (Member* m : g.members) {
+      m->before = m->budget;
+      m->budget = std::min(m->budget, m->target);
+      if (m->generation == 0) m->exposure = std::max(m->exposure, m->budget);
+      exposed += m->exposure;
+    }
   }
   // Then up, owners below their guarantee before borrowers, within what is free on the card and in the group.
-  Bytes free = Minus(capacity_, exposure());
+  Bytes free = Minus(capacity_, exposed);
   bool waiting = false;
   for (const bool borrowers : {false, true}) {
     for (auto& [gid, g] : groups_) {
       const bool all = borrowers || policy_.lending == Lending::kEven;
-      const Bytes group_cap = all ? group_targets.at(gid) : std::min(group_targets.at(gid), g.guaranteed);
-      Bytes group_exposure = GroupExposure(g);
-      for (const MemberId id : g.members) {
-        MemberView& m = members_.at(id);
-        const Bytes t = targets[id];
-        if (t <= m.budget) continue;
+      const Bytes group_cap = all ? g.target : std::min(g.target, g.guaranteed);
+      Bytes group_exposure = 0;
+      for (const Member* m : g.members) group_exposure += m->exposure;
+      for (Member* m : g.members) {
+        const Bytes t = m->target;
+        if (t <= m->budget) continue;
         // Within its exposure a holder may grow again for nothing: that room is its own already.
-        const Bytes owned = std::min(t, m.exposure);
+        const Bytes owned = std::min(t, m->exposure);
         const Bytes room = std::min(free, Minus(group_cap, group_exposure));
-        const Bytes to = std::min(t, std::max(owned, m.exposure) + room);
+        const Bytes to = std::min(t, std::max(owned, m->exposure) + room);
         if (to < t) waiting = true;
-        if (to <= m.budget || (to < t && small(to, m.budget))) continue;
-        m.budget = to;
-        if (to > m.exposure) {
-          free -= to - m.exposure;
-          group_exposure += to - m.exposure;
-          m.exposure = to;
+        if (to <= m->budget || (to < t && small(to, m->budget))) continue;
+        m->budget = to;
+        if (to > m->exposure) {
+          free -= to - m->exposure;
+          group_exposure += to - m->exposure;
+          m->exposure = to;
         }
       }
     }
@@ -219,13 +218,15 @@ std::vector<Ledger::Change> Ledger::Plan() {
 
   std::vector<Change> changes;
   settled_ = !waiting;
-  for (auto& [id, m] : members_) {
-    if (m.budget != before[id] || m.generation == 0) {
-      m.generation = next_generation_++;
-      m.followed = false;
-      changes.push_back({id, m.budget, m.generation});
+  for (auto& [id, g] : groups_) {
+    for (Member* m : g.members) {
+      if (m->budget != m->before || m->generation == 0) {
+        m->generation = next_generation_++;
+        m->followed = false;
+        changes.push_back({m->id, m->budget, m->generation});
+      }
+      if (m->debt() > 0) settled_ = false;
     }
-    if (m.debt() > 0) settled_ = false;
   }
   return changes;
 }
@@ -250,11 +251,16 @@ Bytes Ledger::exposure() const {
   for (const auto& [id, m] : members_) sum += m.exposure;
   return sum;
 }
+Bytes Ledger::held() const {
+  Bytes sum = 0;
+  for (const auto& [id, m] : members_) sum += m.held;
+  return sum;
+}
 Bytes Ledger::lent() const {
   Bytes sum = 0;
   for (const auto& [id, g] : groups_) {
     Bytes has = 0;
-    for (const MemberId m : g.members) has += members_.at(m).budget;
+    for (const Member* m : g.members) has += m->budget;
     sum += Minus(has, g.guaranteed);
   }
   return sum;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 namespace sluice::agent {
@@ -54,6 +55,8 @@ class Ledger {
   };
 
   Ledger(Bytes capacity, Policy policy) : capacity_(capacity), policy_(policy) {}
+  Ledger(Ledger&&) = default;
+  Ledger& operator=(Ledger&&) = default;
 
   void SetPolicy(Policy policy) { policy_ = policy; }
   void SetCapacity(Bytes capacity) { capacity_ = capacity; }
@@ -79,28 +82,34 @@ class Ledger {
   Bytes guaranteed() const;  // sum over groups
   Bytes budgets() const;     // sum over members
   Bytes exposure() const;    // sum over members
+  Bytes held() const;        // sum over members
   Bytes debt() const { return exposure() - budgets(); }
   Bytes lent() const;                        // sum of what groups have above their guarantee
   bool settled() const { return settled_; }  // the last plan had nothing left to give or to wait for
-  const std::map<MemberId, MemberView>& members() const { return members_; }
 
  private:
+  struct Member : MemberView {
+    MemberId id = 0;
+    Bytes target = 0, before = 0;  // of the plan that is being made
+  };
   struct Group {
     Bytes guaranteed = 0;
     uint64_t weight = 1;
     bool vacant = false;  // has no members, and had none for a while
-    std::vector<MemberId> members;
+    Bytes target = 0;     // of the plan that is being made
+    std::vector<Member*> members;
   };
-  std::map<GroupId, Bytes> GroupTargets() const;
-  void MemberTargets(const Group& group, Bytes total, std::map<MemberId, Bytes>* targets) const;
-  Bytes GroupExposure(const Group& group) const;
+  void SetGroupTargets();
+  void SetMemberTargets(const Group& group) const;
 
   Bytes capacity_;
   Policy policy_;
   uint64_t next_generation_ = 1;
   bool settled_ = true;
   std::map<GroupId, Group> groups_;
-  std::map<MemberId, MemberView> members_;
+  // Groups point into it. A plan walks over groups and never looks a member up: it is made anew at every arrival, and a
+  // thousand processes may arrive at once.
+  std::unordered_map<MemberId, Member> members_;
 };
 
 // Shares `total` in proportion to weights, nobody getting more than its cap; what a capped one leaves goes to the

@@ -69,7 +69,7 @@ NodeStatus Node::Status() const {
   out.malformed_frames = malformed_;
   out.late_callbacks = late_;
   out.host_limit = host_.capacity();
-  for (const auto& [id, m] : host_.members()) out.host_bytes += m.held;
+  out.host_bytes = host_.held();
   for (const auto& [uuid, c] : cards_) {
     CardStatus card;
     card.uuid = uuid;
