@@ -1,6 +1,7 @@
 // Node by hand: frames in, frames out, pages as plain memory.
 #include "agent/node.h"
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
 #include <random>
@@ -123,6 +124,63 @@ TEST_CASE("a removed allocation holds its share until its last process ends") {
   CHECK(w.node.LedgerOf("GPU-a")->budgets() == 0);
   CHECK(w.node.FreeUnits("GPU-a") == 100);
   CHECK(w.node.sessions() == 0);
+}
+
+TEST_CASE("the reserve is what NVML sees of contexts, code and others, and the guarantees shrink by their share") {
+  World w;
+  w.node.SetCards({{"GPU-a", "A", 8 * kGiB, kGiB, -1}});  // 1 GiB is the driver's own
+  w.Allocate("x", 50);
+  w.Attach(1, "x");  // pid 101
+  w.Pass(kSec);
+  REQUIRE(w.port.Budget(1) != nullptr);
+  CHECK(w.port.Budget(1)->guaranteed_bytes == 7 * kGiB / 2);
+  // Its context takes half a GiB, a process of nobody's a whole one.
+  w.Follow(1, 2 * kGiB);
+  w.pages[1].gpu[0].plain_bytes = kGiB;
+  w.node.SetProcesses("GPU-a", {{101, kGiB + kGiB / 2}, {999, kGiB}});
+  w.Pass(kSec);
+  CHECK(w.node.LedgerOf("GPU-a")->capacity() == 7 * kGiB - kGiB / 2 - kGiB);
+  CHECK(w.port.Budget(1)->guaranteed_bytes == w.node.LedgerOf("GPU-a")->capacity() / 2);
+  // 3 GiB beyond what the hook tells: one may be the context, the rest is held by its own container.
+  w.node.SetProcesses("GPU-a", {{101, 4 * kGiB}});
+  w.Follow(1, 2 * kGiB);
+  w.Pass(kSec);
+  CHECK(w.node.LedgerOf("GPU-a")->capacity() == 6 * kGiB);
+  CHECK(w.node.LedgerOf("GPU-a")->held() >= 3 * kGiB);
+  // Both have ended: the card is whole again, less what the driver keeps.
+  w.node.Closed(1, w.now);
+  w.node.SetProcesses("GPU-a", {});
+  w.Pass(kSec);
+  CHECK(w.node.LedgerOf("GPU-a")->capacity() == 7 * kGiB);
+}
+
+TEST_CASE("what kubelet has taken back counts as nothing, until a process of it lives") {
+  World w;
+  for (const char* id : {"old", "new"}) {
+    AllocationSpec spec;
+    spec.id = id;
+    spec.gpus = {{"GPU-a", 60}};
+    spec.devices = {std::string("GPU-a::") + (id[0] == 'o' ? "0" : "60")};
+    std::string error;
+    REQUIRE(w.node.AddAllocation(spec, {}, &error));
+  }
+  w.Attach(1, "new");
+  w.Follow(1, 8 * kGiB);
+  w.Pass(kSec);
+  REQUIRE(w.port.Budget(1) != nullptr);
+  CHECK(w.port.Budget(1)->guaranteed_bytes < 5 * kGiB);  // 120 units are promised: both give way
+  w.node.SetDevicesInUse({{"GPU-a::60", {"team", "trainer", "main"}}});
+  w.Pass(kSec);
+  CHECK(w.port.Budget(1)->guaranteed_bytes == 8 * kGiB / 100 * 60 + 8 * kGiB % 100 * 60 / 100);
+  CHECK(w.node.FreeUnits("GPU-a") == 40);
+  const NodeStatus status = w.node.Status();
+  const auto named = std::ranges::find(status.allocations, "new", [](const auto& a) { return a.id; });
+  REQUIRE(named != status.allocations.end());
+  CHECK((named->ns == "team" && named->pod == "trainer" && named->container == "main"));
+  w.Attach(2, "old");  // lives after all, whatever kubelet says
+  w.Pass(kSec);
+  REQUIRE(w.port.Budget(2) != nullptr);
+  CHECK(w.port.Budget(2)->guaranteed_bytes > 0);
 }
 
 TEST_CASE("folders of ended pods take nothing from living ones when the card is promised twice") {
