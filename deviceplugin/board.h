@@ -2,6 +2,7 @@
 #ifndef SLUICE_DEVICEPLUGIN_BOARD_H_
 #define SLUICE_DEVICEPLUGIN_BOARD_H_
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "deviceplugin/cards.h"
 #include "deviceplugin/config.h"
@@ -43,13 +45,17 @@ class Board {
     return snapshot_;
   }
 
-  // Waits until something newer than `*generation` was posted (true: `*generation` is brought up to date), or the time
-  // is over.
-  bool WaitNewer(uint64_t* generation, Clock::duration patience) const {
+  // Waits until something newer than `*generation` was posted (true: `*generation` is brought up to date), the time is
+  // over, or `stop` is set and Wake called.
+  bool WaitNewer(uint64_t* generation, Clock::duration patience, const std::atomic<bool>& stop) const {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, patience, [&] { return generation_ != *generation; })) return false;
-    *generation = generation_;
-    return true;
+    changed_.wait_for(lock, patience, [&] { return stop || generation_ != *generation; });
+    return std::exchange(*generation, generation_) != generation_;
+  }
+
+  void Wake() {
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
   }
 
  private:

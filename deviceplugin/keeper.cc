@@ -18,7 +18,9 @@
 namespace sluice::deviceplugin {
 namespace {
 
-constexpr std::chrono::milliseconds kEventPatience{2000};
+// Nothing can end a wait for NVML's events, and the process waits for it at its end.
+constexpr std::chrono::milliseconds kEventPatience{250};
+constexpr std::chrono::milliseconds kNotOpenPause{2000};
 constexpr std::chrono::milliseconds kNoEventsPause{10'000};
 
 struct AccessChoice {
@@ -146,7 +148,6 @@ void Keeper::Listen() {
       open = open_;
     }
     absl::StatusOr<std::optional<NvmlEvent>> event = absl::UnavailableError("");
-    // Short waits, so that the end of the process is not long in coming.
     if (open) event = nvml_.WaitEvent(kEventPatience);
     std::unique_lock lock(mutex_);
     if (event.ok() && event->has_value()) {
@@ -154,7 +155,7 @@ void Keeper::Listen() {
       woken_ = true;
       changed_.notify_all();
     } else if (!event.ok()) {
-      changed_.wait_for(lock, open ? kNoEventsPause : kEventPatience, [&] { return stopping_ || (!open && open_); });
+      changed_.wait_for(lock, open ? kNoEventsPause : kNotOpenPause, [&] { return stopping_ || (!open && open_); });
     }
   }
 }

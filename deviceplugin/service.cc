@@ -51,7 +51,10 @@ class Service final : public v1beta1::DevicePlugin::Service {
  public:
   explicit Service(ServiceParts parts) : parts_(std::move(parts)) {}
 
-  void Stop() { stopping_ = true; }
+  void Stop() {
+    stopping_ = true;
+    parts_.board->Wake();
+  }
   int watchers() const { return watchers_; }
 
   grpc::Status GetDevicePluginOptions(ServerContext*, const v1beta1::Empty*,
@@ -68,7 +71,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
     bool first = true;
     uint64_t generation = 0;
     while (!stopping_ && !context->IsCancelled()) {
-      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(500));
+      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(500), stopping_);
       if (!newer) continue;
       v1beta1::ListAndWatchResponse response;
       FillDevices(parts_.board->Get()->inventory, &response);

@@ -8,9 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <stdexcept>
 
 #include "deviceplugin/files.h"
@@ -80,6 +82,19 @@ void PluginProcess::Spawn(std::vector<const char*> arguments, const std::functio
 }
 
 int PluginProcess::Wait() {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (Running()) {
+    if (std::chrono::steady_clock::now() > until) {
+      std::cerr << "the plugin does not end:\n";
+      for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
+        for (const char* file : {"comm", "wchan", "stack"})
+          std::cerr << ReadFile(task.path() / file).value_or("") << (*file == 'w' ? "\n" : "");
+      }
+      kill(pid_, SIGKILL);
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   int status = 0;
   if (pid_ > 0) waitpid(pid_, &status, 0);
   pid_ = -1;

@@ -30,7 +30,8 @@ class PluginProcess {
   int CheckConfig();  // runs --check-config; its exit status
   void Kill();        // SIGKILL
   int Terminate();    // SIGTERM; its exit status
-  int Wait();         // its exit status; 128 + signal
+  // Its exit status; 128 + signal. One that does not end within a minute is killed, and stderr shows what it hung in.
+  int Wait();
   bool Running();
   pid_t pid() const { return pid_; }
 
