@@ -132,7 +132,7 @@ class Life {
       case Registration::Action::kServe:
         return Serve();
       case Registration::Action::kRegister:
-        return Register(seen);
+        return Register();
       case Registration::Action::kWait:
         return Wait();
     }
@@ -153,12 +153,12 @@ class Life {
     registration_.Served(server.ok(), Identify(own_socket_), Clock::now());
   }
 
-  void Register(const Observed& seen) {
+  void Register() {
     const absl::Status s = RegisterWithKubelet(kubelet_socket_, kPluginSocketName);
     metrics_->Registered(s.ok());
     Log(s.ok() ? Level::kInfo : Level::kWarn, "registration", {{"result", s.ok() ? "ok" : std::string(s.message())}});
-    // If kubelet restarted meanwhile, the identity that was seen before is the wrong one, and Next notices.
-    registration_.Registered(s.ok(), seen.kubelet, Clock::now());
+    // If kubelet restarted meanwhile, its socket is another one than Next has seen, and Next notices.
+    registration_.Registered(s.ok(), Clock::now());
     registered_ = s.ok();
     if (s.ok()) keeper_->Wake();
   }

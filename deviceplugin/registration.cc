@@ -6,17 +6,19 @@ namespace sluice::deviceplugin {
 
 Registration::Action Registration::Next(const Observed& seen, Clock::time_point now) {
   wake_.reset();
-  // Another kubelet: what we tried with the last one says nothing about this one.
-  if (registered_with_ && seen.kubelet != registered_with_) {
-    registered_with_.reset();
+  // Another kubelet, or none: what we tried with the last one says nothing about this one. A kubelet that was killed
+  // leaves its socket, on which every try fails.
+  if (seen.kubelet != kubelet_) {
+    kubelet_ = seen.kubelet;
+    registered_ = false;
     backoff_ = kFirstBackoff;
     not_before_ = now;
   }
   if (!own_ || seen.own != own_) {
     // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
     own_.reset();
-    if (registered_with_) settle_ = true;
-    registered_with_.reset();
+    if (registered_) settle_ = true;
+    registered_ = false;
     if (now < serve_after_) {
       wake_ = serve_after_;
       return Action::kWait;
@@ -24,7 +26,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
     return Action::kServe;
   }
   if (!seen.kubelet) return Action::kWait;
-  if (registered_with_) {
+  if (registered_) {
     if (seen.watchers > 0) {
       last_watched_ = now;
       was_watched_ = true;
@@ -36,7 +38,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
       wake_ = last_watched_ + patience;
       return Action::kWait;
     }
-    registered_with_.reset();
+    registered_ = false;
   }
   if (now < not_before_) {
     wake_ = not_before_;
@@ -57,16 +59,15 @@ void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_poin
   serve_after_ = not_before_;
 }
 
-void Registration::Registered(bool ok, std::optional<SocketId> kubelet, Clock::time_point now) {
-  if (ok && kubelet) {
-    registered_with_ = kubelet;
+void Registration::Registered(bool ok, Clock::time_point now) {
+  registered_ = ok;
+  if (ok) {
     last_watched_ = now;
     was_watched_ = false;
     // Kept until a stream was seen: a kubelet that answers and never watches is not called again and again.
     not_before_ = now + backoff_;
     return;
   }
-  registered_with_.reset();
   BackOff(now);
 }
 

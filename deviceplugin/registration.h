@@ -45,20 +45,21 @@ class Registration {
   Action Next(const Observed& seen, Clock::time_point now);
 
   void Served(bool ok, std::optional<SocketId> own, Clock::time_point now);
-  void Registered(bool ok, std::optional<SocketId> kubelet, Clock::time_point now);
+  // With the kubelet that Next saw last.
+  void Registered(bool ok, Clock::time_point now);
 
-  bool registered() const { return registered_with_.has_value(); }
+  bool registered() const { return registered_; }
   // The earliest time at which Next can answer otherwise without a change in the folder; nothing: only a change can.
   std::optional<Clock::time_point> Wake() const { return wake_; }
 
  private:
   void BackOff(Clock::time_point now);
 
-  std::optional<SocketId> own_;              // what we serve on
-  std::optional<SocketId> registered_with_;  // the kubelet that took us
-  Clock::time_point not_before_{};           // next registration
-  Clock::time_point serve_after_{};          // next try to serve
-  bool was_watched_ = false, settle_ = false;
+  std::optional<SocketId> own_;      // what we serve on
+  std::optional<SocketId> kubelet_;  // seen last
+  Clock::time_point not_before_{};   // next registration
+  Clock::time_point serve_after_{};  // next try to serve
+  bool registered_ = false, was_watched_ = false, settle_ = false;
   Clock::time_point last_watched_{};  // a stream was open, or registration just done
   std::optional<Clock::time_point> wake_;
   std::chrono::milliseconds backoff_ = kFirstBackoff;

@@ -90,7 +90,7 @@ struct Folder {
     seen.own = Fresh();
     machine.Served(true, seen.own, now);
   }
-  void Register() { machine.Registered(true, seen.kubelet, now); }
+  void Register() { machine.Registered(true, now); }
 };
 
 TEST_CASE("registration: serve, wait for kubelet, register, rest") {
@@ -161,7 +161,7 @@ TEST_CASE("registration backs off, and forgets that for another kubelet") {
   auto last = 0ms;
   for (int i = 0; i < 12; ++i) {
     REQUIRE(f.Next() == Action::kRegister);
-    f.machine.Registered(false, f.seen.kubelet, f.now);
+    f.machine.Registered(false, f.now);
     REQUIRE(f.Next() == Action::kWait);
     REQUIRE(f.machine.Wake());
     const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(*f.machine.Wake() - f.now);
@@ -171,6 +171,20 @@ TEST_CASE("registration backs off, and forgets that for another kubelet") {
     f.now = *f.machine.Wake();
   }
   CHECK(last == Registration::kLongestBackoff);
+  REQUIRE(f.Next() == Action::kRegister);
+  f.machine.Registered(false, f.now);
+  // Its socket was a dead kubelet's; the next one is called as soon as its own is there.
+  SECTION("the dead socket is replaced") {}
+  SECTION("the dead socket goes first") {
+    f.seen.kubelet.reset();
+    CHECK(f.Next() == Action::kWait);
+    CHECK_FALSE(f.machine.Wake());
+  }
+  f.seen.kubelet = f.Fresh();
+  REQUIRE(f.Next() == Action::kRegister);
+  f.machine.Registered(false, f.now);
+  CHECK(f.Next() == Action::kWait);
+  CHECK(*f.machine.Wake() - f.now == Registration::kFirstBackoff);
 }
 
 GivenOut Given(const std::string& pod, const std::string& run, const std::string& lib, std::vector<std::string> ids) {
