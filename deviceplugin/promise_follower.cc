@@ -79,9 +79,14 @@ void PromiseFollower::ReadPromises() {
         {{"why", std::string(pods.status().message())}});
     return;
   }
+  std::string placed;
+  for (const auto& [uid, pod] : *pods) {
+    if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
+  }
   for (const std::string& problem : promises_->Told(*std::move(pods))) {
     Log(Level::kWarn, "a placement cannot be kept", {{"why", problem}});
   }
+  Log(Level::kDebug, "promises", {{"pods", placed}});
 }
 
 void PromiseFollower::ReadGiven() {

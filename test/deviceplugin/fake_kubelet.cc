@@ -176,17 +176,15 @@ void FakeKubelet::Start() {
 
 void FakeKubelet::Stop() {
   std::vector<std::thread> threads;
-  {
-    std::lock_guard lock(state_->mutex);
-    if (state_->stream) state_->stream->TryCancel();
-    state_->stream.reset();
-  }
+  // First, so that nobody registers any more and opens a stream that is not ended here.
   for (auto* server : {&state_->server, &state_->pod_resources}) {
     if (*server) (*server)->Shutdown(std::chrono::system_clock::now());
     server->reset();
   }
   {
     std::lock_guard lock(state_->mutex);
+    if (state_->stream) state_->stream->TryCancel();
+    state_->stream.reset();
     threads.swap(state_->threads);
   }
   for (auto& thread : threads) thread.join();

@@ -73,8 +73,7 @@ void CheckRecovery(Rig& rig, const Admitted& first, bool kubelet_too) {
     rig.kubelet.Crash();
     rig.kubelet.Start();
   }
-  rig.plugin.Start();
-  REQUIRE(rig.kubelet.AwaitDevices(100));
+  rig.StartPlugin(100);
   const Admitted second = rig.kubelet.Admit("uid-2", "main", 50);
   REQUIRE(Text(second.status) == "ok");
   std::set<std::string> ids(first.ids.begin(), first.ids.end());
@@ -192,8 +191,7 @@ TEST_CASE("the node was rebooted: what kubelet's checkpoint names is there again
   fs::resize_file(pods[3].RunDir() + "/allocation.json", 40);
   fs::create_directory(rig.plugin.Path("alloc/pod-0-of-nobody"));
   rig.kubelet.Start();
-  rig.plugin.Start();
-  REQUIRE(rig.kubelet.AwaitDevices(200));
+  rig.StartPlugin(200);
   for (size_t i = 0; i < pods.size(); ++i) {
     INFO(i << " " << rig.Log());
     CHECK(described(pods[i]) == before[i]);
@@ -240,8 +238,7 @@ TEST_CASE("killed at any moment, it comes back and nothing is lost or given twic
     killer.join();
     if (random() % 3 == 0) rig.kubelet.Stop(), rig.kubelet.Start();
     if (random() % 4 == 0) std::ofstream(rig.plugin.Path("cdi/sluice.dev-gpu_GPU-0.json")) << "{\"half";
-    rig.plugin.Start();
-    REQUIRE(rig.kubelet.AwaitDevices(400));
+    rig.StartPlugin(400);
     while (living.size() > 10) rig.kubelet.Delete(living.begin()->first), living.erase(living.begin());
   }
   // Where kubelet has no checkpoint at all, nothing is deleted: one more pod sees to that.

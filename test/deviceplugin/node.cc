@@ -268,6 +268,14 @@ std::vector<std::string> Node::Allocations() const {
   return names.ok() ? *names : std::vector<std::string>{};
 }
 
+int Node::Registrations() const {
+  static constexpr std::string_view kTaken = R"("msg":"registration","result":"ok")";
+  const std::string log = plugin->Log();
+  int count = 0;
+  for (size_t at = 0; (at = log.find(kTaken, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 std::string Node::Log() const {
   const std::string log = plugin->Log();
   return log.size() > 6000 ? log.substr(log.size() - 6000) : log;

@@ -43,6 +43,7 @@ class Node {
   AdmittedPod Admit(const std::string& pod, int units) { return Admit(pod, {{"main", units}}); }
   bool Await(const std::function<bool()>& predicate);
   std::vector<std::string> Allocations() const;
+  int Registrations() const;  // that kubelet took, of all the plugin's lives
   // The plugin's own words, for a failure.
   std::string Log() const;
 

@@ -22,8 +22,16 @@ struct Rig {
     plugin.Node(PluginProcess::Cards(cards));
     plugin.Configure(yaml);
     kubelet.Start();
+    StartPlugin(static_cast<size_t>(cards) * 100);
+  }
+  // The first one, or one after a death: until it has registered, kubelet may still show the dead one's devices.
+  void StartPlugin(size_t units) {
+    const int before = kubelet.registrations();
     plugin.Start();
-    REQUIRE(kubelet.AwaitDevices(static_cast<size_t>(cards) * 100));
+    const bool registered = kubelet.Await([&] { return kubelet.registrations() > before; });
+    INFO(Log());
+    REQUIRE(registered);
+    REQUIRE(kubelet.AwaitDevices(units));
   }
   // The plugin's own words, for a failure.
   std::string Log() const {
