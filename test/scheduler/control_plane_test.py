@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -43,9 +44,15 @@ def programs():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range from which the kernel serves outgoing connections: none of those takes it before the server does."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Plane:
@@ -239,6 +246,7 @@ def with_extender(plane):
     plane.start_scheduler("sluice-scheduler")
     seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
     promised = no_card_promised_twice(pods)
+    plane.wait("the extender to have seen all that it bound", lambda: plane.metrics()["sluice_extender_reserved_pods"] == 0)
     metrics = plane.metrics()
     print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / plane.nodes / CARDS:.1f} % of the GPUs "
           f"promised, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
@@ -251,7 +259,6 @@ def with_extender(plane):
     assert counts["bound"] > PODS * 0.9, counts
     assert counts["nodes-out-of-order"] > 0, counts
     assert plane.resident_mib("extender") <= 64
-    assert metrics["sluice_extender_reserved_pods"] == 0
 
 
 def without_extender(plane):
