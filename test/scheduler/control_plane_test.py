@@ -1,5 +1,7 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """control_plane_test.py EXTENDER NODE-FLEET [PHASE...]: sluice-extender between the real API server and the real kube-scheduler.
+
+The schedulers' configuration carries the fragment that the chart renders for a cluster's own scheduler (scheduler.mode=cluster).
 
 Starts, for each phase (with, without, faults), an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary
 user, in a temporary folder: to begin anew is quicker than to delete ten thousand pods. Nodes exist as
@@ -28,6 +30,9 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "cluster"))
+from chart_test import one, render  # noqa: E402  (skips where helm is missing)
+
 NODES, CARDS, PODS = int(os.environ.get("NODES", "200")), 8, int(os.environ.get("PODS", "2200"))
 RESOURCE = "sluice.dev/gpu-percent"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
@@ -108,15 +113,13 @@ class Plane:
         self.start("extender", self.extender, "--kubeconfig", "kubeconfig", "--listen", f"127.0.0.1:{self.ext}")
 
     def start_scheduler(self, name, extender=True, ignorable=False):
-        extenders = [{"urlPrefix": f"http://127.0.0.1:{self.ext}", "filterVerb": "filter", "prioritizeVerb": "prioritize",
-                      "bindVerb": "bind", "weight": 100, "nodeCacheCapable": True, "httpTimeout": "10s", "ignorable": ignorable,
-                      "managedResources": [{"name": RESOURCE, "ignoredByScheduler": False}]}] if extender else []
-        (self.dir / f"{name}.yaml").write_text(json.dumps({
-            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False}, "clientConnection": {"kubeconfig": "kubeconfig", "qps": 500, "burst": 500},
-            # As the chart has it.
-            **({"percentageOfNodesToScore": 100} if extender else {}),
-            "profiles": [{"schedulerName": name}], "extenders": extenders}))
+        lines = ["apiVersion: kubescheduler.config.k8s.io/v1", "kind: KubeSchedulerConfiguration", "leaderElection: {leaderElect: false}",
+                 "clientConnection: {kubeconfig: kubeconfig, qps: 500, burst: 500}", f"profiles: [{{schedulerName: {name}}}]"]
+        if extender:
+            # As somebody does whose cluster's own scheduler is to ask the extender: the chart's fragment goes below what is there.
+            chart = render("scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}")
+            lines += ["percentageOfNodesToScore: 100", one(chart, "ConfigMap", "sluice-scheduler")["data"]["fragment.yaml"]]
+        (self.dir / f"{name}.yaml").write_text("\n".join(lines))
         self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
 
     def call(self, method, path, body=None, raw=False, kind="application/json"):
