@@ -54,6 +54,7 @@ TEST_CASE("a request is granted whole or refused with a reason") {
   CHECK_THAT(split, ContainsSubstring("split: "));
   CHECK_THAT(split, ContainsSubstring("30 of GPU-a, 20 of GPU-b"));
   CHECK_THAT(split, ContainsSubstring("no GPU of this node has 50 percent free"));
+  CHECK_THAT(split, ContainsSubstring("scheduler.mode=own"));  // what to turn on
   std::vector<std::string> thousands;
   for (int i = 0; i < 20'000; ++i) thousands.push_back("GPU-a::" + std::to_string(i % 100));
   CHECK_THAT(Why(JudgeRequest(thousands, node)), ContainsSubstring("size: "));
