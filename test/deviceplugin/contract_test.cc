@@ -4,6 +4,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "deviceplugin/files.h"
 #include "test/deviceplugin/node.h"
@@ -89,6 +90,21 @@ TEST_CASE("contract: init containers, whose units kubelet passes on, and several
   const AdmittedPod wider = node->Admit("wider", {{"init", 20, true}, {"main", 40}});
   REQUIRE(wider.refusal == "");
   for (const auto& id : wider.containers[1].ids) CHECK(ParseDeviceId(id)->uuid == CardOf(wider.containers[0]));
+}
+
+TEST_CASE("contract: a sidecar keeps its units beside the pod's other containers") {
+  auto node = Node::Make(1, "");
+  const AdmittedPod pod = node->Admit("pod", {{"init", 20, true}, {"side", 20, false, true}, {"main", 20}});
+  REQUIRE(pod.refusal == "");
+  REQUIRE(pod.containers.size() == 3);
+  const Admitted &side = pod.containers[1], &main = pod.containers[2];
+  CHECK(side.ids == pod.containers[0].ids);
+  std::set<std::string> both(side.ids.begin(), side.ids.end());
+  both.insert(main.ids.begin(), main.ids.end());
+  CHECK(both.size() == 40);
+  CHECK(side.RunDir() != main.RunDir());
+  CHECK(node->Restart("pod") == "");
+  CHECK(node->Admit("beside", 60).refusal == "");
 }
 
 TEST_CASE("contract: sick cards leave and return") {

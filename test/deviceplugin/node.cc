@@ -120,13 +120,14 @@ class ClusterNode final : public Node {
     Json init = Json::array(), regular = Json::array();
     for (const ContainerOrder& order : containers) {
       // The library of these tests is none, and a pod's own variables win.
-      (order.init ? init : regular)
-          .push_back({{"name", order.name},
-                      {"image", Setting("SLUICE_CLUSTER_BASE")},
-                      {"imagePullPolicy", "Never"},
-                      {"command", {"bash", "-c", order.init ? "true" : "trap 'exit 0' TERM; sleep 100000 & wait"}},
-                      {"env", {{{"name", "LD_PRELOAD"}, {"value", ""}}}},
-                      {"resources", {{"limits", {{SLUICE_RESOURCE, std::to_string(order.units)}}}}}});
+      Json container = {{"name", order.name},
+                        {"image", Setting("SLUICE_CLUSTER_BASE")},
+                        {"imagePullPolicy", "Never"},
+                        {"command", {"bash", "-c", order.init ? "true" : "trap 'exit 0' TERM; sleep 100000 & wait"}},
+                        {"env", {{{"name", "LD_PRELOAD"}, {"value", ""}}}},
+                        {"resources", {{"limits", {{SLUICE_RESOURCE, std::to_string(order.units)}}}}}};
+      if (order.sidecar) container["restartPolicy"] = "Always";
+      (order.init || order.sidecar ? init : regular).push_back(container);
     }
     const Json spec = {{"apiVersion", "v1"},
                        {"kind", "Pod"},

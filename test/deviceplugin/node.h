@@ -17,6 +17,7 @@ struct ContainerOrder {
   std::string name;
   int units = 0;
   bool init = false;
+  bool sidecar = false;  // an init container that stays
 };
 
 struct AdmittedPod {
