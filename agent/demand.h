@@ -1,5 +1,6 @@
 // What a process could use, from what it was seen to use: live bytes swing within every training step, so the largest
-// of the last few seconds counts; a process that launches nothing wants only what cannot be evicted.
+// of the last few seconds counts; a process that launches nothing and does not grow either wants only what cannot be
+// evicted. One that loads its model, or whose first allocation waits for its guarantee, has not launched anything yet.
 #ifndef SLUICE_AGENT_DEMAND_H_
 #define SLUICE_AGENT_DEMAND_H_
 
@@ -16,9 +17,10 @@ class Demand {
   void See(uint64_t live, uint64_t plain, uint64_t launches, uint64_t now_ns) {
     if (now_ns - bucket_ns_ >= kBucketNs) {
       previous_ = now_ns - bucket_ns_ < 2 * kBucketNs ? current_ : 0;
-      current_ = 0;
+      current_ = std::min(current_, live);
       bucket_ns_ = now_ns;
     }
+    if (live > current_) grew_ns_ = now_ns;
     current_ = std::max(current_, live);
     plain_ = plain;
     if (launches != launches_) {
@@ -38,13 +40,14 @@ class Demand {
   }
   // Rounded up, with an eighth to grow into, so that small swings move no budget.
   uint64_t Wanted(uint64_t now_ns, uint64_t idle_after_ns) const {
-    const uint64_t peak = Idle(now_ns, idle_after_ns) ? 0 : std::max(current_, previous_);
+    const bool loading = grew_ns_ != 0 && now_ns - grew_ns_ < idle_after_ns;
+    const uint64_t peak = Idle(now_ns, idle_after_ns) && !loading ? 0 : std::max(current_, previous_);
     const uint64_t sum = peak + peak / 8 + plain_;
     return (sum + kGrain - 1) / kGrain * kGrain;
   }
 
  private:
-  uint64_t bucket_ns_ = 0, current_ = 0, previous_ = 0, plain_ = 0, launches_ = 0, launched_ns_ = 0;
+  uint64_t bucket_ns_ = 0, current_ = 0, previous_ = 0, plain_ = 0, launches_ = 0, launched_ns_ = 0, grew_ns_ = 0;
 };
 
 }  // namespace sluice::agent

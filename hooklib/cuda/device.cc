@@ -120,6 +120,27 @@ uint64_t Device::HostAllowance() {
   return std::min<uint64_t>(budget.host_bytes, HostMemoryLeft() + residency.stats().host_bytes);
 }
 
+template <typename F>
+bool Device::AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fits) {
+  // A borrower gives up 20 GB/s; one that is stopped gives nothing, and then a wait a budget is enough.
+  constexpr int kPatienceMs = 3000, kStepMs = 2, kTellMs = 100;
+  const bool agent = budget.generation != 0;
+  if (!agent || waited_in_vain_ == budget.generation || g_captures.load() > 0) return false;
+  bool came = false;
+  awaited_bytes_ += bytes;
+  for (int ms = 0; ms < kPatienceMs && !came; ms += kStepMs) {
+    lock->unlock();
+    if (ms % kTellMs == 0) PublishAll();  // what is wanted is what the agent calls back for
+    const timespec pause{0, kStepMs * 1'000'000};
+    nanosleep(&pause, nullptr);
+    lock->lock();
+    came = fits();
+  }
+  awaited_bytes_ -= bytes;
+  if (!came) waited_in_vain_ = budget.generation;
+  return came;
+}
+
 Refusal Device::Grow(Context* context, uint64_t bytes) {
   const uint64_t size = context->arenas->GrowthFor(bytes);
   const uint64_t cap = GetConfig().managed_limit;
@@ -192,13 +213,18 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   ++look;
   Context* context = ContextFor(handle);
   const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
-  const uint64_t held = plain.load(std::memory_order_relaxed);
+  // What does not fit the budget lies in host memory sooner or later.
+  const auto beyond = [&] {
+    const uint64_t all = allocated_bytes + size + plain.load(std::memory_order_relaxed);
+    return all > budget.budget_bytes ? all - budget.budget_bytes : 0;
+  };
+  const auto fits = [&] { return beyond() <= HostAllowance(); };
   Refusal refusal = Refusal::kNone;
-  if (allocated_bytes + size + held > budget.limit_bytes) {
+  if (allocated_bytes + size + plain.load(std::memory_order_relaxed) > budget.limit_bytes) {
     refusal = Refusal::kLimit;
-  } else if (allocated_bytes + size + held > budget.budget_bytes &&
-             allocated_bytes + size + held - budget.budget_bytes > HostAllowance()) {
-    refusal = Refusal::kHost;  // what does not fit the budget lies in host memory sooner or later
+  } else if (!fits()) {
+    const bool owed = beyond() > budget.host_bytes || budget.budget_bytes < budget.guaranteed_bytes;
+    if (!owed || !AwaitShare(&lock, size, fits)) refusal = Refusal::kHost;
   }
   std::optional<core::Va> va;
   if (refusal == Refusal::kNone) {
@@ -339,8 +365,11 @@ void Device::SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector
 }
 
 bool Device::TakePlain(uint64_t bytes) {
-  std::lock_guard lock(mutex);
-  if (plain.load() + bytes > budget.budget_bytes) {
+  std::unique_lock lock(mutex);
+  const auto fits = [&] { return plain.load() + bytes <= budget.budget_bytes; };
+  // A guarantee that was lent out comes back; what nobody is promised does not.
+  const bool owed = plain.load() + bytes <= budget.guaranteed_bytes;
+  if (!fits() && (!owed || !AwaitShare(&lock, bytes, fits))) {
     Say(Refusal::kLimit, bytes);
     return false;
   }
@@ -445,7 +474,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->budget_bytes, budget.budget_bytes);
   put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.departing() : requested_bytes);
   put(&slot->plain_bytes, plain.load());
-  put(&slot->live_bytes, live_bytes);
+  put(&slot->live_bytes, live_bytes + awaited_bytes_);
   put(&slot->requested_bytes, requested_bytes);
   put(&slot->host_bytes, stats.host_bytes);
   put(&slot->over_budget_max, stats.over_budget_max);

@@ -90,7 +90,7 @@ struct Device final : core::Timeline {
   // Nothing: not ours, the driver's to free.
   std::optional<CUresult> Free(CUdeviceptr pointer, core::StreamId stream = 0);
   void Report(CUdeviceptr pointer, int64_t bytes);
-  // Plain memory of the driver's own making: false if the budget has no room for it.
+  // Plain memory of the driver's own making: false if the budget has no room for it, and none is on its way.
   bool TakePlain(uint64_t bytes);
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
   void ApplyBudget(const sluice_budget& next);
@@ -138,6 +138,10 @@ struct Device final : core::Timeline {
  private:
   Refusal Grow(Context* context, uint64_t bytes);
   std::optional<core::Va> LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes);
+  // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
+  // the agent lent it out or others have not given it up yet. Whether it came.
+  template <typename F>
+  bool AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fits);
   void ReturnArenas(Context* context, bool all);
   uint64_t HostAllowance();
   void Say(Refusal refusal, uint64_t bytes);
@@ -147,6 +151,8 @@ struct Device final : core::Timeline {
   void SetLive(core::Extent range, bool alive);
   void StartActive();
   std::vector<CUdevice> peers_;
+  uint64_t awaited_bytes_ = 0;   // asked for by allocations that wait for their share
+  uint64_t waited_in_vain_ = 0;  // generation of the budget
   bool said_graph_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;

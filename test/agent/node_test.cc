@@ -183,6 +183,36 @@ TEST_CASE("what kubelet has taken back counts as nothing, until a process of it 
   CHECK(w.port.Budget(2)->guaranteed_bytes > 0);
 }
 
+TEST_CASE("what was lent comes back for a process that allocates and has not launched anything yet") {
+  Config config;
+  config.ledger.lending = Lending::kIdle;
+  World w(config);
+  w.Allocate("x", 50);
+  w.Allocate("y", 50);
+  w.Attach(1, "x");
+  for (int i = 0; i < 3; ++i) {
+    w.Follow(1, 8 * kGiB);
+    w.Pass(kSec);
+  }
+  REQUIRE(w.port.Budget(1)->budget_bytes > 7 * kGiB);  // all but y's floor
+  w.Attach(2, "y");
+  std::strcpy(w.pages[2].gpu[0].uuid, "GPU-a");
+  w.pages[2].gpu[0].live_bytes = 3 * kGiB;  // loads its model, or its first allocation waits
+  for (int i = 0; i < 3; ++i) {
+    w.Follow(1, 8 * kGiB);
+    w.Pass(kSec / 20);
+    w.pages[2].gpu[0].generation = w.port.Budget(2)->generation;
+  }
+  CHECK(w.port.Budget(2)->budget_bytes >= 3 * kGiB);
+  // It goes on doing nothing: lent again.
+  for (int i = 0; i < 25; ++i) {
+    w.Follow(1, 8 * kGiB);
+    w.pages[2].gpu[0].generation = w.port.Budget(2)->generation;
+    w.Pass(kSec);
+  }
+  CHECK(w.port.Budget(2)->budget_bytes < kGiB);
+}
+
 TEST_CASE("folders of ended pods take nothing from living ones when the card is promised twice") {
   World w;
   w.Allocate("old", 100);
