@@ -152,6 +152,7 @@ void EngineInit() {
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
+  PublishAll();  // what came after the last tick: the agent keeps what stands on the page when the process is gone
   JudgeAtExit();
   PrintSummary("exit");
   LogLibraryCounters();

@@ -75,14 +75,12 @@ def wait(seconds, what, condition):
         time.sleep(0.1)
 
 
-def images(layers=12, width=2048, steps=6):
-    """Our image, a user's training image that holds nothing of sluice, and a Debian, into the node."""
+def images(trace=ROOT / "trace/data/transformer.sltrace"):
+    """Our image, a user's training image that holds nothing of sluice (it plays a recorded training of 5.8 GiB), and a Debian, into the node."""
     folder = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
     folder.mkdir(exist_ok=True)
     run(ROOT / "scripts" / "image", "--built", BUILD, "--name", f"sluice.test/sluice:{VERSION}", folder / "sluice.tar")
-    run(BUILD / "bin" / "sluice-trace", "synth", "transformer", folder / "model.trace", "--layers", layers, "--width", width,
-        "--steps", steps)
-    run(HERE / "workload_image", BUILD, folder / "model.trace", folder / "workload.tar")
+    run(HERE / "workload_image", BUILD, trace, folder / "workload.tar")
     run(CLUSTER, "load", folder / "sluice.tar", folder / "workload.tar")
     run(CLUSTER, "base")
     return folder
@@ -108,7 +106,7 @@ def values(**more):
     settings = {
         "image.registry": "sluice.test", "image.pullPolicy": "Never",
         # Nothing outside the cluster's own folders, so that `down` takes all of it away.
-        "node.hostDir": f"{state}/node/sluice", "node.runDir": os.path.dirname(gpu) + "/sluice",
+        "node.hostDir": f"{state}/node/sluice", "node.runDir": run_dir(),
         "driver.access": "own", "driver.root": f"{gpu}/lib", "driver.deviceRoot": f"{gpu}/dev",
         "driver.nvml": f"{gpu}/lib/libnvidia-ml.so.1",
         # The agent divides a card among all allocations whose folder is there: those of ended pods go at once here.
@@ -169,9 +167,13 @@ def node_pod():
     return [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]][0]
 
 
+def run_dir():
+    """The agent's folder on the node."""
+    return os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice"
+
+
 def agent_status():
-    return json.loads(in_agent("/usr/bin/sluice", "status", "-o", "json", "--run-dir",
-                               os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice").stdout)
+    return json.loads(in_agent("/usr/bin/sluice", "status", "-o", "json", "--run-dir", run_dir()).stdout)
 
 
 def agent_page(path):

@@ -80,9 +80,12 @@ class Life(product_test.Product):
                 self.assertEqual(p.metric(page, f"sluice_{name}_bytes_total", pod="told", namespace=SPACE, container="trainer"), bytes_)
                 self.assertAlmostEqual(gib(re.search(rf", {way} ([0-9.]+ GiB)", line).group(1)), bytes_ / 2**30, delta=0.0051)
                 print(f"bytes {way}: hook, log, metrics {bytes_}, the simulated card {simulated[figure]}")
-                self.assertAlmostEqual(simulated[figure] / bytes_, 1, delta=0.01)
+                # The card counts what was dead in a block that came as a whole.
+                self.assertAlmostEqual(simulated[figure] / bytes_, 1, delta=0.02)
+        print(f"bytes by faults: the hook's estimate {counters.get('fault_bytes', 0)}, the simulated card {simulated['total_fault_bytes']}")
         self.assertEqual(simulated["misuses"], 0)
         self.assertIn(f"{SPACE}/told/trainer", p.plugin("top", "--once").stdout)
+        self.assertIn(f"{SPACE}/told/trainer", p.in_agent("/usr/bin/sluice", "top", "--once", "--run-dir", p.run_dir()).stdout)
         p.wait(20, "the Event", lambda: "SluiceAttached" in p.kubectl("-n", SPACE, "describe", "pod", "told"))
         # No more than /metrics: no command, no pid, no setting.
         shown = json.loads(p.agent_page("status.json"))
@@ -110,8 +113,7 @@ class Life(product_test.Product):
         p.run(p.CLUSTER, "restart", "kubelet")
         p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
         self.assertEqual(p.phase("survivor", SPACE), "Running")
-        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir",
-               os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice", check=False).returncode == 0)
+        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
         log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
         self.assertIn("sluice: exit", log)
 
@@ -131,8 +133,9 @@ class Life(product_test.Product):
         self.assertEqual(shares, [(n, c, u) for n in ("set-0", "set-1") for c, u in (("helper", 10), ("main", 30))])
 
     def test_a_limit_range(self):
+        # Of the whole pod: a container's maximum would be every container's default, too.
         p.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpu"}, "spec": {"limits": [
-            {"type": "Container", "max": {"sluice.dev/gpu-percent": "30"}}]}}, SPACE)
+            {"type": "Pod", "max": {"sluice.dev/gpu-percent": "30"}}]}}, SPACE)
 
         def refused():
             said = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
@@ -180,7 +183,8 @@ class Life(product_test.Product):
         try:
             p.wait(60, "units after the upgrade", lambda: p.offered() == 200)
             self.start("good", {"sluice.dev/gpu-fraction": "0.2"})
-            self.hold("bad", {"sluice.dev/gpu-fraction": "0.5"}, wrapper=["/app/bin/env", "-u", "LD_PRELOAD"])
+            p.apply(self.training_pod("bad", {"sluice.dev/gpu-fraction": "0.5"}, command=["/app/bin/env", "-u", "LD_PRELOAD", *p.TRAIN, "--hold", "1000"]), SPACE)
+            p.wait(60, "it to be there", lambda: p.phase("bad", SPACE) in ("Running", ""))
             p.wait(30, "its removal", lambda: p.phase("bad", SPACE) == "")
             self.assertIn("SluiceEvicted", p.kubectl("-n", SPACE, "get", "events"))
             self.assertEqual(p.phase("good", SPACE), "Running")
@@ -266,6 +270,7 @@ class Life(product_test.Product):
                 text = re.sub(r"(?m)^( *)image: \S+", lambda m: m.group(1) + sleeper.format(m.group(1)), file.read_text())
                 # Init containers must end.
                 text = re.sub(r"(initContainers:(?:\n(?!      containers:).*)*?)command: \[sleep, '1000000'\]", r"\1command: ['true']", text)
+                text = text.replace("memory: 24Gi", "memory: 1Gi")  # this node has less
                 p.apply(text, SPACE)
                 pods = lambda: p.get("-n", SPACE, "pods")["items"]
                 if "image:" in text:

@@ -70,7 +70,7 @@ class Product(unittest.TestCase):
         self.assertEqual(pod["spec"]["containers"][0]["resources"]["limits"]["sluice.dev/gpu-percent"], "50")
 
     def test_more_than_its_share_is_held_to_its_budget_and_said(self):
-        log = self.run_training("quarter", {"sluice.dev/gpu-fraction": "0.25"})  # 4 GiB for 7 GiB live
+        log = self.run_training("quarter", {"sluice.dev/gpu-fraction": "0.25"})  # 4 GiB for 5.8 GiB live
         line = [x for x in log.splitlines() if x.startswith("sluice: exit")][0]
         self.assertAlmostEqual(gib(line.split("budget")[1]), 4, delta=0.15)
         self.assertGreater(gib(re.search(r", in ([0-9.]+ GiB)", line).group(1)), 1, line)
