@@ -308,6 +308,19 @@ TEST_CASE("an init container's units go to the next container without a question
   CHECK(Text(wide.status) == "ok");
 }
 
+TEST_CASE("the specs follow the driver") {
+  Rig rig(1, "");
+  const auto says = [&](const std::string& library) {
+    return ReadFile(rig.plugin.Path("cdi/sluice.dev-gpu_GPU-0.json"))->find(library) != std::string::npos;
+  };
+  fs::create_directory(rig.plugin.Path("driver"));
+  for (const char* name : {"driver/libcuda.so.580.1", "driver/libcuda.so.1"})
+    std::ofstream(rig.plugin.Path(name)) << "x";
+  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.580.1"); }));
+  fs::rename(rig.plugin.Path("driver/libcuda.so.580.1"), rig.plugin.Path("driver/libcuda.so.581.2"));
+  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.581.2") && !says("libcuda.so.580.1"); }));
+}
+
 TEST_CASE("driver access follows the setting, and auto finds NVIDIA's specs") {
   Rig rig(1, "driverAccess: auto\n");
   CHECK(rig.kubelet.Admit("uid-1", "main", 10).response.cdi_devices(0).name() == "sluice.dev/gpu=GPU-0");
