@@ -422,7 +422,7 @@ class HttpServer::Impl {
       Interest(c, 0);
       return true;
     }
-    buffered_ -= job.request.size();
+    buffered_ -= frame.total;
     Refuse(c, 503, "too many requests are waiting", c.close, now);
     return true;
   }
@@ -575,7 +575,7 @@ class HttpServer::Impl {
   bool stopping_ = false;
 };
 
-HttpServer::HttpServer(HttpOptions options) : impl_(std::make_unique<Impl>(options)) {
+HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {
   impl_->dispatcher.set_keep_alive_max_count(1 << 30);
   impl_->dispatcher.set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(options.idle).count());
 }
@@ -583,9 +583,9 @@ HttpServer::~HttpServer() = default;
 
 namespace {
 void Reply(const HttpHandler& handler, const httplib::Request& request, httplib::Response& response) {
-  HttpReply reply = handler(request.body);
+  const HttpReply reply = handler(request.body);
   response.status = reply.status;
-  response.set_content(std::move(reply.body), reply.type);
+  response.set_content(reply.body, reply.type);
 }
 }  // namespace
 

@@ -45,7 +45,7 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  explicit HttpServer(HttpOptions options);
+  explicit HttpServer(const HttpOptions& options);
   ~HttpServer();  // stops at once
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

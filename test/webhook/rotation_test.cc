@@ -104,7 +104,7 @@ TEST_CASE("nothing is done twice; a broken Secret is made good") {
 
 TEST_CASE("replicas whose clocks differ by hours: an authority signs only after all had time to trust it") {
   const RotationOptions o = Options();
-  const auto steps = [&](SecretData secret, system_clock::time_point now, std::chrono::seconds unchanged) {
+  const auto steps = [&](const SecretData& secret, system_clock::time_point now, std::chrono::seconds unchanged) {
     return Rotate(secret, now, unchanged, o).what;
   };
   SecretData secret = Rotate({}, kStart, kLong, o).data;
