@@ -57,7 +57,8 @@ def main():
         try:
             return json.load(urllib.request.urlopen(f"http://127.0.0.1:{web}/api/v1/query?{data}"))
         except urllib.error.HTTPError as e:
-            return json.load(e)
+            text = e.read()  # JSON from the query engine, plain words while Prometheus is starting
+            return json.loads(text) if text.startswith(b"{") else {"status": "error", "error": str(e), "data": {"result": []}}
 
     try:
         start(BIN / "sluice-agent", "--config", folder / "agent.yaml", "--run-dir", folder / "run", "--alloc-dir", folder / "alloc",

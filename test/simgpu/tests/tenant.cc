@@ -2,11 +2,19 @@
 // it saw as "key value" lines. Arguments: GiB, rounds.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "card.h"
 
 using namespace simgpu_test;  // NOLINT(google-build-using-namespace)
+
+// Until the test says so, or two minutes.
+void SleepUntilWoken() {
+  const std::string sign = std::string(std::getenv("SIMGPU_STATE")) + ".wake";
+  for (int i = 0; i < 12'000 && access(sign.c_str(), F_OK) != 0; ++i) usleep(10'000);
+}
 
 int main(int argc, char** argv) {
   if (argc < 3) return 64;
@@ -22,7 +30,7 @@ int main(int argc, char** argv) {
     for (uint64_t at = 0; at < bytes; at += 64 * kMiB)
       card.Launch(s, {Update(p + at, std::min(64 * kMiB, bytes - at))}, 500'000);
     OK(cuStreamSynchronize(s));
-    if (argc > 3 && std::strcmp(argv[3], "sleep") == 0) sleep(2);
+    if (argc > 3 && std::strcmp(argv[3], "sleep") == 0) SleepUntilWoken();
     if (argc > 3 && std::strcmp(argv[3], "die") == 0 && i == rounds / 2) _exit(9);
   }
   const uint64_t until = simgpu_now_ns();
