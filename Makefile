@@ -11,7 +11,7 @@ test:
 # make cluster-demo   start the local cluster, install the chart, run an annotated pod, print its log
 cluster-demo:
 	@scripts/optional test/cluster/demo "the local cluster (test/cluster)"
-# make bench-cluster  the scale runs on the real control plane that are too long for make test
+# make bench-cluster  what runs on the real control plane and is too long for make test: scale, upgrades, figures, the image from source
 bench-cluster:
 	@scripts/optional test/cluster/bench "the scale runs (test/cluster)"
 # make build          install what is needed and build everything

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,7 +27,28 @@ uint64_t Hash(uint64_t hash, std::string_view bytes) {
   return hash;
 }
 
+// A file carries the label of the host's folder that it was made in, which containers may not map.
+absl::Status Label(const std::string& dir, const std::string& label) {
+  if (label.empty()) return absl::OkStatus();
+  for (const std::string& path : {dir, StrCat(dir, "/", kFiles[0]), StrCat(dir, "/", kFiles[1])}) {
+    if (setxattr(path.c_str(), "security.selinux", label.c_str(), label.size() + 1, 0) != 0) {
+      auto error = ErrnoError("label for containers (SELinux)", path, errno);
+      return absl::Status(error.code(),
+                          StrCat(std::string(error.message()),
+                                 "; accepted: a pod that may relabel files (the chart's node.seLinuxType: "
+                                 "spc_t)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::string ContainerLabel() {
+  // Registered only where SELinux is on; /sys/fs/selinux is not mounted in every container.
+  auto text = ReadFile("/proc/filesystems");
+  return text.ok() && text->find("\tselinuxfs\n") != std::string::npos ? "system_u:object_r:container_file_t:s0" : "";
+}
 
 absl::StatusOr<std::string> LibraryId(const std::string& source_dir) {
   uint64_t hash = 0xcbf29ce484222325ull;
@@ -46,7 +68,8 @@ absl::Status CheckLibrary(const std::string& dir) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const std::string& destination) {
+absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const std::string& destination,
+                                           const std::string& label) {
   auto id = LibraryId(source_dir);
   if (!id.ok()) return id.status();
   if (auto s = MakeDirs(destination); !s.ok()) return s;
@@ -61,7 +84,10 @@ absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const 
   const std::string target = StrCat(destination, "/", *id);
   if (IsDir(target)) {
     auto there = LibraryId(target);
-    if (there.ok() && *there == *id) return target;
+    if (there.ok() && *there == *id) {
+      if (auto s = Label(target, label); !s.ok()) return s;
+      return target;
+    }
     return absl::DataLossError(StrCat(target, " is there and is not what its name says (",
                                       there.ok() ? *there : std::string(there.status().message()),
                                       "); remove it when no running container uses it"));
@@ -79,6 +105,7 @@ absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const 
     status = content.ok() ? WriteFileAtomically(path, *content, Durable::kYes) : content.status();
     if (status.ok() && chmod(path.c_str(), 0755) != 0) status = ErrnoError("change mode of", path, errno);
   }
+  if (status.ok()) status = Label(temporary, label);
   if (status.ok() && rename(temporary.c_str(), target.c_str()) != 0 && !(errno == ENOTEMPTY || errno == EEXIST)) {
     status = ErrnoError("rename to", target, errno);
   }

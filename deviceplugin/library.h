@@ -14,10 +14,14 @@ namespace sluice::deviceplugin {
 // "<version>-<build id>": the build id is a hash over the names and contents of shim and engine.
 absl::StatusOr<std::string> LibraryId(const std::string& source_dir);
 
+// The SELinux label of files that every container may map; empty where the kernel runs without SELinux.
+std::string ContainerLabel();
+
 // Copies shim and engine of `source_dir` into <destination>/<id>/, durable and all at once (renamed into place), and
-// returns that path. What is there already and complete is left alone; a damaged copy is an error. A destination that
-// is mounted noexec is refused: the loader could not map the library from it.
-absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const std::string& destination);
+// returns that path. What is there already and complete is left alone but for its label; a damaged copy is an error. A
+// destination that is mounted noexec is refused: the loader could not map the library from it.
+absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const std::string& destination,
+                                           const std::string& label = ContainerLabel());
 
 // OK if shim and engine are in the directory; else says which is missing.
 absl::Status CheckLibrary(const std::string& dir);

@@ -122,6 +122,8 @@ class Privileges(unittest.TestCase):
     def test_node_pod(self):
         pod = node_pod()
         self.assertIs(pod["hostPID"], True)
+        self.assertEqual(pod["securityContext"], {"seLinuxOptions": {"type": "spc_t"}})
+        self.assertNotIn("securityContext", node_pod("node.seLinuxType="))
         self.assertNotIn("hostNetwork", pod)
         self.assertNotIn("hostIPC", pod)
         self.assertEqual({c["name"]: c["securityContext"]["runAsUser"] for c in containers(pod)},
@@ -181,6 +183,17 @@ class Settings(unittest.TestCase):
             for pod in [pod_of(one(objects, "DaemonSet")), pod_of(one(objects, "Deployment")), one(objects, "Pod")["spec"]]:
                 self.assertEqual({c["image"] for c in containers(pod)}, {image})
                 self.assertEqual(pod["imagePullSecrets"], [{"name": "key"}])
+
+    def test_the_schedulers_image(self):
+        def images(*settings):
+            pods = [pod_of(o) for o in render("scheduler.mode=own", *settings) if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")]
+            self.assertEqual(pods[0].get("imagePullSecrets"), [{"name": "key"}] if settings else None)
+            return [c["image"] for c in containers(pods[0]) if c["name"] == "scheduler"]
+
+        digest = "sha256:" + "b" * 64
+        self.assertRegex(images()[0], r"^registry[.]k8s[.]io/kube-scheduler:v1[.]\d+[.]\d+$")
+        self.assertEqual(images("scheduler.image.repository=r.example/ks", "scheduler.image.digest=" + digest, "image.pullSecrets[0]=key"),
+                         ["r.example/ks@" + digest])
 
     def test_affinity(self):
         self.assertNotIn("affinity", node_pod())

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -99,6 +100,19 @@ def other_image(folder):
         (build / "lib" / name).write_bytes((BUILD / "lib" / name).read_bytes() + b"another build")
     run(ROOT / "scripts" / "image", "--built", build, "--name", "sluice.test/sluice:other", folder / "other.tar")
     run(CLUSTER, "load", folder / "other.tar")
+
+
+def scheduler_image():
+    """The cluster's own kube-scheduler as an image, as a registry would hold it under the cluster's version."""
+    version = json.loads(kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
+    program = run("bash", "-c", "command -v kube-scheduler").stdout.strip()
+    out = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images" / "kube-scheduler.tar"
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root) / "usr/bin"
+        folder.mkdir(parents=True)
+        run("cp", program, folder / "kube-scheduler")
+        run(HERE / "oci_archive", f"sluice.test/kube-scheduler:{version}", root, out, "/usr/bin/kube-scheduler")
+    run(CLUSTER, "load", out)
 
 
 def values(**more):

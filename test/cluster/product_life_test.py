@@ -5,8 +5,11 @@ what logs, metrics, `kubectl sluice` and the simulated card say of the same byte
 import json
 import os
 import re
+import shutil
 import time
 import unittest
+
+import yaml
 
 import product as p
 import product_test
@@ -258,6 +261,48 @@ class Life(product_test.Product):
             p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
         self.assertEqual(p.phase("left", SPACE), "Running")
         p.wait(20, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
+
+    def test_a_container_without_libc(self):
+        # A static program and nothing else: whatever LD_PRELOAD names, nobody loads it, and nobody is hurt by it.
+        container = {"name": "bare", "image": "sluice.test/pause:1", "imagePullPolicy": "Never"}
+        self.start("bare", {"sluice.dev/gpu-fraction": "0.1"}, containers=[container])
+        self.assertEqual(p.kubectl("-n", SPACE, "logs", "bare"), "")
+        self.assertEqual(self.allocation("bare")["hook_state"], "expected")
+        time.sleep(1)
+        self.assertEqual((p.phase("bare", SPACE), self.restart_count("bare")), ("Running", 0))
+
+    def test_every_mode_passes_the_real_api_server(self):
+        for settings in ((), ("webhook.certificate.mode=helm",), ("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine"),
+                         ("webhook.certificate.mode=cert-manager",), ("scheduler.mode=own", "scheduler.replicas=2"), ("scheduler.mode=cluster",),
+                         ("agent.notHooked=evict", "webhook.removeRefused.enabled=true", "monitoring.dashboard=true", "webhook.aliases=true"),
+                         ("driver.access=own", "driver.root=/opt/driver", "node.affinity=nfd", "webhook.failurePolicy=Fail"),
+                         ("driver.access=nvidia-runtime", "driver.runtimeClassName=nvidia", "node.affinity=gpu-operator")):
+            with self.subTest(settings):
+                text = p.helm("template", "other", p.ROOT / "charts" / "sluice", "-n", p.SPACE, "--skip-tests", *[x for s in settings for x in ("--set", s)])
+                # cert-manager's and Prometheus' own kinds are not known here.
+                objects = [o for o in yaml.safe_load_all(text) if o and o["apiVersion"].split("/")[0] not in ("cert-manager.io", "monitoring.coreos.com")]
+                said = p.run("kubectl", "create", "--dry-run=server", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+                self.assertEqual(said.stdout.count("created (server dry run)"), len(objects), said.stdout + said.stderr)
+                self.assertNotIn("Warning", said.stderr)
+
+    def test_the_manifests_without_helm(self):
+        # As a reader applies them: the image by the name that they give it, folders of the host as they are by default; this node's driver
+        # lies elsewhere, so the node's parts run idle.
+        p.run("ctr", "-a", os.environ["CLUSTER_CONTAINERD"], "-n", "k8s.io", "images", "tag", "--force", f"sluice.test/sluice:{p.VERSION}",
+              f"docker.io/library/sluice:{p.VERSION}")
+        made = [d for d in ("/var/lib/sluice", "/run/sluice", "/etc/cdi", "/run/cdi") if not os.path.exists(d)]
+        p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
+        try:
+            p.kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")
+            for part in ("daemonset/sluice-node", "deployment/sluice-webhook"):
+                p.kubectl("-n", p.SPACE, "rollout", "status", part, "--timeout=90s")
+            p.wait(30, "the webhook to be asked", lambda: "1.5" in p.apply(p.idle_pod("wrong", {"sluice.dev/gpu-fraction": "1.5"}), SPACE, check=False).stderr)
+            p.kubectl("delete", "-f", p.ROOT / "manifests" / "sluice.yaml", "--wait=true", timeout=120)
+        finally:
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+            self.install()
+            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
 
     def test_examples_run(self):
         files = sorted(EXAMPLES.glob("*.yaml"))
