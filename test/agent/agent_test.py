@@ -19,6 +19,10 @@ def wait_for(what, condition, seconds=15):
     raise AssertionError("not seen within %s s: %s" % (seconds, what))
 
 
+# A program that outlives its killed parent must not hold the test's output open: ctest would wait for it.
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
 class Hook:
     def __init__(self, sock, wait_ms=3000):
         self.p = subprocess.Popen([HERE / "fake_hook", str(sock), str(wait_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -404,11 +408,11 @@ def sluice_run_end_to_end(a):
     assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "kill -9 $$", check=False).returncode == 137
     assert a.cli("run", "--", "/no/such/program", check=False).returncode == 127
     wait_for("allocations end with their programs", lambda: not a.status()["allocations"])
-    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"])
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"], **QUIET)
     wait_for("its allocation", lambda: a.status()["allocations"])
     p.send_signal(signal.SIGTERM)
     assert p.wait() == 128 + signal.SIGTERM
-    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"])
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"], **QUIET)
     wait_for("its allocation", lambda: a.status()["allocations"])
     p.kill()
     p.wait()
@@ -588,7 +592,7 @@ def tenants_stopped_forked_and_killed_with_a_token(a):
 @test()
 def tied_folders_of_a_killed_run_and_agent_go(a):
     """`sluice run` and the agent killed together leave a folder; the next agent removes it once nobody holds it."""
-    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--fraction", "0.3", "--", "sleep", "60"])
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--fraction", "0.3", "--", "sleep", "60"], **QUIET)
     folder = a.dir / "alloc" / wait_for("its allocation", lambda: a.status()["allocations"])[0]["id"]
     a.kill()
     p.kill()
