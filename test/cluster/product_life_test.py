@@ -2,6 +2,7 @@
 """The product's life on the real control plane: upgrade to another build of the library and back, uninstall, drain, what is not hooked,
 what logs, metrics, `kubectl sluice` and the simulated card say of the same bytes. Pods share no process namespace with the node here.
 """
+import base64
 import json
 import os
 import re
@@ -272,7 +273,9 @@ class Life(product_test.Product):
         self.assertEqual((p.phase("bare", SPACE), self.restart_count("bare")), ("Running", 0))
 
     def test_every_mode_passes_the_real_api_server(self):
-        for settings in ((), ("webhook.certificate.mode=helm",), ("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine"),
+        ca = base64.b64encode(p.get("-n", p.SPACE, "configmap", "kube-root-ca.crt")["data"]["ca.crt"].encode()).decode()
+        own = ("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine", "webhook.certificate.caBundle=" + ca)
+        for settings in ((), ("webhook.certificate.mode=helm",), own,
                          ("webhook.certificate.mode=cert-manager",), ("scheduler.mode=own", "scheduler.replicas=2"), ("scheduler.mode=cluster",),
                          ("agent.notHooked=evict", "webhook.removeRefused.enabled=true", "monitoring.dashboard=true", "webhook.aliases=true"),
                          ("driver.access=own", "driver.root=/opt/driver", "node.affinity=nfd", "webhook.failurePolicy=Fail"),

@@ -53,7 +53,6 @@ MACHINE = {
 }
 
 # On the local cluster, in this order.
-IMAGE = "--set image.registry=registry.example"
 CLUSTER = {
     "scripts/image OUT.tar": Run("", {"OUT.tar": "--built {build} --name registry.example/sluice:{version} {folder}/OUT.tar"}),
     "ctr -n k8s.io images import OUT.tar": Run("", {"ctr": "ctr -a {containerd}", "OUT.tar": "{folder}/OUT.tar"}),
@@ -79,7 +78,12 @@ CLUSTER = {
     "helm uninstall sluice -n sluice-system": Run("uninstalled", more="--wait"),
     "kubectl annotate nodes --all sluice.dev/gpus-": Run("annotated"),
     "kubectl delete namespace sluice-system": Run("deleted"),
-    "helm install sluice charts/sluice -n sluice-system --create-namespace": Run("deployed", more=IMAGE + " {simulated} --wait"),
+    "helm install sluice charts/sluice -n sluice-system --create-namespace": Run("deployed", more="{simulated} --wait"),
+    "sha256sum -c SHA256SUMS": Run("OK", {"sha256sum": "cd {folder}/release && sha256sum"}),
+    "ctr -n k8s.io images import sluice-image-0.1.0.tar": Run("", {"ctr": "ctr -a {containerd}", "sluice-image": "{folder}/release/sluice-image"}),
+    # Under the name that the chart gives it where nobody says another.
+    "helm install sluice sluice-0.1.0.tgz -n sluice-system --create-namespace --set image.pullPolicy=Never":
+        Run("deployed", {"sluice-0.1.0": "{folder}/release/sluice-0.1.0"}, more="{simulated} --set image.registry= --wait --timeout 90s"),
 }
 
 ELSEWHERE = {

@@ -132,7 +132,15 @@ class OnAnyMachine(Typed):
 class OnTheCluster(Typed):
     table = commands.CLUSTER
 
+    def remove(self):
+        p.run(p.CLUSTER, "helm", "uninstall", "sluice", "-n", p.SPACE, "--wait", check=False)
+        p.kubectl("delete", "namespace", p.SPACE, "--wait=true", check=False)
+
     def before(self, text):
+        if text.startswith("sha256sum"):
+            p.run(p.ROOT / "scripts/release", "--built", p.BUILD, self.words["folder"] / "release")
+        if "--create-namespace" in text:
+            self.remove()
         if text.startswith(("kubectl get nodes -o custom", "helm test")):
             p.wait(60, "the node to offer units", lambda: p.offered() == 200)
         if text.startswith("kubectl -n sluice-system get pods"):
@@ -158,8 +166,7 @@ class OnTheCluster(Typed):
             self.run_all()
         finally:
             p.kubectl("delete", "pod", "half-a-gpu", "--force", "--grace-period=0", check=False)
-            p.run(p.CLUSTER, "helm", "uninstall", "sluice", "-n", p.SPACE, "--wait", check=False)
-            p.kubectl("delete", "namespace", p.SPACE, "--wait=true", check=False)
+            self.remove()
             p.kubectl("annotate", "nodes", "--all", "sluice.dev/gpus-", check=False)
 
 

@@ -5,7 +5,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FILES = ["README.md", "CONTRIBUTING.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").glob("*.md"))]
 # A line of a block, or what stands between backticks, is a command when it begins with one of these.
-PROGRAM = re.compile(r"(make|helm|kubectl|docker|podman|buildah|ctr|sluice(-[a-z]+)?|(build|scripts|test)/[\w./-]+)(?= |$)")
+PROGRAM = re.compile(r"(make|helm|kubectl|docker|podman|buildah|ctr|sha256sum|sluice(-[a-z]+)?|(build|scripts|test)/[\w./-]+)(?= |$)")
 SHELL = ("sh", "bash", "shell", "console")
 # A file or a part that is named, and is no command by itself.
 NAMED = re.compile(r"(sluice(-\w+)?|kubectl|helm|make|docker|podman|buildah|ctr|\S*\.(cc|h|py|json|yaml)|test/\w+|\S+/|\S*\*\S*)")
