@@ -34,7 +34,7 @@ def main(tidy, build, cache, *only):
     cache = pathlib.Path(cache)
     cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run([tidy, "--version"], capture_output=True, text=True, check=True).stdout
-    settings = hashlib.sha256((version + (root / ".clang-tidy").read_text()).encode())
+    settings = hashlib.sha256((version + "".join((root / d / ".clang-tidy").read_text() for d in ("", "test"))).encode())
     deps = dependencies(build)
     content = {}
 

@@ -98,8 +98,8 @@ class Decider {
     if (!ResourceValue(c)) return;
     const std::optional<int64_t> has = c.limit ? c.limit : c.request;
     std::optional<uint32_t> percent = a.settings.gpu_percent;
-    if (a.settings.gpu_memory && !percent) {
-      percent = FromMemory(view, a, has);
+    if (const auto memory = a.settings.gpu_memory; memory && !percent) {
+      percent = FromMemory(view, a, *memory, has);
       if (!percent) return;
     } else if (percent && has && *has != *percent) {
       findings_.Deny(Rule::kResourceContradiction,
@@ -156,8 +156,8 @@ class Decider {
     return *gpus_;
   }
 
-  std::optional<uint32_t> FromMemory(const PodView& view, const Asked& a, std::optional<int64_t> has) {
-    const MemoryShare share = ShareOfMemory(*a.settings.gpu_memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
+  std::optional<uint32_t> FromMemory(const PodView& view, const Asked& a, uint64_t memory, std::optional<int64_t> has) {
+    const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
     if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, a.sized_by + ": " + share.warning);
     if (!share.percent) {
       // A running pod keeps what it was given; a template may wait for nodes that an autoscaler adds.

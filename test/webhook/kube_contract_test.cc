@@ -27,7 +27,9 @@ using namespace std::chrono_literals;
 const char* Folder() { return std::getenv("SLUICE_APISERVER"); }
 
 ClientConfig ByCertificate() {
-  auto config = FromKubeconfig(std::getenv("KUBECONFIG"));
+  const char* const file = std::getenv("KUBECONFIG");
+  REQUIRE(file != nullptr);
+  auto config = FromKubeconfig(file);
   REQUIRE(config.ok());
   return *config;
 }
@@ -163,7 +165,7 @@ class Link {
     const int in = accept(listener_, nullptr, nullptr);
     const int out = Socket();
     const sockaddr_in to = Loopback(to_);
-    if (in >= 0 && !cut_ && connect(out, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
+    if (in >= 0 && out >= 0 && !cut_ && connect(out, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) {
       peer[in] = out;
       peer[out] = in;
       return;

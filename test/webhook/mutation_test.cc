@@ -78,8 +78,8 @@ class Mutator {
       if (Below(6) == 0) {
         at.erase(it);
       } else if (at.is_array() && Below(5) == 0) {
-        const Json copy = *it;
-        at.push_back(copy);
+        Json copy = *it;
+        at.push_back(std::move(copy));
       } else {
         Step(*it, depth + 1);
       }
