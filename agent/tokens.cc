@@ -13,6 +13,7 @@ constexpr Nanos kPace =
     10;  // limits hold over a tenth of the window too, or a limit of a half would run 5 s and wait 5 s
 constexpr Nanos kSwitchShare = 40;  // changing over may cost a fortieth of the quantum
 constexpr Nanos kLongLease = 1000 * kMs;
+constexpr Nanos kPaid = 8;  // a turn has paid for its change of hands when it lasted so many times as long
 
 Nanos ShareOf(Nanos time, uint32_t millionths) {
   return time / 1000000 * millionths + time % 1000000 * millionths / 1000000;
@@ -171,8 +172,26 @@ Arbiter::ClientId Arbiter::Choose(Nanos now) const {
   return best;
 }
 
+std::optional<Nanos> Arbiter::MayBeEnded(Nanos now) const {
+  if (!pressure_ || !grant_) return std::nullopt;
+  const bool rested = std::ranges::any_of(clients_, [&](const auto& entry) {
+    const auto& [id, c] = entry;
+    if (id == grant_->client || c.waiting.empty() || Room(c, now) == 0) return false;
+    // Its last turn is long ago, and it used less than half of what it may: it wakes, or begins. Those that always work
+    // have used theirs, and change at the ends of turns.
+    const Nanos share = ShareOf(policy_.pressure_window, c.request);
+    return (c.granted == 0 || now - c.granted >= share) && c.usage.Used(now, policy_.pressure_window) < share / 2;
+  });
+  if (!rested) return std::nullopt;
+  // A holder that had the card before tokens were demanded has had its time too.
+  const Nanos least = std::min(switch_cost_ * kPaid, policy_.pressure_window / 4);
+  const bool had = clients_.at(grant_->client).usage.Used(now, least) >= least / 10 * 9;
+  return had ? now : grant_->since + least;
+}
+
 std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   std::vector<Action> out;
+  if (const auto end = MayBeEnded(now); end && now >= *end) Expire(now);
   if (grant_ && now >= grant_->until) {
     out.push_back({Action::Kind::kRevoke, grant_->holder, grant_->id, 0, 0});
     overdue_[grant_->holder] = {grant_->client, grant_->id, grant_->since, now - grant_->since};
@@ -193,7 +212,7 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
 }
 
 std::optional<Nanos> Arbiter::NextWake(Nanos now) const {
-  if (grant_) return grant_->until;
+  if (grant_) return std::min(grant_->until, MayBeEnded(now).value_or(grant_->until));
   // Somebody waits below whose limit is no room: time itself makes some.
   for (const auto& [id, c] : clients_) {
     if (!c.waiting.empty()) return now + std::max<Nanos>(policy_.window / kSlices / kPace, kMs);

@@ -103,6 +103,9 @@ class Arbiter {
   ClientId Choose(Nanos now) const;              // 0: nobody may
   void Take(Nanos now, Nanos used);
   void Charge(Client& c, Nanos used, Nanos now) const;
+  // Under pressure turns are long. Somebody who waits and has had little of them need not wait for the end of one that
+  // has paid for its change of hands: when the turn of the holder may be ended for it; nullopt: there is nobody such.
+  std::optional<Nanos> MayBeEnded(Nanos now) const;
   Nanos Lease(Nanos quantum) const;
 
   Policy policy_;

@@ -263,6 +263,54 @@ TEST_CASE("under pressure three tenants take long turns, one after the other") {
   CHECK(card.spans.size() < 20);  // turns of ten seconds
 }
 
+TEST_CASE("under pressure who wakes does not wait for the end of a long turn, and who always works does") {
+  Arbiter arbiter({});
+  arbiter.SetClient(1, 500000, 1000000);
+  arbiter.SetClient(2, 500000, 1000000);
+  // The first one had the card to itself, without tokens. The second wakes; together they exceed it.
+  for (Nanos now = kSec; now <= 10 * kSec; now += 100 * kMs) arbiter.Observe(1, 100 * kMs, true, now);
+  arbiter.SetPressure(true, 300 * kMs);
+  Nanos now = 10 * kSec;
+  arbiter.Request(1, 11, 20 * kMs, now);
+  auto actions = arbiter.Advance(now);
+  REQUIRE((actions.size() == 1 && actions[0].holder == 11));
+  CHECK(actions[0].quantum > 5 * kSec);
+  const uint64_t first = actions[0].id;
+  now += 10 * kMs;
+  arbiter.Request(2, 22, 20 * kMs, now);
+  CHECK(*arbiter.NextWake(now) <= now);
+  actions = arbiter.Advance(now);
+  REQUIRE(actions.size() == 2);
+  CHECK((actions[0].kind == Arbiter::Action::Kind::kRevoke && actions[0].holder == 11));
+  CHECK((actions[1].kind == Arbiter::Action::Kind::kGrant && actions[1].holder == 22));
+  arbiter.Release(11, first, 10 * kMs, 20 * kMs, now);
+  // The first one waits now, and has had more than its share: for all of the turn.
+  arbiter.Request(1, 11, 20 * kMs, now);
+  const uint64_t second = actions[1].id;
+  const Nanos quantum = actions[1].quantum;
+  for (const Nanos end = now + quantum; now < end; now += 100 * kMs) CHECK(arbiter.Advance(now).empty());
+  arbiter.Release(22, second, quantum, 20 * kMs, now);
+  arbiter.Request(2, 22, 20 * kMs, now);
+  actions = arbiter.Advance(now);
+  REQUIRE((actions.size() == 1 && actions[0].holder == 11));
+  // Nor does the second now, which has just had its turn.
+  for (const Nanos end = now + actions[0].quantum; now < end; now += 100 * kMs) CHECK(arbiter.Advance(now).empty());
+}
+
+TEST_CASE("under pressure a turn that has just begun pays for its change of hands before it is ended") {
+  Arbiter arbiter({});
+  arbiter.SetClient(1, 500000, 1000000);
+  arbiter.SetClient(2, 500000, 1000000);
+  arbiter.SetPressure(true, 300 * kMs);
+  Nanos now = 10 * kSec;
+  arbiter.Request(1, 11, 20 * kMs, now);
+  REQUIRE(arbiter.Advance(now).size() == 1);
+  arbiter.Request(2, 22, 20 * kMs, now + kMs);
+  CHECK(*arbiter.NextWake(now + kMs) == now + 8 * 300 * kMs);
+  CHECK(arbiter.Advance(now + 8 * 300 * kMs - kMs).empty());
+  CHECK(arbiter.Advance(now + 8 * 300 * kMs).size() == 2);
+}
+
 TEST_CASE("distributed jobs with a rank on two cards each finish: a lease ends for the arbiter, the kernel runs on") {
   // Each rank's kernel ends once the other rank's has begun. Both jobs hold one card and wait for the other one.
   Arbiter cards[2] = {Arbiter({}), Arbiter({})};
