@@ -59,8 +59,8 @@ class Hook : public sluice::client::Observer {
 };
 
 // live N: live bytes of the last GPU · launch: one more launch · follow 0|1 · fork: a child that lives on and does
-// nothing · attach-child: a forked child that attaches by itself · notice TEXT · request / release ID USED · state ·
-// end
+// nothing · attach-child: a forked child that attaches by itself · notice, thrash-began, thrash-ended TEXT · request /
+// release ID USED · state · end
 bool Command(const std::string& line, Hook& hook, AgentClient& client) {
   std::istringstream in(line);
   std::string word;
@@ -93,10 +93,13 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
       _exit(0);
     }
     Print("child " + std::to_string(child));
-  } else if (word == "notice") {
+  } else if (word == "notice" || word == "thrash-began" || word == "thrash-ended") {
     std::string text;
     std::getline(in, text);
-    client.SendNotice(SLUICE_NOTICE_LIMIT_REACHED, text.c_str());
+    client.SendNotice(word == "notice"         ? SLUICE_NOTICE_LIMIT_REACHED
+                      : word == "thrash-began" ? SLUICE_NOTICE_THRASH_BEGAN
+                                               : SLUICE_NOTICE_THRASH_ENDED,
+                      text.c_str());
   } else if (word == "request" || word == "release") {
     sluice_token t{};
     std::memcpy(t.uuid, hook.last.uuid, sizeof(t.uuid));

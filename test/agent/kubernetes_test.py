@@ -240,6 +240,12 @@ metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
                          ("Normal", self.pods["busy"]["metadata"]["uid"], "spec.containers{main}", "n1"))
         self.assertIn("hook 0.0.0-fake", e["message"])
         wait_for("one Event that counts", lambda: [e["count"] for e in self.events("busy", "SluiceAttached")] == [3])
+        for word, reason, kind in (("thrash-began", "SluiceThrash", "Warning"), ("thrash-ended", "SluiceThrashEnded", "Normal"),
+                                   ("notice", "SluiceLimitReached", "Warning")):
+            self.started[-1].stdin.write(f"{word} live 6 GiB\n".encode())
+            self.started[-1].stdin.flush()
+            e = wait_for(reason, lambda: self.events("busy", reason))[0]
+            self.assertEqual((e["type"], "live 6 GiB" in e["message"]), (kind, True))
 
     def test_5_promises_for_the_plugin(self):
         self.pod("promised", "n1", {"sluice.dev/placement": json.dumps({"main": [CARD % 0]})}, units=15)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 import unittest
 
@@ -262,6 +263,28 @@ class Life(product_test.Product):
             p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
         self.assertEqual(p.phase("left", SPACE), "Running")
         p.wait(20, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
+
+    def test_who_reaches_its_memory_limit_is_told(self):
+        p.apply(self.training_pod("too-large", {"sluice.dev/gpu-fraction": "0.2", "sluice.dev/memory-limit": "4Gi"}), SPACE)
+        p.wait(60, "its end", lambda: p.phase("too-large", SPACE) == "Failed")
+        self.assertRegex(p.kubectl("-n", SPACE, "logs", "too-large"), r"out of memory: .* GiB asked for beside .*; memory-limit is 4.00 GiB")
+        p.wait(20, "the Event", lambda: "SluiceLimitReached" in p.kubectl("-n", SPACE, "describe", "pod", "too-large"))
+
+    def test_an_image_with_its_own_preload(self):
+        # What the pod says replaces what the image says: docs/annotations.md tells how to keep both.
+        folder = p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
+        with tempfile.TemporaryDirectory() as root:
+            p.run("bash", "-c", f"for f in /usr/bin/env $(ldd /usr/bin/env | grep -o '/[^ ]*'); do install -D $f {root}/$f; done")
+            p.run(p.HERE / "oci_archive", "--env", "LD_PRELOAD=/usr/lib/mine.so", "sluice.test/preload:1", root, folder / "preload.tar", "/usr/bin/env")
+        p.run(p.CLUSTER, "load", folder / "preload.tar")
+        container = {"name": "main", "image": "sluice.test/preload:1", "imagePullPolicy": "Never"}
+        ours = "/opt/sluice/lib/libsluice.so"
+        for name, annotations, env, preload in (("plain", {}, [], "/usr/lib/mine.so"), ("lost", {"sluice.dev/gpu-fraction": "0.1"}, [], ours),
+                                                ("kept", {"sluice.dev/gpu-fraction": "0.1"}, [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}],
+                                                 ours + ":/usr/lib/mine.so")):
+            p.apply(p.idle_pod(name, annotations, containers=[{**container, "env": env}]), SPACE)
+            p.wait(60, f"{name} to end", lambda: p.phase(name, SPACE) == "Succeeded")
+            self.assertIn(f"LD_PRELOAD={preload}\n", p.kubectl("-n", SPACE, "logs", name))
 
     def test_a_container_without_libc(self):
         # A static program and nothing else: whatever LD_PRELOAD names, nobody loads it, and nobody is hurt by it.

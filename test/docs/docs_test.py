@@ -57,6 +57,11 @@ class Documents(unittest.TestCase):
                 program = re.sub(r"^build/", str(p.BUILD) + "/", command.text.split()[0])
                 self.assertTrue((p.ROOT / program).exists(), f"{command}: {program} is not there")
 
+    def test_the_version_that_is_shown(self):
+        for name in documents.FILES:
+            for version in re.findall(r"sluice(?:-image)?[-:](\d+\.\d+\.\d+)", (p.ROOT / name).read_text()):
+                self.assertEqual(version, p.VERSION, name)
+
     def test_no_entry_is_dead(self):
         shown = [short(c.text) for c in documents.all_commands()] + [c.text for c in documents.all_commands()]
         # What a run on the cluster needs in between, and no document shows.
