@@ -15,15 +15,17 @@ void ChunkTable::AddArena(Extent arena) {
   const auto at = std::upper_bound(arenas_.begin(), arenas_.end(), arena.base,
                                    [](Va va, const Arena& a) { return BaseBelow(va, a.range); });
   arenas_.insert(at, std::move(entry));
-  low_ = std::min(low_, arena.base);
-  high_ = std::max(high_, arena.end());
-  last_ = 0;
+  Bound();
 }
 
 void ChunkTable::RemoveArena(Va base) {
   std::erase_if(arenas_, [base](const Arena& arena) { return arena.range.base == base; });
-  low_ = arenas_.empty() ? kNever : arenas_.front().range.base;
-  high_ = arenas_.empty() ? 0 : arenas_.back().range.end();
+  Bound();
+}
+
+void ChunkTable::Bound() {
+  low_.store(arenas_.empty() ? kNever : arenas_.front().range.base, std::memory_order_relaxed);
+  high_.store(arenas_.empty() ? 0 : arenas_.back().range.end(), std::memory_order_relaxed);
   last_ = 0;
 }
 

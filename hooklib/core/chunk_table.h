@@ -1,7 +1,8 @@
-// The state of every chunk of the arenas of one device. Not thread-safe: the device's lock is held.
+// The state of every chunk of the arenas of one device. Not thread-safe but for MayHold: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
 #define SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -58,17 +59,23 @@ class ChunkTable {
       for (uint64_t i = 0; i < arena.range.bytes / kChunkBytes; ++i) f(arena.chunks[i]);
     }
   }
-  // Quick answer for the many words that are no pointers of ours.
-  bool MayHold(Va va) const { return va >= low_ && va < high_; }
+  // Quick answer for the many words that are no pointers of ours; for any thread, without the lock. Who was
+  // given an address sees the bounds that hold it: they are moved before its arena is used.
+  bool MayHold(Va va) const {
+    return va >= low_.load(std::memory_order_relaxed) && va < high_.load(std::memory_order_relaxed);
+  }
 
  private:
+  // After arenas_ changed.
+  void Bound();
+
   struct Arena {
     Extent range;
     std::unique_ptr<Chunk[]> chunks;
   };
   std::vector<Arena> arenas_;  // by base
   size_t last_ = 0;            // arena of the last Find
-  Va low_ = kNever, high_ = 0;
+  std::atomic<Va> low_ = kNever, high_ = 0;
 };
 
 }  // namespace sluice::core
