@@ -213,18 +213,18 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   ++look;
   Context* context = ContextFor(handle);
   const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
-  // What does not fit the budget lies in host memory sooner or later.
+  // What does not fit the guarantee lies in host memory sooner or later: a borrowed budget is called back, and a
+  // guarantee that is lent now comes back too.
   const auto beyond = [&] {
     const uint64_t all = allocated_bytes + size + plain.load(std::memory_order_relaxed);
-    return all > budget.budget_bytes ? all - budget.budget_bytes : 0;
+    return all > budget.guaranteed_bytes ? all - budget.guaranteed_bytes : 0;
   };
   const auto fits = [&] { return beyond() <= HostAllowance(); };
   Refusal refusal = Refusal::kNone;
   if (allocated_bytes + size + plain.load(std::memory_order_relaxed) > budget.limit_bytes) {
     refusal = Refusal::kLimit;
-  } else if (!fits()) {
-    const bool owed = beyond() > budget.host_bytes || budget.budget_bytes < budget.guaranteed_bytes;
-    if (!owed || !AwaitShare(&lock, size, fits)) refusal = Refusal::kHost;
+  } else if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(&lock, size, fits))) {
+    refusal = Refusal::kHost;
   }
   std::optional<core::Va> va;
   if (refusal == Refusal::kNone) {

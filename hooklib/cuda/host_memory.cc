@@ -31,13 +31,27 @@ uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
 
 uint64_t Left(uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; }
 
+// "name 123" lines of memory.stat.
+uint64_t Stat(const std::string& text, const char* name) {
+  const std::string key = std::string(name) + " ";
+  for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
+    if (at == 0 || text[at - 1] == '\n') return std::strtoull(text.c_str() + at + key.size(), nullptr, 10);
+  }
+  return 0;
+}
+
 // In a container its own cgroup is the root of what is mounted; outside, /proc/self/cgroup says where it lies below.
 uint64_t CgroupLeft() {
   uint64_t left = UINT64_MAX;
-  auto look = [&left](const std::string& folder, const char* limit_name, const char* used_name) {
+  auto look = [&left](const std::string& folder, const char* limit_name, const char* used_name, const char* prefix) {
     const uint64_t limit = ReadNumber(folder + limit_name, UINT64_MAX);
     if (limit > UINT64_MAX / 4) return;  // none; v1 writes a huge number
-    left = std::min(left, Left(limit, ReadNumber(folder + used_name, 0)));
+    // Cached file pages are charged too, and given up before anybody is killed: a job that has read a large dataset is
+    // not out of memory.
+    const std::string stat = ReadFile(folder + "memory.stat");
+    const std::string file = std::string(prefix) + "active_file", idle = std::string(prefix) + "inactive_file";
+    const uint64_t cached = Stat(stat, file.c_str()) + Stat(stat, idle.c_str());
+    left = std::min(left, Left(limit, Left(ReadNumber(folder + used_name, 0), cached)));
   };
   const std::string groups = ReadFile("/proc/self/cgroup");
   std::string v1, v2;
@@ -49,9 +63,9 @@ uint64_t CgroupLeft() {
     at = end + 1;
   }
   for (const std::string& path : {std::string("/"), v2 + "/"})
-    look("/sys/fs/cgroup" + path, "memory.max", "memory.current");
+    look("/sys/fs/cgroup" + path, "memory.max", "memory.current", "");
   for (const std::string& path : {std::string("/"), v1 + "/"}) {
-    look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes");
+    look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
   }
   return left;
 }

@@ -234,11 +234,14 @@ def host_memory_bounds_what_is_live():
     with tempfile.TemporaryDirectory() as folder:
         own = pathlib.Path(folder)
         (own / "memory.max").write_text(f"{1024 * MIB}\n")
-        (own / "memory.current").write_text(f"{744 * MIB}\n")
+        # 744 MiB that nobody gives up, and a dataset that was read and is still cached.
+        (own / "memory.current").write_text(f"{844 * MIB}\n")
+        (own / "memory.stat").write_text(f"anon {744 * MIB}\nfile {100 * MIB}\ninactive_file {60 * MIB}\nactive_file {40 * MIB}\n")
         # The same as cgroup v1 names it.
         (own / "memory").mkdir()
         (own / "memory" / "memory.limit_in_bytes").write_text(f"{1024 * MIB}\n")
-        (own / "memory" / "memory.usage_in_bytes").write_text(f"{744 * MIB}\n")
+        (own / "memory" / "memory.usage_in_bytes").write_text(f"{844 * MIB}\n")
+        (own / "memory" / "memory.stat").write_text(f"inactive_file 0\ntotal_inactive_file {60 * MIB}\ntotal_active_file {40 * MIB}\n")
         inside = ["unshare", "-m", "sh", "-c", f"mount --bind {own} /sys/fs/cgroup && exec \"$@\"", "sh"]
         hooked = run("out_of_memory_untouched", SMALL, command=inside)
     expect("blocks 12" in hooked.err or "blocks 13" in hooked.err, "512 MiB of budget and 280 MiB of host memory", hooked.err)
