@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
@@ -13,17 +12,11 @@ import product as p  # noqa: E402
 SPACE = f"placement-{os.getpid()}"
 
 
-def scheduler_image():
-    """The cluster's own kube-scheduler as an image, as a registry would hold it under the cluster's version."""
-    version = json.loads(p.kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
-    program = p.run("bash", "-c", "command -v kube-scheduler").stdout.strip()
-    out = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images" / "kube-scheduler.tar"
-    with tempfile.TemporaryDirectory() as root:
-        folder = pathlib.Path(root) / "usr/bin"
-        folder.mkdir(parents=True)
-        p.run("cp", program, folder / "kube-scheduler")
-        p.run(p.HERE / "oci_archive", f"sluice.test/kube-scheduler:{version}", root, out, "/usr/bin/kube-scheduler")
-    p.run(p.CLUSTER, "load", out)
+def install(replicas=1):
+    # best-fit: the one policy whose choices do not follow what was asked before.
+    p.install("--set", "scheduler.mode=own", "--set", "scheduler.policy=best-fit", "--set", "webhook.removeRefused.enabled=true",
+              "--set", "webhook.removeRefused.afterSeconds=2", "--set", "scheduler.image.repository=sluice.test/kube-scheduler",
+              "--set", f"scheduler.replicas={replicas}")
 
 
 def pod_of(name):
@@ -42,11 +35,9 @@ class Placement(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         p.images()
-        scheduler_image()
+        p.scheduler_image()
         p.run(p.CLUSTER, "gpus", p.BUILD, "two-gpu")
-        # best-fit: the one policy whose choices do not follow what was asked before.
-        p.install("--set", "scheduler.mode=own", "--set", "scheduler.policy=best-fit", "--set", "webhook.removeRefused.enabled=true",
-                  "--set", "webhook.removeRefused.afterSeconds=2", "--set", "scheduler.image.repository=sluice.test/kube-scheduler")
+        install()
         p.wait(30, "the node to offer units", lambda: p.offered() == 200)
         p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s")
         p.namespace(SPACE)
@@ -158,6 +149,24 @@ class Placement(unittest.TestCase):
         # From there nobody can bind anything.
         result = p.run("kubectl", "create", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/bind", "-f", "-", text="{}", check=False)
         self.assertNotEqual(result.returncode, 0)
+
+    def test_two_schedulers_of_which_one_leads(self):
+        try:
+            install(replicas=2)
+            self.create("first", 0.6)
+            self.runs("first")
+            leader = p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0]
+            p.kubectl("-n", p.SPACE, "delete", "pod", leader, "--wait=false")
+            # The other one's extender knows by its watches what was promised.
+            self.create("second", 0.6)
+            self.runs("second")
+            self.assertNotEqual(placement("first"), placement("second"))
+            self.create("third", 0.6)
+            p.wait(30, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
+            self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
+            self.assertNotEqual(p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0], leader)
+        finally:
+            install()
 
     def test_doctor_says_what_waits(self):
         self.create("whole", 1)
