@@ -73,6 +73,9 @@ class Scheduler(unittest.TestCase):
                  and o["subjects"][0]["name"] == "sluice-scheduler"}
         self.assertEqual(bound, {"sluice-extender", "system:kube-scheduler", "system:volume-scheduler"})
         self.assertFalse([o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "sluice-scheduler"])
+        binding = one(objects, "RoleBinding", "sluice-scheduler-authentication")
+        self.assertEqual((binding["metadata"]["namespace"], binding["roleRef"]["name"]),
+                         ("kube-system", "extension-apiserver-authentication-reader"))
         bound = {o["roleRef"]["name"] for o in render(CLUSTER) if o["kind"] == "ClusterRoleBinding"
                  and o["subjects"][0]["name"] == "sluice-scheduler"}
         self.assertEqual(bound, {"sluice-extender"})
