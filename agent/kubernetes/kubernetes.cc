@@ -17,6 +17,7 @@ namespace sluice::agent {
 namespace {
 
 constexpr int kSoonMs = 20;
+constexpr int kAgainMs = 1000;
 constexpr int kLookMs = 1000;  // what inotify does not tell: a folder that came later, an allocation without a name
 constexpr size_t kMaxUnnamed = 200;
 constexpr const char* kPluginState =
@@ -139,6 +140,9 @@ void Kubernetes::Replaced(Pods pods) {
 void Kubernetes::Changed(bool gone, PodRecord pod) {
   const std::string uid = pod.facts.uid;
   if (gone) {
+    const auto old = pods_.find(uid);
+    // It may never have come to be in the annotation.
+    if (old != pods_.end() && !old->second.facts.placement.empty()) AnnotateAgain();
     pods_.erase(uid);
     evicted_.erase(uid);
     refused_.erase(uid);
@@ -181,9 +185,25 @@ void Kubernetes::Reconcile() {
     const std::vector<CardStatus> cards = node_->Status().cards;
     // Before the cards are known the last agent's word stands.
     std::string value = cards.empty() ? annotation_ : NodeAnnotation(cards, given_, pods_, plugin_);
-    if (value != annotation_) outbox_->Annotate(value);
-    annotation_ = std::move(value);
+    if (value != annotation_) {
+      annotation_ = std::move(value);
+      Annotate();
+      AnnotateAgain();
+    }
   }
+}
+
+void Kubernetes::Annotate() { outbox_->Annotate(annotation_ + (spaced_ ? " " : "")); }
+
+// A change of the node makes the scheduler ask the extender about the pods that wait, perhaps before the extender's own
+// watch has shown it: the refused pod would wait for the next change, for minutes. So there is one more, which says the
+// same.
+void Kubernetes::AnnotateAgain() {
+  loop_->After(kAgainMs, [this, alive = alive_, number = ++changes_] {
+    if (!*alive || number != changes_ || annotation_.empty()) return;
+    spaced_ = !spaced_;
+    Annotate();
+  });
 }
 
 void Kubernetes::ReadCheckpoint() {

@@ -48,6 +48,8 @@ class Kubernetes {
   void ReadPlugin();
   void NameAllocations();
   void WritePromises();
+  void Annotate();
+  void AnnotateAgain();
   void Speak(const std::string& allocation, const Said& said);
   void Evict(const std::string& allocation);
   About AboutPod(const PodRecord& pod, const std::string& container) const;
@@ -70,6 +72,8 @@ class Kubernetes {
   std::vector<std::pair<std::string, Said>> unnamed_;      // of allocations whose pod is not known yet
   int inotify_ = -1;
   bool soon_ = false;
+  bool spaced_ = false;   // the annotation ends in a space
+  uint64_t changes_ = 0;  // of what the extender counts with
 
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<kube::Watcher> watcher_;  // last: ends first
