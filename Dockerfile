@@ -20,7 +20,7 @@ RUN . scripts/env.sh && cmake -G Ninja -B /build -DCMAKE_BUILD_TYPE=RelWithDebIn
       -DSLUICE_PARTS="proto;trace;hooklib;agent;kube;webhook;deviceplugin;scheduler;cli" && \
     ninja -C /build -j ${JOBS} sluice sluice-agent sluice-device-plugin sluice-webhook sluice-extender \
       lib/libsluice.so lib/libsluice_engine.so && \
-    scripts/image_root /build /image
+    scripts/image_root /build /image && rm -rf /build
 
 FROM scratch
 ARG VERSION=unknown
