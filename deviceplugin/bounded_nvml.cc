@@ -72,7 +72,7 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
 
 template <class T>
 T BoundedNvml::Call(std::shared_ptr<Worker>* slot, const char* what, std::chrono::milliseconds bound,
-                    std::function<T(NvmlApi&)> call) {
+                    const std::function<T(NvmlApi&)>& call) {
   if (lost() >= kMostLost) {
     return absl::UnavailableError(
         StrCat("NVML hangs: ", lost(), " calls have not come back; ", what, " was not tried"));

@@ -34,7 +34,7 @@ class BoundedNvml final : public NvmlApi {
   bool Run(std::shared_ptr<Worker>* slot, std::function<void()> call, std::chrono::milliseconds bound);
   template <class T>
   T Call(std::shared_ptr<Worker>* slot, const char* what, std::chrono::milliseconds bound,
-         std::function<T(NvmlApi&)> call);
+         const std::function<T(NvmlApi&)>& call);
 
   std::shared_ptr<NvmlApi> inner_;
   std::chrono::milliseconds bound_;

@@ -15,10 +15,11 @@ namespace sluice::deviceplugin {
 namespace {
 
 constexpr char kReasonPayload[] = "sluice.dev/reason";
-constexpr size_t kIdLimit = 64 * SLUICE_UNITS_PER_GPU;
+constexpr size_t kIdLimit = size_t{64} * SLUICE_UNITS_PER_GPU;
 
 std::string Split(const std::map<std::string, int>& units) {
   std::vector<std::string> parts;
+  parts.reserve(units.size());
   for (const auto& [uuid, count] : units) parts.push_back(StrCat(count, " of ", uuid));
   return StrJoin(parts, ", ");
 }

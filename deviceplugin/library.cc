@@ -81,7 +81,7 @@ absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const 
                " is on a file system mounted noexec, from which no library can be loaded; accepted: a "
                "folder without noexec (setting libDir), or a remount with exec"));
   }
-  const std::string target = StrCat(destination, "/", *id);
+  std::string target = StrCat(destination, "/", *id);
   if (IsDir(target)) {
     auto there = LibraryId(target);
     if (there.ok() && *there == *id) {

@@ -144,13 +144,14 @@ class Life {
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
     auto server = PluginServer::Start(
         own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), promises_, options_.kubelet_dir});
-    if (server.ok()) {
+    const bool served = server.ok();
+    if (served) {
       server_ = *std::move(server);
       Log(Level::kInfo, "serving", {{"socket", own_socket_}});
     } else {
       Log(Level::kError, "serving", {{"why", std::string(server.status().message())}});
     }
-    registration_.Served(server.ok(), Identify(own_socket_), Clock::now());
+    registration_.Served(served, Identify(own_socket_), Clock::now());
   }
 
   void Register() {
