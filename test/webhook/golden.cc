@@ -50,7 +50,7 @@ std::string Comments(const std::vector<std::string>& warnings) {
 }
 
 GoldenResult Render(const std::vector<Finding>& denials, const std::vector<std::string>& warnings,
-                    std::string allowed) {
+                    const std::string& allowed) {
   GoldenResult r;
   r.denied = !denials.empty();
   for (const Finding& f : denials) r.text += std::string(RuleName(f.rule)) + ": " + f.text + "\n";
