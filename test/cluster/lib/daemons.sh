@@ -123,6 +123,16 @@ pause_image() {
   rm -rf "$dir"
 }
 
+# A shim that was being made when kubelet or containerd was killed is in nobody's list. Only once containerd has ended.
+end_shims() {
+  local p
+  for p in /proc/[0-9]*; do
+    # Not the shell that looks: a shim's first word is its program.
+    [[ $(tr '\0' ' ' <"$p/cmdline" 2>/dev/null) == */containerd-shim-runc-v2\ *"$RUN/containerd.sock"* ]] && { kill -KILL "${p#/proc/}" 2>/dev/null || true; }
+  done
+  return 0
+}
+
 # Pods are deleted through the API first, so that the kubelet ends them and CNI takes its links away. A crash leaves them in etcd.
 end_pods() {
   local i
