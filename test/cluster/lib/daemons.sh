@@ -128,7 +128,7 @@ end_shims() {
   local p
   for p in /proc/[0-9]*; do
     # Not the shell that looks: a shim's first word is its program.
-    [[ $(tr '\0' ' ' <"$p/cmdline" 2>/dev/null) == */containerd-shim-runc-v2\ *"$RUN/containerd.sock"* ]] && { kill -KILL "${p#/proc/}" 2>/dev/null || true; }
+    [[ $(tr '\0' ' ' 2>/dev/null <"$p/cmdline") == */containerd-shim-runc-v2\ *"$RUN/containerd.sock"* ]] && { kill -KILL "${p#/proc/}" 2>/dev/null || true; }
   done
   return 0
 }
