@@ -219,7 +219,8 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     const uint64_t all = allocated_bytes + size + plain.load(std::memory_order_relaxed);
     return all > budget.guaranteed_bytes ? all - budget.guaranteed_bytes : 0;
   };
-  const auto fits = [&] { return beyond() <= HostAllowance(); };
+  // What fits the guarantee asks nothing: the allowance is read from files.
+  const auto fits = [&] { return beyond() == 0 || beyond() <= HostAllowance(); };
   Refusal refusal = Refusal::kNone;
   if (allocated_bytes + size + plain.load(std::memory_order_relaxed) > budget.limit_bytes) {
     refusal = Refusal::kLimit;

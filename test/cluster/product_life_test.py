@@ -108,20 +108,6 @@ class Life(product_test.Product):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("log-level", result.stderr)  # the list of what may change
 
-    def test_the_nodes_parts_killed_in_turn(self):
-        self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
-        p.kill_in_pods("sluice-webhook")
-        for part in ("sluice-agent", "sluice-device-plugin"):
-            before = self.restarts()
-            p.kill_in_pods(part)
-            p.wait(60, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
-        p.run(p.CLUSTER, "restart", "kubelet")
-        p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
-        self.assertEqual(p.phase("survivor", SPACE), "Running")
-        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
-        log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
-        self.assertIn("sluice: exit", log)
-
     def test_a_statefulset_and_a_sidecar(self):
         labels = {"app": "set"}
         main = p.idle_pod("", {})["spec"]["containers"][0]

@@ -178,8 +178,9 @@ class Product(unittest.TestCase):
             p.kubectl("-n", p.SPACE, "scale", "deployment", "sluice-webhook", "--replicas=2")
             p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=60s")
 
-    def test_the_nodes_parts_killed_in_turn(self):
+    def test_all_parts_killed_in_turn(self):
         self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
+        p.kill_in_pods("sluice-webhook")
         for part in ("sluice-agent", "sluice-device-plugin"):
             before = self.restarts()
             p.kill_in_pods(part)
@@ -187,8 +188,7 @@ class Product(unittest.TestCase):
         p.run(p.CLUSTER, "restart", "kubelet")
         p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
         self.assertEqual(p.phase("survivor", SPACE), "Running")
-        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir",
-               os.path.dirname(os.environ["CLUSTER_GPU"]) + "/sluice", check=False).returncode == 0)
+        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
         log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
         self.assertIn("sluice: exit", log)
 
