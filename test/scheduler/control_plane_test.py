@@ -17,10 +17,8 @@ import http.client
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -30,46 +28,24 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "cluster"))
+sys.path[:0] = [str(HERE.parent / "cluster"), str(HERE.parent / "webhook")]
+from apiserver import bound as bound_to_us, free_port, skip_without_programs  # noqa: E402
 from chart_test import one, render  # noqa: E402  (skips where helm is missing)
 
 NODES, CARDS, PODS = int(os.environ.get("NODES", "200")), 8, int(os.environ.get("PODS", "2200"))
 RESOURCE = "sluice.dev/gpu-percent"
-NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
-
-
-def programs():
-    where = subprocess.run([HERE.parent / "cluster/tools/build", "--where"], capture_output=True, text=True)
-    for folder in (os.environ.get("SLUICE_CLUSTER_BIN", ""), where.stdout.strip()):
-        if folder and all((pathlib.Path(folder) / name).exists() for name in NEEDED):
-            return pathlib.Path(folder)
-    print(f"skipped: no {', '.join(NEEDED)} (test/cluster/cluster build makes them): "
-          "the extender was NOT tried on the real scheduler", file=sys.stderr)
-    sys.exit(4)
-
-
-def free_port():
-    """Below the range from which the kernel serves outgoing connections: none of those takes it before the server does."""
-    while True:
-        port = random.randrange(15000, 32000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-
 
 class Plane:
     def __init__(self, extender, fleet, nodes):
-        self.bin, self.extender, self.fleet, self.nodes = programs(), extender, fleet, nodes
+        self.bin = pathlib.Path(skip_without_programs("etcd", "kube-apiserver", "kube-scheduler", "kwok"))
+        self.extender, self.fleet, self.nodes = extender, fleet, nodes
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-plane-"))
         self.running = {}
         self.connections = threading.local()
 
     def start(self, name, *args):
         with open(self.dir / f"{name}.log", "a") as log:
-            self.running[name] = subprocess.Popen([str(a) for a in args], stdout=log, stderr=subprocess.STDOUT, cwd=self.dir)
+            self.running[name] = subprocess.Popen(bound_to_us(*args), stdout=log, stderr=subprocess.STDOUT, cwd=self.dir)
 
     def stop(self, name):
         process = self.running.pop(name)
@@ -152,9 +128,9 @@ class Plane:
                 pass
             for name, process in self.running.items():
                 if process.poll() is not None:
-                    raise SystemExit(f"{name} has ended with status {process.returncode}; logs are in {self.dir}")
+                    raise SystemExit(f"{name} has ended with status {process.returncode}")
             time.sleep(pause)
-        raise SystemExit(f"waited {seconds} s for {what}; logs are in {self.dir}")
+        raise SystemExit(f"waited {seconds} s for {what}")
 
     def metrics(self):
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()
@@ -193,11 +169,12 @@ class Plane:
         self.wait("kwok", lambda: all(any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
                                       for n in self.call("GET", "/api/v1/nodes")["items"]))
 
-    def down(self, keep):
+    def down(self, good):
         for name in reversed(list(self.running)):
             self.stop(name)
-        if not keep:
-            shutil.rmtree(self.dir)
+        for log in [] if good else sorted(self.dir.glob("*.log")):
+            print(f"== the end of {log.name}:", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")
+        shutil.rmtree(self.dir)
 
 
 def condition(pod):
@@ -341,7 +318,7 @@ def main():
             run(plane)
             good = True
         finally:
-            plane.down(keep=not good)
+            plane.down(good)
         sys.stdout.flush()
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """etcd and a real kube-apiserver in a temporary folder, on free loopback ports: enough for admission and the API client.
 
-As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG, SLUICE_API_TOKEN_FILE and SLUICE_APISERVER (the folder)
+As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG and SLUICE_APISERVER (the folder)
               apiserver.py restart      from within CMD: ends the API server and starts it again
 Exit status 4 where the programs are missing: the test is skipped.
 """
 import base64
-import glob
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,33 +19,35 @@ import sys
 import tempfile
 import time
 
-PROGRAMS = ("etcd", "kube-apiserver")
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def find_programs():
-    """The folder that the local cluster's build filled, or SLUICE_KUBE_BIN."""
-    cache = os.environ.get("SLUICE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
-    folders = [os.environ.get("SLUICE_KUBE_BIN", "")] + sorted(
-        glob.glob(cache + "/kube/*") + glob.glob(cache + "/kube/*/bin"), key=os.path.getmtime, reverse=True)
-    for folder in folders:
-        if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in PROGRAMS):
+def skip_without_programs(*names):
+    """The folder that the local cluster's build filled for this version of the tree (the cache holds others', too), or SLUICE_KUBE_BIN."""
+    where = subprocess.run([HERE + "/../cluster/tools/build", "--where"], capture_output=True, text=True).stdout.strip()
+    needed = names or ("etcd", "kube-apiserver")
+    for folder in (os.environ.get("SLUICE_KUBE_BIN"), where):
+        if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in needed):
             return folder
-    return None
-
-
-def skip_without_programs():
-    folder = find_programs()
-    if folder is None:
-        print("SKIPPED: no etcd and kube-apiserver; test/cluster/cluster up builds them, or set SLUICE_KUBE_BIN")
-        sys.exit(4)
-    return folder
+    print(f"SKIPPED: no {', '.join(needed)}; test/cluster/cluster build makes them, or set SLUICE_KUBE_BIN", file=sys.stderr)
+    sys.exit(4)
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range from which the kernel serves outgoing connections: none of those takes it before the server does."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+def bound(*command):
+    """The command for a child that ends with this process, however that ends: a test that was killed leaves no servers behind."""
+    return ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
 
 
 def openssl(folder, *args):
@@ -108,8 +110,6 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
                 "--service-account-signing-key-file=" + f + "/sa.key", "--disable-admission-plugins=ServiceAccount",
                 # no controller-manager makes the default service account here
                 "--allow-privileged=true", "--profiling=false", "--etcd-compaction-interval=5s"]}
-        with open(f + "/state.json", "w") as s:
-            json.dump({"commands": self.commands, "port": self.port, "programs": self.programs}, s)
         self.spawn("etcd")
         self.spawn("kube-apiserver")
         self.wait()
@@ -117,10 +117,8 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
     def spawn(self, name):
         command = self.commands[name]
         log = open(f"{self.folder}/{name}.log", "a")
-        self.processes[name] = subprocess.Popen([os.path.join(self.programs, command[0])] + command[1:], stdout=log,
+        self.processes[name] = subprocess.Popen(bound(os.path.join(self.programs, command[0]), *command[1:]), stdout=log,
                                                 stderr=log, start_new_session=True, cwd=self.folder)
-        with open(f"{self.folder}/{name}.pid", "w") as p:
-            p.write(str(self.processes[name].pid))
 
     def wait(self, seconds=90):
         end = time.time() + seconds
@@ -153,29 +151,35 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
             return answer.status, text, warnings
 
     def stop(self):
-        for name in ("kube-apiserver", "etcd"):
-            try:
-                os.killpg(int(open(f"{self.folder}/{name}.pid").read()), signal.SIGKILL)
-            except (OSError, ValueError):
-                pass
         for p in self.processes.values():
+            p.kill()
             p.wait()
 
+    def restart(self):
+        """Ends the API server as a crash does, and starts it again on the same port and data."""
+        self.processes["kube-apiserver"].kill()
+        self.processes["kube-apiserver"].wait()
+        time.sleep(1)
+        self.spawn("kube-apiserver")
+        self.wait()
 
-def restart(folder):
-    """Ends the API server as a crash does, and starts it again on the same port and data."""
-    state = json.load(open(folder + "/state.json"))
-    server = ApiServer(folder, state["programs"])
-    server.commands, server.port = state["commands"], state["port"]
-    os.killpg(int(open(folder + "/kube-apiserver.pid").read()), signal.SIGKILL)
-    time.sleep(1)
-    server.spawn("kube-apiserver")
-    server.wait()
+
+def ask_restart(folder):
+    """The program that runs it does it, since the server is bound to that."""
+    done = folder + "/restarted"
+    if os.path.exists(done):
+        os.remove(done)
+    os.kill(int(os.environ["SLUICE_APISERVER_PID"]), signal.SIGUSR1)
+    end = time.time() + 120
+    while not os.path.exists(done):
+        if time.time() > end:
+            raise SystemExit("the API server was not started again")
+        time.sleep(0.1)
 
 
 def main():
     if sys.argv[1:] == ["restart"]:
-        restart(os.environ["SLUICE_APISERVER"])
+        ask_restart(os.environ["SLUICE_APISERVER"])
         return 0
     if len(sys.argv) < 3 or sys.argv[1] != "run":
         print(__doc__)
@@ -185,8 +189,14 @@ def main():
     server = ApiServer(folder, programs)
     try:
         server.start()
-        env = dict(os.environ, KUBECONFIG=folder + "/kubeconfig", SLUICE_APISERVER=folder, SLUICE_APISERVER_PORT=str(server.port))
-        return subprocess.call(sys.argv[2:], env=env)
+
+        def again(*_):
+            server.restart()
+            open(folder + "/restarted", "w").close()
+
+        signal.signal(signal.SIGUSR1, again)
+        env = dict(os.environ, KUBECONFIG=folder + "/kubeconfig", SLUICE_APISERVER=folder, SLUICE_APISERVER_PID=str(os.getpid()))
+        return subprocess.call(bound(*sys.argv[2:]), env=env)
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
