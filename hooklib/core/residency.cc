@@ -15,7 +15,7 @@ uint64_t Overlap(const Extent& range, const Chunk& chunk) {
 void Step::Clear() {
   evict.clear();
   fetch.clear();
-  out_after = out_op = in_op = in_after_out = 0;
+  out_after = out_op = in_op = in_after_out = content_in = 0;
 }
 
 uint64_t Residency::wrong_predictions() const {
@@ -142,7 +142,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
       if (elsewhere || fetched + kChunkBytes > need - beyond) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
-        stats_.fault_bytes += kChunkBytes;
+        if (chunk->content) stats_.fault_bytes += kChunkBytes;
         plan_.evict_after.push_back({chunk->base, kChunkBytes});
         chunk->content = true;
         continue;
@@ -401,6 +401,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   chunk->arrival_stream = stream;
   step->fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+  if (chunk->content) step->content_in += kChunkBytes;
 }
 
 void Residency::Finish(StreamId stream, Step* step) {

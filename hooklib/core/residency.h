@@ -39,6 +39,7 @@ struct Step {
   uint64_t out_op = 0;        // number of the departures in the out queue; 0: none
   uint64_t in_op = 0;         // number of the arrivals in the in queue; 0: none
   uint64_t in_after_out = 0;  // the in queue first waits for this departure; 0: for none
+  uint64_t content_in = 0;    // bytes of `fetch` that hold anything
   bool empty() const { return out_op == 0 && in_op == 0; }
   void Clear();
 };
@@ -60,7 +61,7 @@ struct Plan {
 struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
-  uint64_t fault_bytes = 0;      // estimated
+  uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; nobody sees what no parameter names
   uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
@@ -119,8 +120,10 @@ class Residency {
   // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
   uint64_t Departing();
   uint64_t departing() const { return departing_; }
-  // Until now nobody looked: whatever is resident may be in use by what is queued.
+  // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
   void NoteUnseenUse();
+  // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.
+  void NoteNotFetched(const Step& step);
 
  private:
   struct Queues {

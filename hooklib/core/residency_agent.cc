@@ -65,11 +65,17 @@ uint64_t Residency::Departing() {
   return departing_ = bytes;
 }
 
+void Residency::NoteNotFetched(const Step& step) {
+  stats_.bytes_in -= step.content_in;
+  stats_.fault_bytes += step.content_in;
+}
+
 void Residency::NoteUnseenUse() {
   ++now_;
   const Epoch epoch = fences_->Use();
   chunks_.ForAll([epoch](Chunk& chunk) {
     if (chunk.resident) chunk.use_epoch = epoch;
+    chunk.content |= chunk.resident || chunk.live_bytes > 0;
   });
 }
 

@@ -175,8 +175,10 @@ void Device::Execute(const core::Step& step, Stream* stream) {
     bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
     if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
+      residency.NoteNotFetched(step);
+    }
     Stamp(&stream->in, step.in_op, pool);
   }
 }

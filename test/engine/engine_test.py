@@ -142,6 +142,7 @@ scenario("legacy_stream")
 scenario("producers_and_consumers")
 scenario("streams_come_and_go")
 scenario("unseen_access", modes=ALL_MODES)
+scenario("written_before_pressure", modes=ALL_MODES)
 scenario("graph", modes=ALL_MODES)
 scenario("graph_with_new_parameters")
 scenario("pressure_beside_a_capture")
@@ -373,6 +374,27 @@ def diagnostics():
     easy = run("many_rounds", LARGE)
     expect("WARN" not in easy.err, "nothing to warn of where it fits", easy.err)
     expect(easy.out == tight.out and "sluice" not in easy.out, "stdout belongs to the program", easy.out)
+
+
+@test
+def bytes_by_faults_agree_with_the_card():
+    """The line's figures of what came in, by fetches and by faults, beside the card's own count."""
+    def agree(what, hooked, some, above=0.15):
+        for figure, counted in ((", faults", "fault_bytes"), (", in", "prefetch_in_bytes")):
+            said, true = hooked.figure(figure), sum(c[counted] for c in cards(hooked)) / (1 << 30)
+            expect(0.85 * true - 0.02 <= said <= (1 + above) * true + 0.02, f"{what}{figure}: {said} GiB where the card counted {true:.2f}",
+                   hooked.line())
+            expect(figure != ", faults" or (true > 0.1) == some, f"{what}: faults", f"the card counted {true:.2f} GiB by faults")
+    agree("fits", run("blocks", LARGE), False)
+    for name in ("many_rounds", "written_before_pressure"):
+        agree(f"{name}, fetched", run(name, SMALL), False)
+        agree(f"{name}, off", run(name, SMALL, env={"SLUICE_PREFETCH": "off"}), True)
+    for mode in ("off", "launch"):
+        alone = {"SLUICE_PREFETCH": mode, "SLUICE_HOST_ACCESS": "0"}
+        agree(f"larger than the budget, {mode}", run("big_kernels_apart", SMALL, env=alone), True)
+        # Back to back a launch still finds a part of what is on its way out: more is said then, never less.
+        agree(f"larger than the budget, back to back, {mode}", run("big_kernel_three_times", SMALL, env=alone), True, above=0.6)
+    agree("the driver's queues are full", run("no_wait_on_the_host", SMALL, env={"SLUICE_HOST_ACCESS": "0"}), True)
 
 
 class Agent(threading.Thread):

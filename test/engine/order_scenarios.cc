@@ -37,6 +37,19 @@ void BigKernel(uint64_t bytes) {
 
 }  // namespace
 
+// Each begins when what the one before left behind has gone.
+SCENARIO(big_kernels_apart) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr p = Alloc(kGiB);
+  for (int i = 0; i < 6; ++i) {
+    card.Named(s, {Update(p, kGiB, 1)}, 1'000'000);
+    OK(cuStreamSynchronize(s));
+    simgpu_advance_host(200'000'000);
+  }
+  SayDigest("big", p, kGiB);
+}
+
 SCENARIO(big_kernel_half_more) { BigKernel(768 * kMiB); }  // 1.5 times a budget of 512 MiB
 SCENARIO(big_kernel_three_times) { BigKernel(1536 * kMiB); }
 
@@ -139,6 +152,19 @@ SCENARIO(streams_come_and_go) {
     if (i % 12 == 11) OK(cuCtxSynchronize());
     OK(cuStreamDestroy(s));
   }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// Nobody looks while everything fits: what is written then has contents later all the same.
+SCENARIO(written_before_pressure) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (uint32_t i = 0; i < 16; ++i) {
+    p.push_back(Alloc(64 * kMiB));
+    if (i < 6) card.Named(s, {Write(p[i], 64 * kMiB, i + 1)});
+  }
+  for (uint32_t i = 6; i < 22; ++i) card.Named(s, {Update(p[i % 16], 64 * kMiB, i % 16 + 1)});
   for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
 }
 

@@ -104,6 +104,8 @@ TEST_CASE("no launch waits for another stream's unfinished work: it goes over bu
 
 TEST_CASE("a launch larger than the budget runs: what fits is fetched, the rest leaves right behind it") {
   Card card(16, 4);
+  card.Launch({Chunks(0, 3)});
+  card.Launch({Chunks(3, 3)});
   card.Launch({Chunks(12, 4)});
   const Plan& plan = card.Launch({Chunks(0, 6)});
   CHECK(Bytes(plan.now.fetch) == 4 * kChunkBytes);
@@ -187,6 +189,32 @@ TEST_CASE("room that another stream is still emptying is not counted on") {
   // Stream 2 may count neither on that room nor on chunk 2, which stream 1 still uses: only one finished chunk may
   // leave.
   CHECK(card.residency.resident_bytes() <= 2 * kChunkBytes);
+}
+
+TEST_CASE("bytes by faults are those that hold anything and are not fetched") {
+  Card card(16, 4, Prefetch::kOff);
+  card.Launch({Chunks(0, 4)});  // fresh: made where it is written
+  CHECK(card.residency.stats().fault_bytes == 0);
+  card.Launch({Chunks(4, 4)});
+  card.Launch({Chunks(0, 4)});
+  CHECK(card.residency.stats().fault_bytes == 4 * kChunkBytes);
+
+  // What lived while nobody looked has contents too.
+  Card late(16, 16);
+  late.residency.NoteUnseenUse();
+  late.Launch({Chunks(0, 4)});
+  CHECK(late.residency.stats().bytes_in == 4 * kChunkBytes);
+  late.residency.Prepare(1, ++late.seq[1], std::vector<Extent>{Chunks(4, 4)}, 0, false);  // nothing could be queued
+  CHECK(late.residency.stats().fault_bytes == 4 * kChunkBytes);
+
+  Card denied(16, 4);
+  denied.Launch({Chunks(0, 4)});
+  denied.Launch({Chunks(4, 4)});
+  const uint64_t in = denied.residency.stats().bytes_in;
+  const Plan& plan = denied.Launch({Chunks(0, 2), Chunks(8, 2)});  // the driver refuses
+  denied.residency.NoteNotFetched(plan.now);
+  CHECK(denied.residency.stats().bytes_in == in);
+  CHECK(denied.residency.stats().fault_bytes == 2 * kChunkBytes);
 }
 
 TEST_CASE("a shrunken budget sends finished chunks away at once") {
