@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "agent/daemon.h"
+#include "sluice/command_line.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 
@@ -22,13 +23,7 @@ int main(int argc, char** argv) {
   app.add_flag("--quiet", options.quiet, "say warnings and errors only");
   app.add_flag("--check-config", check, "check the configuration and end");
   app.set_version_flag("--version", SLUICE_VERSION);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);
-    std::fprintf(stderr, "sluice-agent: %s\n", e.what());
-    return 2;
-  }
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-agent", argc, argv)) return *ended;
   Config config;
   std::string error;
   if (!sluice::agent::LoadConfig(options.config_path, &config, &error)) {

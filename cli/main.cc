@@ -1,11 +1,11 @@
 // sluice, and kubectl-sluice: the same program; under that name, top, status, set and doctor mean the cluster.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstring>
 #include <string_view>
 
 #include "cli/cluster.h"
 #include "cli/commands.h"
+#include "sluice/command_line.h"
 #include "sluice/version.h"
 #ifdef SLUICE_HAVE_ADMIT
 #include "webhook/admit_command.h"
@@ -47,18 +47,5 @@ int main(int argc, char** argv) {
       argc = i;
     }
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::RuntimeError& e) {
-    return e.get_exit_code();
-  } catch (const CLI::ExtrasError& e) {
-    std::fprintf(stderr, "sluice: %s; see sluice %s--help\n", e.what(),
-                 argc > 1 && argv[1][0] != '-' ? (std::string(argv[1]) + " ").c_str() : "");
-    return 2;
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);
-    std::fprintf(stderr, "sluice: %s\n", e.what());
-    return 2;
-  }
-  return 0;
+  return sluice::ReadCommandLine(app, "sluice", argc, argv).value_or(0);
 }

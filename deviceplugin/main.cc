@@ -13,15 +13,16 @@
 #include "deviceplugin/library.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/plugin.h"
+#include "sluice/command_line.h"
 #include "sluice/version.h"
 
 namespace {
 
 using sluice::deviceplugin::Level;
 
-int Fail(const absl::Status& status) {
+int Fail(const absl::Status& status, int exit_status) {
   std::fprintf(stderr, "sluice-device-plugin: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return exit_status;
 }
 
 }  // namespace
@@ -39,16 +40,16 @@ int main(int argc, char** argv) {
       ->expected(2)
       ->type_name("SRC DST");
   app.set_version_flag("--version", std::string("sluice-device-plugin ") + SLUICE_VERSION);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-device-plugin", argc, argv)) return *ended;
 
   if (!install.empty()) {
     auto path = sluice::deviceplugin::InstallLibrary(install[0], install[1]);
-    if (!path.ok()) return Fail(path.status());
+    if (!path.ok()) return Fail(path.status(), 1);
     std::printf("%s\n", path->c_str());
     return 0;
   }
   auto config = sluice::deviceplugin::LoadConfig(config_path);
-  if (!config.ok()) return Fail(config.status());
+  if (!config.ok()) return Fail(config.status(), 2);
   if (check) {
     std::printf("%s: ok\n", config_path.empty() ? "defaults" : config_path.c_str());
     return 0;

@@ -11,15 +11,16 @@
 #include "scheduler/extender_config.h"
 #include "scheduler/extender_server.h"
 #include "scheduler/kube_link.h"
+#include "sluice/command_line.h"
 #include "sluice/version.h"
 
 namespace {
 
 using sluice::scheduler::ExtenderConfig;
 
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "error: sluice-extender: %s\n", std::string(status.message()).c_str());
-  return 1;
+int Fail(const absl::Status& status, int exit_status = 1) {
+  std::fprintf(stderr, "sluice-extender: %s\n", std::string(status.message()).c_str());
+  return exit_status;
 }
 
 int Run(const ExtenderConfig& config, const std::string& config_file) {
@@ -74,11 +75,11 @@ int main(int argc, char** argv) {
   app.add_option("--listen", listen, "ADDRESS:PORT, instead of the file's");
   app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong with it, and end");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-extender", argc, argv)) return *ended;
   ExtenderConfig config;
   if (!config_file.empty()) {
     auto read = sluice::scheduler::ReadExtenderConfig(config_file);
-    if (!read.ok()) return Fail(read.status());
+    if (!read.ok()) return Fail(read.status(), 2);
     config = *read;
   }
   if (!listen.empty()) config.listen = listen;
@@ -87,7 +88,7 @@ int main(int argc, char** argv) {
   const auto checked =
       sluice::scheduler::ParseExtenderConfig("listen: '" + config.listen + "'\npolicy: '" + config.policy + "'\n",
                                              config_file.empty() ? "flags" : config_file);
-  if (!checked.ok()) return Fail(checked.status());
+  if (!checked.ok()) return Fail(checked.status(), 2);
   if (check) {
     std::fprintf(stderr, "sluice-extender: the configuration is good\n");
     return 0;

@@ -33,9 +33,9 @@ struct Options {
   std::string write_folder;
 };
 
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "error: simulate-cluster: %s\n", message.c_str());
-  throw CLI::RuntimeError(1);
+[[noreturn]] void Fail(const std::string& message, int exit_status = 1) {
+  std::fprintf(stderr, "sluice: simulate-cluster: %s\n", message.c_str());
+  throw CLI::RuntimeError(exit_status);
 }
 
 template <typename T>
@@ -62,7 +62,7 @@ class Runner {
   explicit Runner(Options options) : options_(std::move(options)) {
     if (options_.generated.empty()) {
       if (options_.nodes_file.empty() || options_.pods_file.empty()) {
-        Fail("give NODES.csv and PODS.csv, or --generated NODES PODS");
+        Fail("nothing to place is given; accepted: NODES.csv PODS.csv, or --generated NODES PODS", 2);
       }
       nodes_ = Need(ReadNodes(options_.nodes_file));
       pods_ = Need(ReadPods(options_.pods_file));
@@ -158,7 +158,9 @@ void AddSimulateCommand(CLI::App& app) {
   command->add_option("--generated", options->generated, "instead of files: so many NODES and PODS of a production mix")
       ->expected(2)
       ->check(CLI::Range(1, 1'000'000));
-  command->add_option("--policy", options->policy, "all (default), look-ahead, fgd, best-fit or spread");
+  std::vector<std::string> policies = sluice::scheduler::PolicyNames();
+  policies.insert(policies.begin(), "all");
+  command->add_option("--policy", options->policy, "one policy; all by default")->check(CLI::IsMember(policies));
   command->add_option("--until", options->until, "pods are repeated until their GPUs sum to this part of the cluster")
       ->check(CLI::Range(0.0, 100.0));
   command->add_option("--seeds", options->seeds, "runs to average, each with its own order")

@@ -152,6 +152,7 @@ void Replay(const ReplayOptions& options) {
     if (!error.empty()) Quit(error, 2);
     command.variables[std::string(key->variable)] = value;
   }
+  if (const auto conflicts = sluice::settings::Conflicts(parsed, "--"); !conflicts.empty()) Quit(conflicts.front(), 2);
   const absl::StatusOr<sluice::trace::Trace> trace = sluice::trace::Load(options.file);
   if (!trace.ok()) Quit(std::string(trace.status().message()), 1);
   command.arguments = {Needed(Prefix() / "bin" / "sluice-replay", "the replayer").string(), options.file, "--warm-up",
@@ -173,13 +174,14 @@ void Replay(const ReplayOptions& options) {
   if (options.no_hook && options.explain) Quit("--explain asks the engine: it does not go with --no-hook", 2);
   std::string recorded;
   if (options.explain) {
-    recorded = "/tmp/sluice-explain." + std::to_string(getpid());
+    recorded = (fs::temp_directory_path() / ("sluice-explain." + std::to_string(getpid()))).string();
     command.variables[SLUICE_ENV_RECORD] = recorded;
   }
   const int status = Run(command);
-  if (!options.explain || status != 0) throw CLI::RuntimeError(status);
+  if (!options.explain) throw CLI::RuntimeError(status);
   const absl::StatusOr<sluice::trace::Trace> replayed = sluice::trace::Load(recorded);
   remove(recorded.c_str());
+  if (status != 0) throw CLI::RuntimeError(status);
   if (!replayed.ok()) Quit("--explain: the engine recorded nothing: " + std::string(replayed.status().message()), 1);
   const auto explained = sluice::trace::Explain(*trace, *replayed);
   if (!explained.ok()) Quit("--explain: " + std::string(explained.status().message()), 1);

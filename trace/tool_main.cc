@@ -8,6 +8,7 @@
 #include "merge.h"
 #include "reader.h"
 #include "settle.h"
+#include "sluice/command_line.h"
 #include "synthetic.h"
 
 namespace {
@@ -189,18 +190,10 @@ int main(int argc, char** argv) {
   CLI::App* bound =
       app.add_subcommand("bound", "what any engine must move: Belady, LRU and FIFO with dead contents known");
   bound->add_option("FILE", file, "trace")->required();
-  bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::PositiveNumber);
-  bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::PositiveNumber);
+  bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::Range(1e-3, 1e6));
+  bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::Range(1e-3, 1e6));
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice-trace: %s\n", error.what());
-    return 2;
-  }
-  return status;
+  return sluice::ReadCommandLine(app, "sluice-trace", argc, argv).value_or(status);
 }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "kube/watcher.h"
+#include "sluice/command_line.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 #include "webhook/keeper.h"
@@ -376,7 +377,7 @@ int main(int argc, char** argv) {
   app.add_flag("--print-annotations", flags.print_annotations, "Print the reference of the annotations, and end");
   app.add_flag("--check-config", flags.check, "Say whether the configuration is good, and end");
   app.add_flag("--version", flags.version, "Print the version, and end");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-webhook", argc, argv)) return *ended;
   if (flags.version) {
     std::cout << "sluice-webhook " SLUICE_VERSION "\n";
     return 0;

@@ -126,7 +126,7 @@ TEST_CASE("settings are judged before they are used") {
     return rig.plugin.CheckConfig();
   };
   CHECK(judge("extender: true\n") == 0);
-  CHECK(judge("extender: perhaps\n") == 1);
+  CHECK(judge("extender: perhaps\n") == 2);
   CHECK_THAT(rig.plugin.Log(), ContainsSubstring("extender: 'perhaps' is not accepted; accepted: true, false"));
 }
 

@@ -14,7 +14,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "cluster"))
-import commands  # noqa: E402  (found beside this file)
+import command_lines  # noqa: E402  (found beside this file)
+import commands  # noqa: E402
 import documents  # noqa: E402
 import product as p  # noqa: E402
 
@@ -177,7 +178,7 @@ class OnTheCluster(Typed):
 
 
 def load_tests(loader, tests, pattern):
-    chosen = [OnTheCluster] if on_cluster else [Documents, OnAnyMachine]
+    chosen = [OnTheCluster] if on_cluster else [Documents, command_lines.CommandLines, OnAnyMachine]
     return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in chosen)
 
 

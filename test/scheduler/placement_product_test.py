@@ -34,6 +34,7 @@ def placement(name):
 class Placement(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        p.clean()
         p.images()
         p.scheduler_image()
         p.run(p.CLUSTER, "gpus", p.BUILD, "two-gpu")
@@ -110,7 +111,7 @@ class Placement(unittest.TestCase):
         gate = {"schedulingGates": [{"name": "sluice.test/later"}]}
         for name, fraction in (("a25", 0.25), ("b25", 0.25), ("c40", 0.4)):
             self.create(name, fraction, **gate)
-        p.run("bash", "-c", "kill -9 $(pgrep -x kubelet)")
+        p.run("bash", "-c", 'kill -9 "$(cat "${CLUSTER_CONTAINERD%/*}/kubelet.pid")"')
         try:
             for name in ("c40", "a25", "b25"):
                 p.kubectl("-n", SPACE, "patch", "pod", name, "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]')

@@ -2,11 +2,11 @@
 #include <CLI/CLI.hpp>
 
 #include "scheduler/simulate_command.h"
+#include "sluice/command_line.h"
 
 int main(int argc, char** argv) {
   CLI::App app("placement simulator");
   app.require_subcommand(1);
   AddSimulateCommand(app);
-  CLI11_PARSE(app, argc, argv);
-  return 0;
+  return sluice::ReadCommandLine(app, "simulate_cluster", argc, argv).value_or(0);
 }

@@ -8,6 +8,7 @@
 
 #include "figures.h"
 #include "player.h"
+#include "sluice/command_line.h"
 
 namespace {
 
@@ -69,14 +70,7 @@ int main(int argc, char** argv) {
   app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated card's misuse detector");
   app.add_option("--hold", hold, "seconds that the process stays after the last step")->check(CLI::Range(0, 100000));
   app.add_flag("--no-pace", no_pace, "do not play the host's own pauses between calls");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice-replay: %s\n", error.what());
-    return 2;
-  }
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-replay", argc, argv)) return *ended;
   options.report = !no_report;
   options.objects = !no_objects;
   options.pace = !no_pace;

@@ -1,0 +1,57 @@
+// How every program of ours reads its command line: what its caller wrote wrong is one line on stderr that says the
+// name, the value and what is accepted, and exit status 2.
+#ifndef SLUICE_PROTO_COMMAND_LINE_H_
+#define SLUICE_PROTO_COMMAND_LINE_H_
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+// One line, without the program's name.
+inline std::string WhatWasWrittenWrong(const CLI::App& app, const std::string& program, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  std::string typed = program;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    typed += " " + command->get_name();
+  }
+  const auto subcommands = command->get_subcommands([](const CLI::App*) { return true; });
+  const std::vector<std::string> unknown = command->remaining();
+  std::string said;
+  if (!subcommands.empty()) {
+    said =
+        unknown.empty() ? "no subcommand is given; accepted:" : "'" + unknown.front() + "' is not accepted; accepted:";
+    for (const CLI::App* one : subcommands) said += (one == subcommands.front() ? " " : ", ") + one->get_name();
+  } else if (!unknown.empty()) {
+    // Said before what is missing: that is often what the unknown word was meant to be.
+    said = "'" + unknown.front() + "' is not accepted; accepted: what " + typed + " --help names";
+  } else {
+    said = error.what();
+  }
+  std::replace(said.begin(), said.end(), '\n', ' ');
+  return said;
+}
+
+// Empty: the program goes on. Else its exit status; what is to be said has been said.
+inline std::optional<int> ReadCommandLine(CLI::App& app, const std::string& program, int argc,
+                                          const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::RuntimeError& error) {  // from a subcommand's callback, which has spoken for itself
+    return error.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), WhatWasWrittenWrong(app, program, error).c_str());
+    return 2;
+  }
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_PROTO_COMMAND_LINE_H_

@@ -1,0 +1,79 @@
+"""Every program and subcommand: --help tells, and what is written wrong is one line (name, value, what is accepted) and exit status 2."""
+import re
+import subprocess
+import unittest
+
+import product as p
+
+PROGRAMS = ("sluice", "kubectl-sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-extender", "sluice-replay", "sluice-trace")
+# What is typed, and what the line must say.
+WRONG = {
+    "sluice": ("no subcommand", "accepted: run, top"),
+    "sluice frob": ("'frob'", "accepted: run, top"),
+    "kubectl-sluice frob": ("'frob'", "accepted: top, status"),
+    "sluice-trace frob": ("'frob'", "accepted: info, pack"),
+    "sluice run": ("no program", "-- CMD"),
+    "sluice run --fraction abc -- true": ("--fraction", "'abc'", "0.01 to 1"),
+    "sluice run --memory 4Gx -- true": ("--memory", "'4Gx'", "4Gi"),
+    "sluice run --fraction 0.5 --memory 4Gi -- true": ("--memory", "--fraction", "one of the two"),
+    "sluice run --log-level LOUD -- true": ("--log-level", "'LOUD'", "WARN"),
+    "sluice status -o xml": ("-o", "'xml'", "text, json"),
+    "sluice top --interval x": ("--interval", "x", "0.1"),
+    "sluice replay trace/data/decode.sltrace --gpu sim --prefetch maybe": ("--prefetch", "'maybe'", "predict"),
+    "sluice replay trace/data/decode.sltrace --gpu sim --memory 4Gi --fraction 0.5": ("--memory", "--fraction", "one of the two"),
+    "sluice admit -f pod.yaml -o xml": ("--output", "xml", "patch"),
+    "sluice simulate-cluster": ("simulate-cluster", "--generated"),
+    "sluice simulate-cluster --generated 3 3 --policy foo": ("--policy", "foo", "best-fit"),
+    "kubectl-sluice set pod x": ("'x'", "key=value"),
+    "sluice-agent --config /nonexistent": ("/nonexistent",),
+    "sluice-device-plugin --config /nonexistent": ("/nonexistent",),
+    "sluice-device-plugin --install-lib": ("--install-lib", "SRC DST"),
+    "sluice-webhook --config /nonexistent": ("/nonexistent",),
+    "sluice-webhook --workers 0": ("--workers", "0", "1 to 64"),
+    "sluice-webhook --print-policy what": ("--print-policy", "what", "manifests"),
+    "sluice-webhook --listen foo": ("--listen", "'foo'", "ADDRESS:PORT"),
+    "sluice-extender --listen foo": ("listen", "foo", "ADDRESS:PORT"),
+    "sluice-extender --config /nonexistent": ("/nonexistent",),
+    "sluice-trace bound trace/data/decode.sltrace --budget-gib x": ("--budget-gib", "x", "range"),
+    "sluice-trace synth foo /tmp/x": ("KIND", "foo", "transformer"),
+}
+
+
+def call(words):
+    program, *rest = words
+    return subprocess.run([p.BUILD / "bin" / program, *rest], cwd=p.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+
+def all_of_them():
+    """[program] and [program, subcommand]."""
+    for program in PROGRAMS:
+        yield [program]
+        _, _, listed = call([program, "--help"]).stdout.partition("\nSubcommands:\n")
+        for name in re.findall(r"(?m)^  (\S+)", listed):
+            yield [program, name]
+
+
+class CommandLines(unittest.TestCase):
+    def test_help(self):
+        found = list(all_of_them())
+        self.assertGreater(len(found), 30)
+        for words in found:
+            with self.subTest(words):
+                said = call([*words, "--help"])
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                self.assertIn("\nUsage: ", said.stdout)
+
+    def refused(self, words, *parts):
+        with self.subTest(words):
+            said = call(words)
+            self.assertEqual((said.returncode, said.stdout, said.stderr.count("\n")), (2, "", 1), said.stderr)
+            self.assertTrue(said.stderr.startswith(words[0].replace("kubectl-", "") + ": "), said.stderr)
+            self.assertEqual([x for x in parts if x not in said.stderr], [], said.stderr)
+
+    def test_an_unknown_flag(self):
+        for words in all_of_them():
+            self.refused([*words, "--frob"], "'--frob'", "accepted:")
+
+    def test_wrong_values(self):
+        for typed, parts in WRONG.items():
+            self.refused(typed.split(), *parts)
