@@ -21,9 +21,8 @@ CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 # Kubelet's own words while it has no plugin, or too few units, and ours.
 REASONS = ("sluice refuses: ", "requested number of devices unavailable", "no healthy devices present",
            "cannot allocate unregistered device", "Node didn't have enough resource", "failed to get device plugin options",
-           # A plugin that was killed while kubelet asked it, or whose successor registered meanwhile.
-           "code = Unavailable desc = error reading from server", "code = Unavailable desc = connection error",
-           "code = Canceled desc = grpc: the client connection is closing",
+           # gRPC's own: a plugin that was killed while kubelet asked it, or whose successor registered meanwhile.
+           "code = Unavailable desc = ", "code = Canceled desc = ",
            # A kubelet that was ended while it started the container.
            "context canceled", "ContainerStatusUnknown")
 

@@ -328,9 +328,10 @@ struct FakeNvml : NvmlApi {
 
 TEST_CASE("a driver call that hangs is given up, and not called for ever") {
   auto fake = std::make_shared<FakeNvml>();
-  BoundedNvml nvml(fake, 500ms);  // more than a busy machine takes for a call
-  CHECK(nvml.Open().ok());
-  CHECK(nvml.Read(0)->uuid == "GPU-a");
+  BoundedNvml patient(fake, 60s);
+  CHECK(patient.Open().ok());
+  CHECK(patient.Read(0)->uuid == "GPU-a");
+  BoundedNvml nvml(fake, 50ms);
   fake->hang = true;
   for (int i = 0; i < BoundedNvml::kMostLost; ++i) CHECK(absl::IsDeadlineExceeded(nvml.Count().status()));
   CHECK(nvml.lost() == BoundedNvml::kMostLost);
@@ -338,8 +339,8 @@ TEST_CASE("a driver call that hangs is given up, and not called for ever") {
   CHECK_THAT(std::string(nvml.Count().status().message()), ContainsSubstring("was not tried"));
   CHECK(fake->calls == before);
   fake->hang = false;
-  while (nvml.lost() > 0) std::this_thread::sleep_for(1ms);
-  CHECK(nvml.Count().ok());
+  // A busy machine may take longer than the bound once more.
+  while (nvml.lost() > 0 || !nvml.Count().ok()) std::this_thread::sleep_for(1ms);
 }
 
 }  // namespace
