@@ -398,7 +398,8 @@ TEST_CASE("ready only with a certificate that is valid, and not while ending; wh
   const std::string body = Review("last");
   Raw raw(service.port());
   REQUIRE(raw.Handshake());
-  raw.Send("POST /mutate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  raw.Send("POST /mutate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " + std::to_string(body.size()) +
+           "\r\n\r\n");
   CHECK(raw.Some().starts_with("HTTP/1.1 100"));  // the server has its beginning
   raw.Send(body.substr(0, 50));
   service.Retire();
