@@ -140,6 +140,14 @@ def namespace(name, **labels):
          lambda: run("kubectl", "-n", name, "get", "serviceaccount", "default", check=False).returncode == 0)
 
 
+def clean():
+    """What a test left that was killed on this cluster: helm would wait for it, and pods would hold units."""
+    helm("uninstall", "sluice", "-n", SPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
+    left = [n for n in kubectl("get", "namespaces", "-o", "name").split() if re.fullmatch(rf"namespace/((users|placement|plugin|contract)-\d+|figures|{SPACE})", n)]
+    if left:
+        kubectl("delete", *left, "--wait=true")
+
+
 def install(*more):
     namespace(SPACE, **{"pod-security.kubernetes.io/enforce": "privileged"})
     return helm("upgrade", "--install", "sluice", ROOT / "charts" / "sluice", "-n", SPACE, "--wait", "--timeout", "120s", *values(), *more)

@@ -20,14 +20,15 @@ def gib(text):
 class Product(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        p.clean()
         p.images()
         p.run(p.CLUSTER, "gpus", p.BUILD, "two-gpu")
         start = time.monotonic()
         p.install()
-        p.wait(30, "the node to offer units", lambda: p.offered() == 200)
+        p.wait(90, "the node to offer units", lambda: p.offered() == 200)
         cls.install_seconds = time.monotonic() - start
         # helm's --wait is content with a DaemonSet whose only pod is not ready: maxUnavailable is 1.
-        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=30s")
+        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=90s")
         p.namespace(SPACE)
 
     @classmethod
@@ -39,18 +40,18 @@ class Product(unittest.TestCase):
     def tearDown(self):
         p.kubectl("-n", SPACE, "delete", "pods,jobs,deployments,resourcequotas", "--all", "--force", "--grace-period=0", "--wait=true",
                   check=False)
-        p.wait(30, "the allocations of deleted pods to be given back", lambda: not p.agent_status().get("allocations"))
+        p.wait(90, "the allocations of deleted pods to be given back", lambda: not p.agent_status().get("allocations"))
 
     def run_training(self, name, annotations, **container):
         p.apply(p.training_pod(name, annotations, **container), SPACE)
-        p.wait(60, f"{name} to end", lambda: p.phase(name, SPACE) in ("Succeeded", "Failed"))
+        p.wait(120, f"{name} to end", lambda: p.phase(name, SPACE) in ("Succeeded", "Failed"))
         log = p.kubectl("-n", SPACE, "logs", name)
         self.assertEqual(p.phase(name, SPACE), "Succeeded", log)
         return log
 
     def start(self, name, annotations, **spec):
         p.apply(p.idle_pod(name, annotations, **spec), SPACE)
-        p.wait(60, f"{name} to run", lambda: p.phase(name, SPACE) == "Running")
+        p.wait(120, f"{name} to run", lambda: p.phase(name, SPACE) == "Running")
 
     def inside(self, name, *command):
         return p.kubectl("-n", SPACE, "exec", name, "--", *command)
@@ -83,7 +84,7 @@ class Product(unittest.TestCase):
         # The control run: what the other tests see comes from the hook.
         said = p.apply(p.training_pod("stripped", {"sluice.dev/inject": "false"}), SPACE)
         self.assertIn("created", said.stdout)
-        p.wait(60, "stripped to end", lambda: p.phase("stripped", SPACE) in ("Succeeded", "Failed"))
+        p.wait(120, "stripped to end", lambda: p.phase("stripped", SPACE) in ("Succeeded", "Failed"))
         self.assertNotIn("sluice: exit", p.kubectl("-n", SPACE, "logs", "stripped"))
 
     def test_what_the_container_finds(self):
@@ -112,7 +113,7 @@ class Product(unittest.TestCase):
         self.assertEqual(cards["first"], cards["second"], "halves are packed on one card")
         self.assertNotEqual(cards["first"], cards["big"])
         p.kubectl("-n", SPACE, "delete", "pod", "first", "--force", "--grace-period=0")
-        p.wait(60, "third to run", lambda: p.phase("third", SPACE) == "Running")
+        p.wait(120, "third to run", lambda: p.phase("third", SPACE) == "Running")
 
     def test_a_wrong_annotation_is_denied_where_it_is_written(self):
         template = p.idle_pod("x", {"sluice.dev/gpu-fraction": "1.5"})
@@ -154,14 +155,14 @@ class Product(unittest.TestCase):
             "metadata": {"annotations": {"gpu-fraction.sluice.dev/init": "0.2", "gpu-fraction.sluice.dev/main": "0.2"}},
             "spec": {"restartPolicy": "Never", "initContainers": [{"name": "init", **show}],
                      "containers": [{"name": "main", **show, "env": [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}]}]}}}}, SPACE)
-        p.kubectl("-n", SPACE, "wait", "--for=condition=Complete", "job/batch", "--timeout=60s")
+        p.kubectl("-n", SPACE, "wait", "--for=condition=Complete", "job/batch", "--timeout=120s")
         for container, preload in {"init": "/opt/sluice/lib/libsluice.so", "main": "/opt/sluice/lib/libsluice.so:/usr/lib/mine.so"}.items():
             self.assertIn(f"preload {preload}\n", p.kubectl("-n", SPACE, "logs", "job/batch", "-c", container))
 
     def test_quota(self):
         p.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpu"},
                  "spec": {"hard": {"requests.sluice.dev/gpu-percent": "40"}}}, SPACE)
-        p.wait(20, "the quota", lambda: "hard" in p.get("-n", SPACE, "resourcequota", "gpu").get("status", {}))
+        p.wait(60, "the quota", lambda: "hard" in p.get("-n", SPACE, "resourcequota", "gpu").get("status", {}))
         self.start("within", {"sluice.dev/gpu-fraction": "0.4"})
         result = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.1"}), SPACE, check=False)
         self.assertIn("exceeded quota", result.stderr)
@@ -169,14 +170,14 @@ class Product(unittest.TestCase):
     def test_without_the_webhook_nothing_runs_unlimited_and_nobody_else_is_stopped(self):
         p.kubectl("-n", p.SPACE, "scale", "deployment", "sluice-webhook", "--replicas=0")
         try:
-            p.kubectl("-n", p.SPACE, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=webhook", "--timeout=60s")
+            p.kubectl("-n", p.SPACE, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=webhook", "--timeout=120s")
             result = p.apply(p.idle_pod("unseen", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn("webhook", result.stderr)
             self.start("other", {})
         finally:
             p.kubectl("-n", p.SPACE, "scale", "deployment", "sluice-webhook", "--replicas=2")
-            p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=60s")
+            p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=120s")
 
     def test_all_parts_killed_in_turn(self):
         self.start("survivor", {"sluice.dev/gpu-fraction": "0.5"})
@@ -184,11 +185,11 @@ class Product(unittest.TestCase):
         for part in ("sluice-agent", "sluice-device-plugin"):
             before = self.restarts()
             p.kill_in_pods(part)
-            p.wait(60, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
+            p.wait(120, f"{part} to be back", lambda: self.restarts() > before and p.offered() == 200)
         p.run(p.CLUSTER, "restart", "kubelet")
-        p.wait(60, "the units to be offered again", lambda: p.offered() == 200)
+        p.wait(120, "the units to be offered again", lambda: p.offered() == 200)
         self.assertEqual(p.phase("survivor", SPACE), "Running")
-        p.wait(60, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
+        p.wait(120, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
         log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
         self.assertIn("sluice: exit", log)
 
@@ -201,11 +202,11 @@ class Product(unittest.TestCase):
         before = p.get("-n", SPACE, "pod", "steady")
         secret = p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"]
         p.install("--set", "agent.notHooked=evict", "--set", "webhook.assumedGpuMemory=16Gi")
-        p.wait(60, "units after the upgrade", lambda: p.offered() == 200)
+        p.wait(120, "units after the upgrade", lambda: p.offered() == 200)
         self.assertEqual(p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"], secret)
         self.start("new", {"sluice.dev/gpu-fraction": "0.2"})
         p.helm("rollback", "sluice", "-n", p.SPACE, "--wait", "--timeout", "120s")
-        p.wait(60, "units after the rollback", lambda: p.offered() == 200)
+        p.wait(120, "units after the rollback", lambda: p.offered() == 200)
         self.start("newer", {"sluice.dev/gpu-fraction": "0.2"})
         after = p.get("-n", SPACE, "pod", "steady")
         self.assertEqual(after["metadata"]["uid"], before["metadata"]["uid"])

@@ -149,11 +149,11 @@ class OnTheCluster(Typed):
         if "--create-namespace" in text:
             self.remove()
         if text.startswith(("kubectl get nodes -o custom", "helm test")):
-            p.wait(60, "the node to offer units", lambda: p.offered() == 200)
+            p.wait(120, "the node to offer units", lambda: p.offered() == 200)
         if text.startswith("kubectl -n sluice-system get pods"):
-            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
+            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=120s")
         if text.startswith("kubectl sluice set"):
-            p.wait(60, "the pod to run", lambda: p.phase("half-a-gpu", "default") == "Running")
+            p.wait(120, "the pod to run", lambda: p.phase("half-a-gpu", "default") == "Running")
         if text.startswith("helm upgrade"):
             p.kubectl("delete", "pod", "half-a-gpu", "--force", "--grace-period=0", check=False)
 

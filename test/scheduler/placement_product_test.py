@@ -39,8 +39,8 @@ class Placement(unittest.TestCase):
         p.scheduler_image()
         p.run(p.CLUSTER, "gpus", p.BUILD, "two-gpu")
         install()
-        p.wait(30, "the node to offer units", lambda: p.offered() == 200)
-        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=60s")
+        p.wait(90, "the node to offer units", lambda: p.offered() == 200)
+        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "--all", "--timeout=120s")
         p.namespace(SPACE)
 
     @classmethod
@@ -51,7 +51,7 @@ class Placement(unittest.TestCase):
 
     def tearDown(self):
         p.kubectl("-n", SPACE, "delete", "replicasets,pods", "--all", "--force", "--grace-period=0", "--wait=true", check=False)
-        p.wait(60, "the cards to be free again", lambda: self.free() == [100, 100])
+        p.wait(120, "the cards to be free again", lambda: self.free() == [100, 100])
 
     def free(self):
         node = p.get("node", os.environ["CLUSTER_NODE"])
@@ -62,7 +62,7 @@ class Placement(unittest.TestCase):
 
     def runs(self, *names):
         for name in names:
-            p.wait(60, f"{name} to run", lambda n=name: p.phase(n, SPACE) in ("Running", "Failed"))
+            p.wait(120, f"{name} to run", lambda n=name: p.phase(n, SPACE) in ("Running", "Failed"))
             self.assertEqual(p.phase(name, SPACE), "Running", pod_of(name)["status"])
 
     def device_inside(self, name):
@@ -76,10 +76,10 @@ class Placement(unittest.TestCase):
             self.assertEqual(pod_of(name)["spec"]["schedulerName"], "sluice-scheduler")
         self.assertNotEqual(placement("first"), placement("second"))
         self.assertNotEqual(self.device_inside("first"), self.device_inside("second"))
-        p.wait(10, "the node's annotation", lambda: self.free() == [40, 40])
+        p.wait(60, "the node's annotation", lambda: self.free() == [40, 40])
         # 80 units are free, on no single card.
         self.create("third", 0.6)
-        p.wait(30, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
+        p.wait(90, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
         self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
         self.assertIn("no single card has 60 units free", p.kubectl("-n", SPACE, "describe", "pod", "third"))
         p.kubectl("-n", SPACE, "delete", "pod", "first", "--force", "--grace-period=0")
@@ -99,13 +99,13 @@ class Placement(unittest.TestCase):
                 break
             # A kubelet that starts may look at its pods before any device plugin has registered: its own refusal, not ours.
             p.kubectl("-n", SPACE, "delete", "pods", "a25", "b25", "c40", "--force", "--grace-period=0", "--wait=true")
-            p.wait(60, "their places to be free again", lambda: sorted(self.free()) == [40, 50])
+            p.wait(120, "their places to be free again", lambda: sorted(self.free()) == [40, 50])
         self.runs("a25", "b25", "c40")
         self.assertEqual(placement("a25"), placement("b25"))
         self.assertNotEqual(placement("a25"), placement("c40"))
         self.assertEqual(self.device_inside("c40"), self.device_inside("more"))
         self.assertEqual(self.device_inside("a25"), self.device_inside("half"))
-        p.wait(20, "the node's annotation", lambda: sorted(self.free()) == [0, 0])
+        p.wait(60, "the node's annotation", lambda: sorted(self.free()) == [0, 0])
 
     def bind_while_the_kubelet_is_away(self):
         gate = {"schedulingGates": [{"name": "sluice.test/later"}]}
@@ -115,12 +115,12 @@ class Placement(unittest.TestCase):
         try:
             for name in ("c40", "a25", "b25"):
                 p.kubectl("-n", SPACE, "patch", "pod", name, "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]')
-                p.wait(30, f"{name} to be bound", lambda n=name: pod_of(n)["spec"].get("nodeName"))
+                p.wait(90, f"{name} to be bound", lambda n=name: pod_of(n)["spec"].get("nodeName"))
         finally:
             # A kubelet that starts admits its pods in the order of their creation: a25, b25, c40.
             p.run(p.CLUSTER, "restart", "kubelet")
         for name in ("a25", "b25", "c40"):
-            p.wait(60, f"{name} to be admitted or refused", lambda n=name: p.phase(n, SPACE) in ("Running", "Failed"))
+            p.wait(120, f"{name} to be admitted or refused", lambda n=name: p.phase(n, SPACE) in ("Running", "Failed"))
 
     def test_a_pod_refused_by_the_node_is_removed(self):
         self.create("half", 0.5)
@@ -135,11 +135,11 @@ class Placement(unittest.TestCase):
         def refused():
             return [x for x in p.get("-n", SPACE, "pods", "-l", "app=refused")["items"] if x["status"].get("phase") == "Failed"]
 
-        first = p.wait(60, "a refusal", refused)[0]
+        first = p.wait(120, "a refusal", refused)[0]
         self.assertEqual(first["status"]["reason"], "UnexpectedAdmissionError")
         self.assertIn("sluice refuses", first["status"]["message"])
         p.kubectl("-n", SPACE, "scale", "replicaset", "refused", "--replicas=0")
-        p.wait(60, "the refused pods to be removed", lambda: not refused())
+        p.wait(120, "the refused pods to be removed", lambda: not refused())
 
     def test_the_extender_tells_what_it_sees(self):
         pod = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"][0]["metadata"]["name"]
@@ -163,7 +163,7 @@ class Placement(unittest.TestCase):
             self.runs("second")
             self.assertNotEqual(placement("first"), placement("second"))
             self.create("third", 0.6)
-            p.wait(30, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
+            p.wait(90, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
             self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
             self.assertNotEqual(p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0], leader)
         finally:

@@ -1,8 +1,9 @@
 # The cluster's programs: how each is started, and how all end.
 
-# A process counts by what it executes: a number may be another's by now, and a zombie still answers kill -0.
+# A process counts by what it executes: a number may be another's by now, and a zombie still answers kill -0. By the program's name alone:
+# one of an older build, or whose file was removed, is as much in the way.
 pid_of() { cat $RUN/$1.pid 2>/dev/null; }
-alive() { local p; p=$(pid_of "$1") && [ -n "$p" ] && [ "$(readlink /proc/$p/exe)" = "$BIN_REAL/$1" ]; }
+alive() { local p; p=$(pid_of "$1") && [ -n "$p" ] && case $(readlink /proc/$p/exe) in */"$1" | */"$1 (deleted)") ;; *) return 1 ;; esac; }
 
 # Starts a program in the node's network namespace unless it runs. nsenter becomes the program, so $! is its number.
 start() {
@@ -16,7 +17,6 @@ start() {
     setsid nsenter --net=/run/netns/$NETNS "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- 9>&- &
   fi
   echo $! >$RUN/$name.pid
-  BIN_REAL=$(readlink -f "$BIN")
 }
 
 # A start-up condition that also ends when the program that should fulfil it has died.
@@ -81,7 +81,7 @@ start_kubelet() {
 start_node() {
   start containerd -c $STATE/config/containerd.toml
   await containerd 60 containerd ctr version || return 1
-  import_image "$IMAGES/pause.tar" || return 1
+  import_image "$PAUSE_ARCHIVE" || return 1
   start_kubelet
   start kube-proxy --config=$STATE/config/kube-proxy.yaml
   await kubelet 60 "the kubelet to register its node" kubectl get node $NODE || return 1
@@ -114,23 +114,43 @@ spec["mounts"].append({"destination": gpu, "source": gpu, "type": "bind", "optio
 json.dump(spec, sys.stdout, indent=1)' $GPU >$STATE/config/base-spec.json
 }
 
+# Kept under a key over what decides its content: the cache folder outlives this version of the tree.
 pause_image() {
   local dir
-  [ "$IMAGES/pause.tar" -nt "$HERE/pause.c" ] && return
+  PAUSE_ARCHIVE=$IMAGES/pause-$( (cat "$HERE/pause.c" "$HERE/oci_archive"; echo $PAUSE) | sha256sum | cut -c1-12).tar
+  [ ! -f "$PAUSE_ARCHIVE" ] || return 0
   mkdir -p "$IMAGES"
   dir=$(mktemp -d)
-  gcc -Os -static -s -o "$dir/pause" "$HERE/pause.c" && "$HERE/oci_archive" $PAUSE "$dir" "$IMAGES/pause.tar" /pause
+  gcc -Os -static -s -o "$dir/pause" "$HERE/pause.c" && "$HERE/oci_archive" $PAUSE "$dir" "$PAUSE_ARCHIVE" /pause
   rm -rf "$dir"
+  [ -f "$PAUSE_ARCHIVE" ]
 }
 
 # A shim that was being made when kubelet or containerd was killed is in nobody's list. Only once containerd has ended.
-end_shims() {
-  local p
-  for p in /proc/[0-9]*; do
-    # Not the shell that looks: a shim's first word is its program.
-    [[ $(tr '\0' ' ' 2>/dev/null <"$p/cmdline") == */containerd-shim-runc-v2\ *"$RUN/containerd.sock"* ]] && { kill -KILL "${p#/proc/}" 2>/dev/null || true; }
+shims() {
+  local f
+  for f in $(grep -lsaF -e "$RUN/containerd.sock" /proc/[0-9]*/cmdline); do
+    # Not grep itself: a shim's first word is its program.
+    [[ $(tr '\0' ' ' 2>/dev/null <"$f") != */containerd-shim-runc-v2\ * ]] || basename "${f%/cmdline}"
   done
-  return 0
+}
+
+# What runs in the node's cgroups. A node that began on an empty kubelet folder is the machine's only one; a machine that is itself a
+# pod sees its own there.
+in_pods() {
+  kubelet_is_ours && ! grep -q kubepods /proc/self/cgroup || return 0
+  find /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods -name cgroup.procs -exec cat {} + 2>/dev/null | grep -vx 0
+}
+
+# Whatever is left of a cluster, also of one that was killed or of another build: in its network, in its pods, in nobody's list.
+end_all() {
+  local i left
+  for ((i = 0; i < 50; i++)); do
+    left=$(ip netns pids $NETNS 2>/dev/null; shims; in_pods)
+    [ -n "$left" ] || return 0
+    kill -KILL $left 2>/dev/null
+    sleep 0.1
+  done
 }
 
 # Pods are deleted through the API first, so that the kubelet ends them and CNI takes its links away. A crash leaves them in etcd.

@@ -17,16 +17,19 @@ lacks() {
   local probe
   if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     for c in cpu memory pids; do grep -qw $c /sys/fs/cgroup/cgroup.controllers || echo "cgroup controller $c"; done
-    probe=/sys/fs/cgroup/sluice-probe
+    probe=/sys/fs/cgroup/sluice-probe-$$
   else
     for c in cpu cpuacct cpuset memory devices pids; do [ -d /sys/fs/cgroup/$c ] || echo "cgroup controller $c"; done
-    probe=/sys/fs/cgroup/memory/sluice-probe
+    probe=/sys/fs/cgroup/memory/sluice-probe-$$
   fi
   { mkdir "$probe" && rmdir "$probe"; } 2>/dev/null || echo "the right to make cgroups (${probe%/*} is not writable)"
-  if [ -d $KUBELET_DIR ] && [ ! -e $KUBELET_DIR/.sluice-cluster ] && [ -n "$(ls -A $KUBELET_DIR)" ]; then
+  if [ -d $KUBELET_DIR ] && ! kubelet_is_ours && [ -n "$(ls -A $KUBELET_DIR)" ]; then
     echo "a free $KUBELET_DIR: another kubelet's data lies there"
   fi
 }
+
+# Marked, since it was empty when the node was started there; or not there at all before.
+kubelet_is_ours() { [ -e $KUBELET_DIR/.sluice-cluster ] || grep -qsx $KUBELET_DIR $STATE/absent; }
 
 cni_folder() {
   local d
@@ -41,28 +44,35 @@ SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops 
 # Paths that kubelet, CNI and ip make with names of their own: those that were not there before are removed by `down`.
 PATHS="/etc/cni /run/mount /run/netns /usr/libexec/kubernetes /var/lib/cni $KUBELET_DIR /var/log/containers /var/log/pods /var/run/cdi"
 
-remember_machine() {
-  local p
+remember_machine() {  # MODE
+  local p before=
+  [ -f $STATE/footprint ] || before=$("$HERE/footprint")
+  mkdir -p $STATE/log $RUN
+  [ -z "$before" ] || echo "$before" >$STATE/footprint
   [ -f $STATE/sysctls ] || for p in $SYSCTLS; do printf '%s=%s\n' $p "$(sysctl -n $p)"; done >$STATE/sysctls 2>/dev/null
   [ -f $STATE/absent ] || for p in $PATHS; do [ -e $p ] || echo $p; done >$STATE/absent
-  mkdir -p $KUBELET_DIR && touch $KUBELET_DIR/.sluice-cluster
+  [ "$1" != full ] || { mkdir -p $KUBELET_DIR && touch $KUBELET_DIR/.sluice-cluster; }
 }
 
 restore_machine() {
   local p
   [ ! -f $STATE/sysctls ] || sysctl -q -p $STATE/sysctls
-  grep -E "^[^ ]+ ($KUBELET_DIR|$RUN|$STATE)[/ ]" /proc/mounts | cut -d' ' -f2 | sort -r | while read -r p; do umount "$p"; done
+  grep -E "^[^ ]+ ($KUBELET_DIR|$RUN|$STATE)[/ ]" /proc/mounts | cut -d' ' -f2 | sort -r | while read -r p; do umount "$p" || umount -l "$p"; done
   ip netns del $NETNS 2>/dev/null
   ip link del $LINK 2>/dev/null
   if [ -z "$(ls /run/netns 2>/dev/null)" ] && grep -q ' /run/netns ' /proc/mounts && grep -qx /run/netns $STATE/absent; then
     umount /run/netns
   fi
-  for p in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
-    [ ! -d "$p" ] || find "$p" -depth -type d -exec rmdir {} \; 2>/dev/null
-  done
-  rm -f /var/lib/cni/results/$CNI_NAME-* /var/lib/cni/results/cni-loopback-*
+  if kubelet_is_ours; then
+    for p in /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods; do
+      [ ! -d "$p" ] || find "$p" -depth -type d -exec rmdir {} \; 2>/dev/null
+    done
+    rm -f /var/lib/cni/results/$CNI_NAME-* /var/lib/cni/results/cni-loopback-*
+    # The mark goes last: without it, what is left would be another kubelet's.
+    find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
+    rm -f $KUBELET_DIR/.sluice-cluster
+  fi
   [ ! -f $STATE/absent ] || while read -r p; do rm -rf --one-file-system "$p"; done <$STATE/absent
-  rm -f $KUBELET_DIR/.sluice-cluster
 }
 
 # A namespace of its own for the node, reachable from the machine: API, pods and Services answer under their own addresses.

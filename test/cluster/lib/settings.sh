@@ -24,6 +24,7 @@ BASE=sluice.test/base:1                # a Debian, for pods and as base of our o
 KUBELET_DIR=/var/lib/kubelet           # compiled into the kubelet's device-plugin interface
 IMAGES=$SLUICE_CACHE/images
 OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # who asks: another owner's `up` waits until this one's cluster is down
+FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is wanted: once it has ended, anybody's `up` ends the cluster
 SKIP=4                                 # exit status: the machine cannot, see lacks()
 
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH
