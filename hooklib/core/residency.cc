@@ -445,7 +445,7 @@ void Residency::LookAhead(StreamId stream) {
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;
       }
-      if (Room(stream) < kChunkBytes && MakeRoom(stream, kChunkBytes, at, &plan_.ahead) == 0) {
+      if (Room(stream) < kChunkBytes && (filling_ || MakeRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
         Finish(stream, &plan_.ahead);
         return;
       }

@@ -75,6 +75,8 @@ class Residency {
   void set_capacity(uint64_t bytes) { capacity_ = bytes; }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
+  // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
+  void set_filling(bool filling) { filling_ = filling; }
   // Whether launches that stream may leave what they touch in host memory.
   void set_host_access(bool may) { may_stay_ = may; }
   // A launch whose plan asked to be timed ran for so long.
@@ -115,6 +117,8 @@ class Residency {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
   const Plan& BringBack(StreamId queue, uint64_t bytes, uint64_t since);
+  // Living bytes that would have to leave for work that touches this now.
+  uint64_t MustLeave(std::span<const Extent> set);
   // Live bytes of the chunks that a launch since this one has touched.
   uint64_t TouchedSince(uint64_t launch);
   // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
@@ -193,6 +197,7 @@ class Residency {
   bool dead_waiting_ = false;          // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;             // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
+  bool filling_ = false;
   bool may_stay_ = true;
   HostAccess host_access_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole

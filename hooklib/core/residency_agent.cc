@@ -48,6 +48,15 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
   return plan_;
 }
 
+uint64_t Residency::MustLeave(std::span<const Extent> set) {
+  uint64_t missing = 0;
+  for (const Extent& extent : set)
+    chunks_.ForEach(extent, [&missing](const Chunk& chunk) { missing += chunk.resident ? 0 : kChunkBytes; });
+  const uint64_t busy = resident_ - std::min(resident_, idle_);
+  const uint64_t room = capacity_ - std::min(capacity_, busy);
+  return missing - std::min(missing, room);
+}
+
 uint64_t Residency::TouchedSince(uint64_t launch) {
   uint64_t bytes = 0;
   chunks_.ForAll([&](Chunk& chunk) {

@@ -6,6 +6,7 @@
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/host_memory.h"
 #include "hooklib/cuda/log.h"
@@ -409,6 +410,10 @@ void Device::Say(Refusal refusal, uint64_t bytes) {
 
 void Device::ApplyBudget(const sluice_budget& next) {
   std::lock_guard lock(mutex);
+  const bool raised = budget.generation != 0 && next.budget_bytes > budget.budget_bytes;
+  raised_until = 0;
+  if (raised && next.budget_bytes < live_bytes + plain.load()) ExpectRaise();
+  residency.set_filling(raised_until != 0);
   budget = next;
   if (budget.limit_bytes == 0) budget.limit_bytes = total;
   residency.set_prefetch(static_cast<core::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));

@@ -82,6 +82,9 @@ struct Device final : core::Timeline {
     core::HostProbe what;
   };
   std::deque<Probe> probes;
+  // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
+  // no raise is awaited.
+  std::atomic<uint64_t> raised_until{0};
   uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
 
   // --- memory; each takes the lock ---
@@ -102,6 +105,11 @@ struct Device final : core::Timeline {
   void AddPeer(CUdevice peer);
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<core::Extent>& exact);
+  // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of
+  // sending bytes of this process away for it. They would take the link from those that make the room, and be wanted
+  // back at once.
+  void AwaitRoom(std::span<const core::Extent> exact, std::span<const uint64_t> words);
+  void ExpectRaise();  // takes no lock
   // --- on the engine's own thread (device_agent.cc); each takes the lock ---
   // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.
   uint64_t SendAway(uint64_t most);
@@ -151,8 +159,9 @@ struct Device final : core::Timeline {
   void SetLive(core::Extent range, bool alive);
   void StartActive();
   std::vector<CUdevice> peers_;
-  uint64_t awaited_bytes_ = 0;   // asked for by allocations that wait for their share
-  uint64_t waited_in_vain_ = 0;  // generation of the budget
+  uint32_t launches_waiting_ = 0;  // in AwaitRoom
+  uint64_t awaited_bytes_ = 0;     // asked for by allocations that wait for their share
+  uint64_t waited_in_vain_ = 0;    // generation of the budget
   bool said_graph_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;

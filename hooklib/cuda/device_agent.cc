@@ -1,6 +1,9 @@
 // Device: what is done beside the launches, on the follower's thread.
+#include <ctime>
+
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/engine.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -53,10 +56,40 @@ uint64_t Device::BringBack(uint64_t most) {
   std::lock_guard lock(mutex);
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
   const uint64_t before = residency.resident_bytes();
-  if (before + core::kChunkBytes > residency.capacity()) return 0;
+  if (before + core::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
   OnOwnQueue(
       [&](Stream* queue) { Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue); });
   return residency.resident_bytes() - before;
+}
+
+void Device::AwaitRoom(std::span<const core::Extent> exact, std::span<const uint64_t> words) {
+  // However often the budget moves: a kernel may be waiting for what this very thread does next.
+  constexpr uint64_t kMostNs = 500'000'000;
+  constexpr timespec kPause{0, 200'000};
+  std::unique_lock lock(mutex);
+  if (budget.prefetch == SLUICE_PREFETCH_OFF) return;  // faults and the driver, whatever comes
+  std::vector<core::Extent> extents(exact.begin(), exact.end());
+  for (const uint64_t word : words) {
+    if (const auto extent = live.Resolve(word)) extents.push_back(*extent);
+  }
+  const uint64_t began = MonotonicNs();
+  uint64_t now = began;
+  ++launches_waiting_;
+  while (now < raised_until && now - began < kMostNs && residency.MustLeave(extents) > 0) {
+    lock.unlock();
+    nanosleep(&kPause, nullptr);
+    lock.lock();
+    now = MonotonicNs();
+  }
+  --launches_waiting_;
+  if (now >= raised_until) raised_until = 0;
+  residency.set_filling(raised_until != 0);
+}
+
+void Device::ExpectRaise() {
+  // In this time the agent looks at those who make room, and they send a part away.
+  constexpr uint64_t kNextRaiseNs = 30'000'000;
+  raised_until = MonotonicNs() + kNextRaiseNs;
 }
 
 uint64_t Device::Departing() {

@@ -30,12 +30,6 @@ std::mutex g_start_mutex;
 std::atomic<pid_t> g_started_in{0};
 uint64_t g_started_at = 0;  // MonotonicNs
 
-uint64_t MonotonicNs() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
-}
-
 // Publishes the counters ten times a second and prints the period's line. Makes no driver call.
 void* Ticker(void*) {
   for (uint64_t tick = 1;; ++tick) {
@@ -71,6 +65,12 @@ thread_local CUcontext t_context = nullptr;
 thread_local Device* t_device = nullptr;
 
 }  // namespace
+
+uint64_t MonotonicNs() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
+}
 
 const std::vector<std::unique_ptr<Device>>& Devices() {
   static const std::vector<std::unique_ptr<Device>> none;

@@ -10,6 +10,7 @@ namespace sluice {
 // its first budget for at most a second; without one the environment's values hold. Cheap when done.
 void EnsureStarted();
 
+uint64_t MonotonicNs();  // CLOCK_MONOTONIC
 double SecondsSinceStart();
 
 }  // namespace sluice

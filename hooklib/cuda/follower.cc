@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <ctime>
 
 #include "hooklib/client/agent_client.h"
 #include "hooklib/cuda/config.h"
@@ -20,6 +19,8 @@ namespace {
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 // Sent away or brought back at a time: the device's lock is held meanwhile (about 5 ms), and launches wait for it.
 constexpr uint64_t kSlice = uint64_t{64} << 20;
+// Turns are so long only where working sets exceed the card together: the memory follows the token.
+constexpr uint64_t kLongTurn = 200 * kMs;
 
 // What the client's thread hands to the worker's.
 struct Mail {
@@ -76,6 +77,7 @@ class Follower final : public client::Observer {
   }
   void OnGrant(const sluice_token& token) noexcept override {
     if (Device* device = DeviceNamed(token.uuid)) {
+      if (token.quantum_ns >= kLongTurn) device->ExpectRaise();
       device->tokens.turns().Granted(token.id, token.quantum_ns, token.lease_ns);
       Wake();
     }
@@ -184,10 +186,7 @@ void PublishAll() {
   for (const auto& device : Devices()) {
     if (sluice_gpu_counters* slot = Client()->Slot(device->uuid.c_str())) device->Publish(slot);
   }
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  __atomic_store_n(&Client()->page()->heartbeat_ns,
-                   static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec), __ATOMIC_RELAXED);
+  __atomic_store_n(&Client()->page()->heartbeat_ns, MonotonicNs(), __ATOMIC_RELAXED);
 }
 
 }  // namespace sluice

@@ -80,6 +80,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     device->Record(stream_);
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
+  if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work.exact, work.words);
   const bool may_move = HoldBack(stream_);
   stream_->order.lock();
   ordered_ = true;

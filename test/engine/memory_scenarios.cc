@@ -2,7 +2,9 @@
 #include <dlfcn.h>
 #include <nvml.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "test/engine/scenario.h"
 
@@ -408,6 +410,19 @@ SCENARIO(late_share) {
   CUdeviceptr p = 0;
   for (int i = 0; i < 2; ++i) EXPECT(cuMemAlloc(&p, 256 * kMiB) == CUDA_SUCCESS);
   for (int i = 0; i < 2; ++i) EXPECT(cuMemAlloc(&p, 128 * kMiB) == wanted);
+}
+
+// Two of four blocks fit; the budget is being raised when the other two are used.
+SCENARIO(raised_share) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(Alloc(64 * kMiB));
+  for (int i = 0; i < 4; ++i) {
+    card.Named(s, {Update(blocks[i], 64 * kMiB)});
+    OK(cuStreamSynchronize(s));
+    if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
 }
 
 SCENARIO(ipc) {

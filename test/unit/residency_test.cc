@@ -226,4 +226,30 @@ TEST_CASE("a shrunken budget sends finished chunks away at once") {
   CHECK(card.residency.resident_bytes() == 3 * kChunkBytes);
 }
 
+TEST_CASE("what would have to leave for a launch is what is alive") {
+  Card card(8, 4);
+  card.Launch({Chunks(0, 3)});
+  CHECK(card.residency.MustLeave(std::vector{Chunks(1, 3)}) == 0);
+  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == 2 * kChunkBytes);
+  card.residency.RemoveLive(Chunks(0));
+  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == kChunkBytes);
+  card.residency.set_capacity(8 * kChunkBytes);
+  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == 0);
+}
+
+TEST_CASE("while the capacity is being raised nothing leaves for what is only predicted") {
+  uint64_t left[2] = {};
+  for (const bool filling : {false, true}) {
+    Card card(48, 32, Prefetch::kPredict);
+    card.residency.set_host_access(false);
+    for (uint64_t i = 0; i < 48 * 20; ++i) {
+      card.residency.set_filling(filling);
+      const Plan& plan = card.Launch({Chunks(i % 48)}, 1, true, i % 48 + 1);
+      left[filling] += Bytes(plan.ahead.evict);
+    }
+  }
+  CHECK(left[false] > 0);
+  CHECK(left[true] == 0);
+}
+
 }  // namespace sluice::core
