@@ -126,9 +126,13 @@ class Node {
     Bytes contexts = 0;   // of processes, as measured: not for containers' memory
     bool tokens = false;  // demanded, and everyone was told
     // Memory follows the token while working sets exceed the card.
-    GroupId turn = 0;        // whose working set the card is for; 0: nobody's
-    uint64_t turn_ns = 0;    // it was handed on then, and is not settled yet; 0: settled
-    uint64_t switch_ns = 0;  // what a change costs, as measured; 0: not yet
+    GroupId turn = 0;  // whose working set the card is for; 0: nobody's
+    // Whose working sets lie there together, in the order of their last turns.
+    std::vector<GroupId> seated;
+    uint64_t seated_ns = 0;          // the last one took its seat
+    std::map<GroupId, Bytes> holds;  // live bytes of those who work, when the pages were last read
+    uint64_t turn_ns = 0;            // memory began to change hands then, and is not settled yet; 0: settled
+    uint64_t switch_ns = 0;          // what a change costs, as measured; 0: not yet
   };
 
   Bytes Capacity(const Card& card, Bytes contexts) const;
@@ -148,6 +152,7 @@ class Node {
   // Do the working sets of containers together exceed the card?
   void Weigh(const std::map<CardState*, std::map<GroupId, Bytes>>& working);
   void FollowTurn(CardState& card, uint64_t now_ns);  // memory goes to whom the token went
+  void Seat(CardState& card);                         // whose working sets may stay
   void WatchHolders(uint64_t now_ns);                 // who is stopped with a token loses it
   Bytes Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
   void WatchTokens(uint64_t now_ns);  // are tokens demanded, and does everyone know?

@@ -256,6 +256,7 @@ sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
   if (s.page == nullptr) return out;
   const std::string& uuid = s.allocation->spec.gpus[gpu].uuid;
   for (const sluice_gpu_counters& slot : s.page->gpu) {
+    if (slot.uuid[0] == '\0') break;  // slots are taken in order; and what is not read needs no page
     if (std::strncmp(slot.uuid, uuid.c_str(), sizeof(slot.uuid)) != 0) continue;
     // 8-byte loads: the hook writes at the same time, and lies if it likes.
     uint64_t words[sizeof(out) / sizeof(uint64_t)];
@@ -272,6 +273,7 @@ void Node::ReadPages(uint64_t now_ns) {
   launching_ = false;
   std::map<CardState*, std::map<GroupId, Bytes>> working;
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  for (auto& [uuid, card] : cards_) card->holds.clear();
   for (auto& [id, session] : sessions_) {
     Session& s = *session;
     if (s.phase != Session::Phase::kServed) continue;
@@ -293,6 +295,7 @@ void Node::ReadPages(uint64_t now_ns) {
       if (!s.demand[i].Idle(now_ns, idle_ns)) {
         Bytes& sum = working[&card][a.group];
         sum = Add(sum, c.working_set_bytes);
+        card.holds[a.group] += s.demand[i].Held();
       }
       launching_ |= !s.demand[i].Idle(now_ns, 1000 * kMs);
       const Session::Sent& sent = s.sent[i];
@@ -314,14 +317,43 @@ void Node::ReadPages(uint64_t now_ns) {
     }
   }
   Weigh(working);
+  for (auto& [uuid, card] : cards_) {
+    if (card->turn != 0) Seat(*card);
+  }
   read_ns_ = now_ns;
 }
 
 Bytes Node::Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
   const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
   if (card.turn == 0 || s.demand[gpu].Idle(now_ns, idle_ns)) return s.demand[gpu].Wanted(now_ns, idle_ns);
-  // The card is for one container's working set at a time; the others' may stay as far as it leaves room.
-  return card.turn == s.allocation->group ? s.demand[gpu].Held() : s.demand[gpu].Plain();
+  const bool seated = std::ranges::find(card.seated, s.allocation->group) != card.seated.end();
+  return seated ? s.demand[gpu].Held() : s.demand[gpu].Plain();
+}
+
+// The card is for the working set whose turn it is. Others stay as far as it leaves room beside what is never lent,
+// first the one whose turn is longest ago: turns come round, and the token then comes back to it for nothing.
+void Node::Seat(CardState& card) {
+  Bytes left = card.ledger.capacity();
+  std::map<GroupId, Bytes> kept;
+  for (const auto& [group, a] : allocations_) {
+    for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
+      if (a->spec.gpus[i].uuid != card.card.uuid) continue;
+      kept[group] = std::min(left, Guaranteed(*a, i) / 100 * config_.ledger.floor_percent);
+      left -= kept[group];
+    }
+  }
+  const auto more = [&](GroupId group) {
+    const Bytes holds = card.holds[group];
+    return holds - std::min(holds, kept[group]);
+  };
+  left -= std::min(left, more(card.turn));
+  std::erase_if(card.seated, [&](GroupId group) {
+    if (group == card.turn || card.holds[group] == 0 || more(group) > left) return true;
+    left -= more(group);
+    return false;
+  });
+  card.seated.push_back(card.turn);
+  card.arbiter.SetSeated(card.seated, card.seated_ns);
 }
 
 // On a grant under pressure the incoming container is to have its memory: what the others hold beyond what is left of
@@ -329,8 +361,16 @@ Bytes Node::Wants(const CardState& card, const Session& s, size_t gpu, uint64_t 
 void Node::FollowTurn(CardState& card, uint64_t now_ns) {
   const GroupId turn = card.tokens && card.arbiter.pressure() ? card.arbiter.turn() : 0;
   if (turn == card.turn) return;
-  if (turn != 0 && card.turn != 0) card.turn_ns = now_ns;
+  if (std::ranges::find(card.seated, turn) == card.seated.end()) {
+    card.seated_ns = now_ns;
+    if (turn != 0 && card.turn != 0) card.turn_ns = now_ns;
+  }
   card.turn = turn;
+  if (turn != 0) {
+    Seat(card);
+  } else {
+    card.seated.clear();
+  }
   ReadPages(now_ns);
   dirty_ = true;
 }

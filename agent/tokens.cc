@@ -13,6 +13,8 @@ constexpr Nanos kPace =
     10;  // limits hold over a tenth of the window too, or a limit of a half would run 5 s and wait 5 s
 constexpr Nanos kSwitchShare = 40;  // changing over may cost a fortieth of the quantum
 constexpr Nanos kLongLease = 1000 * kMs;
+// For the sake of a nap the card's memory changes hands at most so that it costs an eighth of the time.
+constexpr Nanos kSeating = 8;
 constexpr Nanos kPaid = 8;  // a turn has paid for its change of hands when it lasted so many times as long
 
 Nanos ShareOf(Nanos time, uint32_t millionths) {
@@ -67,7 +69,9 @@ void Arbiter::Charge(Client& c, Nanos used, Nanos now) const {
 void Arbiter::RemoveHolder(HolderId holder, Nanos now) {
   for (auto& [id, c] : clients_) std::erase(c.waiting, holder);
   overdue_.erase(holder);
-  if (grant_ && grant_->holder == holder) Take(now, now - grant_->since);
+  if (!grant_ || grant_->holder != holder) return;
+  gave_up_ = true;
+  Take(now, now - grant_->since);
 }
 
 void Arbiter::Take(Nanos now, Nanos used) {
@@ -109,7 +113,9 @@ void Arbiter::Release(HolderId holder, uint64_t id, Nanos used, Nanos burst, Nan
     return;
   }
   if (!grant_ || grant_->holder != holder || grant_->id != id) return;
-  Burst(clients_.at(grant_->client), burst);
+  Client& c = clients_.at(grant_->client);
+  Burst(c, burst);
+  gave_up_ = c.waiting.empty();
   // More than the time that passed cannot have been used: a client's word alone is no measure.
   Take(now, std::min(used, now - grant_->since));
 }
@@ -150,8 +156,11 @@ Arbiter::ClientId Arbiter::Choose(Nanos now) const {
   // such time holds over the whole, and a tenant that wakes takes its share at once instead of running alone until half
   // a window is made good.
   const Nanos recent = policy_.window / kPace;
+  // Who naps between two bursts leaves the card to one whose memory is there, until that memory has paid for its
+  // coming.
+  const bool keep = pressure_ && gave_up_ && now - seated_since_ < switch_cost_ * kSeating;
   ClientId best = 0;
-  bool best_owed = false;
+  bool best_seated = false, best_owed = false;
   double best_rank = 0;
   Nanos best_granted = 0;
   for (const auto& [id, c] : clients_) {
@@ -162,8 +171,11 @@ Arbiter::ClientId Arbiter::Choose(Nanos now) const {
     const bool owed = !pressure_ && used < due;
     const double rank = pressure_ ? 0 : used / due;
     const bool earlier = rank < best_rank || (rank == best_rank && c.granted < best_granted);
-    if (best == 0 || (owed && !best_owed) || (owed == best_owed && earlier)) {
+    const bool seated = keep && std::ranges::find(seated_, id) != seated_.end();
+    if (best == 0 || (seated && !best_seated) ||
+        (seated == best_seated && ((owed && !best_owed) || (owed == best_owed && earlier)))) {
       best = id;
+      best_seated = seated;
       best_owed = owed;
       best_rank = rank;
       best_granted = c.granted;
@@ -195,6 +207,7 @@ std::vector<Arbiter::Action> Arbiter::Advance(Nanos now) {
   if (grant_ && now >= grant_->until) {
     out.push_back({Action::Kind::kRevoke, grant_->holder, grant_->id, 0, 0});
     overdue_[grant_->holder] = {grant_->client, grant_->id, grant_->since, now - grant_->since};
+    gave_up_ = false;
     Take(now, now - grant_->since);
   }
   if (grant_) return out;

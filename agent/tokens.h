@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace sluice::agent {
@@ -68,6 +69,10 @@ class Arbiter {
   // The working sets of those with work together exceed the card, and what changing over costs then.
   void SetPressure(bool exceeded, Nanos switch_cost) { pressure_ = exceeded, switch_cost_ = switch_cost; }
 
+  // Under pressure: whose memory lies on the card together, so that handing the token from one to the other costs
+  // nothing; since when it does.
+  void SetSeated(std::vector<ClientId> clients, Nanos since) { seated_ = std::move(clients), seated_since_ = since; }
+
   // Grants and revocations that are due. Call it after every event and at NextWake().
   std::vector<Action> Advance(Nanos now);
   // When something falls due by itself; nullopt: never.
@@ -122,6 +127,9 @@ class Arbiter {
   bool starved_ = false;  // tokens are what holds the shares up
   bool pressure_ = false;
   Nanos switch_cost_ = 0;
+  std::vector<ClientId> seated_;
+  Nanos seated_since_ = 0;
+  bool gave_up_ = false;  // the last holder had no more work
   uint64_t next_id_ = 1;
 };
 

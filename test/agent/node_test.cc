@@ -382,3 +382,64 @@ TEST_CASE("working sets that exceed the card take turns: memory follows the toke
   CHECK(w.port.sent[1].back().h.type != 0);
   CHECK(last(1, SLUICE_TOKEN_GRANT)->id > last(2, SLUICE_TOKEN_GRANT)->id);
 }
+
+TEST_CASE("working sets of which two fit: the token goes to and fro between these, and no memory moves") {
+  World w;
+  uint64_t kernel[4] = {}, granted[4] = {};
+  for (SessionId s = 1; s <= 3; ++s) {
+    w.Allocate(std::string(1, static_cast<char>('a' + s)), 33);
+    w.Attach(s, std::string(1, static_cast<char>('a' + s)));
+  }
+  const auto say = [&](SessionId s, uint16_t type) {
+    sluice_frame f = FrameOf(type);
+    std::strcpy(f.u.token.uuid, "GPU-a");
+    f.u.token.id = granted[s];
+    f.u.token.used_ns = kSec;
+    w.node.Received(s, &f, sizeof(f), w.now);
+    w.node.Settle();
+  };
+  const auto works = [&](SessionId s) {
+    w.Follow(s, 3 * kGiB);
+    w.pages[s].gpu[0].working_set_bytes = 3 * kGiB;
+    w.pages[s].gpu[0].kernel_ns = kernel[s] += 1'000'000;
+    w.pages[s].heartbeat_ns = w.now;
+  };
+  const auto pass = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      for (SessionId s = 1; s <= 3; ++s) works(s);
+      w.Pass(kSec / 100);
+    }
+  };
+  const auto holder = [&] {  // of the newest grant
+    SessionId newest = 1;
+    for (SessionId s = 1; s <= 3; ++s) {
+      for (const sluice_frame& f : w.port.sent[s]) {
+        if (f.h.type == SLUICE_TOKEN_GRANT) granted[s] = std::max(granted[s], f.u.token.id);
+      }
+      if (granted[s] > granted[newest]) newest = s;
+    }
+    return newest;
+  };
+  pass(200);
+  REQUIRE(w.port.Budget(1)->tokens == 1);
+  for (SessionId s = 1; s <= 3; ++s) say(s, SLUICE_TOKEN_REQUEST);
+  const auto nap = [&](SessionId s) {
+    say(s, SLUICE_TOKEN_RELEASE);
+    say(s, SLUICE_TOKEN_REQUEST);
+  };
+  for (SessionId s = holder(); granted[1] == 0 || granted[2] == 0 || granted[3] == 0; s = holder()) {
+    nap(s);
+    pass(10);
+  }
+  const SessionId last = holder();
+  CHECK(w.port.Budget(last)->budget_bytes >= 3 * kGiB);
+  // Two sets are there. The token goes from one to the other, and nobody's budget moves.
+  uint64_t generations[4] = {};
+  for (SessionId s = 1; s <= 3; ++s) generations[s] = w.port.Budget(s)->generation;
+  nap(last);
+  pass(5);
+  const SessionId next = holder();
+  CHECK(next != last);
+  CHECK(w.port.Budget(next)->budget_bytes >= 3 * kGiB);
+  for (SessionId s = 1; s <= 3; ++s) CHECK(generations[s] == w.port.Budget(s)->generation);
+}

@@ -311,6 +311,34 @@ TEST_CASE("under pressure a turn that has just begun pays for its change of hand
   CHECK(arbiter.Advance(now + 8 * 300 * kMs).size() == 2);
 }
 
+TEST_CASE("under pressure who naps leaves the card to one whose memory is there, until that has paid for its coming") {
+  Arbiter arbiter({});
+  for (uint64_t c = 1; c <= 3; ++c) arbiter.SetClient(c, 333333, 1000000);
+  arbiter.SetPressure(true, 100 * kMs);
+  Nanos now = 100 * kSec;
+  const auto turn = [&](bool naps) {
+    const auto actions = arbiter.Advance(now);
+    REQUIRE(actions.size() == 1);
+    const uint64_t holder = actions[0].holder;
+    now += 200 * kMs;
+    if (!naps) arbiter.Request(holder, holder, 0, now);
+    arbiter.Release(holder, actions[0].id, 200 * kMs, 0, now);
+    if (naps) arbiter.Request(holder, holder, 0, now);
+    return holder;
+  };
+  for (uint64_t c = 1; c <= 3; ++c) arbiter.Request(c, c, 0, now);
+  CHECK(turn(true) == 1);
+  arbiter.SetSeated({2, 1}, now);
+  // The third one waits until its coming costs an eighth of the time.
+  const Nanos paid = now + 8 * 100 * kMs;
+  for (uint64_t expected = 2; now < paid; expected = 3 - expected) REQUIRE(turn(true) == expected);
+  CHECK(turn(true) == 3);
+  // Those that always work go in turn, whoever is seated.
+  arbiter.SetSeated({1, 3}, now);
+  const uint64_t first = turn(false), second = turn(false), third = turn(false);
+  CHECK((first != second && second != third && third != first));
+}
+
 TEST_CASE("distributed jobs with a rank on two cards each finish: a lease ends for the arbiter, the kernel runs on") {
   // Each rank's kernel ends once the other rank's has begun. Both jobs hold one card and wait for the other one.
   Arbiter cards[2] = {Arbiter({}), Arbiter({})};
