@@ -1,6 +1,8 @@
 #include "image.h"
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 
 namespace sluice::replay {
 namespace {
@@ -111,8 +113,8 @@ std::vector<trace::Parameter> Pieces(const trace::Function& function) {
   };
   for (const trace::Parameter& p : sorted) {
     if (p.bytes == 0 || p.offset < end) continue;
-    fill(p.offset);
     const uint32_t align = p.bytes % 8 == 0 ? 8 : p.bytes % 4 == 0 ? 4 : p.bytes % 2 == 0 ? 2 : 1;
+    if ((end + align - 1) / align * align != p.offset) fill(p.offset);
     if (p.offset % align == 0) {
       pieces.push_back(p);
       end = p.offset + p.bytes;
@@ -123,10 +125,24 @@ std::vector<trace::Parameter> Pieces(const trace::Function& function) {
   return pieces;
 }
 
+std::vector<std::string> SimulatedNames(const std::vector<trace::Function>& functions) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;  // two files may each have a kernel of one name
+  for (const trace::Function& function : functions) {
+    const bool plain = !function.name.empty() && std::all_of(function.name.begin(), function.name.end(), [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '.';
+    });
+    const std::string number = "k" + std::to_string(names.size());
+    names.push_back(plain && taken.insert(function.name).second ? function.name : number);
+  }
+  return names;
+}
+
 std::string SimulatedImage(const std::vector<trace::Function>& functions) {
   std::string text = "simgpu-module 1\n";
+  const std::vector<std::string> names = SimulatedNames(functions);
   for (size_t i = 0; i < functions.size(); ++i) {
-    text += "kernel k" + std::to_string(i);
+    text += "kernel " + names[i];
     std::string sizes;
     for (const trace::Parameter& piece : Pieces(functions[i]))
       sizes += (sizes.empty() ? "" : ",") + std::to_string(piece.bytes);

@@ -14,8 +14,11 @@ namespace sluice::replay {
 std::string Image(const std::vector<trace::Function>& functions);
 
 // The same for the simulated card (test/simgpu/README.md), which is told by side channel what a launch touches. There
-// each parameter is aligned by its size; Pieces() gives parameters that land at the recorded offsets under that rule.
+// each parameter is aligned by its size; Pieces() gives parameters that land at the recorded offsets under that rule,
+// and kernels bear the names of SimulatedNames(): the recorded ones, since the engine knows some kernels' parameters by
+// them. Not so on a real card, where the grid is the replayer's own.
 std::string SimulatedImage(const std::vector<trace::Function>& functions);
+std::vector<std::string> SimulatedNames(const std::vector<trace::Function>& functions);
 std::vector<trace::Parameter> Pieces(const trace::Function& function);
 
 // Bytes of the parameters of `function`, without the added one.

@@ -70,8 +70,10 @@ std::string Player::Prepare() {
   CUmodule module = nullptr;
   SLUICE_CALL(module_load, &module, image.c_str());
   functions_.resize(trace_.functions.size());
+  const std::vector<std::string> names = SimulatedNames(trace_.functions);
   for (size_t i = 0; i < functions_.size(); ++i) {
-    SLUICE_CALL(module_function, &functions_[i], module, ("k" + std::to_string(i)).c_str());
+    const std::string name = driver_.simulated() ? names[i] : "k" + std::to_string(i);
+    SLUICE_CALL(module_function, &functions_[i], module, name.c_str());
     layouts_.push_back(driver_.simulated() ? Pieces(trace_.functions[i]) : trace_.functions[i].parameters);
   }
   if (driver_.simulated()) return {};
