@@ -1,5 +1,6 @@
 #include "hooklib/core/live_map.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace sluice::core {
@@ -60,6 +61,15 @@ std::optional<Extent> LiveMap::Resolve(Va va) {
     if (!allocation->captured) return std::nullopt;
   }
   return Extent{base, allocation->bytes};
+}
+
+std::optional<Extent> LiveMap::Resolve(Va va, Va begin, Va end) {
+  const std::optional<Extent> all = Resolve(va);
+  if (!all) return std::nullopt;
+  begin = std::max(begin, all->base);
+  end = std::min(end, all->end());
+  if (begin >= end) return std::nullopt;
+  return Extent{begin, end - begin};
 }
 
 }  // namespace sluice::core

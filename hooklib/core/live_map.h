@@ -40,6 +40,8 @@ class LiveMap {
   // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
   // for an address that is not ours or lies in a reported segment's dead space.
   std::optional<Extent> Resolve(Va va);
+  // The part of it inside [begin, end).
+  std::optional<Extent> Resolve(Va va, Va begin, Va end);
 
   const std::map<Va, uint64_t>& reports() const { return reports_; }
   size_t size() const { return allocations_.size(); }

@@ -24,6 +24,8 @@
 
 namespace sluice {
 
+struct Work;
+
 // What belongs to a CUDA context and ends with it.
 struct Context {
   CUcontext handle = nullptr;
@@ -105,10 +107,12 @@ struct Device final : core::Timeline {
   void AddPeer(CUdevice peer);
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<core::Extent>& exact);
+  // What the work touches of what is alive (work.cc). The lock is held.
+  void Resolve(const Work& work, std::vector<core::Extent>* extents);
   // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of
   // sending bytes of this process away for it. They would take the link from those that make the room, and be wanted
   // back at once.
-  void AwaitRoom(std::span<const core::Extent> exact, std::span<const uint64_t> words);
+  void AwaitRoom(const Work& work);
   void ExpectRaise();  // takes no lock
   // --- on the engine's own thread (device_agent.cc); each takes the lock ---
   // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.

@@ -4,6 +4,7 @@
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -62,16 +63,14 @@ uint64_t Device::BringBack(uint64_t most) {
   return residency.resident_bytes() - before;
 }
 
-void Device::AwaitRoom(std::span<const core::Extent> exact, std::span<const uint64_t> words) {
+void Device::AwaitRoom(const Work& work) {
   // However often the budget moves: a kernel may be waiting for what this very thread does next.
   constexpr uint64_t kMostNs = 500'000'000;
   constexpr timespec kPause{0, 200'000};
   std::unique_lock lock(mutex);
   if (budget.prefetch == SLUICE_PREFETCH_OFF) return;  // faults and the driver, whatever comes
-  std::vector<core::Extent> extents(exact.begin(), exact.end());
-  for (const uint64_t word : words) {
-    if (const auto extent = live.Resolve(word)) extents.push_back(*extent);
-  }
+  std::vector<core::Extent> extents;
+  Resolve(work, &extents);
   const uint64_t began = MonotonicNs();
   uint64_t now = began;
   ++launches_waiting_;

@@ -127,7 +127,7 @@ uint64_t Serve(Device& device, uint64_t* fruitless) {
   return next;
 }
 
-void* Work(void*) {
+void* Follow(void*) {
   Mail& mail = TheMail();
   uint64_t next = 0;
   std::vector<uint64_t> fruitless(SLUICE_MAX_GPUS + 1);
@@ -171,7 +171,7 @@ void StartFollower(int wait_ms) {
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  if (pthread_create(&thread, &attributes, Work, nullptr) == 0) pthread_setname_np(thread, "sluice-follow");
+  if (pthread_create(&thread, &attributes, Follow, nullptr) == 0) pthread_setname_np(thread, "sluice-follow");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   Client()->Start(wait_ms);

@@ -31,14 +31,15 @@ uint64_t ExecutionId(CUfunction function, const Shape& shape) {
 template <typename Issue>
 __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
                                           void** extra, uint32_t flags, Issue issue) {
-  static thread_local std::vector<uint64_t> words, all;
-  words.clear();
+  static thread_local Named named;
+  static thread_local std::vector<uint64_t> all;
+  named.clear();
   all.clear();
   if (IsCapturing(*stream)) {
     // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is
     // instantiated.
-    if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &words);
-    for (const uint64_t word : words) stream->device->MarkCaptured(word);
+    if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &named.words);
+    for (const uint64_t word : named.words) stream->device->MarkCaptured(word);
     if (const LibraryCall* library = CurrentLibraryCall()) MarkCapturedCall(*stream, *library);
     const CUresult result = issue();
     if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "a captured launch failed with %d", result);
@@ -47,19 +48,21 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   const FunctionInfo* info = InfoOf(function);
   Work work;
   work.stream = stream;
-  work.known = CollectWords(*info, parameters, extra, &words, Recording() ? &all : nullptr);
+  const dnn::LaunchShape dims{{shape.grid[0], shape.grid[1], shape.grid[2]},
+                              {shape.block[0], shape.block[1], shape.block[2]}};
+  work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
   static thread_local std::vector<core::Extent> exact;
   exact.clear();
   LibraryCall* const library = CurrentLibraryCall();
-  if (library && AttachLibraryCall(stream, library, &words, &exact)) work.known = true;
+  if (library && AttachLibraryCall(stream, library, &named.words, &exact)) work.known = true;
   work.library = library;
   work.exact = exact;
-  work.words = words;
+  work.words = named.words;
+  work.reaches = named.reaches;
   work.id = ExecutionId(function, shape);
   const bool recording = Recording();
   uint64_t ordinal = 0;
-  if (recording)
-    ordinal = RecordLaunch(*stream, function, *info, shape.grid, shape.block, shape.shared, flags, all, words, library);
+  if (recording) ordinal = RecordLaunch(work, function, *info, dims, shape.shared, flags, all);
   const LaunchTimer timer(*stream, ordinal, recording);
   if (!MustLook(stream)) return Counted(stream, issue);
   return RunWork(work, issue);

@@ -58,6 +58,9 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
              g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name) {
     info->name = name;
   }
+  std::vector<uint32_t> bytes;
+  for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
+  if (info->known) info->torch = dnn::RecogniseTorchKernel(info->name, bytes);
   return info;
 }
 
@@ -104,8 +107,11 @@ void ForgetFunctions() {
   g_generation.fetch_add(1);
 }
 
-bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
-                  std::vector<uint64_t>* all) {
+namespace {
+
+// `understood`: bit i is set where parameter i's words are no addresses, or have been read already.
+bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* parameters, void* const* extra,
+                   std::vector<uint64_t>* words, std::vector<uint64_t>* all) {
   if (extra && !parameters) {
     const char* buffer = nullptr;
     size_t bytes = 0;
@@ -126,13 +132,31 @@ bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const
   for (size_t i = 0; i < info.parameters.size(); ++i) {
     const auto [offset, bytes] = info.parameters[i];
     if (!parameters[i]) continue;
-    if (bytes >= 8) Scan(static_cast<const char*>(parameters[i]), bytes, words);
+    const bool read = i < 32 && (understood >> i & 1);
+    if (bytes >= 8 && !read) Scan(static_cast<const char*>(parameters[i]), bytes, words);
     if (all) {
       if (all->size() * 8 < offset + bytes) all->resize((offset + bytes + 7) / 8);
       std::memcpy(reinterpret_cast<char*>(all->data()) + offset, parameters[i], bytes);
     }
   }
   return true;
+}
+
+}  // namespace
+
+bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
+                  std::vector<uint64_t>* all) {
+  return CollectOthers(info, 0, parameters, extra, words, all);
+}
+
+bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
+             Named* named, std::vector<uint64_t>* all) {
+  uint32_t understood = 0;
+  if (parameters && info.torch.kind != dnn::TorchKernel::Kind::kNone) {
+    understood = dnn::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);
+    std::erase_if(named->reaches, [](const dnn::Reach& reach) { return !MayBeTracked(reach.pointer); });
+  }
+  return CollectOthers(info, understood, parameters, extra, &named->words, all);
 }
 
 }  // namespace sluice

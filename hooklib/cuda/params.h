@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
+#include "hooklib/dnn/extents/torch_kernels.h"
 
 namespace sluice {
 
@@ -17,6 +18,17 @@ struct FunctionInfo {
   std::vector<Parameter> parameters;
   bool known = false;  // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
   std::string name;
+  dnn::TorchKernel torch;  // whether the parameters' meaning is known
+};
+
+// What the parameters of one launch name.
+struct Named {
+  std::vector<uint64_t> words;      // may be tracked addresses: all that lives around them may be meant
+  std::vector<dnn::Reach> reaches;  // parts of what lives around an address
+  void clear() {
+    words.clear();
+    reaches.clear();
+  }
 };
 
 // The layout of a function (or of a CUkernel passed as one), asked of the driver once. Never null; lives until its
@@ -32,6 +44,9 @@ void ForgetFunctions();
 // is not known. `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.
 bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
                   std::vector<uint64_t>* all = nullptr);
+// The same for one launch: where its parameters' meaning is known, reaches instead of words.
+bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
+             Named* named, std::vector<uint64_t>* all = nullptr);
 
 }  // namespace sluice
 

@@ -67,9 +67,9 @@ void DrainTimers() {
   }
 }
 
-uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid,
-                      const unsigned* block, unsigned shared, uint32_t flags, std::span<const uint64_t> all,
-                      std::span<const uint64_t> words, const LibraryCall* library) {
+uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info, const dnn::LaunchShape& shape,
+                      unsigned shared, uint32_t flags, std::span<const uint64_t> all) {
+  const Stream& stream = *work.stream;
   const uint64_t handle = reinterpret_cast<uintptr_t>(function);
   std::vector<trace::Parameter> parameters;
   if (!g_recorder->HasFunction(handle)) {
@@ -79,24 +79,25 @@ uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionI
   launch.function = g_recorder->Function(handle, info.name.c_str(), parameters);
   launch.stream = TraceStream(stream);
   for (int i = 0; i < 3; ++i) {
-    launch.grid[i] = grid[i];
-    launch.block[i] = block[i];
+    launch.grid[i] = shape.grid[i];
+    launch.block[i] = shape.block[i];
   }
   launch.shared_bytes = shared;
   launch.flags = flags;
   launch.words = all;
   std::vector<trace::AccessRange> accesses;
-  for (const LibraryRange& range : library ? library->ranges : std::span<const LibraryRange>()) {
+  for (const LibraryRange& range : work.library ? work.library->ranges : std::span<const LibraryRange>()) {
     const auto access = static_cast<trace::Access>((range.read ? 1 : 0) | (range.written ? 2 : 0));
     if (range.bytes) accesses.push_back({range.address, range.bytes, access, trace::AccessSource::kLibrary});
   }
   {
     std::lock_guard lock(stream.device->mutex);
-    for (const uint64_t word : words) {
-      if (const auto extent = stream.device->live.Resolve(word)) {
+    const auto add = [&](const std::optional<core::Extent>& extent) {
+      if (extent)
         accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, trace::AccessSource::kParameters});
-      }
-    }
+    };
+    for (const uint64_t word : work.words) add(stream.device->live.Resolve(word));
+    for (const dnn::Reach& r : work.reaches) add(stream.device->live.Resolve(r.pointer, r.begin, r.end));
   }
   launch.accesses = accesses;
   return g_recorder->Launch(launch);

@@ -7,7 +7,7 @@
 
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/params.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/cuda/work.h"
 #include "trace/recorder.h"
 
 namespace sluice {
@@ -15,10 +15,9 @@ namespace sluice {
 extern trace::Recorder* g_recorder;
 inline bool Recording() { return g_recorder != nullptr; }
 
-// The launch's ordinal in the trace. `library`: the call that makes it, or null.
-uint64_t RecordLaunch(const Stream& stream, CUfunction function, const FunctionInfo& info, const unsigned* grid,
-                      const unsigned* block, unsigned shared, uint32_t flags, std::span<const uint64_t> all,
-                      std::span<const uint64_t> words, const LibraryCall* library);
+// The launch's ordinal in the trace. `all`: every parameter byte.
+uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info, const dnn::LaunchShape& shape,
+                      unsigned shared, uint32_t flags, std::span<const uint64_t> all);
 
 // Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.
 class LaunchTimer {

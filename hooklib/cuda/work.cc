@@ -66,6 +66,16 @@ bool WorkScope::HoldBack(Stream* stream) {
   return true;
 }
 
+void Device::Resolve(const Work& work, std::vector<core::Extent>* extents) {
+  extents->assign(work.exact.begin(), work.exact.end());
+  for (const uint64_t word : work.words) {
+    if (const auto extent = live.Resolve(word)) extents->push_back(*extent);
+  }
+  for (const dnn::Reach& reach : work.reaches) {
+    if (const auto extent = live.Resolve(reach.pointer, reach.begin, reach.end)) extents->push_back(*extent);
+  }
+}
+
 WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   Device* device = stream_->device;
   capturing_ = IsCapturing(*stream_);
@@ -80,7 +90,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     device->Record(stream_);
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
-  if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work.exact, work.words);
+  if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
   const bool may_move = HoldBack(stream_);
   stream_->order.lock();
   ordered_ = true;
@@ -89,10 +99,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   RelaxedCapture relaxed;
   ++device->look;
   static thread_local std::vector<core::Extent> extents;
-  extents.assign(work.exact.begin(), work.exact.end());
-  for (const uint64_t word : work.words) {
-    if (const auto extent = device->live.Resolve(word)) extents.push_back(*extent);
-  }
+  device->Resolve(work, &extents);
   device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.

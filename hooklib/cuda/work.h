@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooklib/cuda/device.h"
+#include "hooklib/dnn/extents/torch_kernels.h"
 #include "hooklib/dnn/library_calls.h"
 
 namespace sluice {
@@ -16,6 +17,7 @@ struct Work {
   Stream* stream = nullptr;
   std::span<const core::Extent> exact;  // bytes that it touches for certain (copies, memsets, library calls)
   std::span<const uint64_t> words;      // words that may point at what it touches
+  std::span<const dnn::Reach> reaches;  // parts of what words point at
   bool known = true;                    // all that it touches is among these
   uint64_t id = 0;                      // execution id; 0: not learnt
   const LibraryCall* library =

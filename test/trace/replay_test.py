@@ -10,6 +10,9 @@ build = pathlib.Path(sys.argv[1])
 SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card-8g"}
 DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data"
 HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
+# Of what the engine believes that a trace's launches touch, the part that they do not (docs/benchmarks.md). decode's is cuBLAS' workspace,
+# of which split products use 0.1 of 32 MiB; on a card those come out of library calls, which traces do not hold.
+TOO_MUCH = {"convnet": 0.06, "decode": 0.42, "transformer": 0.10}
 failures = []
 
 
@@ -103,6 +106,8 @@ def recorded(folder, name):
     check(f"{name}: beliefs can be held against the truth", status == 0, err)
     sums = json.loads(text)
     check(f"{name}: what was touched was known", sums["covered_bytes"] >= 0.995 * sums["touched_bytes"] > 0, sums)
+    untouched = 1 - sums["covered_bytes"] / sums["believed_bytes"]
+    check(f"{name}: little else was believed", untouched <= TOO_MUCH[name], untouched)
 
 
 def commands(folder, trace, budget):

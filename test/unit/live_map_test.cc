@@ -28,6 +28,18 @@ TEST_CASE("a pointer means its whole allocation until a framework reports what i
   CHECK_FALSE(map.Resolve(0x1250));
 }
 
+TEST_CASE("a part is held to what is alive around its pointer") {
+  LiveMap map;
+  map.Add(0x1000, Of(0x1000));
+  REQUIRE(map.Report({0x1200, 0x200}));
+  CHECK(map.Resolve(0x1250, 0x1000, 0x1300) == Extent{0x1200, 0x100});
+  CHECK(map.Resolve(0x1250, 0x1300, kNever) == Extent{0x1300, 0x100});
+  CHECK(map.Resolve(0x1250, 0, kNever) == Extent{0x1200, 0x200});
+  CHECK_FALSE(map.Resolve(0x1250, 0x1400, 0x1500));  // beside it
+  CHECK_FALSE(map.Resolve(0x1250, 0x1300, 0x1300));
+  CHECK_FALSE(map.Resolve(0x1450, 0x1200, 0x1300));  // the pointer is dead
+}
+
 TEST_CASE("what a graph captured is never taken for dead space") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000))->captured = true;
