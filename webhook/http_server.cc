@@ -1,12 +1,8 @@
 #include "webhook/http_server.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <httplib.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -21,78 +17,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "webhook/http_connection.h"
+#include "webhook/http_dispatch.h"
 #include "webhook/http_frame.h"
 
 namespace sluice::webhook {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// One whole request on one side, one whole reply on the other.
-class MemoryStream final : public httplib::Stream {
- public:
-  explicit MemoryStream(std::string_view in) : in_(in) {}
-  std::string Take() {
-    // cpp-httplib confirms "Expect: 100-continue" again; the server has done so when the header came.
-    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (out_.starts_with(kContinue)) out_.erase(0, kContinue.size());
-    return std::move(out_);
-  }
-  bool is_readable() const override { return true; }
-  bool is_writable() const override { return true; }
-  ssize_t read(char* to, size_t size) override {
-    const size_t n = std::min(size, in_.size());
-    std::memcpy(to, in_.data(), n);
-    in_.remove_prefix(n);
-    return static_cast<ssize_t>(n);
-  }
-  ssize_t write(const char* from, size_t size) override {
-    out_.append(from, size);
-    return static_cast<ssize_t>(size);
-  }
-  void get_remote_ip_and_port(std::string&, int&) const override {}
-  void get_local_ip_and_port(std::string&, int&) const override {}
-  socket_t socket() const override { return INVALID_SOCKET; }
-
- private:
-  std::string_view in_;
-  std::string out_;
-};
-
-// cpp-httplib's parser and router over memory.
-class Dispatcher final : public httplib::Server {
- public:
-  std::string Handle(std::string_view request, bool close, bool& closed) {
-    MemoryStream stream(request);
-    closed = close;
-    process_request(stream, close, closed, [](httplib::Request&) {});
-    return stream.Take();
-  }
-};
-
-std::string ErrorReply(int status, std::string_view reason, bool close) {
-  const char* name = status == 503   ? "Service Unavailable"
-                     : status == 413 ? "Payload Too Large"
-                     : status == 415 ? "Unsupported Media Type"
-                     : status == 408 ? "Request Timeout"
-                                     : "Bad Request";
-  return "HTTP/1.1 " + std::to_string(status) + " " + name +
-         "\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: " + std::to_string(reason.size() + 1) +
-         (close ? "\r\nConnection: close" : "") + "\r\n\r\n" + std::string(reason) + "\n";
-}
-
-struct Connection {
-  enum class State { kHandshake, kReading, kWorking, kWriting } state = State::kHandshake;
-  uint64_t id = 0;
-  int fd = -1;
-  SSL* ssl = nullptr;
-  std::string in, out;
-  size_t written = 0;
-  bool close = false;
-  bool continued = false;
-  Clock::time_point deadline, since;
-  uint32_t events = 0;  // as told to epoll
-};
 
 struct Job {
   uint64_t id;
@@ -107,17 +39,14 @@ struct Done {
   bool close;
 };
 
-// Bytes moved in one step: something, nothing yet, or the end.
-enum class Step { kProgress, kWait, kEnd };
-
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  explicit Impl(HttpOptions options) : o_(std::move(options)) {}
+  explicit Impl(const HttpOptions& options) : dispatch(options.idle), o_(options) {}
   ~Impl() { Stop(std::chrono::milliseconds(0)); }
 
-  Dispatcher dispatcher;
+  HttpDispatch dispatch;
 
   std::string Start() {
     if (std::string error = Listen(); !error.empty()) return error;
@@ -143,7 +72,6 @@ class HttpServer::Impl {
     work_.notify_all();
     for (std::thread& t : workers_) t.join();
     workers_.clear();
-    for (auto& [id, c] : connections_) Free(c);
     connections_.clear();
     for (int* fd : {&listener_, &epoll_, &wake_}) {
       if (*fd >= 0) ::close(*fd);
@@ -252,16 +180,9 @@ class HttpServer::Impl {
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       Connection& c = connections_[next_id_];
       c.id = next_id_++;
-      c.fd = fd;
+      c.Take(fd, o_.tls);
       c.since = now;
       c.deadline = now + o_.handshake;
-      if (o_.tls != nullptr) {
-        c.ssl = SSL_new(o_.tls);
-        SSL_set_fd(c.ssl, fd);
-        SSL_set_accept_state(c.ssl);
-      } else {
-        c.state = Connection::State::kReading;
-      }
       Watch(fd, c.id);
       c.events = EPOLLIN;
       count_ = connections_.size();
@@ -302,54 +223,22 @@ class HttpServer::Impl {
 
   // False: no more can be done now (or the connection is gone).
   bool Handshake(Connection& c, Clock::time_point now) {
-    ERR_clear_error();
-    const int r = SSL_do_handshake(c.ssl);
-    if (r == 1) {
-      c.state = Connection::State::kReading;
-      c.since = now;
-      c.deadline = now + o_.idle;
-      return true;
-    }
-    switch (SSL_get_error(c.ssl, r)) {
-      case SSL_ERROR_WANT_READ:
-        Interest(c, EPOLLIN);
+    uint32_t interest = 0;
+    switch (c.Handshake(interest)) {
+      case Step::kProgress:
+        c.state = Connection::State::kReading;
+        c.since = now;
+        c.deadline = now + o_.idle;
+        return true;
+      case Step::kWait:
+        Interest(c, interest);
         return false;
-      case SSL_ERROR_WANT_WRITE:
-        Interest(c, EPOLLOUT);
-        return false;
-      default:
-        Refused("handshake");
-        Close(c);
-        return false;
+      case Step::kEnd:
+        break;
     }
-  }
-
-  Step Receive(Connection& c, char* to, size_t size, size_t& got) {
-    if (c.ssl == nullptr) {
-      const ssize_t n = recv(c.fd, to, size, 0);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kWait;
-      if (n <= 0) return Step::kEnd;
-      got = static_cast<size_t>(n);
-      return Step::kProgress;
-    }
-    ERR_clear_error();
-    if (SSL_read_ex(c.ssl, to, size, &got) == 1) return Step::kProgress;
-    const int error = SSL_get_error(c.ssl, 0);
-    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? Step::kWait : Step::kEnd;
-  }
-
-  Step Send(Connection& c, std::string_view bytes, size_t& sent) {
-    if (c.ssl == nullptr) {
-      const ssize_t n = send(c.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kWait;
-      if (n < 0) return Step::kEnd;
-      sent = static_cast<size_t>(n);
-      return Step::kProgress;
-    }
-    ERR_clear_error();
-    if (SSL_write_ex(c.ssl, bytes.data(), bytes.size(), &sent) == 1) return Step::kProgress;
-    const int error = SSL_get_error(c.ssl, 0);
-    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? Step::kWait : Step::kEnd;
+    Refused("handshake");
+    Close(c);
+    return false;
   }
 
   // Reads until a request is whole. False: wait, or gone.
@@ -358,7 +247,7 @@ class HttpServer::Impl {
     while (true) {
       if (Framed(c, now)) return c.state == Connection::State::kWriting;
       size_t got = 0;
-      const Step step = Receive(c, chunk, sizeof(chunk), got);
+      const Step step = c.Receive(chunk, sizeof(chunk), got);
       if (step == Step::kWait) {
         Interest(c, EPOLLIN);
         return false;
@@ -394,7 +283,7 @@ class HttpServer::Impl {
       if (frame.wants_continue && !c.continued) {
         c.continued = true;
         size_t sent = 0;  // 25 bytes into an empty socket buffer: it takes them, or the client goes on by itself
-        Send(c, "HTTP/1.1 100 Continue\r\n\r\n", sent);
+        c.Send("HTTP/1.1 100 Continue\r\n\r\n", sent);
       }
       if (frame.total > c.in.capacity()) c.in.reserve(frame.total);
       return false;
@@ -448,15 +337,13 @@ class HttpServer::Impl {
     do {  // again for each request that was sent ahead and is refused at once: a loop, since there may be hundreds
       while (c.written < c.out.size()) {
         size_t sent = 0;
-        const Step step = Send(c, std::string_view(c.out).substr(c.written), sent);
+        const Step step = c.Send(std::string_view(c.out).substr(c.written), sent);
         if (step == Step::kEnd) return Close(c);
         if (step == Step::kWait) return Interest(c, EPOLLOUT);
         c.written += sent;
       }
       if (c.close) {
-        // The client sees the reply before the end: what it still sends would otherwise turn the end into a reset.
-        if (c.ssl != nullptr) SSL_shutdown(c.ssl);
-        shutdown(c.fd, SHUT_WR);
+        c.SayEnd();
         return Close(c);
       }
       c.out = {};
@@ -515,14 +402,8 @@ class HttpServer::Impl {
   void Close(Connection& c) {
     const uint64_t id = c.id;
     buffered_ -= c.in.size();
-    Free(c);
     connections_.erase(id);
     count_ = connections_.size();
-  }
-
-  static void Free(Connection& c) {
-    if (c.ssl != nullptr) SSL_free(c.ssl);
-    if (c.fd >= 0) ::close(c.fd);
   }
 
   // ---- the workers
@@ -542,7 +423,7 @@ class HttpServer::Impl {
         done.reply = ErrorReply(503, "the request waited too long", job.close);
         Refused("waited");
       } else {
-        done.reply = dispatcher.Handle(job.request, job.close, done.close);
+        done.reply = dispatch.Handle(job.request, job.close, done.close);
       }
       {
         const std::lock_guard lock(mutex_);
@@ -575,34 +456,11 @@ class HttpServer::Impl {
   bool stopping_ = false;
 };
 
-HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {
-  impl_->dispatcher.set_keep_alive_max_count(1 << 30);
-  impl_->dispatcher.set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(options.idle).count());
-}
+HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 HttpServer::~HttpServer() = default;
 
-namespace {
-void Reply(const HttpHandler& handler, const httplib::Request& request, httplib::Response& response) {
-  const HttpReply reply = handler(request.body);
-  response.status = reply.status;
-  response.set_content(reply.body, reply.type);
-}
-}  // namespace
-
-void HttpServer::Get(const std::string& path, HttpHandler handler) {
-  impl_->dispatcher.Get(path,
-                        [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-                          Reply(handler, request, response);
-                        });
-}
-
-void HttpServer::Post(const std::string& path, HttpHandler handler) {
-  impl_->dispatcher.Post(path, httplib::Server::Handler([handler = std::move(handler)](const httplib::Request& request,
-                                                                                       httplib::Response& response) {
-                           Reply(handler, request, response);
-                         }));
-}
-
+void HttpServer::Get(const std::string& path, HttpHandler handler) { impl_->dispatch.Get(path, std::move(handler)); }
+void HttpServer::Post(const std::string& path, HttpHandler handler) { impl_->dispatch.Post(path, std::move(handler)); }
 std::string HttpServer::Start() { return impl_->Start(); }
 uint16_t HttpServer::port() const { return impl_->port(); }
 size_t HttpServer::connections() const { return impl_->connections(); }
