@@ -32,7 +32,7 @@ Setter Path(std::string Config::* field) {
 }
 
 Setter OneOf(std::string Config::* field, std::vector<std::string> choices) {
-  return [field, choices](const YAML::Node& node, Config* config) -> absl::Status {
+  return [field, choices = std::move(choices)](const YAML::Node& node, Config* config) -> absl::Status {
     if (!node.IsScalar() || std::find(choices.begin(), choices.end(), node.Scalar()) == choices.end()) {
       return Bad(Text(node), StrJoin(choices, ", "));
     }

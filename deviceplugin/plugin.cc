@@ -59,8 +59,7 @@ class Life {
   absl::Status Run(bool* stuck) {
     if (auto s = WaitForFolder(); !s.ok()) return s;
     if (stopped_) return absl::OkStatus();
-    Keeper keeper({options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
-    keeper_ = &keeper;
+    keeper_.emplace(KeeperParts{options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
     std::unique_ptr<HttpServer> http;
     if (!options_.config.metrics_address.empty()) {
       auto started = HttpServer::Start(
@@ -69,7 +68,7 @@ class Life {
       http = *std::move(started);
     }
     // NVML is bounded, so this ends; registering before it would tell kubelet that running containers' cards are gone.
-    while (!keeper.WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
+    while (!keeper_->WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
     std::optional<PromiseFollower> follower;
     if (options_.config.extender) {
       promises_ = std::make_shared<Promises>();
@@ -79,7 +78,7 @@ class Life {
     Log(Level::kInfo, "ending");
     server_.reset();
     unlink(own_socket_.c_str());
-    *stuck = keeper.stuck() > 0;
+    *stuck = keeper_->stuck() > 0;
     return absl::OkStatus();
   }
 
@@ -218,11 +217,11 @@ class Life {
   std::shared_ptr<Promises> promises_;
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
-  Keeper* keeper_ = nullptr;
   Fd lock_, inotify_;
   bool stopped_ = false;
   std::atomic<bool> registered_ = false;
   std::atomic<Clock::time_point> beat_{Clock::now()};
+  std::optional<Keeper> keeper_;
 };
 
 }  // namespace

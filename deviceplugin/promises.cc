@@ -163,10 +163,10 @@ std::map<std::string, int> Promises::FreeOf(const std::set<std::string>& cards, 
     free[card] = SLUICE_UNITS_PER_GPU - (found == used_by_card.end() ? 0 : found->second);
   }
   for (const std::string& id : ids) {
-    if (!used.contains(id)) continue;
-    const std::string card = ParseDeviceId(id)->uuid;
-    ++(*held)[card];
-    ++free[card];
+    const auto device = ParseDeviceId(id);
+    if (!device.ok() || !used.contains(id)) continue;
+    ++(*held)[device->uuid];
+    ++free[device->uuid];
   }
   return free;
 }
