@@ -123,6 +123,8 @@ class Residency {
   uint64_t TouchedSince(uint64_t launch);
   // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
   uint64_t Departing();
+  // Of what is queued for this stream, bytes of the two transfers that run or come first.
+  uint64_t NextBytes(StreamId stream);
   uint64_t departing() const { return departing_; }
   // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
   void NoteUnseenUse();

@@ -74,6 +74,13 @@ uint64_t Residency::Departing() {
   return departing_ = bytes;
 }
 
+uint64_t Residency::NextBytes(StreamId stream) {
+  Queues& queues = queues_[stream];
+  DrainOps(&queues, stream);
+  return (queues.departing.empty() ? 0 : queues.departing.front().second) +
+         (queues.arriving.empty() ? 0 : queues.arriving.front().second);
+}
+
 void Residency::NoteNotFetched(const Step& step) {
   stats_.bytes_in -= step.content_in;
   stats_.fault_bytes += step.content_in;

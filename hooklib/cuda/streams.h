@@ -57,7 +57,7 @@ struct Stream {
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
-  uint64_t stuck_at = 0;  // operations done, plus one, when the queues were last waited for in vain
+  uint64_t stuck_at = 0;  // work and operations done, plus one, when the queues were last waited for in vain
 
   bool per_thread() const { return handle == CU_STREAM_PER_THREAD; }
   bool legacy() const { return handle == CU_STREAM_LEGACY; }

@@ -1,5 +1,6 @@
 #include "hooklib/cuda/work.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "hooklib/cuda/driver.h"
@@ -19,15 +20,16 @@ constexpr size_t kFull = 32;
 // Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
 constexpr uint64_t kMaxRunAhead = 32;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
+constexpr uint64_t kBytesALook = 1 << 20;                // at least: 10 GB/s
 // Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
 constexpr uint64_t kEventEvery = 16;
 }  // namespace
 
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes wait
 // for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training moves twice as
-// much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms, or for 150 ms where
-// it waits for the sake of dead bytes (a kernel may be waiting for what this very thread does next), the launch goes
-// ahead; false: without any transfer, since the queues are full.
+// much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms and the time of the
+// next transfer, or for 150 ms where it waits for the sake of dead bytes (a kernel may be waiting for what this very
+// thread does next), the launch goes ahead; false: without any transfer, since the queues are full.
 bool WorkScope::HoldBack(Stream* stream) {
   Device* device = stream->device;
   size_t before = SIZE_MAX;
@@ -42,15 +44,21 @@ bool WorkScope::HoldBack(Stream* stream) {
       outstanding = device->Outstanding(stream);
       bool far_ahead = false;
       done = 0;
+      if (outstanding >= kMaxOutstanding) {
+        // What leaves may wait for launches of this very stream, and a GiB alone takes 70 ms.
+        device->Poll(stream);
+        done = stream->completed;
+        most = kPatience + static_cast<int>(device->residency.NextBytes(stream->id) / kBytesALook);
+      }
       if (device->residency.waits_for_dead() && device->residency.launches() >= device->hold_back_from) {
         device->Poll(stream);
         done = stream->completed;
         far_ahead = stream->seq.load(std::memory_order_relaxed) > done + kMaxRunAhead;
-        most = far_ahead ? kPatienceForDead : kPatience;
+        if (far_ahead) most = std::max(most, kPatienceForDead);
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
-      const uint64_t finished = stream->in.done + stream->out.done + 1;
+      const uint64_t finished = stream->in.done + stream->out.done + stream->completed + 1;
       // Waited for in vain, and nothing has moved since.
       if (outstanding >= kMaxOutstanding && (stream->stuck_at == finished || still + 1 >= most)) {
         stream->stuck_at = finished;
