@@ -1,6 +1,6 @@
 // cuBLAS, cublasLt and cuDNN in miniature, for the simulated card: FAKE_BLAS, FAKE_LT or FAKE_DNN. Each call launches
-// one kernel whose parameters name nothing, as if all pointers lay in a table on the card, and which must not fault on
-// the call's operands: only the call's own arguments can have told the engine.
+// one kernel whose parameters name nothing (but see cublasFakeNames), as if all pointers lay in a table on the card,
+// and which must not fault on the call's operands: only the call's own arguments can have told the engine.
 #include <cuda.h>
 #include <cudnn.h>
 
@@ -17,6 +17,8 @@ namespace {
 
 using sluice::dnn::test::FakeGetter;
 
+uint64_t g_named = 0;  // what the kernel's parameter names
+
 int Launch(const std::vector<simgpu_touch>& touches) {
   static CUfunction function = [] {
     CUmodule module = nullptr;
@@ -26,8 +28,7 @@ int Launch(const std::vector<simgpu_touch>& touches) {
     return f;
   }();
   simgpu_next_launch(touches.data(), touches.size(), 50000, SIMGPU_MUST_BE_RESIDENT);
-  uint64_t nothing = 0;
-  void* parameters[] = {&nothing};
+  void* parameters[] = {&g_named};
   return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
 }
 simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ, 0}; }
@@ -37,6 +38,8 @@ simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr
 
 #ifdef FAKE_BLAS
 EXPORT int cublasFakeVersion() { return FAKE_BLAS; }
+// The kernels of calls to come name this, as a library's own workspace is named.
+EXPORT void cublasFakeNames(const void* memory) { g_named = reinterpret_cast<uintptr_t>(memory); }
 EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
   return reinterpret_cast<int (*)(void*, int*)>(FakeGetter("cublasGetPointerMode_v2"))(handle, mode);
 }
@@ -45,6 +48,8 @@ EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, con
   const auto bytes = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
   return m < 0 ? 7 : Launch({Read(a, bytes(m, k)), Read(b, bytes(k, n)), Write(c, bytes(m, n))});
 }
+EXPORT int cublasSetStream_v2(void*, void*) { return 0; }
+EXPORT int cublasSetWorkspace_v2(void*, void*, size_t) { return 0; }
 EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*, const void* const*, int,
                               const void* const*, int, const void*, void* const* c, int, int batch) {
   (void)m, (void)n, (void)k, (void)batch;

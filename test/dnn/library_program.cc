@@ -11,6 +11,7 @@
 extern "C" {
 int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
                    int);
+void cublasFakeNames(const void*);
 int cublasSgemmBatched(void*, int, int, int, int, int, const void*, const void* const*, int, const void* const*, int,
                        const void*, void* const*, int, int);
 int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
@@ -145,6 +146,12 @@ int main() {
                               1024, reinterpret_cast<const void* const*>(arrays + 4096), 1024, &beta,
                               reinterpret_cast<void* const*>(arrays + 8192), 1024, 2);
   });
+
+  // A workspace of the library's own: named by its kernel and not by the call. It is kept, and counted.
+  const CUdeviceptr workspace = card.Plain(4 * kMiB);
+  cublasFakeNames(reinterpret_cast<void*>(workspace));
+  Case("cublas, a workspace of its own", 28 * kMiB, [&] { return gemm(&cublasSgemm_v2); });
+  cublasFakeNames(nullptr);
 
   // The library's refusal is the program's to see.
   EXPECT(cublasSgemm_v2(&handle, 0, 0, -1, 1, 1, &alpha, At(0), 1, At(1), 1, &beta, At(2), 1) == 7);
