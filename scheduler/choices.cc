@@ -18,6 +18,7 @@ CardSet WholeCards(const Node& node, const Request& request) {
   }
   if (found < request.cards) return {};
   std::vector<CardSet> groups;
+  groups.reserve(by_numa.size());
   for (auto& [numa, cards] : by_numa) groups.push_back(std::move(cards));
   const auto wanted = static_cast<std::size_t>(request.cards);
   std::stable_sort(groups.begin(), groups.end(), [wanted](const CardSet& a, const CardSet& b) {

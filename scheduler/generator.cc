@@ -68,8 +68,8 @@ std::vector<Node> GenerateNodes(int count) {
   for (const NodeKind& kind : kNodeKinds) {
     permille += kind.permille;
     while (static_cast<int>(nodes.size()) < count * permille / 1000) {
-      nodes.push_back({.cpu_milli_free = kind.cpu * 1000,
-                       .memory_mib_free = kind.memory_gib * 1024,
+      nodes.push_back({.cpu_milli_free = std::int64_t{kind.cpu} * 1000,
+                       .memory_mib_free = std::int64_t{kind.memory_gib} * 1024,
                        .units_per_card = kTraceUnitsPerCard,
                        .cards = std::vector<Card>(static_cast<std::size_t>(kind.cards), {.free = kTraceUnitsPerCard}),
                        .model = kind.model});

@@ -96,6 +96,7 @@ void NodeLedger::LearnActual(const std::string& uid) {
   if (!exact_) return;
   ContainerCards actual;
   for (const NodeCard& card : cards_) {
+    if (!card.pods) continue;
     const auto found = card.pods->find(uid);
     if (found == card.pods->end()) continue;
     for (const std::string& container : found->second) actual[container].push_back(card.uuid);
@@ -119,6 +120,7 @@ std::vector<int> NodeLedger::PendingExact() const {
     for (const std::string& card : slot.cards) by_card[card] += slot.chain.UnitsPerCard();
   }
   std::vector<int> pending;
+  pending.reserve(cards_.size());
   for (const NodeCard& card : cards_) pending.push_back(anywhere + by_card[card.uuid]);
   return pending;
 }

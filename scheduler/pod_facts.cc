@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kMiB = 1024 * 1024;
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 const Json& Member(const Json& object, const char* name) {
   static const Json kNull;

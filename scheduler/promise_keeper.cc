@@ -105,7 +105,7 @@ PromiseKeeper::Seat* PromiseKeeper::FindWaiting(const CardUnitCounts& free, int 
   broken->chain.total = 0;  // does not reserve anything while its new place is sought
   const auto elsewhere = Unpromised(free, {}, moved.chain.total);
   if (elsewhere.ok()) moved.cards = *elsewhere;
-  *broken = moved;
+  *broken = std::move(moved);
   return elsewhere.ok() ? broken : nullptr;
 }
 

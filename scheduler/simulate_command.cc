@@ -85,6 +85,7 @@ class Runner {
     Print(rows);
     if (!options_.svg_file.empty()) {
       std::vector<NamedCurve> curves;
+      curves.reserve(rows.size());
       for (std::size_t i = 0; i + 1 < rows.size(); ++i) curves.push_back({rows[i].name, rows[i].curve});
       WriteFile(options_.svg_file,
                 Svg(absl::StrFormat("%d GPUs, arrivals of seed %d", Cards(), options_.first_seed), curves));

@@ -92,23 +92,22 @@ Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals,
   bool full = false;
   for (const TracePod& pod : arrivals) {
     const std::size_t shape = shapes.at(pod);
-    std::optional<std::size_t> best;
-    double best_score = 0;
+    std::size_t best = nodes.size();
+    std::optional<Placement> chosen;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const std::optional<Placement>& placement = ratings.Of(shape, pod, i);
-      if (!placement || (best && placement->score <= best_score)) continue;
+      if (!placement || (chosen && placement->score <= chosen->score)) continue;
       best = i;
-      best_score = placement->score;
+      chosen = placement;
     }
     arrived += pod.request.TotalUnits();
-    if (best) {
-      const Placement placement = *ratings.Of(shape, pod, *best);
-      Take(nodes[*best], pod.request, placement.cards);
-      ratings.Changed(*best);
-      measure(*best);
+    if (chosen) {
+      Take(nodes[best], pod.request, chosen->cards);
+      ratings.Changed(best);
+      measure(best);
       allocated += pod.request.TotalUnits();
     }
-    outcome.placed.push_back(best.has_value());
+    outcome.placed.push_back(chosen.has_value());
     if (!full && arrived >= capacity) {
       full = true;
       outcome.allocated_at_full = allocated / capacity;
