@@ -29,6 +29,7 @@ struct Chunk {
   uint64_t mark = 0;          // launch number that has this chunk in its set
   uint64_t last_fetcher = 0;  // launch number of the last use by work that must have it on the card
   uint64_t host_window = 0;   // in which window of launches host_uses counts
+  uint64_t left_at = 0;       // launch number of the last launch that left it to faults by choice
   uint16_t host_uses = 0;     // launches of this window that used it in host memory
   bool advised = false;       // the GPU has been told to map it where it lies
   bool first = false;         // of its arena

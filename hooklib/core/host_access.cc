@@ -15,14 +15,21 @@ constexpr uint64_t kCardRate = 1500;
 constexpr uint64_t kHostRate = 12;
 // What does not fit at all comes by faults at 10 to 12 GB/s and leaves again at 15.
 constexpr uint64_t kFaultRate = 6;
+// To fetch and make room takes 92 ms a GiB, so a launch is better left to faults if it takes no longer than half of
+// that: what came by faults leaves again.
+constexpr uint64_t kSparseRate = 20;
 constexpr uint8_t kMaxFailures = 4;
+constexpr uint8_t kSettled = 4;
 }  // namespace
 
 HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now) {
   const auto it = habits_.find(Key(id, oversize));
-  if (it == habits_.end()) return Verdict::kTry;
-  if (it->second.verdict == Verdict::kTry && now < it->second.retry_at) return Verdict::kFetch;
-  return it->second.verdict;
+  // What does not fit comes by faults or is used where it lies: faults first, since what has once been mapped in host
+  // memory no longer faults.
+  if (it == habits_.end()) return oversize ? Verdict::kTryFaults : Verdict::kTry;
+  const Verdict verdict = it->second.verdict;
+  if ((verdict == Verdict::kTry || verdict == Verdict::kTryFaults) && now < it->second.retry_at) return Verdict::kFetch;
+  return verdict;
 }
 
 bool HostAccess::Due(uint64_t id, bool oversize) {
@@ -32,25 +39,38 @@ bool HostAccess::Due(uint64_t id, bool oversize) {
 }
 
 void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
-  habits_[Key(probe.id, probe.oversize)].retry_at = now + 512;
+  Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  habit.verdict = probe.faults ? Verdict::kTryFaults : Verdict::kTry;
+  habit.retry_at = now + 512;
 }
 
-void HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
+bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
-  const uint64_t allowed =
-      kStartNs + probe.resident / kCardRate + probe.host / (probe.oversize ? kFaultRate : kHostRate);
+  const uint64_t rate = probe.faults ? kSparseRate : probe.oversize ? kFaultRate : kHostRate;
+  const uint64_t allowed = kStartNs + probe.resident / kCardRate + probe.host / rate;
   if (ns <= allowed) {
-    habit.verdict = Verdict::kStreams;
-    habit.failures = 0;
-    return;
+    habit.verdict = probe.faults ? Verdict::kFaults : Verdict::kStreams;
+    habit.failures[probe.faults] = 0;
+    return probe.faults && habit.confirmed < kSettled && ++habit.confirmed == kSettled;
   }
-  // One slow launch may have run beside others' work: tried again, ever later, a few times.
-  habit.verdict = ++habit.failures >= kMaxFailures ? Verdict::kFetch : Verdict::kTry;
   habit.launches = 0;
-  habit.retry_at = now + (uint64_t{256} << (2 * habit.failures));
+  habit.confirmed = 0;
+  ++habit.failures[probe.faults];
+  // One slow launch may have run beside others' work: tried again, ever later, a few times. What then is to be fetched
+  // for ever is first left to faults, twice.
+  const uint8_t failures = habit.failures[0];
+  habit.verdict = failures < kMaxFailures ? Verdict::kTry
+                  : habit.failures[1] < 2 ? Verdict::kTryFaults
+                                          : Verdict::kFetch;
+  habit.retry_at = failures == 0 || failures >= kMaxFailures ? now : now + (uint64_t{256} << (2 * failures));
+  return false;
 }
 
-uint64_t HostAccess::TryBytes(uint64_t resident) { return std::clamp<uint64_t>(resident / 16, 8 * kMiB, 64 * kMiB); }
+uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {
+  // Of what is touched here and there a part too small may show nothing, and another too much.
+  if (verdict == Verdict::kTryFaults) return 32 * kMiB;
+  return std::clamp<uint64_t>(resident / 16, 8 * kMiB, 64 * kMiB);
+}
 
 }  // namespace sluice::core

@@ -1,11 +1,15 @@
-// Which launches may leave what they touch in host memory, where the GPU reads and writes it over the link (UVM's
-// accessed-by advice).
+// For which launches fetching what they name is not the best: those that may leave it in host memory, where the GPU
+// reads and writes it over the link (UVM's accessed-by advice), and those that touch so little of it that faults are
+// cheaper.
 //
 // A kernel that streams (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's
 // rate, without faults and without moving a page: 24 ms a GiB read and written on an H200, where fetching takes 22 and
 // sending away what makes room 70. A kernel that reads its operands again and again crawls (a GEMM of 16,384 rows over
 // 128 MiB of weights: 232 ms instead of 2.5). Nothing in a launch tells one from the other, so it is measured, per
-// execution id, first on a few chunks, later now and then. Not thread-safe: the device's lock is held.
+// execution id, first on a few chunks, later now and then.
+// A kernel that looks up rows of a table names all of it: fetching costs 92 ms a GiB, room included, and faults bring
+// the few pages that are touched. That is measured in the same way, where the launch does not stream: what is left to
+// faults on a trial takes its time if it is touched. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
 #define SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
 
@@ -14,40 +18,44 @@
 
 namespace sluice::core {
 
-// One launch with host-resident bytes that is to be timed.
+// One launch that is to be timed, since not all that it names is brought for it.
 struct HostProbe {
   uint64_t id = 0;        // execution id; 0: nothing to time
   uint64_t host = 0;      // bytes of its set in host memory
   uint64_t resident = 0;  // bytes of its set on the card
   bool oversize = false;  // the set is larger than all that may be resident: faults are what it is compared with
+  bool faults = false;    // they are left to faults, not used where they lie
 };
 
 class HostAccess {
  public:
   enum class Verdict : uint8_t {
-    kTry,      // unknown: some chunks may stay in host memory, and the launch is timed
-    kStreams,  // stays in host memory at no more than the link's price
-    kFetch,    // re-reads: bring it
+    kTry,        // unknown: some chunks may stay in host memory, and the launch is timed
+    kTryFaults,  // unknown: some chunks are left to faults, and the launch is timed
+    kStreams,    // stays in host memory at no more than the link's price
+    kFaults,     // touches little of what it names: left to faults
+    kFetch,      // re-reads: bring it
   };
 
   // Of an execution id at launch number `now`. `oversize` as in HostProbe, judged apart.
   Verdict Of(uint64_t id, bool oversize, uint64_t now);
-  // Whether the launch that was answered kStreams is one of those that are timed again.
+  // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
   // The launch is tried; until its time is known, others of its id fetch.
   void Trying(const HostProbe& probe, uint64_t now);
-  // How long the timed launch ran, in ns of the GPU's clock.
-  void Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
-  // How many bytes a first try leaves in host memory, for a launch with `resident` bytes on the card beside them: few,
-  // but enough to be seen in its time.
-  static uint64_t TryBytes(uint64_t resident);
+  // How long the timed launch ran, in ns of the GPU's clock. True where this settles that its id is left to faults.
+  bool Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
+  // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside them:
+  // few, but enough to be seen in its time.
+  static uint64_t TryBytes(Verdict verdict, uint64_t resident);
 
  private:
   struct Habit {
     Verdict verdict = Verdict::kTry;
-    uint8_t failures = 0;
-    uint32_t launches = 0;  // with host-resident bytes, since it was found to stream
-    uint64_t retry_at = 0;  // launch number
+    uint8_t failures[2] = {};  // of using host memory, of faults
+    uint8_t confirmed = 0;     // times that faults were the better, one after the other
+    uint32_t launches = 0;     // that were not fetched for, since the verdict
+    uint64_t retry_at = 0;     // launch number
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   std::unordered_map<uint64_t, Habit> habits_;

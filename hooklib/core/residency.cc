@@ -79,6 +79,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   plan_.evict_after.clear();
   plan_.discard.clear();
   plan_.advise.clear();
+  plan_.unadvise.clear();
   plan_.probe = {};
   plan_.wait_in = plan_.after_op = 0;
   set_.clear();
@@ -148,7 +149,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         continue;
       }
       fetched += kChunkBytes;
-      if (prefetch_ == Prefetch::kOff) {
+      if (prefetch_ == Prefetch::kOff || chunk->left_at == now_) {
         SetResident(chunk, true);
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         chunk->arrival_op = 0;
@@ -190,7 +191,7 @@ void Residency::RollWindow(const Queues& queues) {
   least_slack_ = kNever;
   window_begin_ = now_;
   ++window_;
-  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 16, 1 << 14);
+  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 64, 1 << 14);
   longest_period_ = 0;
 }
 
@@ -198,12 +199,15 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   using Verdict = HostAccess::Verdict;
   const Verdict verdict = host_access_.Of(id, oversize, now_);
   if (verdict == Verdict::kFetch) return;
+  const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
+  const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
   const uint64_t need = missing_.size() * kChunkBytes;
   const uint64_t resident = set_.size() * kChunkBytes - need;
   uint64_t most = kNever;
-  if (verdict == Verdict::kTry) {
+  if (trial) {
     if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
-    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes) : HostAccess::TryBytes(resident);
+    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
+                    : HostAccess::TryBytes(verdict, resident);
   }
   // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
   // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
@@ -216,6 +220,15 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (chunk->host_window != window_) {
       chunk->host_window = window_;
       chunk->host_uses = 0;
+    }
+    if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
+      if (chunk->advised) {
+        chunk->advised = false;
+        plan_.unadvise.push_back({chunk->base, kChunkBytes});
+      }
+      chunk->left_at = now_;
+      stays += kChunkBytes;
+      return false;
     }
     if (verdict == Verdict::kStreams && !oversize) {
       if (chunk->host_uses >= kMaxUses) return false;
@@ -233,9 +246,10 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     return true;
   });
   Merge(&plan_.advise);
-  if (stays && (verdict == Verdict::kTry || host_access_.Due(id, oversize)))
-    plan_.probe = {id, stays, resident, oversize};
-  if (stays && verdict == Verdict::kTry) host_access_.Trying(plan_.probe, now_);
+  Merge(&plan_.unadvise);
+  if (stays && faults) ++stats_.left_launches;
+  if (stays && (trial || host_access_.Due(id, oversize))) plan_.probe = {id, stays, resident, oversize, faults};
+  if (stays && trial) host_access_.Trying(plan_.probe, now_);
 }
 
 // Room that `stream` may count on: what other streams are still sending away is not gone yet.
@@ -427,6 +441,7 @@ void Residency::LookAhead(StreamId stream) {
     const auto chunks = queues.predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
     const HostAccess::Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : HostAccess::Verdict::kFetch;
+    const bool settled = verdict == HostAccess::Verdict::kStreams || verdict == HostAccess::Verdict::kFaults;
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
@@ -436,11 +451,8 @@ void Residency::LookAhead(StreamId stream) {
         continue;
       }
       if (chunk->live_bytes == 0) continue;
-      // What streams, or has not been tried yet, takes its bytes where they lie rather than in somebody's place.
-      if (chunk->content && (verdict == HostAccess::Verdict::kStreams ||
-                             (verdict == HostAccess::Verdict::kTry && Room(stream) < kChunkBytes))) {
-        continue;
-      }
+      // What streams or is left to faults, or has not been tried yet, comes in nobody's place.
+      if (chunk->content && verdict != HostAccess::Verdict::kFetch && (settled || Room(stream) < kChunkBytes)) continue;
       if (chunk->departure_op && chunk->departure_stream != stream &&
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;

@@ -50,6 +50,7 @@ struct Plan {
   std::vector<Extent> discard;
   // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
   std::vector<Extent> advise;
+  std::vector<Extent> unadvise;     // is to fault again instead
   HostProbe probe;                  // id 0: the launch need not be timed
   Step now;                         // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
@@ -63,6 +64,7 @@ struct ResidencyStats {
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
   uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; nobody sees what no parameter names
   uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
+  uint64_t left_launches = 0;    // launches that were left to faults by choice
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
   uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
@@ -79,8 +81,9 @@ class Residency {
   void set_filling(bool filling) { filling_ = filling; }
   // Whether launches that stream may leave what they touch in host memory.
   void set_host_access(bool may) { may_stay_ = may; }
-  // A launch whose plan asked to be timed ran for so long.
-  void Measured(const HostProbe& probe, uint64_t ns) { host_access_.Measured(probe, ns, now_); }
+  // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
+  // faults.
+  bool Measured(const HostProbe& probe, uint64_t ns) { return host_access_.Measured(probe, ns, now_); }
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
@@ -148,7 +151,7 @@ class Residency {
     bool operator<(const Candidate& other) const { return key < other.key; }
   };
 
-  // Takes out of missing_ what the launch uses in host memory.
+  // Takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
   void RollWindow(const Queues& queues);
   // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.

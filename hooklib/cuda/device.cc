@@ -430,6 +430,11 @@ void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
   *free_bytes = used < shown ? shown - used : 0;
 }
 
+uint64_t Device::LeftToFaults() {
+  std::lock_guard lock(mutex);
+  return residency.stats().left_launches;
+}
+
 void Device::DropContext(CUcontext handle) {
   {
     std::lock_guard lock(mutex);

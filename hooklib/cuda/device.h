@@ -100,6 +100,7 @@ struct Device final : core::Timeline {
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
   void ApplyBudget(const sluice_budget& next);
   void View(uint64_t* total_bytes, uint64_t* free_bytes);
+  uint64_t LeftToFaults();             // launches for which nothing was fetched by choice
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
   void MarkCaptured(core::Va va);
@@ -166,7 +167,7 @@ struct Device final : core::Timeline {
   uint32_t launches_waiting_ = 0;  // in AwaitRoom
   uint64_t awaited_bytes_ = 0;     // asked for by allocations that wait for their share
   uint64_t waited_in_vain_ = 0;    // generation of the budget
-  bool said_graph_ = false;
+  bool said_graph_ = false, said_faults_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched

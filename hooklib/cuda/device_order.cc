@@ -214,10 +214,18 @@ void Device::ReadProbes() {
     const Probe& probe = probes.front();
     float ms = 0;
     if (elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS) {
-      SLUICE_LOG(kDebug, "launch %llx used %llu MiB in host memory and %llu MiB on the card in %.3f ms",
+      SLUICE_LOG(kDebug, "launch %llx used %llu MiB %s and %llu MiB on the card in %.3f ms",
                  static_cast<unsigned long long>(probe.what.id), static_cast<unsigned long long>(probe.what.host >> 20),
+                 probe.what.faults ? "by faults" : "in host memory",
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms));
-      residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6));
+      if (residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_) {
+        said_faults_ = true;
+        SLUICE_LOG(
+            kWarn,
+            "%s: launches touch little of what they name (%.2f GiB that are not on the card, %.1f ms by faults): "
+            "nothing is fetched for such launches any more; a larger fraction helps if they are slow",
+            uuid.c_str(), static_cast<double>(probe.what.host) / 0x1p30, static_cast<double>(ms));
+      }
     }
     probe.context->timers.Give(probe.begin);
     probe.context->timers.Give(probe.end);

@@ -73,6 +73,10 @@ void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
   for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
 }
 
+void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
+  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
+}
+
 void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers) {
   Advise(range, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, owner);
   for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);

@@ -17,6 +17,8 @@ CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
 // The GPU maps the ranges wherever they lie: host memory is used over the link instead of moved by faults. Not queued:
 // done when it returns (31 ms a GiB of host memory; later it waits for transfers under way).
 void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
+// They fault again.
+void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
 // What `peers` use of `owner`'s memory stays with it and is mapped there.
 void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
 // Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is

@@ -120,7 +120,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->Execute(plan.now, stream_);
   if (plan.wait_in) device->WaitForFetch(stream_, plan.wait_in);
   device->Execute(plan.ahead, stream_);
-  if (!plan.advise.empty()) AdviseAccessedBy(plan.advise, device->ordinal);
+  AdviseAccessedBy(plan.advise, device->ordinal);
+  UnadviseAccessedBy(plan.unadvise, device->ordinal);
   device->ReadProbes();
   if (plan.probe.id && device->probes.size() < 64) {
     begin_ = stream_->context->timers.Take();

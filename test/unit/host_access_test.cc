@@ -25,13 +25,15 @@ struct Machine {
     residency.AddArena(Chunks(0, total), false);
     residency.AddLive(Chunks(0, total));
   }
-  // `rate`: GB/s at which it gets through its host-resident bytes.
-  void Launch(uint64_t id, std::vector<Extent> set, double rate) {
+  // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
+  // comes.
+  void Launch(uint64_t id, std::vector<Extent> set, double rate, double touched = 1) {
     const Plan& plan = residency.Prepare(1, ++seq, set, id);
     const HostProbe probe = plan.probe;
     time.Queue(1, seq);
     time.Finish(1, seq);
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+    const double gbps = probe.faults ? 11 / touched : rate;
+    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / gbps));
   }
 };
 
@@ -84,20 +86,59 @@ TEST_CASE("switched off, everything is fetched") {
   CHECK(machine.residency.stats().host_bytes_used == 0);
 }
 
+TEST_CASE("launches that touch little of what they name, and that again and again, are left to faults") {
+  Machine machine(60, 20);
+  const auto step = [&machine](double touched) {
+    for (uint64_t table = 0; table < 4; ++table) machine.Launch(400, {Chunks(table * 15, 15)}, 1, touched);
+  };
+  for (int i = 0; i < 8000; ++i) step(0.02);  // they are tried in host memory first, ever more rarely
+  const ResidencyStats before = machine.residency.stats();
+  for (int i = 0; i < 50; ++i) step(0.02);
+  CHECK(machine.residency.stats().bytes_in == before.bytes_in);
+  CHECK(machine.residency.stats().left_launches > before.left_launches);
+  CHECK(machine.residency.resident_bytes() <= 20 * kChunkBytes);
+  // They touch all of it from now on: that is noticed, and they are fetched for.
+  for (int i = 0; i < 200; ++i) step(1);
+  const ResidencyStats later = machine.residency.stats();
+  for (int i = 0; i < 20; ++i) step(1);
+  CHECK(machine.residency.stats().bytes_in > later.bytes_in);
+}
+
+TEST_CASE("the verdict on a launch larger than its budget") {
+  HostAccess habits;
+  const HostProbe faults{7, uint64_t{1} << 30, 0, true, true}, host{7, uint64_t{1} << 30, 0, true, false};
+  CHECK(habits.Of(7, true, 1) == HostAccess::Verdict::kTryFaults);
+  habits.Trying(faults, 1);
+  CHECK_FALSE(habits.Measured(faults, 100'000'000, 2));  // it touches all of it
+  CHECK(habits.Of(7, true, 3) == HostAccess::Verdict::kTry);
+  CHECK_FALSE(habits.Measured(host, 30'000'000, 4));
+  CHECK(habits.Of(7, true, 5) == HostAccess::Verdict::kStreams);
+  // Another one touches little, which is settled at the fourth time.
+  const HostProbe sparse{8, uint64_t{1} << 30, 0, true, true};
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
+  CHECK(habits.Measured(sparse, 1'000'000, 6));
+  CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
+  CHECK(habits.Of(8, true, 7) == HostAccess::Verdict::kFaults);
+}
+
 TEST_CASE("the verdict on an execution id") {
   HostAccess habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe probe{7, 8 * kMiB, 0, false};
+  const HostProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
   CHECK(habits.Of(7, false, 1) == HostAccess::Verdict::kTry);
   habits.Trying(probe, 1);
   CHECK(habits.Of(7, false, 2) == HostAccess::Verdict::kFetch);  // until its time is known
   habits.Measured(probe, 200000, 3);                             // 42 GB/s
   CHECK(habits.Of(7, false, 4) == HostAccess::Verdict::kStreams);
-  CHECK(habits.Of(7, true, 4) == HostAccess::Verdict::kTry);  // too large for its budget: another question
-  habits.Measured(probe, 2000000, 5);                         // 4 GB/s, now
+  CHECK(habits.Of(7, true, 4) == HostAccess::Verdict::kTryFaults);  // too large for its budget: another question
+  habits.Measured(probe, 2000000, 5);                               // 4 GB/s, now
   CHECK(habits.Of(7, false, 6) == HostAccess::Verdict::kFetch);
   CHECK(habits.Of(7, false, 100000) == HostAccess::Verdict::kTry);
-  for (int i = 0; i < 4; ++i) habits.Measured(probe, 2000000, 100000);
+  for (int i = 0; i < 3; ++i) habits.Measured(probe, 2000000, 100000);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(habits.Of(7, false, 100001) == HostAccess::Verdict::kTryFaults);
+    habits.Measured(faults, 800000, 100001);
+  }
   CHECK(habits.Of(7, false, uint64_t{1} << 40) == HostAccess::Verdict::kFetch);
 }
 

@@ -1,0 +1,142 @@
+// Work that hurts an engine which fetches what launches name, on the simulated card: too much of it, no order in it,
+// or names that say more than is touched. Prints virtual microseconds a launch, the first eighth left out.
+//   thrash_bench NAME LIVE_MIB [LAUNCHES]
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "test/simgpu/tests/card.h"
+#include "trace/replay/sleep.h"
+
+namespace {
+
+using simgpu_test::kMiB;
+using simgpu_test::Read;
+using simgpu_test::Update;
+
+constexpr uint64_t kBlock = 64 * kMiB, kPage = 64 << 10;
+
+struct Program {
+  simgpu_test::Card card;
+  CUmodule module = nullptr;
+  CUfunction four = nullptr;
+  CUstream stream = nullptr;
+  std::vector<CUdeviceptr> blocks;
+  CUdeviceptr table = 0, hot = 0;
+  uint64_t live = 0;
+  std::mt19937_64 random{11};
+
+  explicit Program(uint64_t bytes) : live(bytes) {
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel four params 8,8,8,8 ns 20000\n"));
+    OK(cuModuleGetFunction(&four, module, "four"));
+    stream = card.Stream();
+  }
+  CUdeviceptr Take(uint64_t bytes) {
+    CUdeviceptr p = 0;
+    OK(cuMemAlloc(&p, bytes));
+    for (uint64_t at = 0; at < bytes; at += kBlock) {
+      const uint64_t part = std::min(kBlock, bytes - at);
+      Launch({p}, {simgpu_test::Write(p + at, part)}, 1);
+    }
+    return p;
+  }
+  void TakeBlocks(uint64_t bytes) {
+    for (uint64_t at = 0; at < bytes; at += kBlock) blocks.push_back(Take(kBlock));
+  }
+  // `shape` is the launch's grid: what the engine tells launches apart by, beside their function.
+  void Launch(std::vector<CUdeviceptr> named, const std::vector<simgpu_touch>& touches, unsigned shape,
+              uint64_t ns = 100'000) {
+    simgpu_next_launch(touches.data(), touches.size(), ns, 0);
+    named.resize(4);
+    void* params[4];
+    for (size_t i = 0; i < 4; ++i) params[i] = &named[i];
+    OK(cuLaunchKernel(four, shape, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
+  }
+  uint64_t Pick(uint64_t n) { return random() % n; }
+};
+
+simgpu_touch Again(simgpu_touch touch, uint32_t passes) {
+  touch.access |= SIMGPU_PASSES(passes);
+  return touch;
+}
+
+// One block after the other, each update whole: a training step's shape.
+void Walk(Program& p, uint64_t i) {
+  p.Launch({p.blocks[i % p.blocks.size()]}, {Update(p.blocks[i % p.blocks.size()], kBlock)}, 1);
+}
+// The same by kernels that read their operand many times, as products of matrices do.
+void Reread(Program& p, uint64_t i) {
+  const CUdeviceptr at = p.blocks[i % p.blocks.size()];
+  p.Launch({at}, {Again(Read(at, kBlock), 32)}, 1);
+}
+void Random(Program& p, uint64_t) {
+  const CUdeviceptr at = p.blocks[p.Pick(p.blocks.size())];
+  p.Launch({at}, {Update(at, kBlock)}, 1);
+}
+void RandomReread(Program& p, uint64_t) {
+  const CUdeviceptr at = p.blocks[p.Pick(p.blocks.size())];
+  p.Launch({at}, {Again(Read(at, kBlock), 32)}, 1);
+}
+// Blocks are named whole and touched in one place.
+void Corner(Program& p, uint64_t i) {
+  const CUdeviceptr at = p.blocks[i % p.blocks.size()];
+  p.Launch({at}, {Again(Update(at + p.Pick(16) * 4 * kMiB, 4 * kMiB), 32)}, 1);
+}
+// A few rows of a table that is far larger than the budget.
+void Lookup(Program& p, uint64_t, uint32_t passes) {
+  std::vector<simgpu_touch> touches{Update(p.hot, kBlock)};
+  for (int row = 0; row < 16; ++row)
+    touches.push_back(Again(Read(p.table + p.Pick(p.live / kPage) * kPage, kPage), passes));
+  p.Launch({p.table, p.hot}, touches, 1);
+}
+// Rows of one table of several, each smaller than the budget.
+void Lookups(Program& p, uint64_t i, uint32_t passes) {
+  const uint64_t tables = 8, bytes = p.live / tables / kMiB * kMiB;
+  std::vector<simgpu_touch> touches{Update(p.hot, kBlock)};
+  for (int row = 0; row < 16; ++row)
+    touches.push_back(Again(Read(p.blocks[i % tables] + p.Pick(bytes / kPage) * kPage, kPage), passes));
+  p.Launch({p.blocks[i % tables], p.hot}, touches, 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: thrash_bench NAME LIVE_MIB [LAUNCHES]\n");
+    return 2;
+  }
+  const std::string name = argv[1];
+  const uint64_t live = std::strtoull(argv[2], nullptr, 10) * kMiB;
+  const uint64_t launches = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 4000;
+  Program p(live);
+  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  void (*work)(Program&, uint64_t) = nullptr;
+  if (name == "walk" || name == "reread" || name == "random" || name == "random_reread" || name == "corner") {
+    p.TakeBlocks(live);
+    work = name == "walk"     ? Walk
+           : name == "reread" ? Reread
+           : name == "random" ? Random
+           : name == "corner" ? Corner
+                              : RandomReread;
+  } else if (name == "lookup" || name == "lookup_reread") {
+    p.hot = p.Take(kBlock);
+    p.table = p.Take(live);
+    work = name == "lookup" ? [](Program& q, uint64_t i) { Lookup(q, i, 1); }
+                            : [](Program& q, uint64_t i) { Lookup(q, i, 256); };
+  } else if (name == "lookups" || name == "lookups_reread") {
+    p.hot = p.Take(kBlock);
+    for (int i = 0; i < 8; ++i) p.blocks.push_back(p.Take(live / 8 / kMiB * kMiB));
+    work = name == "lookups" ? [](Program& q, uint64_t i) { Lookups(q, i, 1); }
+                             : [](Program& q, uint64_t i) { Lookups(q, i, 256); };
+  } else {
+    std::fprintf(stderr, "thrash_bench: no workload '%s'\n", name.c_str());
+    return 2;
+  }
+  uint64_t i = 0;
+  for (; i < launches / 8; ++i) work(p, i);
+  const uint64_t ns = p.card.Time([&] {
+    for (; i < launches; ++i) work(p, i);
+  });
+  std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / static_cast<double>(launches - launches / 8));
+  return 0;
+}
