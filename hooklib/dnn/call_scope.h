@@ -39,10 +39,7 @@ struct Copy {
 
 // `Result`: cuBLAS' and cuDNN's status.
 template <typename Result, typename Describe, typename... Args>
-inline Result Forward(const char* symbol, Describe describe, Args... args) {
-  auto* const real = reinterpret_cast<Result (*)(Args...)>(LibraryReal());
-  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
-    return real(args...);
+inline Result Describing(const char* symbol, Result (*real)(Args...), Describe describe, Args... args) {
   CallScope scope(symbol);
   if (scope.set()) {
     try {
@@ -54,6 +51,14 @@ inline Result Forward(const char* symbol, Describe describe, Args... args) {
     scope.Publish();
   }
   return real(args...);
+}
+
+template <typename Result, typename Describe, typename... Args>
+inline Result Forward(const char* symbol, Describe describe, Args... args) {
+  auto* const real = reinterpret_cast<Result (*)(Args...)>(LibraryReal());
+  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
+    return real(args...);
+  return Describing<Result>(symbol, real, describe, args...);
 }
 
 inline uint64_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }

@@ -21,8 +21,16 @@ template <Name name, typename Signature, auto describe>
 struct Entry;
 template <Name name, typename Result, typename... Args, auto describe>
 struct Entry<name, Result(Args...), describe> {
+  // Passive, it is a test and a jump: no argument's address is taken here, so none is copied.
   static Result Call(Args... args) {
-    return Forward<Result>(name.text, [&](const Copy& copy, AccessSet* set) { describe(copy, set, args...); }, args...);
+    auto* const real = reinterpret_cast<Result (*)(Args...)>(LibraryReal());
+    if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
+      return real(args...);
+    return Described(real, args...);
+  }
+  [[gnu::noinline]] static Result Described(Result (*real)(Args...), Args... args) {
+    return Describing<Result>(
+        name.text, real, [&](const Copy& copy, AccessSet* set) { describe(copy, set, args...); }, args...);
   }
 };
 
