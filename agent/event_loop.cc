@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 namespace sluice::agent {
 
@@ -113,10 +114,11 @@ void EventLoop::Run(const std::function<int()>& tick) {
       timers_.erase(timers_.begin());
       work();
     }
+    for (const auto& work : std::exchange(soon_, {})) work();
     epoll_event events[64];
     const uint64_t next = timers_.empty() ? due : std::min(due, timers_.begin()->first);
     const int wait = next > now ? static_cast<int>((next - now + 999999u) / 1000000u) : 0;
-    const int n = epoll_wait(epoll_, events, 64, hurry_ ? 0 : wait);
+    const int n = epoll_wait(epoll_, events, 64, hurry_ || !soon_.empty() ? 0 : wait);
     for (int i = 0; i < n; ++i) {
       const auto it = handlers_.find(events[i].data.u64);
       if (it == handlers_.end()) continue;  // removed by an earlier handler of this batch

@@ -30,6 +30,8 @@ class EventLoop {
   // Thread-safe: runs on the loop's thread, in order, soon.
   void Post(std::function<void()> work);
   void Stop();  // thread-safe
+  // The same from the loop's own thread, behind the events that are being handled.
+  void Soon(std::function<void()> work) { soon_.push_back(std::move(work)); }
   // Runs once on the loop's thread, `ms` from now. Loop's thread only.
   void After(int ms, std::function<void()> work);
 
@@ -49,6 +51,7 @@ class EventLoop {
   std::unordered_map<int, uint64_t> keys_;
   std::unordered_map<uint64_t, Handler> handlers_;
   std::multimap<uint64_t, std::function<void()>> timers_;
+  std::vector<std::function<void()>> soon_;
   std::mutex mutex_;  // guards posted_ and stop_
   std::vector<std::function<void()>> posted_;
   bool stop_ = false;

@@ -82,7 +82,7 @@ void Ledger::RemoveMember(MemberId member) {
 
 void Ledger::Restore(MemberId member, Bytes held) {
   const auto it = members_.find(member);
-  if (it == members_.end()) return;
+  if (it == members_.end() || held == 0) return;
   // It is the holder's word: more than the card has left cannot be true.
   held = std::min(held, Minus(capacity_, exposure()));
   it->second.held = held;

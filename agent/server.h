@@ -71,6 +71,7 @@ class Server : public Port {
   int inotify_ = -1;
   int spare_fd_ = -1;  // given up for a moment to turn a connection away when descriptors run out
   bool settle_posted_ = false, hurry_planned_ = false;
+  uint64_t paid_until_ns_ = 0;  // for the plans so far; no further one before then
   SessionId next_session_ = 1;
   std::string creating_;                // its folder is ours, and new
   std::map<std::string, int> orphans_;  // found at the start: who asked for them, as a pidfd; -1: has ended

@@ -636,6 +636,15 @@ def wrong_flags_and_files_are_refused(a):
 
 
 @test()
+def pages_that_only_the_start_needed_are_given_back(a):
+    def kib(name):
+        return int(next(l.split()[1] for l in open("/proc/%d/status" % a.p.pid) if l.startswith(name)))
+    wait_for("less than two thirds of the most", lambda: kib("VmRSS:") * 3 < kib("VmHWM:") * 2)
+    hook = a.hook(a.allocate("one", 50))  # and it serves on
+    assert a.allocation("one")["processes"], hook
+
+
+@test()
 def bench_of_many_processes(a):
     """A report; what it fails on is a lost process only."""
     for n in (100, 1000):

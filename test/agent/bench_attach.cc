@@ -210,7 +210,8 @@ int main(int argc, char** argv) {
       std::this_thread::sleep_for(std::chrono::seconds(2));
       const double before = CpuMs(pid);
       std::this_thread::sleep_for(std::chrono::seconds(10));
-      std::printf("at rest: %.3f %% of a core\n", (CpuMs(pid) - before) / 10000 * 100);
+      std::printf("at rest: %.3f %% of a core, %.1f MiB resident (%.1f private)\n", (CpuMs(pid) - before) / 10000 * 100,
+                  Mib(pid, "VmRSS:"), Mib(pid, "RssAnon:"));
     }
     std::fflush(stdout);
     mark = NowMs();
