@@ -184,6 +184,15 @@ def reports():
 
 
 @test
+def kinds_of_launch():
+    """Cooperative, in clusters, parameters in a buffer, PyTorch's struct of tensors: what each touches is fetched before it runs, and little else."""
+    fetched = {"SLUICE_HOST_ACCESS": "0", "SLUICE_MEMORY_FACTOR": "100"}
+    same("kinds_of_launch", env=fetched)
+    faulting = run("kinds_of_launch", SMALL, env={**fetched, "SLUICE_PREFETCH": "off"}, status=None)
+    expect(faulting.status != 0, "launches that faulted went unnoticed", str(faulting))
+
+
+@test
 def big_kernel():
     def counted(hooked, tight):
         expect(hooked.figure("over budget") == 0, "within the budget nothing is over it", hooked.line())

@@ -1,0 +1,104 @@
+// Every kind of launch: what its parameters name is on the card when it runs.
+#include <cstring>
+
+#include "test/engine/scenario.h"
+
+extern "C" CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                                   unsigned, unsigned, CUstream, void**);
+extern "C" CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig*, CUfunction, void**, void**);
+
+namespace scenario {
+
+namespace {
+
+// PyTorch's foreach kernels take this struct by value (hooklib/dnn/extents/torch_kernels.h).
+struct TensorList {
+  uint64_t addresses[1][110];
+  int64_t numel_for_tensor[110];
+  uint8_t block_to_tensor[320];
+  int block_to_chunk[320];
+  int start_tensor_this_launch;
+};
+static_assert(sizeof(TensorList) == 3368);
+constexpr const char* kForeach =
+    "_ZN2at6native25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_"
+    "21BinaryOpScalarFunctorIfLi1ELi1ELi0EEE"
+    "JSt10multipliesIfEfEEEvT_T0_DpT1_";
+
+}  // namespace
+
+SCENARIO(kinds_of_launch) {
+  Card card;
+  constexpr uint64_t kOperand = 16 * kMiB, kRest = 640 * kMiB;
+  const CUdeviceptr operand = Alloc(kOperand), rest = Alloc(kRest), list = Alloc(256 * kMiB);
+  card.Named(nullptr, {Write(operand, kOperand)});
+  card.Named(nullptr, {Write(list, 256 * kMiB)});
+  card.Named(nullptr, {Write(rest, kRest)});
+  const bool pressed = Budget() != 0 && Budget() < kRest;
+  // The rest takes the card; then `launch`, for which `touch` must be there: the simulated card ends us otherwise.
+  // Not more than `most` comes for it.
+  const auto check = [&](const char* what, const simgpu_touch& touch, uint64_t most, auto launch) {
+    card.Named(nullptr, {Read(rest, kRest)});
+    card.Named(nullptr, {Read(rest, kRest)});
+    OK(cuCtxSynchronize());
+    const uint64_t before = card.Stats().prefetch_in_bytes;
+    simgpu_next_launch(&touch, 1, 20000, pressed ? SIMGPU_MUST_BE_RESIDENT : 0);
+    OK(launch());
+    OK(cuCtxSynchronize());
+    const uint64_t came = card.Stats().prefetch_in_bytes - before;
+    std::fprintf(stderr, "%s: %" PRIu64 " MiB came\n", what, came / kMiB);
+    EXPECT(came <= most);
+  };
+  std::array<uint64_t, 8> words{0, operand + 4096};
+  std::array<void*, 8> parameters{};
+  for (size_t i = 0; i < 8; ++i) parameters.at(i) = &words.at(i);
+  size_t bytes = sizeof words;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, words.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {2, 1, 1};
+  CUlaunchConfig config{};
+  config.gridDimX = 2;
+  config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  const simgpu_touch update = Update(operand, kOperand);
+  const uint64_t most = kOperand + 4 * kMiB;
+  void** const p = parameters.data();
+  check("plain", update, most, [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p, nullptr); });
+  check("a buffer", update, most,
+        [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra); });
+  check("cooperative", update, most,
+        [&] { return cuLaunchCooperativeKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p); });
+  check("cooperative, per thread", update, most,
+        [&] { return cuLaunchCooperativeKernel_ptsz(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p); });
+  check("clusters", update, most, [&] { return cuLaunchKernelEx(&config, card.eight, p, nullptr); });
+  check("clusters, per thread", update, most, [&] { return cuLaunchKernelEx_ptsz(&config, card.eight, p, nullptr); });
+
+  // Four chunks in the middle of the second of three tensors; the others are named and not touched.
+  CUmodule module = nullptr;
+  CUfunction foreach = nullptr;
+  OK(cuModuleLoadData(&module,
+                      (std::string("simgpu-module 1\nkernel ") + kForeach + " params 3368,1,1,4 ns 20000\n").c_str()));
+  OK(cuModuleGetFunction(&foreach, module, kForeach));
+  TensorList tensors;
+  std::memset(&tensors, 0x5a, sizeof tensors);
+  for (uint64_t t = 0; t < 3; ++t) {
+    tensors.addresses[0][t] = list + t * 64 * kMiB;
+    tensors.numel_for_tensor[t] = 16 << 20;
+  }
+  for (int block = 0; block < 4; ++block) {
+    tensors.block_to_tensor[block] = 1;
+    tensors.block_to_chunk[block] = 100 + block;
+  }
+  char none = 0;
+  float scale = 2;
+  void* foreach_parameters[] = {&tensors, &none, &none, &scale};
+  check("foreach", Update(list + 64 * kMiB + 100 * 65536 * 4, 4 * 65536 * 4), 4 * kMiB,
+        [&] { return cuLaunchKernel(foreach, 4, 1, 1, 512, 1, 1, 0, nullptr, foreach_parameters, nullptr); });
+  SayDigest("operand", operand, kOperand);
+  SayDigest("list", list, 256 * kMiB);
+}
+
+}  // namespace scenario
