@@ -11,7 +11,7 @@ SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card
 DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data"
 HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
 # Of what the engine believes that a trace's launches touch, the part that they do not (docs/benchmarks.md). decode's is cuBLAS' workspace,
-# of which split products use 0.1 of 32 MiB; on a card those come out of library calls, which traces do not hold.
+# of which split products use 0.1 of 32 MiB.
 TOO_MUCH = {"convnet": 0.06, "decode": 0.42, "transformer": 0.10}
 failures = []
 
