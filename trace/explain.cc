@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <tuple>
 
 #include "ranges.h"
 
@@ -98,6 +99,38 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
   }
 }
 
+namespace {
+
+// The kernels whose sets held most that was not touched, and those that touched most that their sets did not hold.
+std::string ByKernel(const std::vector<LaunchExplanation>& launches) {
+  std::map<std::string, std::pair<uint64_t, uint64_t>> sums;  // untouched, not known
+  for (const LaunchExplanation& e : launches) {
+    if (!e.has_truth) continue;
+    auto& [untouched, unknown] = sums[e.function];
+    untouched += e.untouched_bytes();
+    unknown += e.touched_bytes - e.covered_bytes;
+  }
+  std::vector<std::tuple<uint64_t, const char*, std::string>> most;
+  for (const auto& [function, bytes] : sums) {
+    most.emplace_back(bytes.first, "believed, not touched", function);
+    most.emplace_back(bytes.second, "touched, not known", function);
+  }
+  std::stable_sort(most.begin(), most.end(),
+                   [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
+  std::string text;
+  for (size_t i = 0; i < most.size() && i < 8; ++i) {
+    const auto& [bytes, what, function] = most[i];
+    if (bytes == 0) break;
+    char line[256];
+    snprintf(line, sizeof line, "  %.1f MiB %s: %.160s\n", static_cast<double>(bytes) / (1 << 20), what,
+             function.c_str());
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string ExplanationText(const std::vector<LaunchExplanation>& launches) {
   constexpr double kMi = 1 << 20;
   std::string text;
@@ -143,7 +176,7 @@ std::string ExplanationText(const std::vector<LaunchExplanation>& launches) {
            total.believed_bytes != 0
                ? 100.0 * static_cast<double>(total.untouched_bytes()) / static_cast<double>(total.believed_bytes)
                : 0.0);
-  return text + line;
+  return text + ByKernel(launches) + line;
 }
 
 }  // namespace sluice::trace

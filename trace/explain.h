@@ -28,7 +28,8 @@ struct LaunchExplanation {
 // together.
 absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, const Trace& replayed);
 
-// A line a launch ("#12 gemm: library 12.0 MiB, parameters 4.0 MiB; touched 16.0 MiB, known 100.0 %"), then the totals.
+// A line a launch ("#12 gemm: library 12.0 MiB, parameters 4.0 MiB; touched 16.0 MiB, known 100.0 %"), then the kernels
+// that most is wrong of, then the totals.
 std::string ExplanationText(const std::vector<LaunchExplanation>& launches);
 
 }  // namespace sluice::trace

@@ -295,6 +295,9 @@ TEST_CASE("an explanation counts what was known and what was too much") {
   CHECK(
       ExplanationText(*explained).find("#0 gemm: library 0.2 MiB; touched 0.2 MiB, known 75.0 %, untouched 0.1 MiB") ==
       0);
+  CHECK(ExplanationText(*explained)
+            .find("\n  0.1 MiB believed, not touched: gemm\n  0.1 MiB touched, not known: gemm\n") !=
+        std::string::npos);
   replayed.events[0].b = kPageBytes;
   CHECK_FALSE(Explain(source, replayed).ok());
 }
