@@ -115,7 +115,7 @@ SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 #undef SLUICE_LAUNCH_COOPERATIVE
 
-// Each device's part is looked at by itself; the driver starts them together.
+// The driver starts all parts together, so none is looked at before: faults bring what is missing.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
   const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
   for (unsigned i = 0; list && i < count; ++i) {

@@ -52,12 +52,10 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
     info->parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
   }
   const char* name = nullptr;
-  if (g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name) {
-    info->name = name;
-  } else if (g_real.cuKernelGetName &&
-             g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name) {
-    info->name = name;
-  }
+  const bool of_function = g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name;
+  const bool of_kernel = !of_function && g_real.cuKernelGetName &&
+                         g_real.cuKernelGetName(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS && name;
+  if (of_function || of_kernel) info->name = name;
   std::vector<uint32_t> bytes;
   for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
   if (info->known) info->torch = dnn::RecogniseTorchKernel(info->name, bytes);

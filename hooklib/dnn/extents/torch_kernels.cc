@@ -252,9 +252,8 @@ uint32_t ReadPlain(const TorchKernel& k, void* const* parameters, std::vector<Re
   if (!parameters[0] || !parameters[1] || !parameters[2]) return 0;
   const auto n = At<int32_t>(parameters[0], 0);
   if (n <= 0) return 0;
-  for (uint32_t i = 0; i < k.operands; ++i) {
+  for (uint64_t i = 0; i < k.operands; ++i) {
     const auto pointer = At<uint64_t>(parameters[2], 8 * i);
-    if (pointer > Reach::kAll / 2) return 0;
     reaches->push_back(Part(pointer, pointer, pointer + static_cast<uint64_t>(n) * kWidest, kPage));
   }
   Captured(parameters[1], 0, k.bytes[1], reaches);
