@@ -59,7 +59,8 @@ class Life {
   absl::Status Run(bool* stuck) {
     if (auto s = WaitForFolder(); !s.ok()) return s;
     if (stopped_) return absl::OkStatus();
-    keeper_.emplace(KeeperParts{options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
+    keeper_ =
+        std::make_unique<Keeper>(KeeperParts{options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
     std::unique_ptr<HttpServer> http;
     if (!options_.config.metrics_address.empty()) {
       auto started = HttpServer::Start(
@@ -221,7 +222,7 @@ class Life {
   bool stopped_ = false;
   std::atomic<bool> registered_ = false;
   std::atomic<Clock::time_point> beat_{Clock::now()};
-  std::optional<Keeper> keeper_;
+  std::unique_ptr<Keeper> keeper_;
 };
 
 }  // namespace

@@ -175,8 +175,8 @@ absl::Status Promises::MayAllocate(std::span<const std::string> ids,
                                    const std::function<Checkpoint()>& read_checkpoint) {
   std::unique_lock lock(mutex_);
   const std::set<std::string> wanted(ids.begin(), ids.end());
-  if (answer_ && answer_->ids == wanted) return std::exchange(answer_, std::nullopt)->status;
-  answer_.reset();
+  const auto answer = std::exchange(answer_, std::nullopt);
+  if (answer && answer->ids == wanted) return answer->status;
   lock.unlock();
   auto checkpoint = read_checkpoint();
   lock.lock();

@@ -57,6 +57,7 @@ absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, cons
       const auto field = fields.find(key);
       if (field == fields.end()) {
         std::vector<std::string> known;
+        known.reserve(fields.size());
         for (const auto& [known_key, value] : fields) known.push_back(known_key);
         return absl::InvalidArgumentError(absl::StrCat(name, ":", entry.first.Mark().line + 1, ": unknown key \"", key,
                                                        "\"; known are ", absl::StrJoin(known, ", ")));

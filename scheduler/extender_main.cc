@@ -39,9 +39,10 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   sluice::scheduler::ClusterState cluster(**policies);
   sluice::scheduler::KubeBinder binder(*link);
   sluice::scheduler::Extender extender(cluster, binder);
-  const auto server = sluice::scheduler::ExtenderServer::Start(*sluice::scheduler::ParseEndpoint(config.listen),
-                                                               sluice::scheduler::ParseEndpoint(config.metrics_listen),
-                                                               extender, cluster);
+  const auto calls = sluice::scheduler::ParseEndpoint(config.listen);
+  if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked before
+  const auto server = sluice::scheduler::ExtenderServer::Start(
+      *calls, sluice::scheduler::ParseEndpoint(config.metrics_listen), extender, cluster);
   if (!server.ok()) return Fail(server.status());
   sluice::scheduler::KubeFeed feed(*link, cluster);
   std::fprintf(stderr, "sluice-extender " SLUICE_VERSION ": listening on %s, port %d, policy %s\n",

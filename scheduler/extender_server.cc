@@ -65,9 +65,9 @@ void ServeReading(httplib::Server& server, const Extender& extender, const Clust
 void ServeCalls(httplib::Server& server, Extender& extender) {
   const auto post = [&](const char* path, Reply (Extender::*call)(const std::string&)) {
     server.Post(path, [&extender, call](const httplib::Request& request, httplib::Response& response) {
-      Reply reply = (extender.*call)(request.body);
+      const Reply reply = (extender.*call)(request.body);
       response.status = reply.status;
-      response.set_content(std::move(reply.body), "application/json");
+      response.set_content(reply.body, "application/json");
     });
   };
   post("/filter", &Extender::Filter);

@@ -59,7 +59,7 @@ class KubeFeed::Impl {
  private:
   static kube::WatchHandler ForNodes(ClusterState& cluster) {
     kube::WatchHandler handler;
-    handler.replaced = [&cluster](std::vector<kube::Json> items) { cluster.ReplaceNodes(items); };
+    handler.replaced = [&cluster](const std::vector<kube::Json>& items) { cluster.ReplaceNodes(items); };
     handler.changed = [&cluster](kube::Change change, const kube::Json& node) {
       if (change == kube::Change::kDeleted) {
         cluster.RemoveNode(node.at(kube::Json::json_pointer("/metadata/name")).get<std::string>());
@@ -72,7 +72,7 @@ class KubeFeed::Impl {
 
   static kube::WatchHandler ForPods(ClusterState& cluster) {
     kube::WatchHandler handler;
-    handler.replaced = [&cluster](std::vector<kube::Json> items) { cluster.ReplacePods(items); };
+    handler.replaced = [&cluster](const std::vector<kube::Json>& items) { cluster.ReplacePods(items); };
     handler.changed = [&cluster](kube::Change change, const kube::Json& pod) {
       if (change == kube::Change::kDeleted) {
         cluster.RemovePod(UidOf(pod));

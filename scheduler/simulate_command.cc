@@ -80,6 +80,7 @@ class Runner {
     std::vector<std::string> policies = {options_.policy};
     if (options_.policy == "all") policies = PolicyNames();
     std::vector<Row> rows;
+    rows.reserve(policies.size() + 1);
     for (const std::string& policy : policies) rows.push_back(RunPolicy(policy, policy, pods_));
     rows.push_back(RunPolicy(kWithoutFractions, "best-fit", WithoutFractions(pods_)));
     Print(rows);

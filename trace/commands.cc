@@ -74,6 +74,7 @@ int Run(const Command& command) {
     signal(SIGQUIT, SIG_DFL);
     for (const auto& [name, value] : command.variables) setenv(name.c_str(), value.c_str(), 1);
     std::vector<char*> arguments;
+    arguments.reserve(command.arguments.size() + 1);
     for (const std::string& argument : command.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
     arguments.push_back(nullptr);
     execvp(arguments[0], arguments.data());
@@ -148,7 +149,7 @@ void Replay(const ReplayOptions& options) {
   for (const auto& [name, value] : options.settings) {
     if (value.empty()) continue;
     const sluice::settings::Key* key = sluice::settings::Find(name);
-    const std::string error = sluice::settings::Set(parsed, *key, value, std::string(key->flag));
+    const std::string error = sluice::settings::Set(parsed, *key, value, key->flag);
     if (!error.empty()) Quit(error, 2);
     command.variables[std::string(key->variable)] = value;
   }

@@ -290,7 +290,7 @@ absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name) {
     }
     if (!ended && at < bytes.size()) return wrong(begin, "a record's length has more than six bytes");
     if (!ended || length > bytes.size() - at) break;  // cut off in mid-record
-    if (type == Type{}) return wrong(begin, "record type 0 does not exist");
+    if (static_cast<uint8_t>(type) == 0) return wrong(begin, "record type 0 does not exist");
     const std::string error = parser.Record(type, bytes.substr(at, length));
     if (!error.empty()) return wrong(begin, absl::StrCat(TypeName(type), ": ", error));
     parser.Counted();

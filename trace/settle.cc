@@ -89,8 +89,8 @@ class Settler {
   absl::StatusOr<Settled> Run() {
     Trace& trace = out_.trace;
     const auto from = trace.meta.find("slow-from");
-    int slow_from = 0;
-    if (from == trace.meta.end() || (slow_from = std::atoi(from->second.c_str())) < 2) {
+    const int slow_from = from == trace.meta.end() ? 0 : std::atoi(from->second.c_str());
+    if (slow_from < 2) {
       return absl::InvalidArgumentError("not a raw recording of test/gpu/truth with at least two undisturbed steps");
     }
     CutEnd();

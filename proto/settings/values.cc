@@ -106,7 +106,7 @@ std::optional<uint32_t> ParseFraction(std::string_view text) {
   DropTrailingZeros(*d);
   if (d->scale > 2) return std::nullopt;
   const Wide percent = d->digits * Pow10(2 - d->scale);
-  if (percent == 0 || percent > 100ULL * SLUICE_MAX_GPUS) return std::nullopt;
+  if (percent == 0 || percent > Wide{100} * SLUICE_MAX_GPUS) return std::nullopt;
   if (percent > 100 && percent % 100 != 0) return std::nullopt;
   return static_cast<uint32_t>(percent);
 }

@@ -42,6 +42,7 @@ nlohmann::json Figures(const std::string& file, const trace::Trace& trace, const
                          {"launches", outcome.launches},
                          {"whole_ms", outcome.whole_milliseconds}};
   std::vector<double> all;
+  all.reserve(outcome.steps.size());
   for (const StepFigures& step : outcome.steps) all.push_back(step.milliseconds);
   const size_t first = std::min<size_t>(static_cast<size_t>(warm_up), all.empty() ? 0 : all.size() - 1);
   json["steps_ms"] = all;

@@ -387,6 +387,7 @@ void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touc
   };
   for (const simgpu_touch& touch : touches) sizes[owner(touch)] += static_cast<double>(touch.length) / 2;  // elements
   std::vector<double> largest;
+  largest.reserve(sizes.size());
   for (const auto& [tensor, elements] : sizes) largest.push_back(elements);
   std::sort(largest.rbegin(), largest.rend());
   if (largest.size() < 3) return;
