@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxBytes = 256 * 1024;
+constexpr size_t kMaxBytes = size_t{256} << 10;
 
 std::string Text(const Json& object, const char* key) {
   const auto it = object.find(key);

@@ -3,10 +3,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "sluice/names.h"
 
@@ -14,7 +16,8 @@ namespace sluice::agent {
 namespace {
 
 // Thrown within this file only: yaml-cpp throws anyway.
-struct Refusal {
+struct Refusal : std::exception {
+  Refusal(int at, std::string why) : line(at), text(std::move(why)) {}
   int line;
   std::string text;
 };
@@ -83,7 +86,7 @@ Handler Quantity(Bytes* to, bool zero) {
   };
 }
 
-Handler Choice(std::string* to, std::vector<std::string> choices) {
+Handler Choice(std::string* to, const std::vector<std::string>& choices) {
   return [=](const YAML::Node& n, const std::string& key) {
     const std::string text = Scalar(n, key);
     if (std::ranges::find(choices, text) == choices.end()) {

@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "agent/attest.h"
 #ifdef SLUICE_HAVE_KUBERNETES
@@ -99,6 +100,7 @@ void DropPagesOfStart() {
           const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)),
                           begin = object->dlpi_addr + part.p_vaddr;
           const uintptr_t from = begin / page * page;
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader tells addresses as numbers
           madvise(reinterpret_cast<void*>(from), begin + part.p_filesz - from, MADV_DONTNEED);
         }
         return 0;
@@ -366,7 +368,7 @@ class Daemon {
     }
     const bool was_bad = !config_error_.empty();
     config_error_.clear();
-    config_ = fresh;
+    config_ = std::move(fresh);
     if (options_.quiet) config_.log_level = "warn";
     SetUpLog(config_);
     node_.SetConfig(config_);

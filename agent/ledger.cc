@@ -122,6 +122,7 @@ void Ledger::SetGroupTargets() {
   }
   if (policy_.lending == Lending::kEven) {
     std::vector<Claim> claims;
+    claims.reserve(all.size());
     for (const Group* g : all) claims.push_back({g->members.empty() ? 0 : capacity_, g->weight});
     const std::vector<Bytes> parts = ShareOut(capacity_, claims);
     for (size_t i = 0; i < all.size(); ++i) all[i]->target = parts[i];

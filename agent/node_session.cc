@@ -31,7 +31,7 @@ std::string Clean(const char* text, size_t size) {
 
 void SetText(char* to, size_t size, const std::string& text) {
   std::memset(to, 0, size);
-  std::memcpy(to, text.data(), std::min(text.size(), size - 1));
+  text.copy(to, size - 1);
 }
 
 uint64_t Load(const uint64_t& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }

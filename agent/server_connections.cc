@@ -23,7 +23,7 @@ namespace {
 constexpr int kAcceptsPerWake = 64;
 constexpr int kFramesPerWake = 16;          // then the others have their turn
 constexpr uint64_t kCreditNs = 10'000'000;  // of time without plans is made up for
-constexpr size_t kMaxWaiting = 4 * SLUICE_MAX_GPUS;
+constexpr size_t kMaxWaiting = size_t{4} * SLUICE_MAX_GPUS;
 
 int MakePage(sluice_page** page) {
   const int fd = memfd_create("sluice-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -75,6 +75,7 @@ void Arbiter::RemoveHolder(HolderId holder, Nanos now) {
 }
 
 void Arbiter::Take(Nanos now, Nanos used) {
+  if (!grant_) return;
   Charge(clients_.at(grant_->client), used, now);
   grant_.reset();
 }
