@@ -42,6 +42,7 @@ Kubectl::Answer Kubectl::Run(std::vector<std::string> arguments) const {
   words.insert(words.end(), global_.begin(), global_.end());
   words.insert(words.end(), std::make_move_iterator(arguments.begin()), std::make_move_iterator(arguments.end()));
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);
   int out[2], error[2];
