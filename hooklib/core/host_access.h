@@ -45,8 +45,8 @@ class HostAccess {
   void Trying(const HostProbe& probe, uint64_t now);
   // How long the timed launch ran, in ns of the GPU's clock. True where this settles that its id is left to faults.
   bool Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
-  // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside them:
-  // few, but enough to be seen in its time.
+  // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside
+  // them: few, but enough to be seen in its time.
   static uint64_t TryBytes(Verdict verdict, uint64_t resident);
 
  private:
