@@ -3,9 +3,11 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "hooklib/cuda/device.h"
+#include "hooklib/cuda/tensor_maps.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -62,10 +64,24 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   return info;
 }
 
-void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words) {
+// `reaches` null: a pointer is all that is wanted of a descriptor, too.
+void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vector<dnn::Reach>* reaches) {
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t word;
     std::memcpy(&word, at + i, 8);
+    if (MayBeTensorMap(word) && i + kTensorMapBytes <= bytes) {
+      if (const std::optional<dnn::Reach> tensor = TensorMapAt(at + i)) {
+        if (MayBeTracked(tensor->pointer)) {
+          if (reaches) {
+            reaches->push_back(*tensor);
+          } else {
+            words->push_back(tensor->pointer);
+          }
+        }
+        i += kTensorMapBytes - 8;
+        continue;
+      }
+    }
     if (MayBeTracked(word)) words->push_back(word);
   }
 }
@@ -109,7 +125,7 @@ namespace {
 
 // `understood`: bit i is set where parameter i's words are no addresses, or have been read already.
 bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* parameters, void* const* extra,
-                   std::vector<uint64_t>* words, std::vector<uint64_t>* all) {
+                   std::vector<uint64_t>* words, std::vector<dnn::Reach>* reaches, std::vector<uint64_t>* all) {
   if (extra && !parameters) {
     const char* buffer = nullptr;
     size_t bytes = 0;
@@ -118,7 +134,7 @@ bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* p
       if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const size_t*>(extra[i + 1]);
     }
     if (!buffer) return false;
-    Scan(buffer, bytes, words);
+    Scan(buffer, bytes, words, reaches);
     if (all) {
       all->assign((bytes + 7) / 8, 0);
       std::memcpy(all->data(), buffer, bytes);
@@ -131,7 +147,7 @@ bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* p
     const auto [offset, bytes] = info.parameters[i];
     if (!parameters[i]) continue;
     const bool read = i < 32 && (understood >> i & 1);
-    if (bytes >= 8 && !read) Scan(static_cast<const char*>(parameters[i]), bytes, words);
+    if (bytes >= 8 && !read) Scan(static_cast<const char*>(parameters[i]), bytes, words, reaches);
     if (all) {
       if (all->size() * 8 < offset + bytes) all->resize((offset + bytes + 7) / 8);
       std::memcpy(reinterpret_cast<char*>(all->data()) + offset, parameters[i], bytes);
@@ -144,7 +160,7 @@ bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* p
 
 bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
                   std::vector<uint64_t>* all) {
-  return CollectOthers(info, 0, parameters, extra, words, all);
+  return CollectOthers(info, 0, parameters, extra, words, nullptr, all);
 }
 
 bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
@@ -154,7 +170,7 @@ bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* cons
     understood = dnn::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);
     std::erase_if(named->reaches, [](const dnn::Reach& reach) { return !MayBeTracked(reach.pointer); });
   }
-  return CollectOthers(info, understood, parameters, extra, &named->words, all);
+  return CollectOthers(info, understood, parameters, extra, &named->words, &named->reaches, all);
 }
 
 }  // namespace sluice

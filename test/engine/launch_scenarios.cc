@@ -97,6 +97,23 @@ SCENARIO(kinds_of_launch) {
   void* foreach_parameters[] = {&tensors, &none, &none, &scale};
   check("foreach", Update(list + 64 * kMiB + 100 * 65536 * 4, 4 * 65536 * 4), 4 * kMiB,
         [&] { return cuLaunchKernel(foreach, 4, 1, 1, 512, 1, 1, 0, nullptr, foreach_parameters, nullptr); });
+
+  // A TMA descriptor by value: a tensor of 16 rows of 1 MiB within the list's block.
+  CUfunction tma = nullptr;
+  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel tma params 8,128 ns 20000\n"));
+  OK(cuModuleGetFunction(&tma, module, "tma"));
+  alignas(64) CUtensorMap map;
+  const cuuint64_t dims[] = {512 << 10, 16}, strides[] = {kMiB};
+  const cuuint32_t box[] = {64, 16}, steps[] = {1, 1};
+  OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, reinterpret_cast<void*>(list + 32 * kMiB), dims,
+                            strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  uint64_t number = 7;
+  void* tma_parameters[] = {&number, &map};
+  const auto launch_tma = [&] { return cuLaunchKernel(tma, 1, 1, 1, 1, 1, 1, 0, nullptr, tma_parameters, nullptr); };
+  check("tensor map", Read(list + 32 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
+  OK(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(list + 160 * kMiB)));
+  check("tensor map, moved", Read(list + 160 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
   SayDigest("operand", operand, kOperand);
   SayDigest("list", list, 256 * kMiB);
 }

@@ -316,6 +316,29 @@ CUresult cuKernelSetCacheConfig(CUkernel k, CUfunc_cache, CUdevice) {
   return CUDA_SUCCESS;
 }
 
+// Opaque, as the real one is: no word of it is the address.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t*, const cuuint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  BEGIN(200);
+  NEED_ARG(map != nullptr && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
+  NEED_ARG(rank == 1 || strides != nullptr);
+  std::memset(map, 0, sizeof *map);
+  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
+  map->opaque[1] = static_cast<cuuint64_t>(type) << 8 | rank;
+  for (cuuint32_t i = 0; i < rank; ++i) map->opaque[2 + i] = dims[i];
+  for (cuuint32_t i = 1; i < rank; ++i) map->opaque[8 + i] = strides[i - 1];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  BEGIN(200);
+  NEED_ARG(map != nullptr && address != nullptr);
+  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t* offset, size_t* size) {
   BEGIN(200);
   return ParamInfo(simgpu::KernelInfo(f), index, offset, size);

@@ -1,0 +1,128 @@
+#include "hooklib/cuda/tensor_maps.h"
+
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+std::array<std::atomic<bool>, 1024> g_tensor_map_begins{};
+
+namespace {
+
+constexpr size_t kMost = 1 << 14;  // programs make them anew for each call: the oldest go all at once
+
+std::mutex g_mutex;
+std::unordered_map<std::string, dnn::Reach>& Maps() {
+  static auto& maps = *new std::unordered_map<std::string, dnn::Reach>();
+  return maps;
+}
+
+std::string Contents(const void* at) { return {static_cast<const char*>(at), kTensorMapBytes}; }
+
+void Note(const void* map, const dnn::Reach& reach) {
+  std::lock_guard lock(g_mutex);
+  if (Maps().size() >= kMost) Maps().clear();
+  Maps()[Contents(map)] = reach;
+  uint64_t first;
+  std::memcpy(&first, map, sizeof first);
+  g_tensor_map_begins[TensorMapSlot(first)].store(true, std::memory_order_relaxed);
+}
+
+uint64_t ElementBytes(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return 8;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+    case CU_TENSOR_MAP_DATA_TYPE_INT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
+      return 4;
+    default:
+      return 1;  // bytes, and what is packed in less
+  }
+}
+
+// After the driver made it, so dimensions and strides are within its bounds (2^32, 2^40, rank 5).
+CUresult Encoded(CUresult result, const CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                 const void* address, const cuuint64_t* dims, const cuuint64_t* strides) {
+  if (result != CUDA_SUCCESS || !map || !dims || rank == 0) return result;
+  const auto base = reinterpret_cast<uintptr_t>(address);
+  uint64_t bytes = dims[0] * ElementBytes(type);
+  for (cuuint32_t i = 1; strides && i < rank; ++i) bytes += (dims[i] - 1) * strides[i - 1];
+  try {
+    Note(map, {base, base, base + bytes});
+  } catch (...) {
+    return result;  // no host memory: its words are looked at like any other
+  }
+  return result;
+}
+
+}  // namespace
+
+std::optional<dnn::Reach> TensorMapAt(const void* at) {
+  std::lock_guard lock(g_mutex);
+  const auto it = Maps().find(Contents(at));
+  if (it == Maps().end()) return std::nullopt;
+  return it->second;
+}
+
+namespace entry {
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  return Encoded(g_real.cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, steps, interleave, swizzle,
+                                               promotion, fill),
+                 map, type, rank, address, dims, strides);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                 const cuuint64_t* dims, const cuuint64_t* strides, const int* lower, const int* upper,
+                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps,
+                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  return Encoded(g_real.cuTensorMapEncodeIm2col(map, type, rank, address, dims, strides, lower, upper, channels, pixels,
+                                                steps, interleave, swizzle, promotion, fill),
+                 map, type, rank, address, dims, strides);
+}
+
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                     const cuuint64_t* dims, const cuuint64_t* strides, int lower, int upper,
+                                     cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps,
+                                     CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                     CUtensorMapFloatOOBfill fill) {
+  return Encoded(g_real.cuTensorMapEncodeIm2colWide(map, type, rank, address, dims, strides, lower, upper, channels,
+                                                    pixels, steps, interleave, mode, swizzle, promotion, fill),
+                 map, type, rank, address, dims, strides);
+}
+
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  const std::optional<dnn::Reach> before = map ? TensorMapAt(map) : std::nullopt;
+  const CUresult result = g_real.cuTensorMapReplaceAddress(map, address);
+  if (result != CUDA_SUCCESS || !before) return result;
+  const auto base = reinterpret_cast<uintptr_t>(address);
+  try {
+    Note(map, {base, base, base + (before->end - before->begin)});
+  } catch (...) {
+    return result;
+  }
+  return result;
+}
+
+}  // namespace entry
+}  // namespace sluice
