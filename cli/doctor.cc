@@ -156,8 +156,8 @@ std::string OutputOf(const char* command) {
 }
 
 bool HasKubectl() {
-  return std::system("command -v kubectl >/dev/null 2>&1") ==
-         0;  // NOLINT(bugprone-command-processor): as it stands here
+  // NOLINTNEXTLINE(bugprone-command-processor): as it stands here
+  return std::system("command -v kubectl >/dev/null 2>&1") == 0;
 }
 
 void Cluster(const Options& o, Report& report) {
