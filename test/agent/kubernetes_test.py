@@ -326,7 +326,7 @@ metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
 
     def test_9_restarts(self):
         """Of the API server, then of the agent: nothing is lost, what happened meanwhile is made up for."""
-        apiserver.restart(self.server.folder)
+        self.server.restart()
         self.pod("later", "n1", units=7)
         self.allocate("later", 60, 7)
         wait_for("its units", lambda: any(self.pods["later"]["metadata"]["uid"] in c["pods"] for c in self.cards() or []), 60)
