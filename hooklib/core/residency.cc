@@ -191,7 +191,7 @@ void Residency::RollWindow(const Queues& queues) {
   least_slack_ = kNever;
   window_begin_ = now_;
   ++window_;
-  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 64, 1 << 14);
+  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 16, 1 << 14);
   longest_period_ = 0;
 }
 

@@ -49,9 +49,16 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
 }
 
 uint64_t Residency::MustLeave(std::span<const Extent> set) {
-  uint64_t missing = 0;
-  for (const Extent& extent : set)
-    chunks_.ForEach(extent, [&missing](const Chunk& chunk) { missing += chunk.resident ? 0 : kChunkBytes; });
+  missing_.clear();
+  for (const Extent& extent : set) {
+    chunks_.ForEach(extent, [this](Chunk& chunk) {
+      if (!chunk.resident) missing_.push_back(&chunk);
+    });
+  }
+  // Small tensors share a chunk.
+  std::sort(missing_.begin(), missing_.end());
+  const auto last = std::unique(missing_.begin(), missing_.end());
+  const uint64_t missing = static_cast<uint64_t>(last - missing_.begin()) * kChunkBytes;
   const uint64_t busy = resident_ - std::min(resident_, idle_);
   const uint64_t room = capacity_ - std::min(capacity_, busy);
   return missing - std::min(missing, room);

@@ -68,7 +68,10 @@ void Device::AwaitRoom(const Work& work) {
   constexpr uint64_t kMostNs = 500'000'000;
   constexpr timespec kPause{0, 200'000};
   std::unique_lock lock(mutex);
-  if (budget.prefetch == SLUICE_PREFETCH_OFF) return;  // faults and the driver, whatever comes
+  if (budget.prefetch == SLUICE_PREFETCH_OFF) {  // faults and the driver, whatever comes
+    raised_until = 0;
+    return;
+  }
   std::vector<core::Extent> extents;
   Resolve(work, &extents);
   const uint64_t began = MonotonicNs();

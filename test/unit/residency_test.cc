@@ -231,6 +231,8 @@ TEST_CASE("what would have to leave for a launch is what is alive") {
   card.Launch({Chunks(0, 3)});
   CHECK(card.residency.MustLeave(std::vector{Chunks(1, 3)}) == 0);
   CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == 2 * kChunkBytes);
+  // What several extents share counts once.
+  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3), Chunks(4, 2), Chunks(5, 1)}) == 2 * kChunkBytes);
   card.residency.RemoveLive(Chunks(0));
   CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == kChunkBytes);
   card.residency.set_capacity(8 * kChunkBytes);
