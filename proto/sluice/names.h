@@ -50,6 +50,8 @@
 #define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"       /* run (default): unhooked with a warning; stop: CUDA calls fail */
 #define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory plain, the budget is a hard limit */
 #define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: nothing is used in host memory by streaming launches */
+#define SLUICE_ENV_OVERWRITES \
+  "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
 #define SLUICE_ENV_MANAGED_LIMIT \
   "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND" /* managed (default) */
