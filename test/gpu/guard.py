@@ -23,6 +23,10 @@ class Nvml:
     class Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
+    class MemoryV2(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint), ("total", ctypes.c_ulonglong), ("reserved", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
+                    ("used", ctypes.c_ulonglong)]
+
     def __init__(self):
         self.lib = ctypes.CDLL("libnvidia-ml.so.1")
         self._check(self.lib.nvmlInit_v2(), "nvmlInit_v2")
@@ -42,6 +46,12 @@ class Nvml:
         m = self.Memory()
         self._check(self.lib.nvmlDeviceGetMemoryInfo(self.handles[index], ctypes.byref(m)), "nvmlDeviceGetMemoryInfo")
         return m
+
+    def driver_reserved(self, index=0):
+        """Bytes that the driver keeps for itself; 0 where it does not tell (before 510)."""
+        m = self.MemoryV2(version=ctypes.sizeof(self.MemoryV2) | 2 << 24)
+        ask = getattr(self.lib, "nvmlDeviceGetMemoryInfo_v2", None)
+        return m.reserved if ask and ask(self.handles[index], ctypes.byref(m)) == 0 else 0
 
     def name(self, index=0):
         text = ctypes.create_string_buffer(96)
