@@ -5,10 +5,11 @@
 // payload. Integers are LEB128 varints ("u"), signed ones zigzag varints ("s"), strings a length and bytes ("str"). A
 // reader skips record types and trailing payload bytes that it does not know: both may be added without a new version.
 //
-// Every payload but Meta's, Function's, Duration's, Truth's and Guessed's begins with dt (u): nanoseconds of host time
-// since the last such record. Addresses are the recording process's own; which block an address lay in follows from the
-// Alloc and Free records before it. Stream, event, graph and device are the recording process's handles or ordinals;
-// stream 0 is the legacy default stream, 1 and 2 CUDA's own names for legacy and per-thread default.
+// Every payload but Meta's, Function's, Duration's, Truth's, Guessed's and Changed's begins with dt (u): nanoseconds of
+// host time since the last such record. Addresses are the recording process's own; which block an address lay in
+// follows from the Alloc and Free records before it. Stream, event, graph and device are the recording process's
+// handles or ordinals; stream 0 is the legacy default stream, 1 and 2 CUDA's own names for legacy and per-thread
+// default.
 #ifndef SLUICE_TRACE_FORMAT_H_
 #define SLUICE_TRACE_FORMAT_H_
 
@@ -47,11 +48,17 @@ enum class Type : uint8_t {
   kGraphLaunch = 19,       // dt, u executable, u stream
   kStep = 20,              // dt, str name: a training step (a token, ...) begins
   kDuration = 21,          // u launch (ordinal of the kLaunch record, from 0), u nanoseconds on the GPU
-  kTruth = 22,  // u launch, u n, n x (u addr, u bytes): the pages that the launch truly touched. No engine reads it.
-  kEnd = 23,    // dt, u records before this one: the recording is complete
+  // u launch, u n, n x (u addr, u bytes), then n x u Access where the direction is known (recordings since
+  // 2026-11-22): the pages that the launch truly touched. No engine reads it.
+  kTruth = 22,
+  kEnd = 23,  // dt, u records before this one: the recording is complete
   // u launch, u n, n x (u addr, u bytes): what the driver's density heuristic brought beside a measured launch's
-  // faults. Only raw recordings have it: `sluice-trace settle` turns Truth and Guessed into one Truth.
+  // faults. Only raw recordings have it: `sluice-trace settle` turns Truth, Guessed and Changed into one Truth.
   kGuessed = 24,
+  // as Truth: where a measured launch left other bytes than it found. kWrite: what it found was one word over and over,
+  // as memory is filled that nobody has written yet, so that there was nothing to read; else kReadWrite. Only raw
+  // recordings have it.
+  kChanged = 25,
 };
 
 enum class AllocKind : uint8_t { kDevice = 0, kManaged = 1, kAsync = 2, kVmm = 3, kHost = 4 };

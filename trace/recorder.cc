@@ -270,7 +270,12 @@ void Recorder::Duration(uint64_t launch, uint64_t nanoseconds) {
 void Recorder::PutRanges(Type type, uint64_t launch, std::span<const AccessRange> ranges) {
   Payload p;
   p.U(launch).U(ranges.size());
-  for (const AccessRange& range : ranges) p.U(range.address).U(range.bytes);
+  bool directed = false;
+  for (const AccessRange& range : ranges) {
+    p.U(range.address).U(range.bytes);
+    directed = directed || range.access != Access::kUnknown;
+  }
+  for (size_t i = 0; directed && i < ranges.size(); ++i) p.U(static_cast<uint64_t>(ranges[i].access));
   std::lock_guard lock(mutex_);
   Put(type, p, false);
 }
@@ -279,6 +284,10 @@ void Recorder::Truth(uint64_t launch, std::span<const AccessRange> pages) { PutR
 
 void Recorder::Guessed(uint64_t launch, std::span<const AccessRange> pages) {
   PutRanges(Type::kGuessed, launch, pages);
+}
+
+void Recorder::Changed(uint64_t launch, std::span<const AccessRange> bytes) {
+  PutRanges(Type::kChanged, launch, bytes);
 }
 
 #define SLUICE_TIMED(type, fields) \

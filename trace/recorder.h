@@ -64,6 +64,7 @@ class Recorder {
   void Duration(uint64_t launch, uint64_t nanoseconds);
   void Truth(uint64_t launch, std::span<const AccessRange> pages);
   void Guessed(uint64_t launch, std::span<const AccessRange> pages);
+  void Changed(uint64_t launch, std::span<const AccessRange> bytes);
 
   void Copy(uint64_t stream, uint64_t destination, uint64_t source, uint64_t bytes, uint32_t copy_flags);
   void Set(uint64_t stream, uint64_t destination, uint64_t bytes, uint64_t value);

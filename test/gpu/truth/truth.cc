@@ -4,12 +4,17 @@
 // One process makes both halves of a trace, so both name the same addresses. PyTorch's segments come as managed memory
 // that lies on the card; steps run undisturbed, and CUPTI's activity records give each kernel's duration. From step
 // SLUICE_TRUTH_FROM on the same process is *slow*: everything lies on the host before each launch, so that the driver's
-// transfer records during the launch are what it touched. `sluice-trace settle` makes one trace of it.
+// transfer records during the launch are what it touched, and what the launch changed is found by comparing that with a
+// copy (shadow.h). The last undisturbed steps run without activity records, which slow the host: of these, host times
+// are taken; they leave out what the callbacks here took. `sluice-trace settle` makes one trace of it.
 //
 //   SLUICE_TRUTH_OUT=FILE     the trace, raw
 //   SLUICE_TRUTH_FROM=N       first slow step (train.py --mark tells the steps)
+//   SLUICE_TRUTH_LIGHT=N      first step without activity records
+//   SLUICE_TRUTH_KERNEL=FILE  changes.cu, compiled; without it nothing is compared, and the trace carries no directions
 //   SLUICE_TRUTH_SECONDS=S    slow launches after that long are not measured; 20 s later the process is ended, its
-//   trace whole SLUICE_TRUTH_VERBOSE=1    what each slow launch touched, on stderr
+//                             trace whole
+//   SLUICE_TRUTH_VERBOSE=1    what each slow launch touched, on stderr
 //
 // A transfer record says why its pages moved. "Coherence": a GPU access faulted on them, so they were touched.
 // "Prefetch": the driver's density heuristic brought them beside faulting ones; most were about to be touched, some (a
@@ -17,6 +22,7 @@
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shadow.h"
 #include "trace/recorder.h"
 
 namespace {
@@ -53,7 +60,7 @@ constexpr size_t kOpenLaunches = 64;
 
 Recorder* g_recorder = nullptr;
 uint64_t g_managed_limit = 0, g_managed = 0;
-int g_slow_from = -1, g_step = -1;
+int g_slow_from = -1, g_light_from = -1, g_step = -1;
 double g_seconds = 60;
 bool g_verbose = false;
 std::atomic<bool> g_slow = false, g_over = false;
@@ -63,11 +70,13 @@ std::atomic<bool> g_moved_by_copy = false;  // copies and memsets may have broug
 // One slow launch: what it moved, and when it ran by CUPTI's clock.
 struct Measured {
   uint64_t ordinal, begin, end;
-  Ranges faulted, guessed;
+  Ranges faulted, guessed, changed;
 };
 
 // Lock order: g_launch (one launch at a time in slow mode), then g_data.
 std::mutex g_launch, g_data;
+sluice::truth::Shadow g_shadow;                      // under g_launch once launches are measured
+Ranges g_stale;                                      // written by copies and memsets: the shadow has something older
 std::deque<Measured> g_open;                         // the newest last; written out when kOpenLaunches behind
 std::unordered_map<uint32_t, uint64_t> g_launch_of;  // CUPTI's correlation id -> ordinal
 std::map<uint64_t, uint64_t> g_blocks;               // managed allocations
@@ -78,15 +87,35 @@ Ranges g_between;                                    // moved while no launch wa
 bool g_measuring = false;
 uint64_t g_arrived = 0;  // records of the launch being measured
 uint64_t g_transfers = 0, g_guesses = 0, g_late = 0, g_other_causes = 0, g_lost = 0, g_dropped = 0;
+uint64_t g_changed = 0, g_overwritten = 0;  // bytes by the shadow
 uint64_t g_out_bytes = 0;  // left the card while slow: more than came in by records means that records were lost
 uint64_t g_launches = 0, g_measured = 0, g_empty = 0, g_without_layout = 0, g_bytes = 0;
 
 thread_local bool t_inside = false;   // our own CUDA calls make callbacks too
 thread_local bool t_runtime = false;  // inside a runtime call that is recorded itself: its driver calls are not
 
+// The recording's clock stands still while we work.
+std::atomic<uint64_t> g_our_ns = 0;
+thread_local uint64_t t_entered_ns = 0;
+
+uint64_t Monotonic() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+uint64_t ProgramTime(void*) { return (t_entered_ns != 0 ? t_entered_ns : Monotonic()) - g_our_ns; }
+
 struct Guard {
-  Guard() { t_inside = true; }
-  ~Guard() { t_inside = false; }
+  Guard() {
+    t_inside = true;
+    t_entered_ns = Monotonic();
+  }
+  ~Guard() {
+    g_our_ns += Monotonic() - t_entered_ns;
+    t_entered_ns = 0;
+    t_inside = false;
+  }
 };
 
 void Complain(const char* what, int code) {
@@ -228,10 +257,15 @@ void WriteOut(const Measured& m) {
   const Ranges faulted = Merged(m.faulted, 4096), guessed = Merged(m.guessed, 4096);
   g_recorder->Truth(m.ordinal, faulted);
   g_recorder->Guessed(m.ordinal, guessed);
+  if (!m.changed.empty()) g_recorder->Changed(m.ordinal, m.changed);
   if (g_verbose) {
     std::fprintf(stderr, "launch %llu\n", static_cast<unsigned long long>(m.ordinal));
     Print("faulted", faulted);
     Print("guessed", guessed);
+    Ranges changed, overwritten;
+    for (const AccessRange& r : m.changed) (r.access == Access::kWrite ? overwritten : changed).push_back(r);
+    Print("changed", changed);
+    Print("overwritten", overwritten);
   }
 }
 
@@ -251,6 +285,13 @@ void EmptyCard() {
   if (g_moved_by_copy.exchange(false)) {
     g_phase = "emptying the card";
     Synchronise();
+    Ranges stale;
+    {
+      std::lock_guard lock(g_data);
+      stale.swap(g_stale);
+    }
+    for (const AccessRange& r : stale) g_shadow.Refresh(r.address, r.bytes);
+    if (!stale.empty()) Synchronise();  // reading it brought it to the card
   }
   Ranges ranges;
   {
@@ -279,12 +320,23 @@ void ConfigureOnce() {
   });
 }
 
+// From here on launches leave no records of their durations.
+void BeginLight() {
+  Synchronise();
+  TRY(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+}
+
 // From here on every launch is measured.
 void BeginSlow() {
   g_phase = "everything to the host";
   Synchronise();
-  TRY(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  if (g_light_from < 0) TRY(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
   const uint64_t begin = Now();
+  const char* kernel = std::getenv("SLUICE_TRUTH_KERNEL");
+  if (kernel != nullptr && *kernel != 0) g_shadow.Load(kernel);
+  for (const auto& [address, bytes] : g_blocks) g_shadow.Follow(address, bytes, true);
+  TRY(cuCtxSynchronize());
+  if (g_shadow.on()) g_recorder->Meta("directions", "by contents");
   for (const auto& [address, bytes] : std::map<uint64_t, uint64_t>(g_blocks)) Move(address, bytes, kHost);
   Synchronise();
   {
@@ -437,7 +489,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   const uint64_t ordinal = g_recorder->Launch(record);
   ++g_launches;
   if (!t_measured) {
-    if (!g_slow) g_launch_of[info->correlationId] = ordinal;
+    if (!g_slow && (g_light_from < 0 || g_step < g_light_from)) g_launch_of[info->correlationId] = ordinal;
     return;
   }
   if (g_open.size() == kOpenLaunches) {
@@ -446,7 +498,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   }
   t_named = Named(arguments.words);
   t_stream = shape.stream;
-  g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}});
+  g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}, {}});
   g_measuring = true;
   g_arrived = 0;
 }
@@ -468,6 +520,13 @@ void LaunchEnded() {
     g_open.back().end = end;
     g_measuring = false;
     ranges.swap(g_on_card);
+  }
+  g_phase = "comparing";
+  Ranges changed = g_shadow.Changed(ranges);
+  {
+    std::lock_guard lock(g_data);
+    for (const AccessRange& r : changed) (r.access == Access::kWrite ? g_overwritten : g_changed) += r.bytes;
+    g_open.back().changed = std::move(changed);
     // Should a record be lost all the same, the next launch finds its page on the host nevertheless.
     ranges.insert(ranges.end(), t_named.begin(), t_named.end());
     if (g_arrived == 0) ++g_empty;
@@ -479,14 +538,25 @@ void LaunchEnded() {
   g_launch.unlock();
 }
 
+// Never with g_data held: the driver may hand over records on the way.
+void ChangeShadow(uint64_t address, uint64_t bytes) {
+  if (!g_slow) return;
+  std::unique_lock lock(g_launch, std::defer_lock);
+  if (!t_measured) lock.lock();
+  bytes != 0 ? g_shadow.Follow(address, bytes, false) : g_shadow.Forget(address);
+}
+
 void Freed(uint64_t address) {
   g_recorder->Free(address);
-  std::lock_guard lock(g_data);
-  g_plain.erase(address);
-  const auto it = g_blocks.find(address);
-  if (it == g_blocks.end()) return;
-  g_managed -= it->second;
-  g_blocks.erase(it);
+  {
+    std::lock_guard lock(g_data);
+    g_plain.erase(address);
+    const auto it = g_blocks.find(address);
+    if (it == g_blocks.end()) return;
+    g_managed -= it->second;
+    g_blocks.erase(it);
+  }
+  ChangeShadow(address, 0);
 }
 
 bool OnDevice(const void* pointer) {
@@ -499,9 +569,16 @@ bool OnDevice(const void* pointer) {
   return false;
 }
 
+void Wrote(uint64_t to, uint64_t bytes) {
+  if (!g_slow) return;
+  std::lock_guard lock(g_data);
+  g_stale.push_back({to, bytes, Access::kWrite, AccessSource::kCopy});
+}
+
 void Copied(CUstream stream, const void* to, const void* from, size_t bytes, bool waits) {
   using namespace sluice::trace;
   g_moved_by_copy = true;
+  Wrote(reinterpret_cast<uint64_t>(to), bytes);
   g_recorder->Copy(reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from),
                    bytes,
                    (OnDevice(from) ? uint32_t{kCopyFromDevice} : 0) | (OnDevice(to) ? uint32_t{kCopyToDevice} : 0) |
@@ -510,6 +587,7 @@ void Copied(CUstream stream, const void* to, const void* from, size_t bytes, boo
 
 void Filled(CUstream stream, uint64_t to, size_t bytes, uint64_t value) {
   g_moved_by_copy = true;
+  Wrote(to, bytes);
   g_recorder->Set(reinterpret_cast<uint64_t>(stream), to, bytes, value);
 }
 
@@ -747,16 +825,17 @@ void AtExit() {
       stderr,
       "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
       "records, %llu by the "
-      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %llu kernels without "
-      "a launch, %llu functions "
-      "without parameters\n",
+      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %.2f GiB changed, "
+      "%.2f "
+      "GiB overwritten%s; %llu kernels without a launch, %llu functions without parameters\n",
       static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
       static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),
       static_cast<unsigned long long>(g_transfers), static_cast<unsigned long long>(g_guesses),
       static_cast<double>(g_bytes) / (1 << 30), static_cast<double>(g_out_bytes) / (1 << 30),
       static_cast<unsigned long long>(g_late), static_cast<unsigned long long>(g_other_causes),
-      static_cast<unsigned long long>(g_dropped), static_cast<unsigned long long>(g_lost),
-      static_cast<unsigned long long>(g_without_layout));
+      static_cast<unsigned long long>(g_dropped), static_cast<double>(g_changed) / (1 << 30),
+      static_cast<double>(g_overwritten) / (1 << 30), g_shadow.on() ? "" : " (not compared to the end)",
+      static_cast<unsigned long long>(g_lost), static_cast<unsigned long long>(g_without_layout));
   g_recorder->Finish();
 }
 
@@ -780,15 +859,18 @@ __attribute__((visibility("default"))) int InitializeInjection() {
   const char* path = std::getenv("SLUICE_TRUTH_OUT");
   if (path == nullptr || g_recorder != nullptr) return 1;
   if (const char* from = std::getenv("SLUICE_TRUTH_FROM")) g_slow_from = std::atoi(from);
+  if (const char* light = std::getenv("SLUICE_TRUTH_LIGHT")) g_light_from = std::atoi(light);
   if (const char* seconds = std::getenv("SLUICE_TRUTH_SECONDS")) g_seconds = std::atof(seconds);
   g_verbose = std::getenv("SLUICE_TRUTH_VERBOSE") != nullptr;
   const char* limit = std::getenv("SLUICE_MANAGED_LIMIT");
   g_managed_limit = limit != nullptr ? std::strtoull(limit, nullptr, 10) : uint64_t{12} << 30;
   g_recorder = new Recorder(path);
+  g_recorder->UseClock(ProgramTime, nullptr);
   g_recorder->Meta("source", "recorded by test/gpu/truth");
   if (const char* command = std::getenv("SLUICE_TRUTH_COMMAND")) g_recorder->Meta("command", command);
   if (const char* gpu = std::getenv("SLUICE_TRUTH_GPU")) g_recorder->Meta("gpu", gpu);
   if (g_slow_from >= 0) g_recorder->Meta("slow-from", std::to_string(g_slow_from).c_str());
+  if (g_light_from >= 0) g_recorder->Meta("light-from", std::to_string(g_light_from).c_str());
   CUpti_SubscriberHandle subscriber = nullptr;
   TRY(cuptiSubscribe(&subscriber, reinterpret_cast<CUpti_CallbackFunc>(Callback), nullptr));
   for (const CUpti_CallbackId id : kCalls) TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id));
@@ -805,7 +887,9 @@ __attribute__((visibility("default"))) void sluice_truth_step(const char* name) 
   if (g_recorder == nullptr) return;
   const Guard guard;
   g_recorder->Step(name);
-  if (++g_step == g_slow_from) BeginSlow();
+  ++g_step;
+  if (g_step == g_light_from) BeginLight();
+  if (g_step == g_slow_from) BeginSlow();
 }
 
 // PyTorch's segments come from the runtime's cudaMalloc: managed memory, on the card while steps run undisturbed, on
@@ -832,6 +916,7 @@ __attribute__((visibility("default"))) cudaError_t cudaMalloc(void** pointer, si
     g_blocks[address] = bytes;
     g_managed += bytes;
   }
+  ChangeShadow(address, bytes);
   Move(address, bytes, g_slow ? kHost : kCard);
   TRY(cuCtxSynchronize());
   return result;
@@ -860,6 +945,7 @@ __attribute__((visibility("default"))) void _ZN3c1027reportMemoryUsageToProfiler
                : nullptr;
   }();
   if (g_recorder != nullptr && (device & 0xff) == 1) {
+    const Guard guard;
     g_recorder->Report(reinterpret_cast<uint64_t>(pointer), bytes, static_cast<uint32_t>((device >> 8) & 0xff));
     std::lock_guard lock(g_data);
     if (bytes > 0) {

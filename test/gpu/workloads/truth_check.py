@@ -22,6 +22,8 @@ def main():
     y[8 * MIB:24 * MIB:256 * 1024].fill_(1)  # a byte in every fourth page of 64 KiB
     x[20 * MIB:28 * MIB].fill_(2)  # the first again: the same answer
     y[48 * MIB:50 * MIB].copy_(x[48 * MIB:50 * MIB])
+    y[56 * MIB:58 * MIB].random_()
+    y[56 * MIB:58 * MIB].add_(1)  # changed; the second fill above: overwritten; the copy's source: neither
     torch.cuda.synchronize()
     result([int(x[20 * MIB]), int(y[MIB])], torch.cuda.max_memory_allocated())
 

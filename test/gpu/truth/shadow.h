@@ -1,0 +1,50 @@
+// What a launch changed: all managed memory has a copy in plain device memory, and after a launch the card compares
+// what is known to have been touched (changes.cu). On the card, since there the touched pages lie anyway: the host
+// would take a fault of its own for every 4 KiB.
+#ifndef SLUICE_TEST_GPU_TRUTH_SHADOW_H_
+#define SLUICE_TEST_GPU_TRUTH_SHADOW_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "trace/recorder.h"
+
+namespace sluice::truth {
+
+// Not thread-safe. Calls the driver in the current context; whatever fails turns it off, said once on stderr, and the
+// recording goes on without directions.
+class Shadow {
+ public:
+  // From a file that holds changes.cu compiled for this card; tried on known bytes first.
+  void Load(const char* cubin);
+  bool on() const { return on_; }
+
+  void Follow(uint64_t address, uint64_t bytes, bool copy);  // a managed block; without `copy` it holds zeros
+  void Forget(uint64_t address);
+  void Refresh(uint64_t address, uint64_t bytes);  // something else than a launch wrote there
+
+  // Where the bytes of these ranges are others than at the last look, in granules: kWrite where one word filled them
+  // before, else kReadWrite. Runs close together are one, so that a recording stays small.
+  std::vector<trace::AccessRange> Changed(const std::vector<trace::AccessRange>& touched);
+
+ private:
+  struct Copy {
+    uint64_t bytes;
+    CUdeviceptr at;
+  };
+  void Try(CUresult result, const char* what);
+  void Compare(CUdeviceptr now, CUdeviceptr before, uint64_t granules, uint64_t first);
+
+  bool on_ = false;
+  CUfunction kernel_ = nullptr;
+  CUdeviceptr flags_ = 0;
+  std::vector<uint8_t> host_flags_;
+  std::map<uint64_t, Copy> copies_;  // by the block's address
+};
+
+}  // namespace sluice::truth
+
+#endif  // SLUICE_TEST_GPU_TRUTH_SHADOW_H_
