@@ -57,7 +57,7 @@ enum class Type : uint8_t {
   kGuessed = 24,
   // as Truth: where a measured launch left other bytes than it found. kWrite: what it found was one word over and over,
   // as memory is filled that nobody has written yet, so that there was nothing to read; else kReadWrite. Only raw
-  // recordings have it.
+  // recordings have it; a launch without one was not looked at.
   kChanged = 25,
 };
 

@@ -71,6 +71,7 @@ std::atomic<bool> g_moved_by_copy = false;  // copies and memsets may have broug
 struct Measured {
   uint64_t ordinal, begin, end;
   Ranges faulted, guessed, changed;
+  bool compared = false;
 };
 
 // Lock order: g_launch (one launch at a time in slow mode), then g_data.
@@ -257,7 +258,7 @@ void WriteOut(const Measured& m) {
   const Ranges faulted = Merged(m.faulted, 4096), guessed = Merged(m.guessed, 4096);
   g_recorder->Truth(m.ordinal, faulted);
   g_recorder->Guessed(m.ordinal, guessed);
-  if (!m.changed.empty()) g_recorder->Changed(m.ordinal, m.changed);
+  if (m.compared) g_recorder->Changed(m.ordinal, m.changed);
   if (g_verbose) {
     std::fprintf(stderr, "launch %llu\n", static_cast<unsigned long long>(m.ordinal));
     Print("faulted", faulted);
@@ -336,7 +337,6 @@ void BeginSlow() {
   if (kernel != nullptr && *kernel != 0) g_shadow.Load(kernel);
   for (const auto& [address, bytes] : g_blocks) g_shadow.Follow(address, bytes, true);
   TRY(cuCtxSynchronize());
-  if (g_shadow.on()) g_recorder->Meta("directions", "by contents");
   for (const auto& [address, bytes] : std::map<uint64_t, uint64_t>(g_blocks)) Move(address, bytes, kHost);
   Synchronise();
   {
@@ -498,7 +498,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   }
   t_named = Named(arguments.words);
   t_stream = shape.stream;
-  g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}, {}});
+  g_open.push_back({ordinal, Now(), UINT64_MAX, {}, {}, {}, false});
   g_measuring = true;
   g_arrived = 0;
 }
@@ -527,6 +527,7 @@ void LaunchEnded() {
     std::lock_guard lock(g_data);
     for (const AccessRange& r : changed) (r.access == Access::kWrite ? g_overwritten : g_changed) += r.bytes;
     g_open.back().changed = std::move(changed);
+    g_open.back().compared = g_shadow.on();
     // Should a record be lost all the same, the next launch finds its page on the host nevertheless.
     ranges.insert(ranges.end(), t_named.begin(), t_named.end());
     if (g_arrived == 0) ++g_empty;
