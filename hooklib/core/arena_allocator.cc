@@ -39,29 +39,35 @@ std::optional<Va> ArenaAllocator::TakeFreedIn(StreamId stream, uint64_t size) {
 std::optional<Va> ArenaAllocator::Take(uint64_t size) {
   Pool& pool = IsSmall(size) ? small_ : large_;
   const uint64_t align = IsSmall(size) ? kGranule : kChunkBytes;
-  // Best fit. The aligned start can lie behind the range's own, so a few larger ranges may have to be looked at.
-  for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end(); ++it) {
+  // Of those that fit best, the lowest: what lives gathers in few arenas, and the others can go back. With the best fit
+  // alone random sizes held up to twice what is asked for now. The aligned start can lie behind the range's own.
+  auto lowest = pool.by_size.end();
+  int looks = 0;
+  for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end() && looks < kLooks; ++it) {
     const auto [range_bytes, range_base] = *it;
-    const Va start = RoundUp(range_base, align);
-    if (start + size > range_base + range_bytes) continue;
-    EraseFree(&pool, pool.by_va.find(range_base));
-    auto insert = [&](Va from, Va to) {
-      if (from == to) return;
-      pool.by_va.emplace(from, to - from);
-      pool.by_size.emplace(to - from, from);
-    };
-    insert(range_base, start);
-    insert(start + size, range_base + range_bytes);
-    ArenaOf(start)->second.free_bytes -= size;
-    return start;
+    if (RoundUp(range_base, align) + size > range_base + range_bytes) continue;
+    ++looks;
+    if (lowest == pool.by_size.end() || range_base < lowest->second) lowest = it;
   }
-  return std::nullopt;
+  if (lowest == pool.by_size.end()) return std::nullopt;
+  const auto [range_bytes, range_base] = *lowest;
+  const Va start = RoundUp(range_base, align);
+  EraseFree(&pool, pool.by_va.find(range_base));
+  auto insert = [&](Va from, Va to) {
+    if (from == to) return;
+    pool.by_va.emplace(from, to - from);
+    pool.by_size.emplace(to - from, from);
+  };
+  insert(range_base, start);
+  insert(start + size, range_base + range_bytes);
+  ArenaOf(start)->second.free_bytes -= size;
+  return start;
 }
 
 uint64_t ArenaAllocator::GrowthFor(uint64_t bytes) const {
   const uint64_t need = RoundUp(SizeFor(bytes), kChunkBytes);
   if (IsSmall(SizeFor(bytes))) return kChunkBytes;
-  return std::max(need, RoundDown(std::min(kMaxGrowth, live_ / 8), kChunkBytes));
+  return std::max(need, RoundDown(std::min(kMaxGrowth, live_ / 16), kChunkBytes));
 }
 
 void ArenaAllocator::AddArena(Extent arena, uint64_t for_bytes) {
@@ -89,8 +95,9 @@ void ArenaAllocator::Drain() {
 
 std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
   std::vector<Extent> surplus;
-  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kMaxGrowth; };
+  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kSlack; };
   if (!over()) return surplus;
+  fences_->Close();  // of what was freed just now, where the card is through with it already
   Drain();
   for (auto it = arenas_.begin(); it != arenas_.end() && over();) {
     if (it->second.free_bytes != it->second.bytes) {

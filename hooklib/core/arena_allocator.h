@@ -22,7 +22,9 @@ namespace sluice::core {
 class ArenaAllocator {
  public:
   static constexpr uint64_t kGranule = 512;  // alignment that cuMemAlloc gives at least
-  static constexpr uint64_t kMaxGrowth = uint64_t{256} << 20;
+  static constexpr uint64_t kMaxGrowth = uint64_t{64} << 20;
+  static constexpr uint64_t kSlack = uint64_t{256} << 20;  // requested bytes stay under 1.25 x live and this
+  static constexpr int kLooks = 32;                        // free ranges compared for one request
 
   explicit ArenaAllocator(Fences* fences) : fences_(fences) {}
 
@@ -30,7 +32,7 @@ class ArenaAllocator {
   // in `stream` is taken first, without waiting: the new user comes behind the old one there.
   std::optional<Va> Allocate(uint64_t bytes, StreamId stream = 0);
   // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless
-  // one request needs more, and small enough that requested bytes stay under 1.25 x live + 256 MiB.
+  // one request needs more: large arenas are seldom wholly free and cannot go back in parts.
   uint64_t GrowthFor(uint64_t bytes) const;
   void AddArena(Extent arena, uint64_t for_bytes);
   // The range was allocated with `bytes`; it becomes free behind the open fence, and at once for `stream` where the

@@ -8,11 +8,17 @@ namespace {
 bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
 }  // namespace
 
+void ChunkTable::AddHeld(Extent arena) { Insert({arena, nullptr}); }
+
 void ChunkTable::AddArena(Extent arena) {
   Arena entry{arena, std::make_unique<Chunk[]>(arena.bytes / kChunkBytes)};
   for (uint64_t i = 0; i < arena.bytes / kChunkBytes; ++i) entry.chunks[i].base = arena.base + i * kChunkBytes;
   entry.chunks[0].first = true;
-  const auto at = std::upper_bound(arenas_.begin(), arenas_.end(), arena.base,
+  Insert(std::move(entry));
+}
+
+void ChunkTable::Insert(Arena entry) {
+  const auto at = std::upper_bound(arenas_.begin(), arenas_.end(), entry.range.base,
                                    [](Va va, const Arena& a) { return BaseBelow(va, a.range); });
   arenas_.insert(at, std::move(entry));
   Bound();
@@ -38,6 +44,7 @@ Chunk* ChunkTable::Find(Va va) {
     if (it == arenas_.begin() || !holds(*--it)) return nullptr;
     last_ = static_cast<size_t>(it - arenas_.begin());
   }
+  if (!arenas_[last_].chunks) return nullptr;
   return &arenas_[last_].chunks[(va - arenas_[last_].range.base) / kChunkBytes];
 }
 

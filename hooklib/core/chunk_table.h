@@ -44,6 +44,8 @@ struct Chunk {
 class ChunkTable {
  public:
   void AddArena(Extent arena);
+  // An arena of device memory that never leaves: within the bounds, without chunks.
+  void AddHeld(Extent arena);
   void RemoveArena(Va base);
   // The chunk that holds the address; nullptr outside all arenas.
   Chunk* Find(Va va);
@@ -57,7 +59,7 @@ class ChunkTable {
   template <typename F>
   void ForAll(F f) {
     for (Arena& arena : arenas_) {
-      for (uint64_t i = 0; i < arena.range.bytes / kChunkBytes; ++i) f(arena.chunks[i]);
+      for (uint64_t i = 0; arena.chunks && i < arena.range.bytes / kChunkBytes; ++i) f(arena.chunks[i]);
     }
   }
   // Quick answer for the many words that are no pointers of ours; for any thread, without the lock. Who was
@@ -67,13 +69,14 @@ class ChunkTable {
   }
 
  private:
+  struct Arena {
+    Extent range;
+    std::unique_ptr<Chunk[]> chunks;  // null: held
+  };
+  void Insert(Arena arena);
   // After arenas_ changed.
   void Bound();
 
-  struct Arena {
-    Extent range;
-    std::unique_ptr<Chunk[]> chunks;
-  };
   std::vector<Arena> arenas_;  // by base
   size_t last_ = 0;            // arena of the last Find
   std::atomic<Va> low_ = kNever, high_ = 0;

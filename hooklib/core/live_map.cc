@@ -33,7 +33,11 @@ std::vector<Va> LiveMap::In(Extent range) const {
 bool LiveMap::Report(Extent range) {
   Va base = 0;
   Allocation* allocation = Find(range.base, &base);
-  if (!allocation || range.end() > base + allocation->bytes) return false;
+  return allocation && Report(range, base, allocation);
+}
+
+bool LiveMap::Report(Extent range, Va base, Allocation* allocation) {
+  if (range.end() > base + allocation->bytes) return false;
   allocation->reported = true;
   reports_[range.base] = range.bytes;
   return true;

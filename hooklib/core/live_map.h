@@ -13,7 +13,8 @@ namespace sluice::core {
 
 // Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
 struct Allocation {
-  uint64_t bytes : 61 = 0;
+  uint64_t bytes : 60 = 0;
+  uint64_t held : 1 = 0;         // in device memory that never leaves (Device::Hold): not residency's
   uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
   // Something in it was reported, allocated or named during a capture: never dead before its free.
   uint64_t captured : 1 = 0;
@@ -35,6 +36,8 @@ class LiveMap {
 
   // A framework's allocator took or gave back [range) inside an allocation. False where the range lies in none.
   bool Report(Extent range);
+  // The same where `allocation`, found for the range's begin, is at `base`.
+  bool Report(Extent range, Va base, Allocation* allocation);
   std::optional<Extent> Unreport(Va base);
 
   // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing

@@ -102,6 +102,7 @@ Context* Device::ContextFor(CUcontext handle) {
     entry->handle = handle;
     entry->device = this;
     entry->arenas = std::make_unique<core::ArenaAllocator>(&fences);
+    entry->held = std::make_unique<core::ArenaAllocator>(&fences);
   }
   return entry.get();
 }
@@ -142,6 +143,39 @@ bool Device::AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fi
   return came;
 }
 
+// What is small stays on the card, in memory of cuMemAlloc's own kind: the driver takes 7 us more for a copy of 4 bytes
+// or a memset of 64 to managed memory (docs/benchmarks.md), a PyTorch step has a hundred of them, and all that is small
+// together is a hundredth of the budget. It counts as plain memory. PyTorch's segments for small tensors are of one
+// chunk.
+std::optional<core::Va> Device::Hold(Context* context, uint64_t bytes, core::StreamId stream) {
+  constexpr uint64_t kMost = uint64_t{64} << 20;
+  core::ArenaAllocator& held = *context->held;
+  const uint64_t most = std::min(kMost, budget.guaranteed_bytes / 64);
+  if (bytes > kChunkBytes || most < kChunkBytes) return std::nullopt;
+  if (const auto va = held.Allocate(bytes, stream)) return va;
+  const uint64_t taken = plain.load(std::memory_order_relaxed) + kChunkBytes;
+  if (held.requested_bytes() + kChunkBytes > most || taken > budget.budget_bytes ||
+      allocated_bytes + taken > budget.limit_bytes)
+    return std::nullopt;
+  CUdeviceptr base = 0;
+  CUresult result;
+  {
+    RelaxedCapture relaxed;
+    result = g_real.cuMemAlloc_v2(&base, kChunkBytes);
+  }
+  if (result != CUDA_SUCCESS) return std::nullopt;
+  if (base % kChunkBytes) {
+    g_real.cuMemFree_v2(base);
+    return std::nullopt;
+  }
+  plain.fetch_add(kChunkBytes);
+  held.AddArena({base, kChunkBytes}, bytes);
+  context->held_list.emplace(base, kChunkBytes);
+  residency.chunks().AddHeld({base, kChunkBytes});
+  UpdateMode();
+  return held.Allocate(bytes, stream);
+}
+
 Refusal Device::Grow(Context* context, uint64_t bytes) {
   const uint64_t size = context->arenas->GrowthFor(bytes);
   const uint64_t cap = GetConfig().managed_limit;
@@ -176,6 +210,17 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   residency.AddArena(arena, populated);
   if (!peers_.empty()) AdvisePeers(arena, ordinal, peers_);
   return Refusal::kNone;
+}
+
+void Device::ReturnHeld(Context* context) {
+  core::ArenaAllocator& held = *context->held;
+  if (held.requested_bytes() <= 2 * held.live_bytes() + 4 * kChunkBytes) return;
+  for (const Extent& arena : held.TakeSurplus(true)) {
+    residency.chunks().RemoveArena(arena.base);
+    context->held_list.erase(arena.base);
+    GivePlain(arena.bytes);
+    g_real.cuMemFree_v2(arena.base);
+  }
 }
 
 void Device::ReturnArenas(Context* context, bool all) {
@@ -229,8 +274,11 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     refusal = Refusal::kHost;
   }
   std::optional<core::Va> va;
+  bool held = false;
   if (refusal == Refusal::kNone) {
-    va = context->arenas->Allocate(bytes, stream);
+    if (!app_managed) va = Hold(context, bytes, stream);
+    held = va.has_value();
+    if (!va) va = context->arenas->Allocate(bytes, stream);
     if (!va) {
       refusal = Grow(context, bytes);
       if (refusal == Refusal::kNone) {
@@ -249,13 +297,15 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_id_++;
   allocation.app_managed = app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
+  allocation.held = held;
   live.Add(*va, allocation);
+  *result = *va;
+  if (held) return CUDA_SUCCESS;
   allocated_bytes += size;
   const Extent range{*va, size};
   SetLive(range, true);
   if (app_managed || allocation.captured) residency.Pin(range, true);
   UpdateMode();
-  *result = *va;
   return CUDA_SUCCESS;
 }
 
@@ -279,24 +329,33 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream)
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = core::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
+  const bool held = allocation->held;
   ForgetHostCopies(base, size);
-  if (allocation->reported) {
+  if (held) {
+    // Neither residency's nor counted as managed.
+  } else if (allocation->reported) {
     const auto& reports = live.reports();
     for (auto it = reports.lower_bound(base); it != reports.end() && it->first < base + size; ++it)
       SetLive({it->first, it->second}, false);
   } else {
     SetLive(range, false);
   }
-  if (allocation->app_managed || allocation->captured) residency.Pin(range, false);
+  if (!held && (allocation->app_managed || allocation->captured)) residency.Pin(range, false);
   live.Remove(base);
-  allocated_bytes -= size;
+  if (!held) allocated_bytes -= size;
   Context* owner = nullptr;
   for (auto& [handle, context] : contexts) {
-    auto it = context->arena_list.upper_bound(base);
-    if (it != context->arena_list.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
+    const auto& list = held ? context->held_list : context->arena_list;
+    auto it = list.upper_bound(base);
+    if (it != list.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
   }
   if (!owner) return CUDA_SUCCESS;
-  owner->arenas->Free(base, size, stream);
+  if (held) {
+    owner->held->Free(base, size, stream);
+    if (!stream) ReturnHeld(owner);
+  } else {
+    owner->arenas->Free(base, size, stream);
+  }
   // The application's own free may wait for the device, so this is the place where arenas go back to the driver.
   ReturnArenas(owner, false);
   UpdateMode();
@@ -308,16 +367,17 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   core::Va base = 0;
   core::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation || allocation->app_managed) return;
+  if (bytes > 0) reports_seen = true;
+  if (allocation->held) return;
   if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
     allocation->captured = true;
     residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
   }
   if (bytes > 0) {
     if (!allocation->reported) SetLive({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, false);
-    reports_seen = true;
     if (auto old = live.Unreport(pointer)) SetLive(*old, false);
     const Extent range{pointer, std::min<uint64_t>(static_cast<uint64_t>(bytes), base + allocation->bytes - pointer)};
-    if (live.Report(range)) SetLive(range, true);
+    if (live.Report(range, base, allocation)) SetLive(range, true);
   } else if (auto range = live.Unreport(pointer)) {
     SetLive(*range, false);
   }
@@ -328,7 +388,7 @@ void Device::MarkCaptured(core::Va va) {
   std::lock_guard lock(mutex);
   core::Va base = 0;
   core::Allocation* allocation = live.Find(va, &base);
-  if (!allocation || allocation->captured) return;
+  if (!allocation || allocation->captured || allocation->held) return;
   allocation->captured = true;
   if (!allocation->app_managed) residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }
@@ -461,6 +521,11 @@ void Device::DropContext(CUcontext handle) {
       }
       residency.RemoveArena({base, size});
       requested_bytes -= size;
+    }
+    for (const auto& [base, size] : context->held_list) {
+      for (const core::Va found : live.In({base, size})) live.Remove(found);
+      residency.chunks().RemoveArena(base);
+      GivePlain(size);
     }
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });

@@ -32,8 +32,8 @@ struct Context {
   Device* device = nullptr;
   EventPool events;
   EventPool timers{CU_EVENT_DEFAULT};
-  std::unique_ptr<core::ArenaAllocator> arenas;
-  std::map<core::Va, uint64_t> arena_list;
+  std::unique_ptr<core::ArenaAllocator> arenas, held;  // managed memory; device memory that never leaves (Device::Hold)
+  std::map<core::Va, uint64_t> arena_list, held_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
 };
@@ -149,6 +149,8 @@ struct Device final : core::Timeline {
   bool OutDone(core::StreamId stream, uint64_t op) override;
 
  private:
+  // A range of device memory that never leaves the card, for a small request; nothing where it has to be managed.
+  std::optional<core::Va> Hold(Context* context, uint64_t bytes, core::StreamId stream);
   Refusal Grow(Context* context, uint64_t bytes);
   std::optional<core::Va> LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes);
   // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
@@ -156,6 +158,7 @@ struct Device final : core::Timeline {
   template <typename F>
   bool AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fits);
   void ReturnArenas(Context* context, bool all);
+  void ReturnHeld(Context* context);  // what is wholly free, while more than half is
   uint64_t HostAllowance();
   void Say(Refusal refusal, uint64_t bytes);
   template <typename F>

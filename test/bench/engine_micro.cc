@@ -1,6 +1,7 @@
 // What single driver calls cost the calling thread: an empty launch, malloc + free of 8 MiB, copies of 4 B to 64 MiB
-// from pinned and pageable memory. Run with and without the hook in turn; the ratio of the two is the row. Prints one
-// RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
+// from pinned and pageable memory, and memsets, of blocks of that size and of a part of a large block. Run with and
+// without the hook in turn; the ratio of the two is the row. Prints one RESULT line of JSON. Needs only libcuda.so.1,
+// found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   CUstream stream = nullptr;
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   const size_t most = size_t{64} << 20;
-  CUdeviceptr a = 0, b = 0;
+  CUdeviceptr a = 0, b = 0;  // b is the large block
   CALL(cuMemAlloc, &a, most);
   CALL(cuMemAlloc, &b, most);
   CALL(cuMemsetD8, a, 1, most);
@@ -100,18 +101,33 @@ int main(int argc, char** argv) {
   std::vector<char> pageable(most, 1);
   std::memset(pinned, 1, most);
   bool first = true;
+  const auto say = [&first](const std::string& what, double us) {
+    std::printf("%s\"%s\": %.3f", first ? "" : ", ", what.c_str(), us);
+    first = false;
+  };
+  const auto set = [&](CUdeviceptr to, size_t bytes) {
+    return Median(10 * scale, 20, [=] { CALL(cuMemsetD8Async, to, 0, bytes, stream); }, Sync);
+  };
   for (size_t bytes = 4; bytes <= most; bytes *= 16) {
+    CUdeviceptr own = a;
+    if (bytes < most) CALL(cuMemAlloc, &own, bytes);
     const int batches = bytes >= (size_t{1} << 20) ? 3 * scale : 10 * scale,
               batch = bytes >= (size_t{1} << 20) ? 2 : 20;
     for (const bool is_pinned : {true, false}) {
       void* host = is_pinned ? pinned : pageable.data();
-      const auto in = [&] { CALL(cuMemcpyHtoD, a, host, bytes); };
-      const auto out = [&] { CALL(cuMemcpyDtoH, host, a, bytes); };
-      const double in_us = Median(batches, batch, in, Sync), out_us = Median(batches, batch, out, Sync);
-      std::printf("%s\"%s %zu in\": %.3f, \"%s %zu out\": %.3f", first ? "" : ", ", is_pinned ? "pinned" : "pageable",
-                  bytes, in_us, is_pinned ? "pinned" : "pageable", bytes, out_us);
-      first = false;
+      const std::string what = (is_pinned ? "pinned " : "pageable ") + std::to_string(bytes);
+      for (const CUdeviceptr block : {own, b}) {
+        if (block == b && bytes >= (size_t{1} << 20)) continue;
+        const std::string of = block == b ? " of a large block" : "";
+        say(what + " in" + of, Median(batches, batch, [&] { CALL(cuMemcpyHtoD, block, host, bytes); }, Sync));
+        say(what + " out" + of, Median(batches, batch, [&] { CALL(cuMemcpyDtoH, host, block, bytes); }, Sync));
+      }
     }
+    if (bytes == 64) {
+      say("memset 64", set(own, bytes));
+      say("memset 64 of a large block", set(b, bytes));
+    }
+    if (bytes < most) CALL(cuMemFree, own);
   }
   // The process's own memory: what the hook adds to it shows in the difference.
   long rss = 0;
