@@ -3,6 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 using sluice::agent::Arbiter;
@@ -329,14 +330,91 @@ TEST_CASE("under pressure who naps leaves the card to one whose memory is there,
   for (uint64_t c = 1; c <= 3; ++c) arbiter.Request(c, c, 0, now);
   CHECK(turn(true) == 1);
   arbiter.SetSeated({2, 1}, now);
-  // The third one waits until its coming costs an eighth of the time.
-  const Nanos paid = now + 8 * 100 * kMs;
+  // The third one waits until its coming costs a quarter of the time.
+  const Nanos paid = now + 4 * 100 * kMs;
   for (uint64_t expected = 2; now < paid; expected = 3 - expected) REQUIRE(turn(true) == expected);
   CHECK(turn(true) == 3);
   // Those that always work go in turn, whoever is seated.
   arbiter.SetSeated({1, 3}, now);
   const uint64_t first = turn(false), second = turn(false), third = turn(false);
   CHECK((first != second && second != third && third != first));
+}
+
+TEST_CASE("under pressure nobody waits for more than one change of hands to each of the others") {
+  constexpr Nanos kStep = 10 * kMs;
+  struct Napper {
+    Nanos work = 0, nap = 0;        // for so long, then
+    Nanos left = 0, wakes = kSec;   // of the work; when it begins again
+    Nanos asked = 0;                // waits since then; 0: does not
+    std::map<uint64_t, int> ahead;  // whose memory came meanwhile, and how often
+  };
+  std::mt19937 random(11);
+  for (int run = 0; run < 100; ++run) {
+    Arbiter arbiter({});
+    const size_t n = 2 + random() % 6, seats = 1 + random() % (n - 1);
+    const Nanos cost = (20 + random() % 600) * kMs;
+    std::vector<Napper> all(n + 1);  // from 1, as the clients
+    for (uint64_t c = 1; c <= n; ++c) {
+      arbiter.SetClient(c, static_cast<uint32_t>(1000000 / n), 1000000);
+      all[c].work = all[c].left = (100 + random() % 4000) * kMs;
+      all[c].nap = random() % 4 == 0 ? 0 : (50 + random() % 3000) * kMs;  // 0: always has work
+    }
+    arbiter.SetPressure(true, cost);
+    std::vector<uint64_t> seated;
+    uint64_t holder = 0, id = 0;
+    Nanos now = kSec, since = 0, begins = 0, quantum = 0, longest_turn = 0, longest_wait = 0;
+    const auto ask = [&](uint64_t c) {
+      arbiter.Request(c, c, 0, now);
+      all[c].asked = now;
+      all[c].ahead.clear();
+    };
+    const auto end = [&](bool naps) {
+      if (!naps) ask(holder);
+      arbiter.Release(holder, id, now - since, 0, now);
+      longest_turn = std::max(longest_turn, now - since);
+      holder = 0;
+    };
+    for (; now < 200 * kSec; now += kStep) {
+      for (uint64_t c = 1; c <= n; ++c) {
+        if (c != holder && all[c].asked == 0 && now >= all[c].wakes) ask(c);
+      }
+      if (holder != 0 && now >= begins) {
+        Napper& h = all[holder];
+        h.left -= std::min(h.left, kStep);
+        const bool naps = h.left == 0 && h.nap > 0;
+        if (naps || now - since >= quantum) {
+          if (h.left == 0) h.left = h.work;
+          if (naps) h.wakes = now + h.nap;
+          end(naps);
+        }
+      }
+      for (const Arbiter::Action& a : arbiter.Advance(now)) {
+        if (a.kind == Arbiter::Action::Kind::kRevoke) {
+          end(false);
+          continue;
+        }
+        holder = a.holder;
+        id = a.id;
+        quantum = a.quantum;
+        since = begins = now;
+        longest_wait = std::max(longest_wait, now - std::exchange(all[holder].asked, 0));
+        // As Node::Seat(): those whose turn is longest ago stay.
+        const bool comes = std::erase(seated, holder) == 0;
+        if (seated.size() > seats - 1) seated.resize(seats - 1);
+        seated.push_back(holder);
+        if (!comes) continue;
+        begins = now + cost;
+        arbiter.SetSeated(seated, now);
+        for (uint64_t c = 1; c <= n; ++c) {
+          if (all[c].asked != 0) REQUIRE(++all[c].ahead[holder] == 1);
+        }
+      }
+    }
+    INFO("run " << run << ": " << n << " tenants, " << seats << " seats, a change costs " << cost / kMs
+                << " ms; longest turn " << longest_turn / kMs << " ms, wait " << longest_wait / kMs);
+    REQUIRE(longest_turn > 0);
+    REQUIRE(longest_wait <= n * (4 * cost + longest_turn));
+  }
 }
 
 TEST_CASE("distributed jobs with a rank on two cards each finish: a lease ends for the arbiter, the kernel runs on") {
