@@ -50,7 +50,7 @@ CORRECTNESS = [
 # A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
 HOOK = {"hook": True}
 BENCHMARKS = [
-    {"name": "single calls", "command": ["build/bin/engine_micro", "10"], "rounds": 9, "kind": "micro",
+    {"name": "single calls", "command": ["build/bin/engine_micro", "10"], "rounds": 5, "kind": "micro",
      "variants": {"unhooked": {}, "hooked": HOOK}},
     {"name": "transformer d=2048, 4 GiB budget", "command": train("transformer", "--steps", "14"), "rounds": 2, "figure": "step", "skip": 7,
      "variants": {"faults": {**HOOK, "budget": 4 << 30, "env": {"SLUICE_PREFETCH": "off"}},
