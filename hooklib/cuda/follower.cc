@@ -17,8 +17,11 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
-// Sent away or brought back at a time: the device's lock is held meanwhile (about 5 ms), and launches wait for it.
-constexpr uint64_t kSlice = uint64_t{64} << 20;
+// Sent away or brought back at a time: the device's lock is held meanwhile, and launches wait for it. The link stands
+// still between two slices (3 % of the time with 64 MiB at 15 GB/s), so what is called back leaves in larger ones while
+// that goes fast. Host pages that are new take four times as long.
+constexpr uint64_t kSlice = uint64_t{64} << 20, kMostSlice = 4 * kSlice;
+constexpr uint64_t kSliceNs = 40 * kMs;
 // Turns are so long only where working sets exceed the card together: the memory follows the token.
 constexpr uint64_t kLongTurn = 200 * kMs;
 
@@ -108,17 +111,26 @@ void Sooner(uint64_t* next, uint64_t ns) {
   if (ns != 0 && (*next == 0 || ns < *next)) *next = ns;
 }
 
+struct Progress {
+  uint64_t slice = kSlice;
+  uint64_t fruitless = 0;  // looks, since something left
+};
+
 // What one device needs now. Nanoseconds until it wants to be looked at again; 0: not before something happens.
-uint64_t Serve(Device& device, uint64_t* fruitless) {
+uint64_t Serve(Device& device, Progress* progress) {
   uint64_t next = device.tokens.turns().Tick();
   if (device.OverCapacity()) {
-    if (device.SendAway(kSlice) > 0) {
-      *fruitless = 0;
+    const uint64_t began = MonotonicNs();
+    const uint64_t left = device.SendAway(progress->slice);
+    if (left > 0) {
+      const uint64_t took = std::max<uint64_t>(MonotonicNs() - began, 1);
+      progress->slice = std::clamp(left * kSliceNs / took, kSlice, kMostSlice);
+      progress->fruitless = 0;
       PublishAll();
       Sooner(&next, 20 * kUs);  // launches get their turn at the lock
     } else {
       // All of it is in use by what is queued: it leaves when that is done.
-      Sooner(&next, std::min<uint64_t>(++*fruitless * kMs, 20 * kMs));
+      Sooner(&next, std::min<uint64_t>(++progress->fruitless * kMs, 20 * kMs));
     }
   } else if (device.tokens.turns().holding() && device.BringBack(kSlice) > 0) {
     Sooner(&next, 20 * kUs);
@@ -130,7 +142,7 @@ uint64_t Serve(Device& device, uint64_t* fruitless) {
 void* Follow(void*) {
   Mail& mail = TheMail();
   uint64_t next = 0;
-  std::vector<uint64_t> fruitless(SLUICE_MAX_GPUS + 1);
+  std::vector<Progress> progress(SLUICE_MAX_GPUS + 1);
   for (;;) {
     std::vector<sluice_budget> budgets;
     {
@@ -149,9 +161,9 @@ void* Follow(void*) {
     }
     if (!budgets.empty()) PublishAll();
     next = 0;
-    for (size_t i = 0; i < Devices().size() && i < fruitless.size(); ++i) {
+    for (size_t i = 0; i < Devices().size() && i < progress.size(); ++i) {
       uint64_t departing = Devices()[i]->residency.departing();
-      Sooner(&next, Serve(*Devices()[i], &fruitless[i]));
+      Sooner(&next, Serve(*Devices()[i], &progress[i]));
       if (Devices()[i]->residency.departing() != departing) PublishAll();
     }
   }
