@@ -24,20 +24,23 @@ struct Chunk {
   StreamId arrival_stream = 0;
   StreamId departure_stream = 0;
   uint32_t live_bytes = 0;
-  uint32_t log_ref = 0;       // predictor's newest reference
-  uint32_t rank_stamp = 0;    // residency's newest entry for it
-  uint64_t mark = 0;          // launch number that has this chunk in its set
-  uint64_t last_fetcher = 0;  // launch number of the last use by work that must have it on the card
-  uint64_t host_window = 0;   // in which window of launches host_uses counts
-  uint64_t left_at = 0;       // launch number of the last launch that left it to faults by choice
-  uint16_t host_uses = 0;     // launches of this window that used it in host memory
-  bool advised = false;       // the GPU has been told to map it where it lies
-  bool first = false;         // of its arena
-  bool ever_out = false;      // was evicted once: its host pages exist until the block is freed
-  bool resident = false;      // believed: only speed depends on it
-  bool ahead = false;         // fetched for a launch to come
-  bool dying = false;         // in residency's list of what died
-  bool content = false;       // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  uint32_t log_ref = 0;         // predictor's newest reference
+  uint32_t rank_stamp = 0;      // residency's newest entry for it
+  uint64_t mark = 0;            // launch number that has this chunk in its set
+  uint64_t last_fetcher = 0;    // launch number of the last use by work that must have it on the card
+  uint64_t host_window = 0;     // in which window of launches host_uses counts
+  uint64_t left_at = 0;         // launch number of the last launch that left it to faults by choice
+  uint64_t overwritten_at = 0;  // launch number of the last launch that overwrote it whole
+  uint64_t renewed_by = 0;      // execution id of the launch that it last came back empty for
+  uint16_t host_uses = 0;       // launches of this window that used it in host memory
+  bool advised = false;         // the GPU has been told to map it where it lies
+  bool two_ways_out = false;    // another queue than departure_op's may be sending it away, too
+  bool first = false;           // of its arena
+  bool ever_out = false;        // was evicted once: its host pages exist until the block is freed
+  bool resident = false;        // believed: only speed depends on it
+  bool ahead = false;           // fetched for a launch to come
+  bool dying = false;           // in residency's list of what died
+  bool content = false;         // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
   uint16_t pins = 0;  // allocations in it that are never dead before their free (captured, or the host may write)
 };
 

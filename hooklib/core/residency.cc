@@ -72,7 +72,8 @@ void Residency::Pin(Extent range, bool pin) {
   });
 }
 
-const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move) {
+const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
+                               size_t overwritten) {
   ++now_;
   plan_.now.Clear();
   plan_.ahead.Clear();
@@ -80,16 +81,21 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   plan_.discard.clear();
   plan_.advise.clear();
   plan_.unadvise.clear();
+  plan_.renew.clear();
+  plan_.renew_after = 0;
   plan_.probe = {};
   plan_.wait_in = plan_.after_op = 0;
   set_.clear();
   missing_.clear();
   Queues& queues = queues_[stream];
-  for (const Extent& extent : extents) {
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Extent& extent = extents[i];
+    const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
     chunks_.ForEach(extent, [&](Chunk& chunk) {
       if (chunk.mark == now_) return;
       chunk.mark = now_;
       set_.push_back(&chunk);
+      if (whole && extent.base <= chunk.base && chunk.base + kChunkBytes <= extent.end()) chunk.overwritten_at = now_;
     });
   }
   for (Chunk* chunk : set_) {
@@ -143,6 +149,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
       if (elsewhere || fetched + kChunkBytes > need - beyond) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
+        chunk->two_ways_out = elsewhere;
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         plan_.evict_after.push_back({chunk->base, kChunkBytes});
         chunk->content = true;
@@ -153,15 +160,25 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         SetResident(chunk, true);
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         chunk->arrival_op = 0;
+      } else if (MayRenew(*chunk)) {
+        Renew(chunk, id);
       } else {
+        chunk->renewed_by = 0;
         Arrive(chunk, stream, &plan_.now);
       }
     }
     Finish(stream, &plan_.now);
     if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
+    Merge(&plan_.renew);
+    if (!plan_.renew.empty()) plan_.renew_after = queues.out_op;
     if (!plan_.evict_after.empty()) {
       Merge(&plan_.evict_after);
       plan_.after_op = ++queues.out_op;
+      for (Chunk* chunk : missing_) {
+        if (chunk->resident) continue;
+        chunk->departure_op = plan_.after_op;
+        chunk->departure_stream = stream;
+      }
       for (const Extent& run : plan_.evict_after) stats_.bytes_out += run.bytes;
     }
   }
@@ -393,6 +410,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   ++chunk->rank_stamp;
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
+  chunk->two_ways_out = false;
   if (chunk->host_window) {  // was used in host memory, was brought in since: there was no lasting room for it
     chunk->host_window = 0;
     if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
@@ -450,7 +468,7 @@ void Residency::LookAhead(StreamId stream) {
         }
         continue;
       }
-      if (chunk->live_bytes == 0) continue;
+      if (chunk->live_bytes == 0 || RenewedBefore(*chunk, id)) continue;
       // What streams or is left to faults, or has not been tried yet, comes in nobody's place.
       if (chunk->content && verdict != HostAccess::Verdict::kFetch && (settled || Room(stream) < kChunkBytes)) continue;
       if (chunk->departure_op && chunk->departure_stream != stream &&

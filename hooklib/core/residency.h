@@ -50,7 +50,11 @@ struct Plan {
   std::vector<Extent> discard;
   // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
   std::vector<Extent> advise;
-  std::vector<Extent> unadvise;     // is to fault again instead
+  std::vector<Extent> unadvise;  // is to fault again instead
+  // The launch overwrites it whole: to be discarded and brought back empty, on the GPU behind all that the stream holds
+  // and before the launch (overwrites.cc).
+  std::vector<Extent> renew;
+  uint64_t renew_after = 0;         // number of the departures on the out queue that make its room; 0: none
   HostProbe probe;                  // id 0: the launch need not be timed
   Step now;                         // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
@@ -79,6 +83,8 @@ class Residency {
   void set_can_discard(bool can) { can_discard_ = can; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
   void set_filling(bool filling) { filling_ = filling; }
+  // Whether what a launch overwrites whole comes back empty. Needs discard.
+  void set_renews(bool may) { renews_ = may; }
   // Whether launches that stream may leave what they touch in host memory.
   void set_host_access(bool may) { may_stay_ = may; }
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
@@ -111,7 +117,10 @@ class Residency {
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
   // learnt. The plan is valid until the next call.
   // may_move false: nothing can be queued now; what is missing is left to faults.
-  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true);
+  // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
+  // nobody between what the stream holds already and that.
+  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
+                      size_t overwritten = 0);
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
@@ -133,6 +142,8 @@ class Residency {
   void NoteUnseenUse();
   // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.
   void NoteNotFetched(const Step& step);
+  // What a plan renews was fetched like anything else: there was no order to discard it in.
+  void NoteNotRenewed(const Plan& plan);
 
  private:
   struct Queues {
@@ -178,6 +189,9 @@ class Residency {
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
+  bool MayRenew(const Chunk& chunk);
+  void Renew(Chunk* chunk, uint64_t id);
+  bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
   void LookAhead(StreamId stream);
@@ -204,6 +218,7 @@ class Residency {
   bool can_discard_ = true;
   bool filling_ = false;
   bool may_stay_ = true;
+  bool renews_ = true;
   HostAccess host_access_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.

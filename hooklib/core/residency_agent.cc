@@ -10,6 +10,7 @@ void Residency::ClearPlan() {
   plan_.ahead.Clear();
   plan_.evict_after.clear();
   plan_.discard.clear();
+  plan_.renew.clear();
   plan_.wait_in = plan_.after_op = 0;
 }
 

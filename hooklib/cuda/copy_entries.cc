@@ -20,23 +20,39 @@ Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
   if (MayBeTracked(base) && !MayBeTracked(reinterpret_cast<uintptr_t>(host))) NoteHostCopy(base, host, bytes);
   return {base, bytes};
 }
+// What a destination is filled from; kNone: not a plain range, or from where the driver may find nothing.
+enum class From : uint8_t { kNone, kHost, kDevice, kValue };
 Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
   return {base, height ? pitch * (height - 1) + width : 0};
 }
 
-// Up to two extents; those that are not ours are dropped.
+// Whether the destination, the first extent, is overwritten whole by a call that the driver will take: what it refuses
+// must leave the destination as it was.
+bool TakesWhole(const std::array<Extent, 2>& touched, From from) {
+  const auto holds = [](const Extent& range) {
+    const std::optional<Tracked> block = FindTracked(range.base);
+    return block && range.bytes <= block->base + block->allocation.bytes - range.base;
+  };
+  if (from == From::kNone || touched[0].bytes < core::kChunkBytes || !holds(touched[0])) return false;
+  return from == From::kDevice ? holds(touched[1]) : from == From::kValue || touched[1].base != 0;
+}
+
+// Up to two extents, the destination first; those that are not ours are dropped.
 template <typename Issue>
-CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, Issue issue) {
+CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, From from, Issue issue) {
+  NoteQueued();
   Stream* stream = FindStream(handle, per_thread);
   if (!stream) return issue();
   stream->copies.fetch_add(1, std::memory_order_relaxed);
   if (!MustLook(stream)) return Counted(stream, issue);
+  Work work;
+  work.stream = stream;
+  work.overwritten = TakesWhole(touched, from) ? 1 : 0;
+  std::swap(touched[0], touched[1]);
   size_t n = 0;
   for (const Extent& extent : touched) {
     if (extent.bytes && MayBeTracked(extent.base)) touched[n++] = extent;
   }
-  Work work;
-  work.stream = stream;
   work.exact = std::span(touched.data(), n);
   return RunWork(work, issue);
 }
@@ -50,6 +66,8 @@ void NoteCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& 
     g_recorder->Copy(TraceStream(*stream), to.base, from.base, to.bytes, flags);
   }
 }
+
+From Filled(CUdeviceptr to, size_t element) { return to % element ? From::kNone : From::kValue; }
 
 Extent Side2D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t x, size_t y, size_t width, size_t height) {
   if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
@@ -82,45 +100,46 @@ std::array<Extent, 2> Sides3D(const Copy3D* c) {
 
 namespace entry {
 
-// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, to, from)
-#define SLUICE_COPY(name, parameters, arguments, stream, flavour, to, from)          \
-  CUresult name parameters {                                                         \
-    NoteCopy(stream, flavour, to, from);                                             \
-    return Copy(stream, flavour, {to, from}, [&] { return g_real.name arguments; }); \
+// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, where from, to, from)
+#define SLUICE_COPY(name, parameters, arguments, stream, flavour, origin, to, from)                \
+  CUresult name parameters {                                                                       \
+    NoteCopy(stream, flavour, to, from);                                                           \
+    return Copy(stream, flavour, {to, from}, From::origin, [&] { return g_real.name arguments; }); \
   }
-#define SLUICE_COPY_SYNC(name, parameters, arguments, to, from)      \
-  SLUICE_COPY(name, parameters, arguments, nullptr, false, to, from) \
-  SLUICE_COPY(name##_ptds, parameters, arguments, nullptr, true, to, from)
-#define SLUICE_COPY_ASYNC(name, parameters, arguments, to, from)    \
-  SLUICE_COPY(name, parameters, arguments, stream, false, to, from) \
-  SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, to, from)
+#define SLUICE_COPY_SYNC(name, parameters, arguments, origin, to, from)      \
+  SLUICE_COPY(name, parameters, arguments, nullptr, false, origin, to, from) \
+  SLUICE_COPY(name##_ptds, parameters, arguments, nullptr, true, origin, to, from)
+#define SLUICE_COPY_ASYNC(name, parameters, arguments, origin, to, from)    \
+  SLUICE_COPY(name, parameters, arguments, stream, false, origin, to, from) \
+  SLUICE_COPY(name##_ptsz, parameters, arguments, stream, true, origin, to, from)
 
-SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), kDevice, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
-                  At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), FromHost(dst, src, n),
-                 At(src, n))
+                  kDevice, At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void* src, size_t n), (dst, src, n), kHost,
+                 FromHost(dst, src, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void* src, size_t n, CUstream stream),
-                  (dst, src, n, stream), FromHost(dst, src, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoH_v2, (void* dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
+                  (dst, src, n, stream), kHost, FromHost(dst, src, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyDtoH_v2, (void* dst, CUdeviceptr src, size_t n), (dst, src, n), kNone, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoHAsync_v2, (void* dst, CUdeviceptr src, size_t n, CUstream stream), (dst, src, n, stream),
-                  At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), At(dst, n), At(src, n))
+                  kNone, At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n), (dst, src, n), kDevice, At(dst, n),
+                 At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream),
-                  (dst, src, n, stream), At(dst, n), At(src, n))
+                  (dst, src, n, stream), kDevice, At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n),
-                 (dst, to, src, from, n), At(dst, n), At(src, n))
+                 (dst, to, src, from, n), kNone, At(dst, n), At(src, n))
 SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
                   (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
-                  (dst, to, src, from, n, stream), At(dst, n), At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n),
+                  (dst, to, src, from, n, stream), kNone, At(dst, n), At(src, n))
+SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), kNone,
                  Extent{}, At(src, n))
-SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n),
+SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
                  At(dst, n), Extent{})
 
-#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)           \
-  {                                                                             \
-    return Copy(stream, flavour, sides(argument), [&] { return g_real.name; }); \
+#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                        \
+  {                                                                                          \
+    return Copy(stream, flavour, sides(argument), From::kNone, [&] { return g_real.name; }); \
   }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
     SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false) CUresult
@@ -153,37 +172,41 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
                                                                                       true)
 
 // memsets. `element` bytes a value.
-#define SLUICE_SET_1D(name, value_type, element)                                                                \
-  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                                                 \
-    return Copy(nullptr, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2(dst, v, n); });     \
-  }                                                                                                             \
-  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                                            \
-    return Copy(nullptr, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##_v2_ptds(dst, v, n); }); \
-  }                                                                                                             \
-  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                                   \
-    return Copy(s, false, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async(dst, v, n, s); });      \
-  }                                                                                                             \
-  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {                              \
-    return Copy(s, true, {At(dst, n * (element)), {}}, [&] { return g_real.name##Async_ptsz(dst, v, n, s); });  \
+#define SLUICE_SET_1D(name, value_type, element)                                    \
+  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                     \
+    return Copy(nullptr, false, {At(dst, n * (element)), {}}, Filled(dst, element), \
+                [&] { return g_real.name##_v2(dst, v, n); });                       \
+  }                                                                                 \
+  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                \
+    return Copy(nullptr, true, {At(dst, n * (element)), {}}, Filled(dst, element),  \
+                [&] { return g_real.name##_v2_ptds(dst, v, n); });                  \
+  }                                                                                 \
+  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {       \
+    return Copy(s, false, {At(dst, n * (element)), {}}, Filled(dst, element),       \
+                [&] { return g_real.name##Async(dst, v, n, s); });                  \
+  }                                                                                 \
+  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {  \
+    return Copy(s, true, {At(dst, n * (element)), {}}, Filled(dst, element),        \
+                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });             \
   }
         SLUICE_SET_1D(cuMemsetD8, unsigned char, 1) SLUICE_SET_1D(cuMemsetD16, unsigned short,
                                                                   2) SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
 
 #define SLUICE_SET_2D(name, value_type, element)                                                           \
   CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                    \
-    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}},                                  \
+    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                     \
                 [&] { return g_real.name##_v2(dst, pitch, v, w, h); });                                    \
   }                                                                                                        \
   CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {               \
-    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}},                                   \
+    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                      \
                 [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); });                               \
   }                                                                                                        \
   CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {      \
-    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}},                                        \
+    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                           \
                 [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });                               \
   }                                                                                                        \
   CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) { \
-    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}},                                         \
+    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                            \
                 [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                          \
   }
             SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1) SLUICE_SET_2D(cuMemsetD2D16, unsigned short,
@@ -191,9 +214,9 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
 
 // Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range
 // is reused before it is over.
-#define SLUICE_COUNTED(name, parameters, arguments, stream, flavour)                           \
-  CUresult name parameters {                                                                   \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, [&] { return g_real.name arguments; }); \
+#define SLUICE_COUNTED(name, parameters, arguments, stream, flavour)                                        \
+  CUresult name parameters {                                                                                \
+    return Copy(stream, flavour, {Extent{}, Extent{}}, From::kNone, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments)    \
   SLUICE_COUNTED(name, parameters, arguments, stream, false) \

@@ -63,6 +63,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr);
+  residency.set_renews(GetConfig().overwrites);
   residency.set_host_access(GetConfig().host_access);
   residency.set_capacity(Capacity());
 }
@@ -535,6 +536,7 @@ void Device::DropContext(CUcontext handle) {
       stream->events.clear();
       stream->in = {};
       stream->out = {};
+      stream->renew = {};
       residency.ForgetStream(stream->id);
     }
     contexts.erase(it);

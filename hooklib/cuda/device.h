@@ -132,7 +132,7 @@ struct Device final : core::Timeline {
   void UpdateMode();
   uint64_t Capacity() const;
   uint32_t Factor() const;  // percent in force
-  void WaitForFetch(Stream* stream, uint64_t op);
+  void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
   void EvictAfter(const core::Plan& plan, Stream* stream);
   // Tells residency what the timed launches that are over have cost.

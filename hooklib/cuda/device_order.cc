@@ -23,11 +23,6 @@ CUstream MakeQueue() {
   return stream;
 }
 
-bool Ready(TransferQueue* queue) {
-  if (!queue->stream) queue->stream = MakeQueue();
-  return queue->stream != nullptr;
-}
-
 void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
   if (queue->looked == look) return;
   queue->looked = look;
@@ -38,20 +33,24 @@ void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
   }
 }
 
-// An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at once:
-// order is lost for it, bytes are not.
-void Stamp(TransferQueue* queue, uint64_t op, EventPool* pool) {
+}  // namespace
+
+bool TransferQueue::Ready() {
+  if (!stream) stream = MakeQueue();
+  return stream != nullptr;
+}
+
+void TransferQueue::Stamp(uint64_t op, EventPool* pool) {
   CUevent event = pool->Take();
-  queue->newest = op;
-  if (event && g_real.cuEventRecord(event, queue->stream) == CUDA_SUCCESS) {
-    queue->events.emplace_back(op, event);
+  newest = op;
+  if (event && g_real.cuEventRecord(event, stream) == CUDA_SUCCESS) {
+    events.emplace_back(op, event);
   } else {
     if (event) pool->Give(event);
-    if (queue->events.empty()) queue->done = op;
+    if (events.empty()) done = op;
   }
 }
 
-// `waiter` waits, on the GPU, for the first event that covers `op`. False: nothing to wait for.
 bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op, CUstream waiter) {
   const auto it =
       std::lower_bound(events.begin(), events.end(), op, [](const auto& a, uint64_t value) { return a.first < value; });
@@ -59,8 +58,6 @@ bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op
   g_real.cuStreamWaitEvent(waiter, it->second, 0);
   return true;
 }
-
-}  // namespace
 
 void Device::Poll(Stream* stream) {
   if (stream->looked == look) return;
@@ -152,7 +149,8 @@ bool Device::OutDone(core::StreamId id, uint64_t op) {
 size_t Device::Outstanding(Stream* stream) {
   PollQueue(&stream->in, &stream->context->events, look);
   PollQueue(&stream->out, &stream->context->events, look);
-  return stream->in.events.size() + stream->out.events.size();
+  PollQueue(&stream->renew, &stream->context->events, look);
+  return stream->in.events.size() + stream->out.events.size() + 2 * stream->renew.events.size();
 }
 
 void Device::Execute(const core::Step& step, Stream* stream) {
@@ -163,15 +161,15 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   // deferred. So both queues wait for the next thing that this stream finishes, if there is one: it is ordered before
   // the launch anyhow.
   const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
-  if (step.out_op && Ready(&stream->out)) {
+  if (step.out_op && stream->out.Ready()) {
     const uint64_t after = std::max(step.out_after, soon);
     if (after) WaitFor(stream->events, after, stream->out.stream);
     const CUresult result = EvictRuns(step.evict, stream->out.stream);
     if (result != CUDA_SUCCESS)
       SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
-    Stamp(&stream->out, step.out_op, pool);
+    stream->out.Stamp(step.out_op, pool);
   }
-  if (step.in_op && Ready(&stream->in)) {
+  if (step.in_op && stream->in.Ready()) {
     bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
     if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
@@ -179,12 +177,12 @@ void Device::Execute(const core::Step& step, Stream* stream) {
       SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
       residency.NoteNotFetched(step);
     }
-    Stamp(&stream->in, step.in_op, pool);
+    stream->in.Stamp(step.in_op, pool);
   }
 }
 
-// The application stream waits, on the GPU, for a fetch of its own; events around the wait tell how long it stood.
-void Device::WaitForFetch(Stream* stream, uint64_t op) {
+// The application stream waits, on the GPU, for a transfer of its own; events around the wait tell how long it stood.
+void Device::WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op) {
   const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
   while (!waits.empty() && g_real.cuEventQuery(waits.front().end) == CUDA_SUCCESS) {
     const Wait& wait = waits.front();
@@ -198,7 +196,7 @@ void Device::WaitForFetch(Stream* stream, uint64_t op) {
   const bool timed = waits.size() < 256;
   CUevent begin = timed ? pool->Take() : nullptr, end = timed ? pool->Take() : nullptr;
   if (begin) g_real.cuEventRecord(begin, stream->handle);
-  const bool waited = WaitFor(stream->in.events, op, stream->handle);
+  const bool waited = WaitFor(queue.events, op, stream->handle);
   if (end) g_real.cuEventRecord(end, stream->handle);
   if (begin && end && waited) {
     waits.push_back({stream->context, begin, end});
@@ -234,10 +232,10 @@ void Device::ReadProbes() {
 }
 
 void Device::EvictAfter(const core::Plan& plan, Stream* stream) {
-  if (!plan.after_op || !Ready(&stream->out)) return;
+  if (!plan.after_op || !stream->out.Ready()) return;
   WaitFor(stream->events, stream->recorded, stream->out.stream);
   EvictRuns(plan.evict_after, stream->out.stream);
-  Stamp(&stream->out, plan.after_op, &stream->context->events);
+  stream->out.Stamp(plan.after_op, &stream->context->events);
 }
 
 }  // namespace sluice

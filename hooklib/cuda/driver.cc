@@ -82,12 +82,15 @@ void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>
   for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);
 }
 
-bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+bool QueueDiscard(const std::vector<core::Extent>& runs, CUstream stream) {
   if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);
-  if (g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) != CUDA_SUCCESS)
-    return false;
-  return g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+  return g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) ==
+         CUDA_SUCCESS;
+}
+
+bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+  return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 
 }  // namespace sluice

@@ -21,6 +21,9 @@ void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
 void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
 // What `peers` use of `owner`'s memory stays with it and is mapped there.
 void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
+// Contents are dead from here on in the order of `stream`, which must not be the legacy one. False where the driver
+// cannot.
+bool QueueDiscard(const std::vector<core::Extent>& runs, CUstream stream);
 // Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is
 // done. False where the driver cannot (before 580): contents stay.
 bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream);

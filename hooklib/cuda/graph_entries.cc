@@ -98,6 +98,7 @@ template <typename Issue>
 CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return issue();
+  NoteQueued();
   Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return turn.Run(issue); };
   if (!MustLook(stream)) return Counted(stream, run);

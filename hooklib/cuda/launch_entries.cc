@@ -54,7 +54,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   static thread_local std::vector<core::Extent> exact;
   exact.clear();
   LibraryCall* const library = CurrentLibraryCall();
-  if (library && AttachLibraryCall(stream, library, &named.words, &exact)) work.known = true;
+  if (library && AttachLibraryCall(stream, library, &named.words, &exact, &work.overwritten)) work.known = true;
   work.library = library;
   work.exact = exact;
   work.words = named.words;
@@ -76,6 +76,7 @@ inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Sh
   Turn turn(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return turn.Run(issue); };
   if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, run);
+  NoteQueued();
   return Counted(stream, run);
 }
 

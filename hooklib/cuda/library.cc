@@ -6,7 +6,11 @@
 namespace sluice {
 
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact) {
+                       std::vector<core::Extent>* exact, size_t* overwritten) {
+  // The first thing that the call queues. On a blocking stream it may be one of several that the library keeps and that
+  // the legacy stream alone orders: what they write is not behind each other.
+  const bool first = !call->begun && call->known && (!stream->blocking || stream->legacy());
+  call->begun = true;
   ++call->launches;
   g_library_counters.launches.fetch_add(1, std::memory_order_relaxed);
   // Where the set may lack something, what the parameters name is kept to the last word.
@@ -23,12 +27,17 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
     }
   }
   for (const LibraryRange& range : call->ranges) {
-    if (!MayBeTracked(range.address)) continue;
+    if (!MayBeTracked(range.address) || (first && range.overwritten)) continue;
     if (range.bytes) {
       exact->push_back({range.address, range.bytes});
     } else {
       words->push_back(range.address);
     }
+  }
+  for (const LibraryRange& range : call->ranges) {
+    if (!first || !range.overwritten || !MayBeTracked(range.address)) continue;
+    exact->push_back({range.address, range.bytes});
+    ++*overwritten;
   }
   return call->known;
 }

@@ -12,11 +12,12 @@ namespace sluice {
 struct Stream;
 
 // For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and to `words` the pointers of unknown
-// reach. Words that the ranges hold are dropped, so that an operand inside a large block fetches its own bytes and no
-// more; what other live memory they name (the library's workspaces) stays, and is counted. True where all that the call
-// touches is known.
+// reach. So many at the end of `exact` are overwritten whole by what begins with this launch: `overwritten`. Words that
+// the ranges hold are dropped, so that an operand inside a large block fetches its own bytes and no more; what other
+// live memory they name (the library's workspaces) stays, and is counted. True where all that the call touches is
+// known.
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact);
+                       std::vector<core::Extent>* exact, size_t* overwritten);
 // What a captured launch of the call names belongs to the graph.
 void MarkCapturedCall(const Stream& stream, const LibraryCall& call);
 

@@ -112,6 +112,18 @@ CUresult cuCtxSynchronize() {
   return SynchronizeContext([] { return g_real.cuCtxSynchronize(); });
 }
 
+// An event that a library records is where streams of its own may join, before anything that it queues here later.
+#define SLUICE_RECORD(name, parameters, arguments) \
+  CUresult name parameters {                       \
+    NoteQueued();                                  \
+    return g_real.name arguments;                  \
+  }
+SLUICE_RECORD(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+SLUICE_RECORD(cuEventRecord_ptsz, (CUevent event, CUstream stream), (event, stream))
+SLUICE_RECORD(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
+SLUICE_RECORD(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
+#undef SLUICE_RECORD
+
 CUresult cuStreamDestroy_v2(CUstream stream) {
   RetireStream(stream);
   return g_real.cuStreamDestroy_v2(stream);

@@ -27,14 +27,22 @@ class EventPool {
   std::vector<CUevent> free_;
 };
 
-// One of the two queues of a stream: a non-blocking stream of the engine's own with numbered operations.
+// One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
 struct TransferQueue {
   CUstream stream = nullptr;
   uint64_t done = 0;
   uint64_t newest = 0;
   uint64_t looked = 0;  // Device::look when its events were asked
   std::deque<std::pair<uint64_t, CUevent>> events;
+
+  bool Ready();  // has its stream; false where the driver gives none
+  // An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at
+  // once: order is lost for it, bytes are not.
+  void Stamp(uint64_t op, EventPool* pool);
 };
+
+// `waiter` waits, on the GPU, for the first event that covers `op`. False: nothing to wait for.
+bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op, CUstream waiter);
 
 struct Context;
 
@@ -57,6 +65,7 @@ struct Stream {
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
+  TransferQueue renew;    // what its next work overwrites (overwrites.h)
   uint64_t stuck_at = 0;  // work and operations done, plus one, when the queues were last waited for in vain
 
   bool per_thread() const { return handle == CU_STREAM_PER_THREAD; }

@@ -5,6 +5,7 @@
 
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/overwrites.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -58,11 +59,11 @@ bool WorkScope::HoldBack(Stream* stream) {
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
-      const uint64_t finished = stream->in.done + stream->out.done + stream->completed + 1;
+      const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
       // Waited for in vain, and nothing has moved since.
       if (outstanding >= kMaxOutstanding && (stream->stuck_at == finished || still + 1 >= most)) {
         stream->stuck_at = finished;
-        return std::max(stream->in.events.size(), stream->out.events.size()) < kFull;
+        return std::max({stream->in.events.size(), stream->out.events.size(), 2 * stream->renew.events.size()}) < kFull;
       }
     }
     still = outstanding < before || done > done_before ? 0 : still + 1;
@@ -75,13 +76,14 @@ bool WorkScope::HoldBack(Stream* stream) {
 }
 
 void Device::Resolve(const Work& work, std::vector<core::Extent>* extents) {
-  extents->assign(work.exact.begin(), work.exact.end());
+  extents->clear();
   for (const uint64_t word : work.words) {
     if (const auto extent = live.Resolve(word)) extents->push_back(*extent);
   }
   for (const dnn::Reach& reach : work.reaches) {
     if (const auto extent = live.Resolve(reach.pointer, reach.begin, reach.end)) extents->push_back(*extent);
   }
+  extents->insert(extents->end(), work.exact.begin(), work.exact.end());  // last: those that are overwritten
 }
 
 WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
@@ -112,13 +114,16 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
-  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move);
+  const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
+  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  quiet_ = plan.now.empty() && plan.ahead.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;
+  quiet_ =
+      plan.now.empty() && plan.ahead.empty() && plan.renew.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
   device->Execute(plan.now, stream_);
-  if (plan.wait_in) device->WaitForFetch(stream_, plan.wait_in);
+  Renew(plan, stream_);
+  if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
   device->Execute(plan.ahead, stream_);
   AdviseAccessedBy(plan.advise, device->ordinal);
   UnadviseAccessedBy(plan.unadvise, device->ordinal);

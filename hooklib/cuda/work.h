@@ -15,13 +15,13 @@ namespace sluice {
 // A piece of work about to be queued.
 struct Work {
   Stream* stream = nullptr;
-  std::span<const core::Extent> exact;  // bytes that it touches for certain (copies, memsets, library calls)
-  std::span<const uint64_t> words;      // words that may point at what it touches
-  std::span<const dnn::Reach> reaches;  // parts of what words point at
-  bool known = true;                    // all that it touches is among these
-  uint64_t id = 0;                      // execution id; 0: not learnt
-  const LibraryCall* library =
-      nullptr;  // the library call that makes it; what it overwrites holds for the call's first launch
+  std::span<const core::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const uint64_t> words;       // words that may point at what it touches
+  std::span<const dnn::Reach> reaches;   // parts of what words point at
+  bool known = true;                     // all that it touches is among these
+  uint64_t id = 0;                       // execution id; 0: not learnt
+  const LibraryCall* library = nullptr;  // the library call that makes it
+  size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
 };
 
 // Whether work on this stream must go through RunWork.

@@ -133,7 +133,12 @@ void SetPack(Node* node, int attribute, int64_t count, const void* at) {
 // The graph of some operations; null where one was not seen being made, or is of a kind that we do not know.
 std::shared_ptr<const OperationGraph> Build(std::span<const Handle> operations) {
   auto graph = std::make_shared<OperationGraph>();
-  bool streams = true;
+  bool streams = true, in_part = false;
+  for (const Handle handle : operations) {
+    const auto node = Find(handle);
+    if (!node) return nullptr;
+    for (const Operand& operand : node->operands) in_part |= OverridesSizes(operand.attribute);
+  }
   for (const Handle handle : operations) {
     const auto node = Find(handle);
     if (!node || node->type > CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR) return nullptr;
@@ -141,6 +146,7 @@ std::shared_ptr<const OperationGraph> Build(std::span<const Handle> operations) 
     for (const Operand& operand : node->operands) {
       OperandUse use = UseOf(operand.attribute, node->inference);
       if (use.written && node->adds_to_result) use.read = true;
+      use.in_part |= in_part;
       graph->Add(operand.tensor, use);
     }
   }

@@ -70,6 +70,7 @@ void CallScope::Publish() {
   call_.streaming = set_->streaming();
   g_library_counters.calls.fetch_add(1, std::memory_order_relaxed);
   g_library_counters.doubts[static_cast<std::size_t>(set_->doubt())].fetch_add(1, std::memory_order_relaxed);
+  if (outer_) outer_->begun = true;
   t_current = &call_;
 }
 

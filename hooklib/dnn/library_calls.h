@@ -52,6 +52,9 @@ struct LibraryCall {
   // convolution, attention.
   bool streaming = false;
   uint32_t launches = 0;  // made so far; counted by who attaches the set to a launch
+  // The call has queued something (a launch, a copy, an event) or entered another library: from here on nothing says in
+  // which order its own work runs, so what it overwrites may have been written.
+  bool begun = false;
 
   bool Covers(uint64_t address) const;  // some range holds the address
 };
@@ -62,6 +65,13 @@ LibraryCall* CurrentLibraryCall();
 // Whether sets are computed at all: set by hooklib/cuda once residency is managed or a trace is recorded. While false,
 // an entry does nothing but jump on.
 extern std::atomic<bool> g_library_calls_wanted;
+
+// Something was queued on this thread.
+inline void NoteQueued() {
+  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  if (LibraryCall* call = CurrentLibraryCall()) call->begun = true;
+}
 
 struct LibraryCounters {
   std::atomic<uint64_t> calls{0};         // whose set was computed

@@ -145,7 +145,7 @@ TEST_CASE("gemm by pointer arrays that were seen: 50,000 calls") {
         }
       }
     }
-    s.Check(g, g.one.beta.zero && g.one.k > 0);
+    s.Check(g, false);  // the pointers are believed, so nothing is called overwritten
   }
 }
 

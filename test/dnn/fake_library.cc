@@ -3,9 +3,11 @@
 // and which must not fault on the call's operands: only the call's own arguments can have told the engine.
 #include <cuda.h>
 #include <cudnn.h>
+#include <dlfcn.h>
 
 #include <cstring>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "test/dnn/fake_getters.h"
@@ -19,7 +21,8 @@ using sluice::dnn::test::FakeGetter;
 
 uint64_t g_named = 0;  // what the kernel's parameter names
 
-int Launch(const std::vector<simgpu_touch>& touches) {
+int Launch(const std::vector<simgpu_touch>& touches, CUstream stream = nullptr,
+           uint32_t flags = SIMGPU_MUST_BE_RESIDENT) {
   static CUfunction function = [] {
     CUmodule module = nullptr;
     CUfunction f = nullptr;
@@ -27,11 +30,14 @@ int Launch(const std::vector<simgpu_touch>& touches) {
     cuModuleGetFunction(&f, module, "library_kernel");
     return f;
   }();
-  simgpu_next_launch(touches.data(), touches.size(), 50000, SIMGPU_MUST_BE_RESIDENT);
+  simgpu_next_launch(touches.data(), touches.size(), 50000, flags);
   void* parameters[] = {&g_named};
-  return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
+  return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
 }
 simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ, 0}; }
+[[maybe_unused]] simgpu_touch Update(const void* p, uint64_t n) {
+  return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ | SIMGPU_WRITE, 0};
+}
 simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_WRITE, 0}; }
 
 }  // namespace
@@ -43,17 +49,56 @@ EXPORT void cublasFakeNames(const void* memory) { g_named = reinterpret_cast<uin
 EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
   return reinterpret_cast<int (*)(void*, int*)>(FakeGetter("cublasGetPointerMode_v2"))(handle, mode);
 }
+// How calls to come make their result, with which stream and event beside the handle's own.
+std::string g_way = "overwrite";
+CUstream g_stream = nullptr, g_side = nullptr;
+CUevent g_event = nullptr;
+EXPORT void cublasFakeWay(const char* way, void* side, void* event) {
+  g_way = way;
+  g_side = static_cast<CUstream>(side);
+  g_event = static_cast<CUevent>(event);
+}
 EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, const void* a, int, const void* b, int,
                           const void*, void* c, int) {
-  const auto bytes = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
-  return m < 0 ? 7 : Launch({Read(a, bytes(m, k)), Read(b, bytes(k, n)), Write(c, bytes(m, n))});
+  const auto size = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
+  if (m < 0) return 7;
+  const simgpu_touch ra = Read(a, size(m, k)), rb = Read(b, size(k, n));
+  const uint64_t bytes = size(m, n), half = bytes / 2;
+  char* const to = static_cast<char*>(c);
+  const auto at = reinterpret_cast<CUdeviceptr>(c);
+  if (g_way == "update") return Launch({ra, rb, Update(c, bytes)}, g_stream);
+  if (g_way == "write, then update") {
+    const int first = Launch({ra, rb, Write(c, bytes)}, g_stream);
+    return first != 0 ? first : Launch({ra, Update(c, bytes)}, g_stream);
+  }
+  if (g_way == "memset, then update") {
+    if (cuMemsetD8Async(at, 0, bytes, g_stream) != CUDA_SUCCESS) return 13;
+    return Launch({ra, rb, Update(c, bytes)}, g_stream);
+  }
+  if (g_way == "clear half, then write the rest") {
+    if (cuMemsetD8Async(at, 5, half, g_stream) != CUDA_SUCCESS) return 13;
+    return Launch({ra, rb, Write(to + half, bytes - half)}, g_stream);
+  }
+  if (g_way == "side writes half") {
+    if (cuEventRecord(g_event, g_stream) != CUDA_SUCCESS || cuStreamWaitEvent(g_side, g_event, 0) != CUDA_SUCCESS)
+      return 13;
+    const int first = Launch({ra, Write(c, half)}, g_stream);
+    const int second = Launch({rb, Write(to + half, bytes - half)}, g_side, 0);  // not the stream that it came for
+    if (cuEventRecord(g_event, g_side) != CUDA_SUCCESS || cuStreamWaitEvent(g_stream, g_event, 0) != CUDA_SUCCESS)
+      return 13;
+    return first != 0 ? first : second;
+  }
+  return Launch({ra, rb, Write(c, bytes)}, g_stream);
 }
-EXPORT int cublasSetStream_v2(void*, void*) { return 0; }
+EXPORT int cublasSetStream_v2(void*, void* stream) {
+  g_stream = static_cast<CUstream>(stream);
+  return 0;
+}
 EXPORT int cublasSetWorkspace_v2(void*, void*, size_t) { return 0; }
 EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*, const void* const*, int,
                               const void* const*, int, const void*, void* const* c, int, int batch) {
   (void)m, (void)n, (void)k, (void)batch;
-  return Launch({Read(c, 8)});
+  return Launch({Read(c, 8)}, g_stream);
 }
 #endif
 
@@ -65,12 +110,24 @@ EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*,
   }
 GETTER(cublasLtMatrixLayoutGetAttribute)
 GETTER(cublasLtMatmulDescGetAttribute)
-EXPORT int cublasLtMatmul(void*, void*, const void*, const void* a, void* al, const void* b, void* bl, const void*,
-                          const void*, void*, void* d, void* dl, const void*, void* workspace, size_t bytes, void*) {
+// Whether calls to come have cuBLAS make the result, and go over it themselves.
+bool g_inner = false;
+EXPORT void cublasLtFakeInner(int inner) { g_inner = inner != 0; }
+EXPORT int cublasLtMatmul(void* handle, void*, const void* alpha, const void* a, void* al, const void* b, void* bl,
+                          const void* beta, const void*, void*, void* d, void* dl, const void*, void* workspace,
+                          size_t bytes, void*) {
   const auto size = [](const void* layout) {
     const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
-    return l->rows * l->columns * 2;
+    return l->rows * l->columns * (l->type == 0 ? 4 : 2);
   };
+  if (g_inner) {
+    auto* const gemm =
+        reinterpret_cast<int (*)(void*, int, int, int, int, int, const void*, const void*, int, const void*, int,
+                                 const void*, void*, int)>(dlsym(RTLD_DEFAULT, "cublasSgemm_v2"));
+    const auto n = static_cast<int>(static_cast<const sluice::dnn::test::Layout*>(dl)->rows);
+    const int status = gemm ? gemm(handle, 0, 0, n, n, n, alpha, a, n, b, n, beta, d, n) : 1;
+    return status != 0 ? status : Launch({Update(d, size(dl))});
+  }
   return Launch({Read(a, size(al)), Read(b, size(bl)), Write(d, size(dl)), Write(workspace, bytes)});
 }
 #endif

@@ -161,6 +161,19 @@ TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense
   Describe(&graph, {std::span(ids).first(1), std::span(pointers).first(1), 0}, 0, &set);
   CHECK(set.doubt() == Doubt::kNull);
 
+  // Attention, pages and sizes that the card says write what they write, and leave the rest.
+  for (const int attribute : {705, 1522, 2013}) CHECK_FALSE(UseOf(attribute, false).in_part);
+  for (const int attribute : {1803, 1904, 1951, 2803}) CHECK(UseOf(attribute, false).in_part);
+  CHECK((OverridesSizes(1525) && OverridesSizes(1527) && !OverridesSizes(1522)));
+  for (const bool in_part : {false, true}) {
+    OperationGraph written;
+    written.Add(one, {false, true, in_part});
+    set.Clear();
+    Describe(&written, {std::span(ids).first(1), std::span(pointers).first(1), 0}, 0, &set);
+    set.Close();
+    CHECK((set.ranges().size() == 1 && set.ranges()[0].written && set.ranges()[0].overwritten == !in_part));
+  }
+
   Random r(6);
   for (int i = 0; i < 100000; ++i) {
     auto wild = [&] { return static_cast<int64_t>(r.Next() >> r.In(0, 63)) * (r.OneIn(2) ? 1 : -1); };

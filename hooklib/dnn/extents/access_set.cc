@@ -7,7 +7,7 @@ namespace sluice::dnn {
 void AccessSet::Clear() {
   ranges_.clear();
   doubt_ = Doubt::kNone;
-  streaming_ = false;
+  streaming_ = believed_ = false;
 }
 
 void AccessSet::Doubtful(Doubt doubt) {
@@ -38,8 +38,8 @@ void AccessSet::Reach(uint64_t address, Use use) {
 }
 
 void AccessSet::Close() {
-  const bool sure =
-      known() && std::none_of(ranges_.begin(), ranges_.end(), [](const LibraryRange& r) { return !r.bytes; });
+  const bool sure = known() && !believed_ &&
+                    std::none_of(ranges_.begin(), ranges_.end(), [](const LibraryRange& r) { return !r.bytes; });
   if (!sure) {  // what is not known may read them
     for (LibraryRange& range : ranges_) range.overwritten = range.scratch = false;
   }

@@ -37,6 +37,8 @@ class AccessSet {
   void Reach(uint64_t address, Use use);  // a pointer of unknown reach
   void Doubtful(Doubt doubt);
   void Streams() { streaming_ = true; }
+  // Where the set is believed, not proven: nothing of it counts as overwritten.
+  void Believed() { believed_ = true; }
   // Joins what is alike. Where something else of the call covers bytes that are overwritten, they count as read too.
   void Close();
 
@@ -53,7 +55,7 @@ class AccessSet {
   std::vector<Range> scratch_;
   std::vector<LibraryRange> ranges_;
   Doubt doubt_ = Doubt::kNone;
-  bool streaming_ = false;
+  bool streaming_ = false, believed_ = false;
 };
 
 }  // namespace sluice::dnn

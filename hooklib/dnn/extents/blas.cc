@@ -100,6 +100,7 @@ void Describe(const BatchedGemm& call, AccessSet* set) {
     set->Add(Region::Bytes(array->address, batch * 8), Use::kRead);
     if (array->seen.size() < batch) set->Doubtful(Doubt::kPointerArray);
   }
+  set->Believed();  // the pointers are those of the last copy from the host
   if (!set->known()) return;
   Gemm one = call.one;
   one.batch = 1;

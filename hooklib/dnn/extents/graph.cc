@@ -5,13 +5,20 @@
 namespace sluice::dnn {
 
 // Numbers of cudnnBackendAttributeName_t and cudnnBackendDescriptorType_t (cudnn_graph.h; test/dnn compares them).
+bool OverridesSizes(int attribute) { return attribute >= 1525 && attribute <= 1527; }
+
 OperandUse UseOf(int attribute, bool inference) {
   switch (attribute) {
     case 705:
     case 710:
     case 715:  // convolutions: y, dx, dw
     case 753:
-    case 756:  // pointwise: y, dx
+    case 756:   // pointwise: y, dx
+    case 1522:  // matmul: c
+    case 1611:  // reduction: y
+    case 2013:  // norm: y
+    case 2109:  // norm backward: dx
+      return {false, true};
     case 773:
     case 774:  // statistics: sum, sum of squares
     case 788:
@@ -20,8 +27,6 @@ OperandUse UseOf(int attribute, bool inference) {
     case 791:
     case 792:
     case 793:  // batch norm finalize: running, saved, equivalent
-    case 1522:
-    case 1611:  // matmul: c; reduction: y
     case 1626:
     case 1627:
     case 1628:
@@ -34,11 +39,9 @@ OperandUse UseOf(int attribute, bool inference) {
     case 1904:
     case 1951:  // concat; signal: y; paged cache: y
     case 2011:
-    case 2012:
-    case 2013:  // norm: output running mean, variance; y
+    case 2012:  // norm: output running mean, variance
     case 2107:
-    case 2108:
-    case 2109:  // norm backward: dscale, dbias, dx
+    case 2108:  // norm backward: dscale, dbias
     case 2201:
     case 2251:
     case 2271:
@@ -47,9 +50,9 @@ OperandUse UseOf(int attribute, bool inference) {
     case 2502:
     case 2602:  // block scale: y, scale; y
     case 2803:
-    case 2804:  // attention: o, stats
-      return {false, true};
-    case 1901:  // signal: flag
+    case 2804:                     // attention: o, stats
+      return {false, true, true};  // short sequences, pages, places in what is there already: not proven
+    case 1901:                     // signal: flag
       return {true, true};
     case 2003:
     case 2004:  // norm: mean, inverse variance
@@ -90,6 +93,7 @@ void OperationGraph::Add(const GraphTensor& tensor, OperandUse use) {
   entry.tensor = tensor;
   entry.use.read |= use.read;
   entry.use.written |= use.written;
+  entry.use.in_part |= use.in_part;
 }
 
 void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t workspace_bytes, AccessSet* set) {
@@ -109,7 +113,7 @@ void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t wor
     const auto& [tensor, use] = it->second;
     if (tensor.is_virtual || tensor.by_value) continue;
     ++met;
-    const Use how = !use.written ? Use::kRead : use.read ? Use::kUpdate : Use::kOverwrite;
+    const Use how = !use.written ? Use::kRead : use.read ? Use::kUpdate : use.in_part ? Use::kWrite : Use::kOverwrite;
     if (tensor.ragged) {
       set->Reach(pointer, how == Use::kOverwrite ? Use::kWrite : how);
     } else {

@@ -21,7 +21,10 @@ struct GraphTensor {
 // How an operation uses a tensor: by the attribute that names it (CUDNN_ATTR_OPERATION_*).
 struct OperandUse {
   bool read = false, written = false;
+  bool in_part = false;  // written, but some of it may be left as it is
 };
+// A matmul's sizes come from the card: nothing in its graph is proven to be written whole.
+bool OverridesSizes(int attribute);
 OperandUse UseOf(int attribute, bool inference);
 // Operations of these descriptor types touch each byte about once (pointwise, reduction, normalisation, ...).
 bool Streams(int descriptor_type);

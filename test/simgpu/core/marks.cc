@@ -113,6 +113,14 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
     Allocation* a = memory_.Find(address);
     if (a == nullptr) return;
     const uint64_t from = address - a->base, to = std::min(from + length, a->size);
+    for (uint64_t at = from; discard && a->kind == MemoryKind::kManaged && at < to;) {
+      const BlockPart part = memory_.PartAt(a, a->base + at, a->base + to);
+      if (part.block->moving > 0) {
+        Misuse("discarded while it is being moved: " + Describe(op, *s) + " discards " + Place(*a, at) +
+               " while a transfer of it runs");
+      }
+      at = part.address + part.block_bytes - a->base;
+    }
     a->content.Visit(from, to, [&](const Segment& g, uint64_t begin, uint64_t stop) {
       if (g.use_until <= t) return;
       if (discard) {
@@ -124,6 +132,22 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
     });
     length -= to - from;
     address += to - from;
+  }
+}
+
+void Simulator::NoteMoving(const Op& op, bool begins) {
+  for (const PrefetchRange& r : op.ranges) {
+    for (uint64_t at = r.address; at < r.address + r.length;) {
+      Allocation* a = memory_.Find(at);
+      if (a == nullptr || a->kind != MemoryKind::kManaged) break;
+      const BlockPart part = memory_.PartAt(a, at, std::min(r.address + r.length, a->base + a->size));
+      if (begins) {
+        ++part.block->moving;
+      } else if (part.block->moving > 0) {  // freed and made anew meanwhile
+        --part.block->moving;
+      }
+      at = part.address + part.block_bytes;
+    }
   }
 }
 

@@ -29,6 +29,7 @@ struct Block {
   uint32_t host = 0;
   uint32_t lazy = 0;  // discarded: still backed on the card, not mapped
   int64_t use_until = 0;
+  uint16_t moving = 0;  // prefetches that have begun and are not through
   uint64_t user = 0;
 };
 

@@ -47,6 +47,7 @@ const Key kKeys[] = {KEY(name),
                      KEY(managed_duplex_gbps),
                      KEY(fault_duplex_gbps),
                      KEY(fault_gbps),
+                     KEY(populate_gbps),
                      KEY(evict_gbps),
                      KEY(remote_gbps),
                      KEY(remote_one_way_gbps),
@@ -68,6 +69,7 @@ const Key kKeys[] = {KEY(name),
                      KEY(prefetch_queue),
                      KEY(launch_queue),
                      KEY(discard_ns_per_block),
+                     KEY(discard_host_ns_per_block),
                      KEY(advise_host_ns),
                      KEY(advise_ns_per_block),
                      KEY(graph_launch_host_ns),
@@ -104,9 +106,10 @@ std::string Check(const Profile& p) {
   if (p.driver != 535 && p.driver != 550 && p.driver != 580) return "driver: 535, 550 and 580 are accepted";
   if (p.memory < (64 << 20)) return "memory: at least 64Mi is accepted";
   if (p.reserve + p.context_bytes >= p.memory) return "reserve + context_bytes must be less than memory";
-  if (p.copy_gbps <= 0 || p.fault_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 || p.remote_one_way_gbps <= 0 ||
-      p.pageable_gbps <= 0 || p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 || p.managed_duplex_gbps <= 0 ||
-      p.fault_duplex_gbps <= 0 || p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 || p.peer_gbps <= 0) {
+  if (p.copy_gbps <= 0 || p.fault_gbps <= 0 || p.populate_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 ||
+      p.remote_one_way_gbps <= 0 || p.pageable_gbps <= 0 || p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 ||
+      p.managed_duplex_gbps <= 0 || p.fault_duplex_gbps <= 0 || p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 ||
+      p.peer_gbps <= 0) {
     return "rates must be greater than 0";
   }
   return "";

@@ -38,6 +38,7 @@ struct Profile {
   double fault_duplex_gbps =
       20;  // the same where one way is faults: the low end of what was measured of managed memory
   double fault_gbps = 11;
+  double populate_gbps = 195;                  // pages without contents, by a prefetch: 5.5 ms per GiB
   double evict_gbps = 15;                      // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                     // access in place (accessed-by): sum of both ways ...
   double remote_one_way_gbps = 51.5;           // ... and one way alone
@@ -60,6 +61,7 @@ struct Profile {
   int64_t prefetch_queue = 64;                // deferred prefetches before the caller blocks
   int64_t launch_queue = 1024;                // pending operations of a stream before the caller blocks
   int64_t discard_ns_per_block = 6400;        // 3.3 ms per GiB
+  int64_t discard_host_ns_per_block = 13700;  // of what lies in host memory: 7 ms per GiB
   int64_t advise_host_ns = 22000;             // a call of cuMemAdvise ...
   int64_t advise_ns_per_block = 60000;        // ... for each block of 2 MiB; and what its mapping adds to an eviction
   int64_t graph_launch_host_ns = 6000;

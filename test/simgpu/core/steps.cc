@@ -183,7 +183,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   memory_.Validate(b);  // it may have been its own victim
   const uint64_t in = BytesOf(from_host, part.block_bytes);
   int64_t end = Transfer(card, kManagedIn, in, rate, t, fault);
-  if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : 54);
+  if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : profile_.populate_gbps);
   if (from_peer != 0) end += Nanoseconds(BytesOf(from_peer, part.block_bytes), profile_.peer_gbps);
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
   if (in != 0) {
@@ -327,7 +327,6 @@ Simulator::Result Simulator::StepCopy(Stream* s, Op* op, int64_t t) {
   Allocation* src = memory_.Find(c.src);
   t += profile_.copy_latency_ns;
   CardFigures& f = figures_[s->card];
-  SharedState::Lock lock(state_);
   if (dst != nullptr && src != nullptr) {
     const bool peer = dst->kind != MemoryKind::kManaged && src->kind != MemoryKind::kManaged && dst->card != src->card;
     end = t + Nanoseconds(bytes, peer ? profile_.peer_gbps : profile_.device_copy_gbps);
@@ -335,6 +334,7 @@ Simulator::Result Simulator::StepCopy(Stream* s, Op* op, int64_t t) {
     end = t + Nanoseconds(bytes, profile_.pageable_gbps);
   } else {
     const bool in = dst != nullptr;
+    SharedState::Lock lock(state_);
     end = Transfer(s->card, in ? kCopyIn : kCopyOut, bytes, c.pinned ? profile_.copy_gbps : profile_.pageable_gbps, t);
     (in ? f.copy_in : f.copy_out) += bytes;
     timeline_.Span(s->card, in ? "copy in" : "copy out", "copy", t, end, bytes);
@@ -373,6 +373,7 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
     op->phase = 1;
     op->began = t;
     if (!CheckMapped(s, *op)) return {State::kDone, t};
+    NoteMoving(*op, true);
     t += profile_.prefetch_call_ns;
   }
   const bool batch = op->ranges.size() > 1;
@@ -424,6 +425,7 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       return {State::kAgain, end};
     }
   }
+  NoteMoving(*op, false);
   return {State::kDone, t};
 }
 
@@ -445,9 +447,10 @@ Simulator::Result Simulator::StepDiscard(Stream* s, Op* op, int64_t t) {
         const BlockPart part = memory_.PartAt(a, at, std::min(r.address + r.length, a->base + a->size));
         SharedState::Lock lock(state_);
         memory_.Validate(part.block);
+        const bool in_host = part.block->host != 0;
         dropped += BytesOf(part.block->resident & part.whole_mask, part.block_bytes);
         memory_.Discard(part.block, part, part.whole_mask);
-        end += profile_.discard_ns_per_block;
+        end += in_host ? profile_.discard_host_ns_per_block : profile_.discard_ns_per_block;
         at = part.address + part.block_bytes;
       }
     }

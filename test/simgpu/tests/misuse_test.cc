@@ -43,6 +43,9 @@ TEST_CASE("misuse ends the process with a sentence") {
       {"discard-in-use",
        "simgpu: misuse: discarded while in use: discard #\\d+ on stream \\d+ discards block 0x[0-9a-f]+ "
        "\\(allocation 0x[0-9a-f]+ \\+ 2097152\\) while operation #\\d+ on stream \\d+ still works on it\n"},
+      {"discard-beside-a-transfer",
+       "simgpu: misuse: discarded while it is being moved: discard #\\d+ on stream \\d+ discards block 0x[0-9a-f]+ "
+       "\\(allocation 0x[0-9a-f]+ \\+ 33554432\\) while a transfer of it runs\n"},
       {"read-discarded",
        "simgpu: misuse: read of discarded data: launch #\\d+ 'empty' on stream \\d+ reads block "
        "0x[0-9a-f]+ \\(allocation 0x[0-9a-f]+ \\+ 8388608\\), which was discarded by operation #\\d+\n"},

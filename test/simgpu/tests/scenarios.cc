@@ -22,6 +22,11 @@ int main(int argc, char** argv) {
   } else if (name == "discard-in-use") {
     card.Launch(a, {Read(p, 4 * kMiB, 1)}, 5'000'000);
     card.Discard(b, p + 2 * kMiB, 2 * kMiB);
+  } else if (name == "discard-beside-a-transfer") {
+    card.Launch(a, {}, 1'000'000);
+    card.Prefetch(a, p, 64 * kMiB, false);  // behind unfinished work: it runs while others are queued
+    card.Launch(b, {}, 1'000'000);
+    card.Discard(b, p + 32 * kMiB, 2 * kMiB);
   } else if (name == "read-discarded") {
     card.Discard(a, p + 8 * kMiB, 2 * kMiB);
     card.Launch(a, {Read(p, 64 * kMiB, 1)});

@@ -1,0 +1,47 @@
+#include "hooklib/cuda/overwrites.h"
+
+#include "hooklib/cuda/device.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/log.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+bool OrderIsKnown(Stream* stream) {
+  if (g_captures.load(std::memory_order_relaxed) > 0) return false;
+  if (!stream->blocking || stream->legacy()) return true;
+  // Its work also waits for the legacy stream's; that an event alone does so is nowhere written.
+  Device* const device = stream->device;
+  for (const auto& other : device->streams) {
+    if (!other->legacy() || other->context != stream->context) continue;
+    device->Poll(other.get());
+    if (other->completed < other->seq.load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
+void Renew(const core::Plan& plan, Stream* stream) {
+  if (plan.renew.empty()) return;
+  Device* const device = stream->device;
+  // On a queue of its own: the driver takes no discard on the legacy stream, and what is fetched for launches to come
+  // must not wait for this stream's work.
+  TransferQueue* const queue = &stream->renew;
+  EventPool* const pool = &stream->context->events;
+  if (!queue->Ready()) return;  // faults bring it, contents and all
+  // A new event, always: the stream may have been told to wait for others since the newest one was set. And one for the
+  // way back must be there before anything is discarded.
+  CUevent before = pool->Take(), after = pool->Take();
+  const bool ordered = before && after && g_real.cuEventRecord(before, stream->handle) == CUDA_SUCCESS &&
+                       g_real.cuStreamWaitEvent(queue->stream, before, 0) == CUDA_SUCCESS;
+  if (before) pool->Give(before);
+  if (after) pool->Give(after);
+  if (plan.renew_after) WaitFor(stream->out.events, plan.renew_after, queue->stream);
+  if (!ordered || !QueueDiscard(plan.renew, queue->stream)) device->residency.NoteNotRenewed(plan);
+  const CUresult result = FetchRuns(plan.renew, device->ordinal, queue->stream);
+  if (result != CUDA_SUCCESS)
+    SLUICE_LOG(kDebug, "prefetch of %zu runs to be overwritten failed with %d", plan.renew.size(), result);
+  queue->Stamp(queue->newest + 1, pool);
+  device->WaitForTransfer(stream, *queue, queue->newest);
+}
+
+}  // namespace sluice

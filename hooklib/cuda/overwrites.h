@@ -1,0 +1,19 @@
+// What a call, a copy or a memset overwrites whole comes back to the card empty: a discard and a prefetch in the order
+// of the application's stream, before the work (core/overwrites.cc decides for which chunks).
+#ifndef SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
+#define SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
+
+#include "hooklib/core/residency.h"
+#include "hooklib/cuda/streams.h"
+
+namespace sluice {
+
+// Whether an event set on the stream now stands behind everything that its next work waits for. The device's lock is
+// held.
+bool OrderIsKnown(Stream* stream);
+// Queues what the plan renews, and the stream's wait for it. The device's lock and the stream's order are held.
+void Renew(const core::Plan& plan, Stream* stream);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_OVERWRITES_H_

@@ -1,0 +1,138 @@
+// Library calls that overwrite their result whole, on results that have left the card: what comes back, and what they
+// computed. Prints digests, which must be those of the run without the hook.
+#include <cstring>
+
+#include "test/dnn/fake_getters.h"
+#include "test/simgpu/tests/card.h"
+
+extern "C" {
+int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
+                   int);
+int cublasSgemmBatched(void*, int, int, int, int, int, const void*, const void* const*, int, const void* const*, int,
+                       const void*, void* const*, int, int);
+int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
+                   void*, void*, const void*, void*, size_t, void*);
+int cublasSetStream_v2(void*, void*);
+void cublasFakeWay(const char*, void* side, void* event);
+void cublasLtFakeInner(int);
+}
+
+namespace {
+
+using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+
+#define EXPECT(condition)                                                  \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
+      std::_Exit(3);                                                       \
+    }                                                                      \
+  } while (false)
+
+constexpr uint64_t kBlock = 192 * kMiB, kOther = 512 * kMiB, kMatrix = 32 * kMiB;
+constexpr int kSide = 2896;  // squared, in floats: 64 bytes less than 32 MiB
+CUdeviceptr g_block, g_other;
+Card* g_card;
+
+void Touch(const simgpu_touch& touch) {
+  simgpu_next_launch(&touch, 1, 20000, 0);
+  uint64_t words[] = {touch.address, 0};
+  void* parameters[] = {&words[0], &words[1]};
+  OK(cuLaunchKernel(g_card->work, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+}
+
+// A is at 0, B at 64, C at 128 MiB of the block; the other one takes the card, then `call`. `wanted`: MiB that come.
+template <typename Call>
+void Case(const char* name, uint64_t wanted, Call call) {
+  Touch(Write(g_block, kBlock));
+  for (int i = 0; i < 2; ++i) Touch(Read(g_other, kOther));
+  OK(cuCtxSynchronize());
+  const auto before = g_card->Stats();
+  EXPECT(call() == 0);
+  OK(cuCtxSynchronize());
+  const auto after = g_card->Stats();
+  const uint64_t in = after.prefetch_in_bytes + after.fault_bytes - before.prefetch_in_bytes - before.fault_bytes;
+  std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
+  if (std::getenv("UNDER_PRESSURE") != nullptr) EXPECT(in <= (wanted + 4) * kMiB && in + 4 * kMiB >= wanted * kMiB);
+  std::printf("%s %llx\n", name, static_cast<unsigned long long>(simgpu_digest(g_block, kBlock)));
+}
+
+void* At(uint64_t mebibyte) { return reinterpret_cast<void*>(g_block + mebibyte * kMiB); }
+
+}  // namespace
+
+int main() {
+  Card card;
+  g_card = &card;
+  g_block = card.Plain(kBlock);
+  g_other = card.Plain(kOther);
+  Touch(Write(g_other, kOther));
+  CUstream side = card.Stream();
+  CUstream blocking = nullptr;
+  CUevent event = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const bool renews = std::getenv("RENEWS") != nullptr;
+  const uint64_t read = 64, all = 96, result = renews ? read : all;
+  int handle = 0;
+  const float alpha = 1, zero = 0, one = 1;
+  auto gemm = [&](const float* beta, uint64_t a, uint64_t b, uint64_t c) {
+    return cublasSgemm_v2(&handle, 0, 0, kSide, kSide, kSide, &alpha, At(a), kSide, At(b), kSide, beta, At(c), kSide);
+  };
+  cublasFakeWay("overwrite", nullptr, nullptr);
+  Case("beta zero", result, [&] { return gemm(&zero, 0, 64, 128); });
+  Case("one megabyte on", result, [&] { return gemm(&zero, 0, 64, 129); });
+  // What follows must not be taken for an overwritten result.
+  cublasFakeWay("update", nullptr, nullptr);
+  Case("beta one", all, [&] { return gemm(&one, 0, 64, 128); });
+  Case("in place", read, [&] { return gemm(&zero, 0, 64, 0); });
+  Case("overlapping", 80, [&] { return gemm(&zero, 0, 64, 80); });
+  // Calls of several launches: later ones read what earlier ones wrote.
+  cublasFakeWay("write, then update", nullptr, nullptr);
+  Case("two launches", result, [&] { return gemm(&zero, 0, 64, 128); });
+  cublasFakeWay("memset, then update", nullptr, nullptr);
+  Case("cleared first", result, [&] { return gemm(&zero, 0, 64, 128); });
+  cublasFakeWay("clear half, then write the rest", nullptr, nullptr);
+  Case("half and half", renews ? 80 : all, [&] { return gemm(&zero, 0, 64, 128); });
+  cublasFakeWay("side writes half", side, event);
+  Case("a second stream", all, [&] { return gemm(&zero, 0, 64, 128); });
+  // On a blocking stream the library's own streams need no event to join.
+  cublasFakeWay("overwrite", nullptr, nullptr);
+  OK(cuStreamSynchronize(nullptr));
+  EXPECT(cublasSetStream_v2(&handle, blocking) == 0);
+  Case("a blocking stream", all, [&] { return gemm(&zero, 0, 64, 128); });
+  EXPECT(cublasSetStream_v2(&handle, side) == 0);
+  Case("a stream of its own", result, [&] { return gemm(&zero, 0, 64, 128); });
+  EXPECT(cublasSetStream_v2(&handle, nullptr) == 0);
+  // Refused: the result is as it was.
+  Touch(Write(g_block, kBlock));
+  EXPECT(cublasSgemm_v2(&handle, 0, 0, -1, kSide, kSide, &alpha, At(0), kSide, At(64), kSide, &zero, At(128), kSide) ==
+         7);
+  // A library that calls another one, which writes the outer call's result.
+  const Layout layout{0, kSide, kSide, kSide};
+  MatmulDesc operation;
+  auto lt = [&](const void* beta, uint64_t c) {
+    auto* l = const_cast<Layout*>(&layout);
+    return cublasLtMatmul(&handle, &operation, &alpha, At(0), l, At(64), l, beta, At(c), l, At(128), l, nullptr,
+                          nullptr, 0, nullptr);
+  };
+  Case("cublasLt", result, [&] { return lt(&zero, 128); });
+  cublasLtFakeInner(1);
+  Case("one library in another", result, [&] { return lt(&zero, 128); });
+  cublasLtFakeInner(0);
+  // Pointers that a copy brought are believed, not proven: whatever comes, nothing is lost.
+  const void *a[] = {At(0)}, *b[] = {At(64)};
+  void* c[] = {At(128)};
+  CUdeviceptr arrays = card.Plain(16384);
+  OK(cuMemcpyHtoD(arrays, a, sizeof a));
+  OK(cuMemcpyHtoD(arrays + 4096, b, sizeof b));
+  OK(cuMemcpyHtoD(arrays + 8192, c, sizeof c));
+  Case("pointer arrays", all, [&] {
+    return cublasSgemmBatched(&handle, 0, 0, kSide, kSide, kSide, &alpha, reinterpret_cast<const void* const*>(arrays),
+                              kSide, reinterpret_cast<const void* const*>(arrays + 4096), kSide, &zero,
+                              reinterpret_cast<void* const*>(arrays + 8192), kSide, 1);
+  });
+  std::puts("done");
+  return 0;
+}
