@@ -1,4 +1,4 @@
-"""Training and decoding: train.py {transformer,convnet,decode} [options]. Prints losses, live bytes, step times."""
+"""Training, decoding, inference by a CUDA graph: train.py {transformer,convnet,decode,inference} [options]. Prints losses, live bytes, step times."""
 import argparse
 import contextlib
 import time
@@ -8,7 +8,7 @@ from common import START, result, seeded_torch, skip, timed_steps
 
 def arguments():
     p = argparse.ArgumentParser()
-    p.add_argument("model", choices=["transformer", "convnet", "decode"])
+    p.add_argument("model", choices=["transformer", "convnet", "decode", "inference"])
     p.add_argument("--width", type=int, default=0, help="default: 2048; of a convnet, whose channels double thrice, 128")
     p.add_argument("--layers", type=int, default=12)
     p.add_argument("--batch", type=int, default=4)
@@ -97,12 +97,34 @@ def decode(torch, a):
     return step
 
 
+def inference(torch, a):
+    """The transformer's forward pass as one CUDA graph."""
+    from models import Transformer
+    model = Transformer(a.width, a.layers).to("cuda", torch.bfloat16).eval()
+    x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            model(x)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            y = model(x)
+
+    def step():
+        graph.replay()
+        return y.float().square().mean()
+
+    return step
+
+
 def main():
     a = arguments()
     torch = seeded_torch()
     begin = time.monotonic()
     try:
-        step = {"transformer": transformer, "convnet": convnet, "decode": decode}[a.model](torch, a)
+        step = {"transformer": transformer, "convnet": convnet, "decode": decode, "inference": inference}[a.model](torch, a)
     except ImportError as error:
         skip(f"{error}")
     torch.cuda.synchronize()
