@@ -117,7 +117,8 @@ class Timeline {
           known = true;
           writes |= a.access != Access::kRead;
         }
-        add(range.address, range.bytes, writes || !known);
+        const bool directed = range.access != Access::kUnknown;
+        add(range.address, range.bytes, directed ? range.access != Access::kRead : writes || !known);
       }
     } else {
       for (const AccessRange& a : launch.accesses) add(a.address, a.bytes, a.access != Access::kRead);

@@ -27,7 +27,7 @@ void WriteLaunch(Recorder& recorder, const Trace& trace, const Launch& launch) {
   std::vector<AccessRange> pages;
   pages.reserve(launch.truth.size());
   for (const Range& range : launch.truth)
-    pages.push_back({range.address, range.bytes, Access::kUnknown, AccessSource::kParameters});
+    pages.push_back({range.address, range.bytes, range.access, AccessSource::kParameters});
   recorder.Truth(at, pages);
 }
 

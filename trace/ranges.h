@@ -1,4 +1,4 @@
-// Lists of byte ranges: sorted, disjoint, none empty, once merged.
+// Lists of byte ranges: sorted, disjoint, none empty, once merged; neighbours in different directions stay apart.
 #ifndef SLUICE_TRACE_RANGES_H_
 #define SLUICE_TRACE_RANGES_H_
 
@@ -11,18 +11,44 @@
 
 namespace sluice::trace {
 
+inline Access operator|(Access a, Access b) {
+  return static_cast<Access>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
+}
+
+// What lies in several ranges is touched in all their directions.
 inline void Merge(std::vector<Range>& ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.address < b.address; });
   std::vector<Range> merged;
-  for (const Range& r : ranges) {
-    if (r.bytes == 0) continue;
-    if (!merged.empty() && r.address <= merged.back().address + merged.back().bytes) {
-      merged.back().bytes =
-          std::max(merged.back().address + merged.back().bytes, r.address + r.bytes) - merged.back().address;
+  const auto append = [&merged](Range r) {
+    if (r.bytes == 0) return;
+    if (!merged.empty() && merged.back().access == r.access &&
+        merged.back().address + merged.back().bytes == r.address) {
+      merged.back().bytes += r.bytes;
     } else {
       merged.push_back(r);
     }
+  };
+  std::vector<Range> open;  // cover what comes next; none begins after `at`
+  uint64_t at = 0;
+  const auto advance = [&](uint64_t until) {
+    while (!open.empty() && at < until) {
+      uint64_t stop = until;
+      Access access = Access::kUnknown;
+      for (const Range& r : open) {
+        stop = std::min(stop, r.address + r.bytes);
+        access = access | r.access;
+      }
+      append({at, stop - at, access});
+      at = stop;
+      std::erase_if(open, [at](const Range& r) { return r.address + r.bytes <= at; });
+    }
+    at = until;
+  };
+  for (const Range& r : ranges) {
+    advance(r.address);
+    if (r.bytes != 0) open.push_back(r);
   }
+  advance(UINT64_MAX);
   ranges = std::move(merged);
 }
 

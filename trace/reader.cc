@@ -60,6 +60,7 @@ class Cursor {
     return n;
   }
   bool bad() const { return bad_; }
+  bool ended() const { return bytes_.empty(); }
 
  private:
   uint64_t Bad() {
@@ -90,6 +91,7 @@ class Parser {
       case Type::kDuration:
       case Type::kTruth:
       case Type::kGuessed:
+      case Type::kChanged:
         return LaunchColumn(type, in);
       default:
         break;
@@ -207,11 +209,19 @@ class Parser {
       launch.duration_ns = in.U();
       return Ended(in);
     }
-    std::vector<Range>& ranges = type == Type::kTruth ? launch.truth : launch.guessed;
-    launch.has_truth = true;
-    for (uint64_t i = in.Count(2); i > 0; --i) {
+    std::vector<Range>& ranges = type == Type::kTruth     ? launch.truth
+                                 : type == Type::kGuessed ? launch.guessed
+                                                          : launch.changed;
+    (type == Type::kChanged ? launch.has_changed : launch.has_truth) = true;
+    const uint64_t count = in.Count(2);
+    for (uint64_t i = 0; i < count; ++i) {
       const uint64_t address = in.U();
       ranges.push_back({address, in.U()});
+    }
+    for (uint64_t i = 0; i < count && !in.ended(); ++i) {
+      const uint64_t access = in.U();
+      if (access > static_cast<uint64_t>(Access::kReadWrite)) return absl::StrCat("access ", access);
+      ranges[ranges.size() - count + i].access = static_cast<Access>(access);
     }
     return Ended(in);
   }
@@ -348,11 +358,11 @@ LiveBytes PeakLive(const Trace& trace) {
 }
 
 const char* TypeName(Type type) {
-  static constexpr const char* kNames[] = {"?",           "meta",         "alloc",       "free",       "report",
-                                           "function",    "launch",       "copy",        "set",        "stream-create",
-                                           "stream-end",  "event-record", "stream-wait", "event-sync", "stream-sync",
-                                           "device-sync", "capture",      "capture-end", "graph-make", "graph-launch",
-                                           "step",        "duration",     "truth",       "end"};
+  static constexpr const char* kNames[] = {
+      "?",           "meta",        "alloc",         "free",        "report",       "function",     "launch",
+      "copy",        "set",         "stream-create", "stream-end",  "event-record", "stream-wait",  "event-sync",
+      "stream-sync", "device-sync", "capture",       "capture-end", "graph-make",   "graph-launch", "step",
+      "duration",    "truth",       "end",           "guessed",     "changed"};
   const auto i = static_cast<size_t>(type);
   return i < std::size(kNames) ? kNames[i] : "unknown record";
 }

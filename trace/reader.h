@@ -23,6 +23,7 @@ struct Function {
 
 struct Range {
   uint64_t address, bytes;
+  Access access = Access::kUnknown;
   friend bool operator==(const Range&, const Range&) = default;
 };
 
@@ -36,7 +37,9 @@ struct Launch {
   std::vector<AccessRange> accesses;
   bool has_truth = false;
   std::vector<Range> truth;
-  std::vector<Range> guessed;  // raw recordings only
+  std::vector<Range> guessed;  // raw recordings only, as what follows
+  bool has_changed = false;
+  std::vector<Range> changed;
 };
 
 // One record. What a, b, c, d mean is the order of the record's fields in format.h after dt; a launch's `a` is its

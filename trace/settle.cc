@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ranges.h"
+#include "settle_times.h"
 
 namespace sluice::trace {
 namespace {
@@ -75,16 +76,74 @@ class Living {
   std::set<uint64_t> reported_;
 };
 
-// A touched range, said by what the launch's parameters name.
+// A touched range and the tensor that it lies in (bytes 0: in none).
+struct Piece {
+  Range range, tensor;
+};
+
+// The same, said by what the launch's parameters name.
 struct Portable {
   std::vector<size_t> words;  // the parameter words that point into the tensor
   uint64_t offset, bytes;
+  Access access;
   Range tensor;
 };
 
+// A launch of the first measured step, for others like it elsewhere.
+struct Measured {
+  size_t launch = SIZE_MAX;  // none: the recording was cut off before it
+  std::vector<Portable> parts;
+  std::vector<Range> named;  // what each of its words pointed into
+};
+
+// Of pieces of one tensor: those bytes that the launch changed were written, the rest was read only. Some values are
+// written as what they were, though: where at least half is changed, all was written.
+void Direct(std::vector<Piece>& pieces, const std::vector<Range>& changed) {
+  struct Sums {
+    uint64_t touched = 0, changed = 0, overwritten = 0;
+  };
+  const auto common = [&changed](const Range& range, const auto& each) {
+    auto run = std::upper_bound(changed.begin(), changed.end(), range.address,
+                                [](uint64_t address, const Range& r) { return address < r.address + r.bytes; });
+    for (; run != changed.end() && run->address < range.address + range.bytes; ++run) {
+      const uint64_t first = std::max(run->address, range.address);
+      each(Range{first, std::min(run->address + run->bytes, range.address + range.bytes) - first, run->access});
+    }
+  };
+  std::map<uint64_t, Sums> tensors;
+  const auto key = [](const Piece& p) { return p.tensor.bytes != 0 ? p.tensor.address : p.range.address; };
+  for (const Piece& piece : pieces) {
+    Sums& sums = tensors[key(piece)];
+    sums.touched += piece.range.bytes;
+    common(piece.range, [&sums](const Range& run) {
+      (run.access == Access::kWrite ? sums.overwritten : sums.changed) += run.bytes;
+    });
+  }
+  std::vector<Piece> directed;
+  for (Piece piece : pieces) {
+    const Sums& sums = tensors[key(piece)];
+    piece.range.access = Access::kRead;
+    if (2 * (sums.changed + sums.overwritten) >= sums.touched) {
+      piece.range.access = sums.overwritten > sums.changed ? Access::kWrite : Access::kReadWrite;
+      directed.push_back(piece);
+      continue;
+    }
+    uint64_t at = piece.range.address;
+    const uint64_t end = at + piece.range.bytes;
+    common(piece.range, [&](const Range& run) {
+      directed.push_back({{at, run.address - at, Access::kRead}, piece.tensor});
+      directed.push_back({run, piece.tensor});
+      at = run.address + run.bytes;
+    });
+    directed.push_back({{at, end - at, Access::kRead}, piece.tensor});
+  }
+  std::erase_if(directed, [](const Piece& p) { return p.range.bytes == 0; });
+  pieces = std::move(directed);
+}
+
 class Settler {
  public:
-  Settler(Trace raw, double host_scale) : host_scale_(host_scale) { out_.trace = std::move(raw); }
+  explicit Settler(Trace raw) { out_.trace = std::move(raw); }
 
   absl::StatusOr<Settled> Run() {
     Trace& trace = out_.trace;
@@ -100,13 +159,14 @@ class Settler {
       return absl::InvalidArgumentError(
           absl::StrCat("slow from step ", measured, ", but there are ", steps_.size(), " steps"));
     }
-    for (size_t step = measured - 1; step < steps_.size(); ++step) {
-      if (absl::Status alike = Alike(measured, step); !alike.ok()) return alike;
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      absl::Status alike = Alike(measured, step);
+      if (step + 1 >= measured && !alike.ok()) return alike;
+      alike_.push_back(alike.ok() ? steps_[step] : std::vector<uint64_t>());
     }
     ResolveTruth(measured);
     CarryOver(measured);
-    Times(measured);
-    trace.meta["host-scale"] = absl::StrCat(host_scale_);
+    SettleTimes(trace, alike_, measured);
     return std::move(out_);
   }
 
@@ -144,31 +204,39 @@ class Settler {
 
   // The measured launches' final truth, and what the first measured step's says of launches elsewhere.
   void ResolveTruth(size_t measured) {
-    portable_.resize(steps_[measured].size());
-    const std::map<uint64_t, size_t> position = [&] {
-      std::map<uint64_t, size_t> map;
-      for (size_t i = 0; i < steps_[measured].size(); ++i) map[steps_[measured][i]] = i;
-      return map;
-    }();
+    measured_.resize(steps_[measured].size());
+    std::map<uint64_t, size_t> position;
+    for (size_t i = 0; i < steps_[measured].size(); ++i) position[steps_[measured][i]] = i;
     Living living;
     for (const Event& e : out_.trace.events) {
       living.Apply(e);
       if (e.type != Type::kLaunch) continue;
       Launch& launch = out_.trace.launches[e.a];
       if (!launch.has_truth) continue;
-      std::vector<std::pair<Range, Range>> pieces = Touched(launch, living);
+      std::vector<Piece> pieces = Touched(launch, living);
+      if (launch.has_changed) Direct(pieces, launch.changed);
       launch.truth.clear();
-      for (const auto& [piece, tensor] : pieces) launch.truth.push_back(piece);
+      for (const Piece& piece : pieces) launch.truth.push_back(piece.range);
       Merge(launch.truth);
+      for (const Range& r : launch.truth) {
+        (r.access == Access::kRead    ? out_.read_bytes
+         : r.access == Access::kWrite ? out_.written_bytes
+                                      : out_.both_bytes) += r.bytes;
+      }
       launch.guessed.clear();
+      launch.changed.clear();
+      launch.has_changed = false;
       ++out_.measured;
-      if (const auto at = position.find(e.a); at != position.end()) portable_[at->second] = Port(launch, pieces);
+      const auto at = position.find(e.a);
+      if (at == position.end()) continue;
+      Measured& m = measured_[at->second];
+      m = {e.a, Port(launch, pieces), {}};
+      for (const uint64_t word : launch.words) m.named.push_back(living.At(word));
     }
   }
 
-  // Pieces of what was touched, each with the tensor that it lies in (bytes 0: in none).
-  std::vector<std::pair<Range, Range>> Touched(const Launch& launch, const Living& living) {
-    std::vector<std::pair<Range, Range>> pieces;
+  std::vector<Piece> Touched(const Launch& launch, const Living& living) {
+    std::vector<Piece> pieces;
     out_.faulted_bytes += Bytes(launch.truth);
     uint64_t guessed = Bytes(launch.guessed);
     std::map<uint64_t, std::pair<std::vector<Range>, std::vector<Range>>> blocks;  // faulted, guessed by 2 MiB
@@ -190,7 +258,7 @@ class Settler {
       const uint64_t begin = number * kMigrationBytes, end = begin + kMigrationBytes;
       const std::vector<Range> tensors = living.Over(begin, end);
       for (const Range& tensor : tensors) {
-        const bool alone = FaultedAlone(tensor, tensors, parts.first);
+        const bool alone = FaultedAlone(tensor, tensors, parts.first) || Common(launch.changed, {tensor}) != 0;
         const auto clip = [&](const std::vector<Range>& from) {
           uint64_t sum = 0;
           for (const Range& r : from) {
@@ -232,10 +300,10 @@ class Settler {
     return false;
   }
 
-  static std::vector<Portable> Port(const Launch& launch, const std::vector<std::pair<Range, Range>>& pieces) {
+  static std::vector<Portable> Port(const Launch& launch, const std::vector<Piece>& pieces) {
     std::vector<Portable> out;
     for (const auto& [piece, tensor] : pieces) {
-      Portable p{{}, piece.address - tensor.address, piece.bytes, tensor};
+      Portable p{{}, piece.address - tensor.address, piece.bytes, piece.access, tensor};
       for (size_t i = 0; i < launch.words.size(); ++i) {
         if (launch.words[i] - tensor.address < tensor.bytes) p.words.push_back(i);
       }
@@ -262,9 +330,12 @@ class Settler {
 
   void CarryOver(size_t measured) {
     std::map<uint64_t, size_t> position;  // launch -> place in its step, for steps that are like the measured one
-    for (size_t s = 0; s < steps_.size(); ++s) {
-      if (!Alike(measured, s).ok()) continue;
-      for (size_t i = 0; i < steps_[s].size(); ++i) position[steps_[s][i]] = i;
+    for (const std::vector<uint64_t>& step : alike_) {
+      for (size_t i = 0; i < step.size(); ++i) position[step[i]] = i;
+    }
+    std::map<Shape, std::vector<const Measured*>> shapes;
+    for (const Measured& m : measured_) {
+      if (m.launch != SIZE_MAX) shapes[ShapeOf(out_.trace.launches[m.launch])].push_back(&m);
     }
     Living living;
     for (const Event& e : out_.trace.events) {
@@ -272,21 +343,20 @@ class Settler {
       if (e.type != Type::kLaunch) continue;
       Launch& launch = out_.trace.launches[e.a];
       const auto at = position.find(e.a);
-      if (at == position.end()) {
-        out_.without += launch.has_truth ? 0 : 1;
+      if (at == position.end() || measured_[at->second].launch == SIZE_MAX) {
+        if (launch.has_truth) continue;
+        const auto like = shapes.find(ShapeOf(launch));
+        const Measured* m = like == shapes.end() ? nullptr : Likest(like->second, launch, living);
+        if (m == nullptr) {
+          ++out_.without;
+          continue;
+        }
+        launch.truth = Carried(m->parts, launch, living);
+        launch.has_truth = true;
+        ++out_.carried_by_shape;
         continue;
       }
-      std::vector<Range> carried;
-      for (const Portable& p : portable_[at->second]) {
-        const Range tensor = Like(p, launch, living);
-        if (tensor.bytes == 0 && p.tensor.bytes != 0) continue;
-        // A tensor that grew since (a cache of one more position) is touched to its end as its like was.
-        if (tensor.bytes != 0 && p.offset >= tensor.bytes) continue;
-        uint64_t bytes = tensor.bytes != 0 ? std::min(p.bytes, tensor.bytes - p.offset) : p.bytes;
-        if (p.tensor.bytes != 0 && p.offset + p.bytes == p.tensor.bytes) bytes = tensor.bytes - p.offset;
-        carried.push_back({tensor.address + p.offset, bytes});
-      }
-      Merge(carried);
+      std::vector<Range> carried = Carried(measured_[at->second].parts, launch, living);
       if (launch.has_truth) {
         if (e.a == steps_[measured][at->second]) continue;
         out_.checked_bytes += Bytes(launch.truth);
@@ -299,77 +369,67 @@ class Settler {
     }
   }
 
-  // Measured launches took as long as their likes in the step before the first measured one (the median of all
-  // undisturbed steps but the first), and were made at the same times.
-  void Times(size_t measured) {
-    auto& launches = out_.trace.launches;
-    for (size_t s = measured; s < steps_.size(); ++s) {
-      for (size_t i = 0; i < steps_[s].size(); ++i) {
-        std::vector<uint64_t> all;
-        for (size_t fast = 1; fast < measured; ++fast) {
-          if (i < steps_[fast].size() && launches[steps_[fast][i]].duration_ns != 0) {
-            all.push_back(launches[steps_[fast][i]].duration_ns);
-          }
-        }
-        if (all.empty()) continue;
-        std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
-        launches[steps_[s][i]].duration_ns = all[all.size() / 2];
-      }
+  static std::vector<Range> Carried(const std::vector<Portable>& parts, const Launch& launch, const Living& living) {
+    std::vector<Range> carried;
+    for (const Portable& p : parts) {
+      const Range tensor = Like(p, launch, living);
+      if (tensor.bytes == 0 && p.tensor.bytes != 0) continue;
+      // A tensor that grew since (a cache of one more position) is touched to its end as its like was.
+      if (tensor.bytes != 0 && p.offset >= tensor.bytes) continue;
+      uint64_t bytes = tensor.bytes != 0 ? std::min(p.bytes, tensor.bytes - p.offset) : p.bytes;
+      if (p.tensor.bytes != 0 && p.offset + p.bytes == p.tensor.bytes) bytes = tensor.bytes - p.offset;
+      carried.push_back({tensor.address + p.offset, bytes, p.access});
     }
-    RetimeSteps(measured);
-    for (Event& e : out_.trace.events) {
-      e.time_ns = static_cast<uint64_t>(static_cast<double>(e.time_ns) * host_scale_);
-    }
+    Merge(carried);
+    return carried;
   }
 
-  // Between two launches an undisturbed step's time is spread over the measured one's events.
-  void RetimeSteps(size_t measured) {
-    std::vector<Event>& events = out_.trace.events;
-    std::vector<uint64_t> like{0};  // times of the launches, and the end, of the step before; from its marker
-    size_t step = 0;
-    uint64_t begin = 0;
-    for (const Event& e : events) {
-      if (e.type == Type::kStep) {
-        if (step++ == measured - 1) begin = e.time_ns;
-        if (step == measured + 1) like.push_back(e.time_ns - begin);
-      }
-      if (step == measured && e.type == Type::kLaunch) like.push_back(e.time_ns - begin);
-    }
-    step = 0;
-    size_t next = 0, first = 0;
-    uint64_t origin = 0;
-    const auto spread = [&](size_t end) {
-      const uint64_t from = like[next], until = like[next + 1];
-      for (size_t j = first; j < end; ++j) {
-        events[j].time_ns = origin + from + (until - from) * (j - first + 1) / (end - first);
-      }
-      first = end;
-      ++next;
-    };
-    for (size_t i = 0; i < events.size(); ++i) {
-      if (events[i].type == Type::kStep) {
-        if (++step == measured + 1) origin = events[i].time_ns;
-        if (step > measured + 1) {
-          if (first < i) spread(i);
-          origin += like.back();
-          events[i].time_ns = origin;
-        }
-        if (step > measured) first = i + 1, next = 0;
-        continue;
-      }
-      if (step > measured && events[i].type == Type::kLaunch) spread(i + 1);
-    }
-    if (first < events.size() && next + 1 < like.size()) spread(events.size());
+  // In steps that are unlike the measured one (the first, and what comes before it) launches are known by what they
+  // are: kernel, grid and block.
+  using Shape = std::vector<uint64_t>;
+  static Shape ShapeOf(const Launch& launch) {
+    Shape shape = {launch.function, launch.words.size()};
+    shape.insert(shape.end(), std::begin(launch.grid), std::end(launch.grid));
+    shape.insert(shape.end(), std::begin(launch.block), std::end(launch.block));
+    return shape;
   }
 
-  const double host_scale_;
+  // The one whose parameters are most like this launch's: numbers equal, pointers to the same place in tensors of one
+  // size. Null where some part has no such tensor: it would be about other bytes than this launch touches.
+  const Measured* Likest(const std::vector<const Measured*>& all, const Launch& launch, const Living& living) const {
+    std::vector<Range> named;
+    for (const uint64_t word : launch.words) named.push_back(living.At(word));
+    const Measured* best = nullptr;
+    size_t most = 0;
+    for (const Measured* m : all) {
+      const std::vector<uint64_t>& words = out_.trace.launches[m->launch].words;
+      size_t alike = 1;
+      std::vector<bool> fits(words.size());
+      for (size_t i = 0; i < words.size(); ++i) {
+        const bool pointer = m->named[i].bytes != 0;
+        fits[i] = pointer && named[i].bytes == m->named[i].bytes &&
+                  launch.words[i] - named[i].address == words[i] - m->named[i].address;
+        alike += fits[i] || (!pointer && words[i] == launch.words[i]) ? 1 : 0;
+      }
+      const bool whole = std::all_of(m->parts.begin(), m->parts.end(), [&fits](const Portable& p) {
+        return std::any_of(p.words.begin(), p.words.end(), [&fits](size_t i) { return fits[i]; });
+      });
+      if (whole && alike > most) {
+        most = alike;
+        best = m;
+      }
+    }
+    return best;
+  }
+
   Settled out_;
-  std::vector<std::vector<uint64_t>> steps_;     // launches
-  std::vector<std::vector<Portable>> portable_;  // by place in a step
+  std::vector<std::vector<uint64_t>> steps_;  // launches
+  std::vector<std::vector<uint64_t>> alike_;  // the same of steps like the measured one; of others nothing
+  std::vector<Measured> measured_;            // by place in a step
 };
 
 }  // namespace
 
-absl::StatusOr<Settled> Settle(Trace raw, double host_scale) { return Settler(std::move(raw), host_scale).Run(); }
+absl::StatusOr<Settled> Settle(Trace raw) { return Settler(std::move(raw)).Run(); }
 
 }  // namespace sluice::trace

@@ -49,27 +49,34 @@ int Info(const std::string& path) {
   return 0;
 }
 
-int Settle(const std::string& from, const std::string& to, double host_scale, int steps) {
+int Settle(const std::string& from, const std::string& to, int steps) {
   absl::StatusOr<Trace> raw = sluice::trace::Load(from);
   if (!raw.ok()) return Report(raw.status());
-  const absl::StatusOr<sluice::trace::Settled> settled = sluice::trace::Settle(*std::move(raw), host_scale);
+  const absl::StatusOr<sluice::trace::Settled> settled = sluice::trace::Settle(*std::move(raw));
   if (!settled.ok())
     return Report(absl::Status(settled.status().code(), from + ": " + std::string(settled.status().message())));
   constexpr double kGi = 1 << 30;
   std::printf(
       "%s: %llu launches measured: %.3f GiB faulted, %.3f GiB brought beside that in the same tensor, %.3f GiB in "
       "others left out;\n"
-      "  carried over to %llu launches, %llu without",
+      "  carried over to %llu launches of like steps, to %llu of other steps by kernel and shape, %llu without",
       from.c_str(), static_cast<unsigned long long>(settled->measured),
       static_cast<double>(settled->faulted_bytes) / kGi, static_cast<double>(settled->guessed_bytes) / kGi,
       static_cast<double>(settled->refused_bytes) / kGi, static_cast<unsigned long long>(settled->carried_over),
-      static_cast<unsigned long long>(settled->without));
+      static_cast<unsigned long long>(settled->carried_by_shape), static_cast<unsigned long long>(settled->without));
   if (settled->checked_bytes != 0) {
     std::printf("; where it was measured too, %.3f %% of %.3f GiB differ",
                 100.0 * static_cast<double>(settled->differing_bytes) / static_cast<double>(settled->checked_bytes),
                 static_cast<double>(settled->checked_bytes) / kGi);
   }
   std::printf("\n");
+  if (settled->read_bytes + settled->written_bytes + settled->both_bytes != 0) {
+    std::printf("  read only %.3f GiB, written only %.3f GiB, both %.3f GiB\n",
+                static_cast<double>(settled->read_bytes) / kGi, static_cast<double>(settled->written_bytes) / kGi,
+                static_cast<double>(settled->both_bytes) / kGi);
+  } else {
+    std::printf("  no directions\n");
+  }
   int seen = 0;
   return Report(sluice::trace::Write(settled->trace, to, [&seen, steps](const sluice::trace::Event& event) {
     seen += event.type == sluice::trace::Type::kStep ? 1 : 0;
@@ -165,13 +172,11 @@ int main(int argc, char** argv) {
   });
 
   int steps = 0;
-  double host_scale = 1;
   CLI::App* settle = app.add_subcommand("settle", "make a trace of a raw recording (test/gpu/record_traces)");
   settle->add_option("RAW", file, "raw recording")->required();
   settle->add_option("TO", out, "trace")->required();
-  settle->add_option("--host-scale", host_scale, "host times are multiplied by this")->check(CLI::Range(0.01, 10.0));
   settle->add_option("--steps", steps, "keep only the first N steps")->check(CLI::Range(1, 100000));
-  settle->callback([&] { status = Settle(file, out, host_scale, steps); });
+  settle->callback([&] { status = Settle(file, out, steps); });
 
   CLI::App* cut = app.add_subcommand("cut", "keep what comes before the first step and N steps");
   cut->add_option("FROM", file, "trace")->required();

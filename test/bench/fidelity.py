@@ -4,17 +4,20 @@
     test/bench/fidelity.py [--build DIR] [--hook DIR] [--measured FILE]
 
 FILE is fidelity_measured.json beside this program, or a results.json of `test/gpu/run --only fidelity` (same programs, same budgets, same engine);
-`--take FILE` turns the latter into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
-micro-benchmark rates alone. Exit 1 if a cell is off by more than 20 %.
+`--take` turns the latter into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
+micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py). Exit 1 if a cell is off by more than 20 %.
 """
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "test" / "gpu"))
+import rows  # noqa: E402
 MEASURED = pathlib.Path(__file__).resolve().parent / "fidelity_measured.json"
 FITS_MIB = 9216
 LIMIT = 0.2
@@ -25,23 +28,40 @@ def read(path):
     data = json.loads(pathlib.Path(path).read_text())
     if "benchmarks" not in data:
         return data
-    rows = {b["name"].removeprefix("fidelity "): b["medians"] for b in data["benchmarks"] if b["name"].startswith("fidelity ") and "medians" in b}
-    return {"machine": data["machine"], "ms": rows}
+    medians = {}
+    for row in data["benchmarks"]:
+        # A row that ran out of time has the figures of those variants that ran.
+        figures = {variant: [ms for ms in all_ms if ms is not None] for variant, all_ms in row.get("figures", {}).items()}
+        if row["name"].startswith("fidelity ") and any(figures.values()):
+            medians[row["name"].removeprefix("fidelity ")] = {variant: statistics.median(ms) for variant, ms in figures.items() if ms}
+    machine = data["machine"]
+    return {"machine": f"{', '.join(machine['gpus'])}, driver {machine['driver']}, {machine['date']}", "ms": medians}
 
 
-def predict(build, hook, trace, variant):
+def played(name):
+    """How many steps the measured program takes, and how many of them its figure leaves out."""
+    row = next(r for r in rows.fidelity() if r["name"] == f"fidelity {name}")
+    return row["command"][row["command"].index("--steps") + 1], str(row["skip"])
+
+
+def predict(build, hook, name, variant):
+    trace = ROOT / "trace" / "data" / f"{name}.sltrace"
+    steps, skip = played(name)
     kind, _, mib = variant.partition(" ")
     env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu")}
     if kind != "unhooked":
         env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": str(int(mib or FITS_MIB) << 20)}
     if kind == "faults":
         env["SLUICE_PREFETCH"] = "off"
-    done = subprocess.run([str(build / "bin" / "sluice-replay"), str(trace), "--json", "--warm-up", "3"], env=env, capture_output=True, text=True)
+    done = subprocess.run([str(build / "bin" / "sluice-replay"), str(trace), "--json", "--steps", steps, "--warm-up", skip], env=env, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"fidelity: {trace} ({variant}) ended with {done.returncode}:\n{done.stderr[-2000:]}")
     if kind != "unhooked" and "exit pid" not in done.stderr:
         sys.exit(f"fidelity: the hook in {hook} was not attached:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)["median_ms"]
+    figures = json.loads(done.stdout)
+    if len(figures["steps_ms"]) != int(steps):
+        sys.exit(f"fidelity: {trace} has {len(figures['steps_ms'])} steps, the measured program {steps}")
+    return figures["median_ms"]
 
 
 def main():
@@ -63,7 +83,7 @@ def main():
     wrong = 0
     for name, variants in measured["ms"].items():
         for variant, real in variants.items():
-            ours = predict(build, hook, ROOT / "trace" / "data" / f"{name}.sltrace", variant)
+            ours = predict(build, hook, name, variant)
             off = ours / real - 1
             wrong += abs(off) > LIMIT
             print(f"| {name} | {variant}{' MiB' if variant[-1].isdigit() else ''} | {real:.1f} | {ours:.1f} | {'**' if abs(off) > LIMIT else ''}"

@@ -64,6 +64,7 @@ void WriteSample(const std::string& path, int launches) {
     const uint64_t at = recorder.Launch(launch);
     recorder.Duration(at, 12345);
     recorder.Truth(at, accesses);
+    recorder.Changed(at, {});
   }
   recorder.Free(0x7f0000000000);
 }
@@ -85,7 +86,9 @@ TEST_CASE("what the recorder writes the reader reads") {
   REQUIRE(launch.accesses.size() == 1);
   CHECK(launch.accesses[0].access == Access::kReadWrite);
   CHECK(launch.accesses[0].source == AccessSource::kLibrary);
-  CHECK(launch.truth == std::vector<Range>{{0x7f0000000000, 65536}});
+  CHECK(launch.truth == std::vector<Range>{{0x7f0000000000, 65536, Access::kReadWrite}});
+  CHECK(launch.has_changed);
+  CHECK(launch.changed.empty());
   REQUIRE(trace->functions.size() == 1);
   CHECK(trace->functions[0].name == "gemm");
   CHECK(trace->functions[0].parameters[1].offset == 8);

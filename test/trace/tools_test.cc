@@ -81,31 +81,34 @@ TEST_CASE("synthetic traces touch only what lives, and every step is alike") {
   }
 }
 
-// A raw recording: two undisturbed steps, one measured; a step allocates `y`, runs one kernel on x and y, frees y. Its
-// y lies elsewhere in each step.
-Trace RawTrace() {
+// A raw recording: undisturbed steps, the last one measured; a step allocates `y`, runs one kernel on x and y, frees y.
+// Its y lies elsewhere in each step. Those from `light` on have no durations; those before take three times as long.
+Trace RawTrace(int steps = 3, int light = 0) {
   constexpr uint64_t kMi = 1 << 20;
   constexpr uint64_t base = 64 * kMi;
   Trace trace;
-  trace.meta["slow-from"] = "2";
+  trace.meta.emplace("slow-from", std::to_string(steps - 1));
+  if (light != 0) trace.meta.emplace("light-from", std::to_string(light));
   trace.functions = {{"k", {{0, 8}, {8, 8}}}, {"other", {}}};
-  uint64_t time = 0;
+  uint64_t time = 0, each = light == 0 ? 10 : 30;
   const auto event = [&](Type type, uint64_t a, uint64_t b, uint64_t c = 0) {
-    trace.events.push_back({type, time += 10, a, b, c});
+    trace.events.push_back({type, time += each, a, b, c});
   };
-  event(Type::kAlloc, base, 64 * kMi);
+  event(Type::kAlloc, base, 256 * kMi);
   event(Type::kReport, base, kMi);            // x: half of the driver's first block ...
   event(Type::kReport, base + kMi, kMi / 2);  // ... its neighbour: half of the rest
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < steps; ++step) {
+    if (step == light) each = 10;
     const uint64_t y = base + (4 + 8 * static_cast<uint64_t>(step)) * kMi;
     trace.step_names.push_back("step");
     event(Type::kStep, static_cast<uint64_t>(step), 0);
     event(Type::kReport, y, 4 * kMi);
-    if (step == 2) time += 1000000;
+    const bool measured = step == steps - 1;
+    if (measured) time += 1000000;
     Launch launch;
     launch.words = {base + 128, y};
-    launch.duration_ns = step == 2 ? 0 : 700;
-    if (step == 2) {
+    launch.duration_ns = measured || (light != 0 && step >= light) ? 0 : 700;
+    if (measured) {
       launch.has_truth = true;
       launch.truth = {{base + 4096, 4096}, {y + 8192, 4096}, {y + 2 * kMi + 4096, 4096}};
       launch.guessed = {{base, 4096}, {base + 8192, 2 * kMi - 8192}, {y, 8192}, {y + 12288, 2 * kMi - 12288}};
@@ -121,7 +124,7 @@ Trace RawTrace() {
 
 TEST_CASE("settle: guesses beside a fault count in the same tensor only, and truth follows the parameters") {
   constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
-  const auto settled = Settle(RawTrace(), 0.5);
+  const auto settled = Settle(RawTrace());
   REQUIRE(settled.ok());
   const auto& launches = settled->trace.launches;
   for (uint64_t step = 0; step < 3; ++step) {
@@ -148,16 +151,88 @@ TEST_CASE("settle: guesses beside a fault count in the same tensor only, and tru
   CHECK(back->launches[1].truth == launches[1].truth);
 }
 
+TEST_CASE("settle: what changed was written, what was filled before was not read, the rest was read only") {
+  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  Trace raw = RawTrace();
+  const uint64_t measured_y = base + 20 * kMi;
+  raw.launches[2].has_changed = true;
+  // A little of x; of y all but what was written as it was.
+  raw.launches[2].changed = {{base + 8192, 512, Access::kReadWrite}, {measured_y, 2 * kMi, Access::kWrite}};
+  const auto settled = Settle(raw);
+  REQUIRE(settled.ok());
+  for (uint64_t step = 0; step < 3; ++step) {
+    const uint64_t y = base + (4 + 8 * step) * kMi;
+    const std::vector<Range> expected = {{base, 8192, Access::kRead},
+                                         {base + 8192, 512, Access::kReadWrite},
+                                         {base + 8704, kMi - 8704, Access::kRead},
+                                         {y, 2 * kMi, Access::kWrite},
+                                         {y + 2 * kMi + 4096, 4096, Access::kWrite}};
+    CHECK(settled->trace.launches[step].truth == expected);
+  }
+  CHECK(settled->read_bytes == kMi - 512);
+  CHECK(settled->both_bytes == 512);
+  CHECK(settled->written_bytes == 2 * kMi + 4096);
+  // A page that came along in a tensor of which no page faulted, and changed, was touched.
+  raw.launches[2].changed = {{base + kMi + 512, 512, Access::kReadWrite}};
+  const auto neighbour = Settle(raw);
+  REQUIRE(neighbour.ok());
+  CHECK(neighbour->refused_bytes == kMi / 2);
+  // A launch that was not looked at has none.
+  raw.launches[2].has_changed = false;
+  const auto unknown = Settle(raw);
+  REQUIRE(unknown.ok());
+  CHECK(unknown->trace.launches[0].truth[0].access == Access::kUnknown);
+}
+
+TEST_CASE("settle: a launch of a step that is unlike the measured one takes the truth of its kernel and shape") {
+  constexpr uint64_t kMi = 1 << 20, base = 64 * kMi;
+  Trace raw = RawTrace();
+  const auto step =
+      std::find_if(raw.events.begin(), raw.events.end(), [](const Event& e) { return e.type == Type::kStep; });
+  Launch other = raw.launches[0];
+  other.function = 1;
+  raw.events.insert(step + 1, {Type::kLaunch, step->time_ns, raw.launches.size()});
+  raw.launches.push_back(other);
+  const auto settled = Settle(raw);
+  REQUIRE(settled.ok());
+  CHECK(settled->carried_by_shape == 1);
+  CHECK(settled->without == 1);
+  CHECK_FALSE(settled->trace.launches[3].has_truth);
+  REQUIRE(settled->trace.launches[0].has_truth);
+  CHECK(settled->trace.launches[0].truth ==
+        std::vector<Range>{{base, kMi}, {base + 4 * kMi, 2 * kMi}, {base + 6 * kMi + 4096, 4096}});
+  // On a tensor of another size it is about other bytes.
+  raw.launches[0].words[1] = base;
+  const auto smaller = Settle(raw);
+  REQUIRE(smaller.ok());
+  CHECK(smaller->without == 2);
+}
+
+TEST_CASE("settle: host times are those of a step without activity records, durations those of steps with them") {
+  Trace raw = RawTrace(6, 3);
+  const auto settled = Settle(raw);
+  REQUIRE(settled.ok());
+  std::vector<uint64_t> steps;
+  for (const Event& e : settled->trace.events) {
+    if (e.type == Type::kStep) steps.push_back(e.time_ns);
+  }
+  REQUIRE(steps.size() == 6);
+  CHECK(steps[1] - steps[0] == 150);  // the first step is like no other
+  for (size_t s = 1; s + 1 < steps.size(); ++s) CHECK(steps[s + 1] - steps[s] == 50);
+  CHECK(settled->trace.events.back().time_ns - steps[5] <= 50);
+  for (const Launch& launch : settled->trace.launches) CHECK(launch.duration_ns == 700);
+}
+
 TEST_CASE("settle refuses what is no raw recording, and steps that are not alike") {
   Trace unmarked = RawTrace();
   unmarked.meta.clear();
-  CHECK(std::string(Settle(unmarked, 1).status().message()).find("not a raw recording") != std::string::npos);
+  CHECK(std::string(Settle(unmarked).status().message()).find("not a raw recording") != std::string::npos);
   Trace different = RawTrace();
   different.launches[1].function = 1;
-  CHECK(std::string(Settle(different, 1).status().message()).find("is another kernel") != std::string::npos);
+  CHECK(std::string(Settle(different).status().message()).find("is another kernel") != std::string::npos);
   Trace early = RawTrace();
-  early.meta["slow-from"] = "7";
-  CHECK(std::string(Settle(early, 1).status().message()).find("slow from step 7") != std::string::npos);
+  early.meta["slow-from"] = std::string("7");
+  CHECK(std::string(Settle(early).status().message()).find("slow from step 7") != std::string::npos);
 }
 
 TEST_CASE("a raw recording's guesses are kept by the recorder and the reader") {
@@ -262,6 +337,19 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
   const StepTraffic tight = Traffic(PageTrace(uses, 3, false), 2 * kPageBytes, Policy::kLru).back();
   CHECK(tight.in_bytes == 3 * kPageBytes);  // LRU misses each of the second round
   CHECK(tight.out_bytes == 0);              // only read: nothing to bring out
+  // The same by what was truly touched; of unknown direction, it counts as written, and leaves with a copy.
+  Trace touched = PageTrace(uses, 3, true);
+  for (const Access access : {Access::kRead, Access::kUnknown}) {
+    for (Launch& launch : touched.launches) {
+      const AccessRange& a = launch.accesses[0];
+      launch.truth = {{a.address, a.bytes, a.access == Access::kRead ? access : a.access}};
+      launch.has_truth = true;
+    }
+    for (Launch& launch : touched.launches) launch.accesses.clear();
+    const StepTraffic step = Traffic(touched, 2 * kPageBytes, Policy::kLru).back();
+    CHECK(step.out_bytes == (access == Access::kRead ? 2 : 6) * kPageBytes);
+    touched = PageTrace(uses, 3, true);
+  }
   // Written, then read with room for one: each comes back. Freed and allocated again in between: what was written is
   // dead.
   Trace kept = PageTrace({{0}, {1}, {2}}, 3, true), dead = kept;

@@ -298,16 +298,17 @@ void Player::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool na
   }
 }
 
-// What was touched, and nobody knows how. Bytes of a tensor that nothing has touched since it was allocated can only
-// have been written (so that fresh memory may hold anything); the rest may have been read and written.
-void Player::AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_touch>& out) {
+// What was truly touched. Bytes of a tensor that nothing has touched since it was allocated can only have been written,
+// whatever their contents told (so that fresh memory may hold anything); the rest in the direction that is known.
+void Player::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) {
   const uint64_t end = address + bytes;
+  const uint32_t touch = TouchOf(access);
   while (address < end) {
     const auto found = FindTensor(address);
     if (found == tensors_.end()) {
       const auto next = tensors_.upper_bound(address);
       const uint64_t until = next == tensors_.end() ? end : std::min(end, next->first);
-      AddTouch(address, until - address, kTouchBoth, false, out);
+      AddTouch(address, until - address, touch, false, out);
       address = until;
       continue;
     }
@@ -321,7 +322,7 @@ void Player::AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_tou
       if (address < part->first) AddTouch(address, part->first - address, SIMGPU_WRITE, false, out);
       address = std::max(address, part->first);
       const uint64_t stop = std::min(until, part->second);
-      AddTouch(address, stop - address, kTouchBoth, false, out);
+      AddTouch(address, stop - address, touch, false, out);
       address = stop;
       first = std::min(first, part->first);
       last = std::max(last, part->second);
@@ -336,7 +337,7 @@ void Player::AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_tou
 
 void Player::NoteWritten(uint64_t address, uint64_t bytes) {
   std::vector<simgpu_touch> ignored;
-  AddUnknown(address, bytes, ignored);
+  AddTruth(address, bytes, Access::kWrite, ignored);
 }
 
 // Truth first. A synthetic trace's access sets are exact, so that they say more than pages do: direction and tensor.
@@ -348,14 +349,14 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
     }
     if (!out.empty()) return;
   }
-  for (const Range& page : launch.truth) AddUnknown(page.address, page.bytes, out);
+  for (const Range& page : launch.truth) AddTruth(page.address, page.bytes, page.access, out);
   if (launch.has_truth) return;
   // Nothing is known: whole tensors, or whole blocks, that the parameters point into; each once. A pointer to what no
   // longer lives was left over from an earlier call.
   std::set<uint64_t> seen;
   for (const uint64_t word : launch.words) {
     if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
-      if (seen.insert(tensor->first).second) AddUnknown(tensor->first, tensor->second.bytes, out);
+      if (seen.insert(tensor->first).second) AddTruth(tensor->first, tensor->second.bytes, Access::kUnknown, out);
     } else if (const auto block = FindBlock(word); block != blocks_.end() && !block->second.reported) {
       if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
     }

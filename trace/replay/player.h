@@ -86,7 +86,7 @@ class Player {
   std::map<uint64_t, Tensor>::const_iterator FindTensor(uint64_t address) const;
   void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out);
   void NoteWritten(uint64_t address, uint64_t bytes);
-  void AddUnknown(uint64_t address, uint64_t bytes, std::vector<simgpu_touch>& out);
+  void AddTruth(uint64_t address, uint64_t bytes, trace::Access access, std::vector<simgpu_touch>& out);
   void Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
