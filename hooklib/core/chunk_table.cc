@@ -35,7 +35,7 @@ void ChunkTable::Bound() {
   last_ = 0;
 }
 
-Chunk* ChunkTable::Find(Va va) {
+ChunkTable::Arena* ChunkTable::Locate(Va va) {
   if (!MayHold(va)) return nullptr;
   auto holds = [va](const Arena& arena) { return va >= arena.range.base && va < arena.range.end(); };
   if (last_ >= arenas_.size() || !holds(arenas_[last_])) {
@@ -44,8 +44,13 @@ Chunk* ChunkTable::Find(Va va) {
     if (it == arenas_.begin() || !holds(*--it)) return nullptr;
     last_ = static_cast<size_t>(it - arenas_.begin());
   }
-  if (!arenas_[last_].chunks) return nullptr;
-  return &arenas_[last_].chunks[(va - arenas_[last_].range.base) / kChunkBytes];
+  return &arenas_[last_];
+}
+
+Chunk* ChunkTable::Find(Va va) {
+  Arena* const arena = Locate(va);
+  if (!arena || !arena->chunks) return nullptr;
+  return &arena->chunks[(va - arena->range.base) / kChunkBytes];
 }
 
 }  // namespace sluice::core

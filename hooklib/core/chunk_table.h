@@ -50,8 +50,10 @@ class ChunkTable {
   // An arena of device memory that never leaves: within the bounds, without chunks.
   void AddHeld(Extent arena);
   void RemoveArena(Va base);
-  // The chunk that holds the address; nullptr outside all arenas.
+  // The chunk that holds the address; nullptr outside all arenas, and in held ones.
   Chunk* Find(Va va);
+  // Whether the address lies in an arena, held or not.
+  bool InArena(Va va) { return Locate(va) != nullptr; }
   // Calls f(Chunk&) for each chunk that the extent touches; what lies outside the arenas is passed over.
   template <typename F>
   void ForEach(Extent extent, F f) {
@@ -77,6 +79,7 @@ class ChunkTable {
     std::unique_ptr<Chunk[]> chunks;  // null: held
   };
   void Insert(Arena arena);
+  Arena* Locate(Va va);
   // After arenas_ changed.
   void Bound();
 

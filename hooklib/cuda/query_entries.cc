@@ -96,7 +96,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
       // Inside an arena, but freed or never handed out: the driver would name the whole arena.
       for (const auto& device : Devices()) {
         std::lock_guard lock(device->mutex);
-        if (device->residency.chunks().Find(pointer)) return CUDA_ERROR_NOT_FOUND;
+        if (device->residency.chunks().InArena(pointer)) return CUDA_ERROR_NOT_FOUND;
       }
     }
     return g_real.cuMemGetAddressRange_v2(base, bytes, pointer);

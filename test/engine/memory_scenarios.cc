@@ -266,6 +266,7 @@ SCENARIO(small_blocks) {
   OK(cuMemGetInfo(&before, &total));
   for (CUdeviceptr p : small) OK(cuMemFree(p));
   OK(cuCtxSynchronize());
+  Say("freed", cuMemGetAddressRange(&base, &bytes, small[3] + 77) == CUDA_SUCCESS);
   OK(cuMemFree(Alloc(1000)));
   OK(cuMemGetInfo(&after, &total));
   EXPECT(after >= before + 14 * kMiB);  // up to four chunks are kept for what comes next
