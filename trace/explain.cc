@@ -42,11 +42,16 @@ struct Block {
   uint64_t bytes, other;
 };
 
+// The engine keeps allocations of up to that size in memory that never leaves the card (docs/residency.md), and does
+// not ask what lives inside: what is believed or touched there moves nothing.
+constexpr uint64_t kSmallBlock = uint64_t{2} << 20;
+
 }  // namespace
 
 absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, const Trace& replayed) {
   Walker a(source), b(replayed);
-  std::map<uint64_t, Block> blocks;  // by the source's address
+  std::map<uint64_t, Block> blocks;    // by the source's address
+  std::map<uint64_t, uint64_t> small;  // the small ones, by the replay's
   std::vector<Event> pending_a, pending_b;
   std::vector<LaunchExplanation> out;
   while (true) {
@@ -60,6 +65,7 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
       return out;
     }
     for (const uint64_t address : freed_a) blocks.erase(address);
+    for (const uint64_t address : freed_b) small.erase(address);
     const size_t n = std::min(pending_a.size(), pending_b.size());
     for (size_t i = 0; i < n; ++i) {
       if (pending_a[i].b != pending_b[i].b) {
@@ -68,6 +74,7 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
                                                        " bytes in its replay"));
       }
       blocks[pending_a[i].a] = {pending_a[i].b, pending_b[i].a};
+      if (pending_b[i].b <= kSmallBlock) small[pending_b[i].a] = pending_b[i].b;
     }
     pending_a.erase(pending_a.begin(), pending_a.begin() + static_cast<std::ptrdiff_t>(n));
     pending_b.erase(pending_b.begin(), pending_b.begin() + static_cast<std::ptrdiff_t>(n));
@@ -76,6 +83,8 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
     e.function = source.functions[of_source->function].name;
     std::vector<Range> believed, touched;
     for (const AccessRange& range : of_replay->accesses) {
+      const auto block = small.upper_bound(range.address);
+      if (block != small.begin() && range.address - std::prev(block)->first < std::prev(block)->second) continue;
       e.believed_by_source.at(static_cast<size_t>(range.source)) += range.bytes;
       believed.push_back({range.address, range.bytes});
     }
@@ -87,7 +96,8 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
       for (; block != blocks.end() && block->first < range.address + range.bytes; ++block) {
         const uint64_t first = std::max(range.address, block->first);
         const uint64_t end = std::min(range.address + range.bytes, block->first + block->second.bytes);
-        if (first < end) touched.push_back({block->second.other + (first - block->first), end - first});
+        if (first < end && block->second.bytes > kSmallBlock)
+          touched.push_back({block->second.other + (first - block->first), end - first});
       }
     }
     Merge(believed);

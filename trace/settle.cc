@@ -233,6 +233,32 @@ class Settler {
       m = {e.a, Port(launch, pieces), {}};
       for (const uint64_t word : launch.words) m.named.push_back(living.At(word));
     }
+    ForgetLeftovers();
+  }
+
+  // Padding of a kernel's parameters holds words of earlier calls. A word whose tensor some launch of the kernel leaves
+  // alone is not what the kernel goes by, where there is another that names the part.
+  void ForgetLeftovers() {
+    std::map<uint32_t, std::vector<bool>> idle;  // by function: of each word, whether its tensor was once left alone
+    for (const Measured& m : measured_) {
+      if (m.launch == SIZE_MAX) continue;
+      std::vector<bool>& words = idle[out_.trace.launches[m.launch].function];
+      words.resize(std::max(words.size(), m.named.size()));
+      for (size_t i = 0; i < m.named.size(); ++i) {
+        const bool touched = std::any_of(m.parts.begin(), m.parts.end(),
+                                         [&](const Portable& p) { return p.tensor.address == m.named[i].address; });
+        words[i] = words[i] || (m.named[i].bytes != 0 && !touched);
+      }
+    }
+    for (Measured& m : measured_) {
+      if (m.launch == SIZE_MAX) continue;
+      const std::vector<bool>& words = idle[out_.trace.launches[m.launch].function];
+      for (Portable& p : m.parts) {
+        std::vector<size_t> kept;
+        std::copy_if(p.words.begin(), p.words.end(), std::back_inserter(kept), [&](size_t i) { return !words[i]; });
+        if (!kept.empty()) p.words = std::move(kept);
+      }
+    }
   }
 
   std::vector<Piece> Touched(const Launch& launch, const Living& living) {
@@ -395,7 +421,8 @@ class Settler {
   }
 
   // The one whose parameters are most like this launch's: numbers equal, pointers to the same place in tensors of one
-  // size. Null where some part has no such tensor: it would be about other bytes than this launch touches.
+  // size. Null where a part has no such tensor: it would be about other bytes than this launch touches. (Small tensors
+  // that share a faulted page with one that is named do not count.)
   const Measured* Likest(const std::vector<const Measured*>& all, const Launch& launch, const Living& living) const {
     std::vector<Range> named;
     for (const uint64_t word : launch.words) named.push_back(living.At(word));
@@ -411,10 +438,14 @@ class Settler {
                   launch.words[i] - named[i].address == words[i] - m->named[i].address;
         alike += fits[i] || (!pointer && words[i] == launch.words[i]) ? 1 : 0;
       }
-      const bool whole = std::all_of(m->parts.begin(), m->parts.end(), [&fits](const Portable& p) {
-        return std::any_of(p.words.begin(), p.words.end(), [&fits](size_t i) { return fits[i]; });
-      });
-      if (whole && alike > most) {
+      uint64_t fitting = 0, unnamed = 0;
+      bool misfit = false;
+      for (const Portable& p : m->parts) {
+        const bool fit = std::any_of(p.words.begin(), p.words.end(), [&fits](size_t i) { return fits[i]; });
+        misfit = misfit || (!fit && !p.words.empty());
+        (fit ? fitting : unnamed) += p.bytes;
+      }
+      if (!misfit && unnamed * 20 <= fitting && alike > most) {
         most = alike;
         best = m;
       }

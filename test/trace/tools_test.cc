@@ -366,12 +366,18 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
 TEST_CASE("an explanation counts what was known and what was too much") {
   Trace source, replayed;
   for (Trace* t : {&source, &replayed}) t->functions.push_back({"gemm", {}});
-  source.events = {{Type::kAlloc, 0, 0x10000000, 8 * kPageBytes}, {Type::kLaunch, 0, 0}};
-  replayed.events = {{Type::kAlloc, 0, 0x90000000, 8 * kPageBytes}, {Type::kLaunch, 0, 0}};
+  // The second block is a small one: the engine keeps it on the card as a whole, and it counts nowhere.
+  source.events = {{Type::kAlloc, 0, 0x10000000, 64 * kPageBytes},
+                   {Type::kAlloc, 0, 0x20000000, 32 * kPageBytes},
+                   {Type::kLaunch, 0, 0}};
+  replayed.events = {{Type::kAlloc, 0, 0x90000000, 64 * kPageBytes},
+                     {Type::kAlloc, 0, 0xa0000000, 32 * kPageBytes},
+                     {Type::kLaunch, 0, 0}};
   Launch truth, belief;
   truth.has_truth = true;
-  truth.truth = {{0x10000000, 4 * kPageBytes}};
-  belief.accesses = {{0x90000000 + kPageBytes, 4 * kPageBytes, Access::kRead, AccessSource::kLibrary}};
+  truth.truth = {{0x10000000, 4 * kPageBytes}, {0x20000000 + 8 * kPageBytes, kPageBytes}};
+  belief.accesses = {{0x90000000 + kPageBytes, 4 * kPageBytes, Access::kRead, AccessSource::kLibrary},
+                     {0xa0000000, 8 * kPageBytes, Access::kRead, AccessSource::kLibrary}};
   source.launches = {truth};
   replayed.launches = {belief};
   const auto explained = Explain(source, replayed);
