@@ -151,7 +151,10 @@ class Daemon {
     Say(config_, spdlog::level::info,
         "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
     loop_.After(kStartedMs, DropPagesOfStart);
-    loop_.Run([this] { return node_.Tick(MonotonicNs()); });
+    loop_.Run([this] {
+      server_.Settle();  // for those that came since; a tick's own plan is not theirs
+      return node_.Tick(MonotonicNs());
+    });
     if (stopper_.joinable()) stopper_.join();
     if (asker_.joinable()) asker_.join();
     unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
@@ -282,7 +285,11 @@ class Daemon {
     metrics_ = std::make_unique<MetricsServer>(metrics_listen_, NodeName(config_), [this] {
       auto answer = std::make_shared<std::promise<NodeStatus>>();
       std::future<NodeStatus> status = answer->get_future();
-      loop_.Post([this, answer] { answer->set_value(node_.Status()); });
+      loop_.Post([this, answer] {
+        NodeStatus now = node_.Status();
+        now.attach = server_.attach_times();
+        answer->set_value(std::move(now));
+      });
       // A loop that has ended answers nobody.
       return status.wait_for(std::chrono::seconds(2)) == std::future_status::ready ? status.get() : NodeStatus{};
     });

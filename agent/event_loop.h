@@ -58,6 +58,7 @@ class EventLoop {
 };
 
 uint64_t MonotonicNs();
+uint64_t ThreadNs();  // this thread's processor time
 int64_t UnixMs();
 
 }  // namespace sluice::agent

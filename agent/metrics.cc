@@ -4,6 +4,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -31,6 +32,18 @@ class Families {
     m.label = labels;
     m.counter.value = value;
     Family(name, help, MetricType::Counter).metric.push_back(std::move(m));
+  }
+  void Histogram(const char* name, const char* help, const AttachTimes& times) {
+    ClientMetric m;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < times.counts.size(); ++i) {
+      sum += times.counts[i];
+      m.histogram.bucket.push_back({sum, i < AttachTimes::kBoundsUs.size() ? AttachTimes::kBoundsUs[i] / 1e6
+                                                                           : std::numeric_limits<double>::infinity()});
+    }
+    m.histogram.sample_count = sum;
+    m.histogram.sample_sum = static_cast<double>(times.sum_ns) / 1e9;
+    Family(name, help, MetricType::Histogram).metric.push_back(std::move(m));
   }
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
@@ -131,6 +144,8 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
   out.Counter("sluice_malformed_frames_total", "Frames that were refused.", {}, D(status.malformed_frames));
   out.Counter("sluice_callbacks_late_total", "Callbacks that a container did not answer in time.", {},
               D(status.late_callbacks));
+  out.Histogram("sluice_agent_attach_seconds", "The agent's processor time for one process that attaches.",
+                status.attach);
   for (const CardStatus& c : status.cards) {
     const Labels labels = {{"gpu", c.uuid}};
     out.Gauge("sluice_gpu_memory_bytes", "Memory of the card.", labels, D(c.memory));

@@ -182,16 +182,16 @@ void Node::Admit(Session& s, uint64_t now_ns) {
     Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
     ledger.AddMember(Member(s.id, i), a.group);
     host_.AddMember(Member(s.id, i), a.group);
-    const sluice_gpu_counters c = Read(s, i);
     if (returning) {
+      const sluice_gpu_counters c = Read(s, i);
       // Its old budget still binds it, and is all that it may hold; so was it when the old agent gave it out.
       const bool restarted = now_ns < recover_until_ns_ + kReturningNs;
       const Bytes most =
           restarted ? ledger.capacity() : Guaranteed(a, i);  // borrowed bytes are taken on trust only after a restart
       ledger.Restore(Member(s.id, i), std::min(c.budget_bytes, most));
       s.demand[i].See(c.live_bytes, c.plain_bytes, c.launches, now_ns);
+      host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
     }
-    host_.Restore(Member(s.id, i), std::min(c.host_bytes, host_.capacity()));
   }
   const bool first = !a.ever_attached;
   a.ever_attached = true;

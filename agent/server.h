@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/event_loop.h"
 #include "agent/node.h"
@@ -33,6 +34,9 @@ class Server : public Port {
   // Writes the live settings beside the allocation, so that they survive the agent.
   bool SaveLive(const std::string& id, const std::map<std::string, std::string>& live, std::string* error);
   std::string Directory(const std::string& id) const { return alloc_dir_ + "/" + id; }
+  // Sends the budgets that are due (Node::Settle) and books what attaching has cost those who got their first one.
+  void Settle();
+  const AttachTimes& attach_times() const { return attach_times_; }
   bool found_allocations() const { return !places_.empty(); }
 
   void Send(SessionId session, const sluice_frame& frame) override;
@@ -51,7 +55,9 @@ class Server : public Port {
     // What the socket could not take. At most one BUDGET and one token frame per GPU wait: a newer replaces an older,
     // so that a client that never reads costs a bounded few frames.
     std::deque<sluice_frame> waiting;
-    bool closing = false;  // after the last waiting frame
+    bool closing = false;    // after the last waiting frame
+    bool attached = false;   // had its first budget
+    uint64_t attach_ns = 0;  // of processor time, so far
   };
 
   bool Serve(const std::string& id, Place* place, std::string* error);
@@ -61,6 +67,7 @@ class Server : public Port {
   bool TrySend(Connection& c, const sluice_frame& frame);
   void Flush(SessionId session);
   void SettleSoon();
+  void BookAttached(uint64_t plan_ns);
   void Destroy(SessionId session);
   void Watch(const std::string& folder);
   std::map<std::string, std::string> LoadLive(const std::string& id) const;
@@ -73,6 +80,9 @@ class Server : public Port {
   bool settle_posted_ = false, hurry_planned_ = false;
   uint64_t paid_until_ns_ = 0;  // for the plans so far; no further one before then
   SessionId next_session_ = 1;
+  std::vector<SessionId> fresh_;  // had their first budget, and are not booked yet
+  uint64_t budgets_sent_ = 0;
+  AttachTimes attach_times_;
   std::string creating_;                // its folder is ours, and new
   std::map<std::string, int> orphans_;  // found at the start: who asked for them, as a pidfd; -1: has ended
   bool drop_orphans_ = false;

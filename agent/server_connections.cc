@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "agent/server.h"
 
@@ -71,6 +72,7 @@ void Server::Accept(const std::string& id) {
   for (int n = 0; n < kAcceptsPerWake; ++n) {
     const auto place = places_.find(id);
     if (place == places_.end() || place->second.listener < 0) return;
+    const uint64_t began = ThreadNs();
     const int fd = accept4(place->second.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno != EMFILE && errno != ENFILE) return;
@@ -102,8 +104,9 @@ void Server::Accept(const std::string& id) {
       });
     }
     const sluice_page* page = c.page;
-    connections_[session] = std::move(c);
+    Connection& kept = connections_[session] = std::move(c);
     node_->Opened(session, id, pid, page, MonotonicNs());
+    kept.attach_ns = ThreadNs() - began;  // a refused one is destroyed in the loop's next round
   }
 }
 
@@ -115,7 +118,7 @@ void Server::SettleSoon() {
   const auto settle = [this] {
     settle_posted_ = false;
     const uint64_t begin = MonotonicNs();
-    node_->Settle();
+    Settle();
     paid_until_ns_ = std::max(paid_until_ns_, begin - kCreditNs) + 5 * (MonotonicNs() - begin);
     if (drop_orphans_ && !orphans_.empty()) DropOrphans();
     // What was called back is watched from now on; not more often than every 10 ms, however many come.
@@ -134,7 +137,23 @@ void Server::SettleSoon() {
   }
 }
 
+void Server::Settle() {
+  BookAttached(0);  // what others had Node send
+  const uint64_t began = ThreadNs(), sent = budgets_sent_;
+  node_->Settle();
+  // A plan may move the budgets of many: it was made for all of them.
+  if (!fresh_.empty()) BookAttached((ThreadNs() - began) / (budgets_sent_ - sent));
+}
+
+void Server::BookAttached(uint64_t plan_ns) {
+  for (const SessionId session : std::exchange(fresh_, {})) {
+    const auto it = connections_.find(session);
+    if (it != connections_.end()) attach_times_.Add(it->second.attach_ns + plan_ns);
+  }
+}
+
 void Server::Readable(SessionId session, uint32_t events) {
+  const uint64_t began = ThreadNs();
   for (int n = 0; n < kFramesPerWake; ++n) {
     const auto it = connections_.find(session);
     if (it == connections_.end()) return;
@@ -155,6 +174,8 @@ void Server::Readable(SessionId session, uint32_t events) {
     }
     if (!c.closing) node_->Received(session, data, static_cast<size_t>(got), MonotonicNs());
   }
+  const auto it = connections_.find(session);
+  if (it != connections_.end() && !it->second.attached) it->second.attach_ns += ThreadNs() - began;
   SettleSoon();
 }
 
@@ -162,6 +183,10 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
   const auto it = connections_.find(session);
   if (it == connections_.end() || it->second.closing) return;
   Connection& c = it->second;
+  if (frame.h.type == SLUICE_BUDGET) {
+    ++budgets_sent_;
+    if (!std::exchange(c.attached, true)) fresh_.push_back(session);
+  }
   if (c.waiting.empty() && TrySend(c, frame)) return;
   for (sluice_frame& w : c.waiting) {
     if (!SameKind(w, frame)) continue;

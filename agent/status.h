@@ -2,6 +2,7 @@
 #ifndef SLUICE_AGENT_STATUS_H_
 #define SLUICE_AGENT_STATUS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -41,6 +42,23 @@ struct AllocationStatus {
   std::map<std::string, std::string> settings;
 };
 
+// The agent's own processor time for each process that attached: from taking its connection to its first budget, with
+// its part of the plan that this budget came from (which is shared by all whose budgets it set).
+struct AttachTimes {
+  // Upper bounds; the last count is of those beyond.
+  static constexpr std::array<uint32_t, 16> kBoundsUs = {10, 20,  30,  40,  50,  60,   70,   80,
+                                                         90, 100, 150, 200, 500, 1000, 2000, 10000};
+  std::array<uint64_t, kBoundsUs.size() + 1> counts{};
+  uint64_t sum_ns = 0;
+
+  void Add(uint64_t ns) {
+    size_t i = 0;
+    while (i < kBoundsUs.size() && ns > kBoundsUs[i] * uint64_t{1000}) ++i;
+    ++counts[i];
+    sum_ns += ns;
+  }
+};
+
 struct NodeStatus {
   int64_t unix_ms = 0;
   std::vector<CardStatus> cards;
@@ -48,6 +66,7 @@ struct NodeStatus {
   std::string config_error;
   uint64_t host_bytes = 0, host_limit = 0;
   uint64_t malformed_frames = 0, late_callbacks = 0;
+  AttachTimes attach;
 };
 
 struct Event {

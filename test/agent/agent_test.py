@@ -647,15 +647,23 @@ def pages_that_only_the_start_needed_are_given_back(a):
     assert a.allocation("one")["processes"], hook
 
 
-@test()
+@test(config="metrics: {listen: '127.0.0.1:0'}\n")
 def bench_of_many_processes(a):
     """A report; what it fails on is a lost process only."""
+    port = metrics_port(a)
     for n in (100, 1000):
         sock = a.allocate("n%d" % n, 20)
+        before, count_before, total_before = attach_times(port)
         p = subprocess.Popen([HERE / "bench_attach", sock, str(n), str(a.p.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = p.stdout.readline().strip()
         print("        " + line)
         assert " 0 lost" in line, line
+        buckets, count, total = attach_times(port)
+        assert count - count_before == n, (count, count_before)
+        here = [(bound, c - b) for (bound, c), (_, b) in zip(buckets, before)]
+        p99 = next(bound for bound, c in here if c >= 0.99 * n)
+        print("        the agent's own time for one attach: mean %.0f us, p99 <= %.0f us, %d of %d within 100 us" % (
+            (total - total_before) / n * 1e6, p99 * 1e6, dict(here)[0.0001], n))
 
         def ask(word):
             p.stdin.write(word + "\n")
@@ -698,6 +706,34 @@ def promtool_accepts_metrics_and_rules(a):
     for args in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]):
         done = subprocess.run([tool, *args], cwd=a.dir, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def attach_times(port):
+    """The agent's own histogram: (upper bound, so many up to it), their number, their sum in seconds."""
+    import urllib.request
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port).read().decode()
+    rows = [l.split() for l in text.split("\n") if l.startswith("sluice_agent_attach_seconds")]
+    buckets = [(float(r[0].split('le="')[1].rstrip('"}').replace("+Inf", "inf")), float(r[1])) for r in rows if "_bucket" in r[0]]
+    count, total = (next(float(r[1]) for r in rows if r[0].endswith(end)) for end in ("_count", "_sum"))
+    return buckets, count, total
+
+
+def metrics_port(agent):
+    return int(wait_for("the port", lambda: [l.split()[-1] for l in (agent.dir / "log").read_text().split("\n") if "metrics at port" in l])[0])
+
+
+@test(config="metrics: {listen: '127.0.0.1:0'}\n")
+def each_attach_is_timed_once(a):
+    port = metrics_port(a)
+    assert attach_times(port)[1] == 0
+    sock = a.allocate("one", 50)
+    for n in range(1, 6):
+        a.hook(sock)
+        wait_for("the attach", lambda: attach_times(port)[1] == n)
+    a.cli("set", "one", "memory-factor=50")  # further budgets are no attach
+    buckets, count, total = attach_times(port)
+    assert count == 5 and 0 < total < 5 * 0.01 and buckets[-1] == (float("inf"), 5), (buckets, count, total)
+    assert all(x[1] <= y[1] for x, y in zip(buckets, buckets[1:])) and len(buckets) == 17, buckets
 
 
 @test()

@@ -42,12 +42,16 @@ class FakeCard final : public StampClock {
   }
   uint64_t Now() override { return now; }
   void Sleep(uint64_t ns) override {
-    now += ns;
+    {
+      std::lock_guard lock(launching);
+      now += ns;
+    }
     std::this_thread::yield();
   }
   std::atomic<uint64_t> now{1000 * kMs};
   uint64_t busy_until = 0;
-  int stamps = 0;
+  std::atomic<int> stamps{0};
+  std::mutex launching;  // no time passes between a launch's stamps but its kernel's
 };
 
 class FakePort final : public TurnPort {
@@ -224,14 +228,13 @@ TEST_CASE("many threads, one card") {
   w.turns.Demand(true);
   w.Granting(5 * kMs, [&] {
     std::vector<std::thread> threads;
-    std::mutex card;
     std::vector<int> streams(4);
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < 50; ++i) {
           Turns::Launch l = w.turns.Enter(static_cast<uint64_t>(t) + 1);
           {
-            std::lock_guard lock(card);
+            std::lock_guard lock(w.card.launching);
             w.turns.Begin(&l, &streams[static_cast<size_t>(t)], true);
             w.card.Kernel(100 * kUs);
             w.turns.End(&l, &streams[static_cast<size_t>(t)]);
