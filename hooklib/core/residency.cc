@@ -73,7 +73,7 @@ void Residency::Pin(Extent range, bool pin) {
 }
 
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
-                               size_t overwritten) {
+                               size_t overwritten, bool hottest_first) {
   ++now_;
   plan_.now.Clear();
   plan_.ahead.Clear();
@@ -119,9 +119,12 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (id && (!may_stay || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
   }
+  hottest_.clear();
+  if (hottest_first && oversize && may_move && prefetch_ != Prefetch::kOff) SplitHottest(stream, fits_at_all);
   const size_t wanted = missing_.size();
   if (may_stay && wanted && may_move) LeaveInHost(stream, id, oversize);
   const size_t stayed = wanted - missing_.size();
+  missing_.insert(missing_.begin(), hottest_.begin(), hottest_.end());
   stats_.misses += missing_.size();
   stats_.host_bytes_used += stayed * kChunkBytes;
 

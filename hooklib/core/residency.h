@@ -119,8 +119,9 @@ class Residency {
   // may_move false: nothing can be queued now; what is missing is left to faults.
   // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
   // nobody between what the stream holds already and that.
+  // hottest_first: `set` is in the order of use, most used first. Where it cannot be held whole, its begin is.
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
-                      size_t overwritten = 0);
+                      size_t overwritten = 0, bool hottest_first = false);
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
@@ -189,6 +190,7 @@ class Residency {
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
+  void SplitHottest(StreamId stream, uint64_t fits);
   bool MayRenew(const Chunk& chunk);
   void Renew(Chunk* chunk, uint64_t id);
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
@@ -207,7 +209,7 @@ class Residency {
   std::unordered_map<StreamId, Queues> queues_;
   Plan plan_;
   uint64_t departing_ = 0;
-  std::vector<Chunk*> set_, missing_;
+  std::vector<Chunk*> set_, missing_, hottest_;
   std::deque<Chunk*> dying_;  // their last live byte was freed; in that order
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap

@@ -404,12 +404,12 @@ void Device::AddPeer(CUdevice peer) {
   }
 }
 
-void Device::SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<Extent>& exact) {
+void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
   std::lock_guard lock(mutex);
   if (said_graph_) return;
-  std::vector<Extent> all = exact;
-  for (const uint64_t word : words) {
-    if (const auto extent = live.Resolve(word)) all.push_back(*extent);
+  std::vector<Extent> all;
+  for (const dnn::Reach& reach : reaches) {
+    if (const auto extent = live.Resolve(reach.pointer, reach.begin, reach.end)) all.push_back(*extent);
   }
   std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
   uint64_t bytes = 0, end = 0;
@@ -420,11 +420,12 @@ void Device::SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector
   }
   if (bytes <= residency.capacity()) return;
   said_graph_ = true;
-  SLUICE_LOG(kWarn,
-             "%s: a CUDA graph uses %.2f GiB and %.2f GiB can be held: a graph cannot be split, so the rest goes over "
-             "the link at "
-             "each launch; a larger fraction or smaller graphs help",
-             uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
+  SLUICE_LOG(
+      kWarn,
+      "%s: a CUDA graph uses %.2f GiB and %.2f GiB can be held: what most of its nodes use stays on the card, the "
+      "rest is used in host memory or comes by faults at each launch, whichever is measured to be faster; a "
+      "larger fraction or smaller graphs help",
+      uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
 }
 
 bool Device::TakePlain(uint64_t bytes) {

@@ -20,6 +20,7 @@
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/tokens.h"
+#include "hooklib/dnn/extents/torch_kernels.h"
 #include "sluice/wire.h"
 
 namespace sluice {
@@ -107,7 +108,7 @@ struct Device final : core::Timeline {
   // `peer` may use this card's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer);
   // A graph whose nodes name this: said once where it cannot be held at a time.
-  void SayIfTooLarge(const std::vector<uint64_t>& words, const std::vector<core::Extent>& exact);
+  void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   // What the work touches of what is alive (work.cc). The lock is held.
   void Resolve(const Work& work, std::vector<core::Extent>* extents);
   // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/turn.h"
@@ -13,10 +14,9 @@ namespace sluice {
 
 namespace {
 
-// What the nodes name. Words are resolved at each launch, since ranges come and go under a graph that stays.
+// What the nodes name: resolved at each launch, since ranges come and go under a graph that stays. Most used first.
 struct GraphAccess {
-  std::vector<uint64_t> words;
-  std::vector<core::Extent> exact;
+  std::vector<dnn::Reach> reaches;
   bool known = true;
   bool sized = false;  // looked at once for what cannot be held
 };
@@ -27,17 +27,31 @@ std::map<CUgraphExec, std::shared_ptr<GraphAccess>>& Graphs() {
   return map;
 }
 
-void AddKernel(CUfunction function, CUkernel kernel, void** parameters, void** extra, GraphAccess* access) {
-  if (!function && kernel && g_real.cuKernelGetFunction) g_real.cuKernelGetFunction(&function, kernel);
+template <typename Params>  // CUDA_KERNEL_NODE_PARAMS, of either version
+void AddKernel(CUfunction function, const Params& p, GraphAccess* access) {
+  const dnn::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
+  Named named;
+  access->known &= Collect(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
+  // Once for each node, however often its parameters say it.
+  std::sort(named.words.begin(), named.words.end());
+  named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
+  for (const uint64_t word : named.words) access->reaches.push_back({word});
+  access->reaches.insert(access->reaches.end(), named.reaches.begin(), named.reaches.end());
+}
+
+void AddKernel(const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAccess* access) {
+  CUfunction function = p.func;
+  if (!function && p.kern && g_real.cuKernelGetFunction) g_real.cuKernelGetFunction(&function, p.kern);
   if (!function) {
     access->known = false;
     return;
   }
-  access->known &= CollectWords(*InfoOf(function), parameters, extra, &access->words);
+  AddKernel(function, p, access);
 }
 
 void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, GraphAccess* access) {
-  if (MayBeTracked(base)) access->exact.push_back({base, height > 1 ? pitch * (height - 1) + width : width});
+  const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
+  if (MayBeTracked(base)) access->reaches.push_back({base, base, base + bytes});
 }
 
 void Walk(CUgraph graph, GraphAccess* access, int depth) {
@@ -55,9 +69,9 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
       CUDA_KERNEL_NODE_PARAMS_v2 p{};
       CUDA_KERNEL_NODE_PARAMS_v1 old{};
       if (g_real.cuGraphKernelNodeGetParams_v2 && g_real.cuGraphKernelNodeGetParams_v2(node, &p) == CUDA_SUCCESS) {
-        AddKernel(p.func, p.kern, p.kernelParams, p.extra, access);
+        AddKernel(p, access);
       } else if (g_real.cuGraphKernelNodeGetParams && g_real.cuGraphKernelNodeGetParams(node, &old) == CUDA_SUCCESS) {
-        AddKernel(old.func, nullptr, old.kernelParams, old.extra, access);
+        AddKernel(old.func, old, access);
       } else {
         access->known = false;
       }
@@ -78,17 +92,28 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
   }
 }
 
-// After instantiation or an update: what the graph's nodes name now. An update adds; what a node named before may still
-// be in use.
+// Each reach once, those that most nodes name first.
+void SortByUse(std::vector<dnn::Reach>* reaches) {
+  const auto place = [](const dnn::Reach& r) { return std::tuple(r.pointer, r.begin, r.end); };
+  std::sort(reaches->begin(), reaches->end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::vector<std::pair<size_t, dnn::Reach>> counted;
+  for (const dnn::Reach& reach : *reaches) {
+    if (counted.empty() || counted.back().second != reach) counted.push_back({0, reach});
+    ++counted.back().first;
+  }
+  std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  reaches->clear();
+  for (const auto& [count, reach] : counted) reaches->push_back(reach);
+}
+
+// After instantiation or an update: what the graph's nodes name now.
 void Learn(CUgraphExec executable, CUgraph graph) {
   auto access = std::make_shared<GraphAccess>();
   RelaxedCapture relaxed;
   Walk(graph, access.get(), 0);
-  std::sort(access->words.begin(), access->words.end());
-  access->words.erase(std::unique(access->words.begin(), access->words.end()), access->words.end());
+  SortByUse(&access->reaches);
   if (Device* device = CurrentDevice()) {
-    for (const uint64_t word : access->words) device->MarkCaptured(word);
-    for (const core::Extent& extent : access->exact) device->MarkCaptured(extent.base);
+    for (const dnn::Reach& reach : access->reaches) device->MarkCaptured(reach.pointer);
   }
   std::lock_guard lock(g_mutex);
   Graphs()[executable] = std::move(access);
@@ -114,9 +139,9 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   work.stream = stream;
   work.known = access && access->known;
   if (access) {
-    if (first) stream->device->SayIfTooLarge(access->words, access->exact);
-    work.words = access->words;
-    work.exact = access->exact;
+    if (first) stream->device->SayIfTooLarge(access->reaches);
+    work.reaches = access->reaches;
+    work.hottest_first = true;
   }
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   return RunWork(work, run);
@@ -129,13 +154,12 @@ CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   return result;
 }
 
-// One node of an instantiated graph got new parameters.
+// One node of an instantiated graph got new parameters. What it named before may still be in use.
 void Add(CUgraphExec executable, const GraphAccess& more) {
   std::lock_guard lock(g_mutex);
   auto& entry = Graphs()[executable];
   auto next = entry ? std::make_shared<GraphAccess>(*entry) : std::make_shared<GraphAccess>();
-  next->words.insert(next->words.end(), more.words.begin(), more.words.end());
-  next->exact.insert(next->exact.end(), more.exact.begin(), more.exact.end());
+  next->reaches.insert(next->reaches.end(), more.reaches.begin(), more.reaches.end());
   next->known &= more.known;
   entry = std::move(next);
 }
@@ -173,7 +197,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const C
   const CUresult result = g_real.cuGraphExecKernelNodeSetParams_v2(e, n, p);
   if (result == CUDA_SUCCESS && p) {
     GraphAccess more;
-    AddKernel(p->func, p->kern, p->kernelParams, p->extra, &more);
+    AddKernel(*p, &more);
     Add(e, more);
   }
   return result;

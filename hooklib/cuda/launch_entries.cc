@@ -1,4 +1,8 @@
 // Kernel launches of every kind.
+#include <algorithm>
+#include <deque>
+#include <optional>
+
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
@@ -15,6 +19,25 @@ namespace {
 
 struct Shape {
   unsigned grid[3], block[3], shared;
+};
+
+dnn::LaunchShape LaunchShapeOf(const Shape& s) {
+  return {{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}};
+}
+
+// A context is current for as long as this lives.
+class Within {
+ public:
+  explicit Within(CUcontext context) : pushed_(g_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  ~Within() {
+    CUcontext popped = nullptr;
+    if (pushed_) g_real.cuCtxPopCurrent_v2(&popped);
+  }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  const bool pushed_;
 };
 
 uint64_t ExecutionId(CUfunction function, const Shape& shape) {
@@ -48,8 +71,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   const FunctionInfo* info = InfoOf(function);
   Work work;
   work.stream = stream;
-  const dnn::LaunchShape dims{{shape.grid[0], shape.grid[1], shape.grid[2]},
-                              {shape.block[0], shape.block[1], shape.block[2]}};
+  const dnn::LaunchShape dims = LaunchShapeOf(shape);
   work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
   static thread_local std::vector<core::Extent> exact;
   exact.clear();
@@ -116,11 +138,49 @@ SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 #undef SLUICE_LAUNCH_COOPERATIVE
 
-// The driver starts all parts together, so none is looked at before: faults bring what is missing.
+// The driver starts all parts together: each card's memory is seen to before, in the order of the streams' addresses,
+// so that two threads cannot hold each other up.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
-  const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+  struct Part {
+    Stream* stream;
+    CUcontext context;
+    const CUDA_LAUNCH_PARAMS* launch;
+    Named named;
+    std::optional<WorkScope> scope;
+  };
+  NoteQueued();
+  std::deque<Part> parts;  // a scope stays where it was made
   for (unsigned i = 0; list && i < count; ++i) {
-    if (Stream* stream = FindStream(list[i].hStream, false)) stream->seq.fetch_add(1, std::memory_order_release);
+    CUcontext context = nullptr;
+    if (!list[i].hStream || g_real.cuStreamGetCtx(list[i].hStream, &context) != CUDA_SUCCESS) continue;
+    const Within within(context);
+    if (Stream* stream = FindStream(list[i].hStream, false)) parts.push_back({stream, context, &list[i], {}, {}});
+  }
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.stream < b.stream; });
+  const auto twice = [](const Part& a, const Part& b) { return a.stream == b.stream; };
+  // The driver's to refuse.
+  if (std::adjacent_find(parts.begin(), parts.end(), twice) != parts.end()) parts.clear();
+  for (Part& part : parts) {
+    if (!MustLook(part.stream)) continue;
+    const Within within(part.context);
+    const CUDA_LAUNCH_PARAMS& p = *part.launch;
+    const Shape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes};
+    Work work;
+    work.stream = part.stream;
+    work.known = Collect(*InfoOf(p.function), LaunchShapeOf(shape), p.kernelParams, nullptr, &part.named);
+    work.words = part.named.words;
+    work.reaches = part.named.reaches;
+    work.id = ExecutionId(p.function, shape);
+    part.scope.emplace(work);
+  }
+  const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+  for (Part& part : parts) {
+    if (part.scope) {
+      const Within within(part.context);
+      part.scope->End(result);
+    } else {
+      part.stream->seq.fetch_add(1, std::memory_order_release);
+    }
   }
   return result;
 }

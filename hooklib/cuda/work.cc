@@ -115,7 +115,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
-  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten);
+  const core::Plan& plan =
+      device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, work.hottest_first);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   quiet_ =
       plan.now.empty() && plan.ahead.empty() && plan.renew.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;

@@ -19,6 +19,7 @@ struct Work {
   std::span<const uint64_t> words;       // words that may point at what it touches
   std::span<const dnn::Reach> reaches;   // parts of what words point at
   bool known = true;                     // all that it touches is among these
+  bool hottest_first = false;            // reaches are in the order of use, most used first
   uint64_t id = 0;                       // execution id; 0: not learnt
   const LibraryCall* library = nullptr;  // the library call that makes it
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before

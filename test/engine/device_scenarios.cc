@@ -116,6 +116,135 @@ SCENARIO(block_of_two_cards) {
   SayDigest("q", q, 64 * kMiB);
 }
 
+// A ring of cards, each of which reads its neighbour's block beside more of its own than its budget holds.
+SCENARIO(blocks_of_many_cards) {
+  const auto count = static_cast<uint32_t>(Cards());
+  std::vector<Card*> cards;
+  std::vector<CUstream> streams;
+  std::vector<CUdeviceptr> shared;
+  std::vector<std::vector<CUdeviceptr>> own(count);
+  for (uint32_t d = 0; d < count; ++d) {
+    cards.push_back(new Card(static_cast<int>(d)));
+    streams.push_back(cards[d]->Stream());
+    shared.push_back(Alloc(64 * kMiB));
+    for (int i = 0; i < 10; ++i) own[d].push_back(Alloc(64 * kMiB));
+    cards[d]->Named(streams[d], {Write(shared[d], 64 * kMiB, d + 1)});
+    OK(cuStreamSynchronize(streams[d]));
+  }
+  for (uint32_t d = 0; d < count; ++d) {
+    OK(cuCtxSetCurrent(cards[d]->context));
+    OK(cuCtxEnablePeerAccess(cards[(d + 1) % count]->context, 0));
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < 10; ++i) {
+      for (uint32_t d = 0; d < count; ++d) {
+        OK(cuCtxSetCurrent(cards[d]->context));
+        const uint32_t next = (d + 1) % count;
+        cards[d]->Named(streams[d], {Read(shared[next], 64 * kMiB, next + 1), Update(own[d][i], 64 * kMiB)});
+      }
+      for (uint32_t d = 0; d < count; ++d) {
+        OK(cuCtxSetCurrent(cards[d]->context));
+        OK(cuStreamSynchronize(streams[d]));
+      }
+    }
+    // The owner's turn.
+    for (uint32_t d = 0; d < count; ++d) {
+      OK(cuCtxSetCurrent(cards[d]->context));
+      cards[d]->Named(streams[d], {Update(shared[d], 64 * kMiB, d + 1)});
+      OK(cuStreamSynchronize(streams[d]));
+    }
+  }
+  for (uint32_t d = 0; d < count; ++d) {
+    OK(cuCtxSetCurrent(cards[d]->context));
+    if (Budget() != 0) {
+      // Never moved to who reads it: thirty times over NVLink or, where the owner sent it away, the host's link.
+      const auto stats = cards[d]->Stats(static_cast<int>(d));
+      EXPECT(stats.remote_bytes >= 30 * 64 * kMiB);
+      EXPECT(stats.resident_bytes <= Budget() + 64 * kMiB);
+    }
+    SayDigest("shared", shared[d], 64 * kMiB);
+    for (CUdeviceptr at : own[d]) SayDigest("own", at, 64 * kMiB);
+  }
+}
+
+// Deprecated, and still there.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// One launch on all cards at once: what each part names is on its card when it begins.
+SCENARIO(launch_on_many_cards) {
+  const auto count = static_cast<uint32_t>(Cards());
+  EXPECT(count >= 2);
+  constexpr uint64_t kMine = 96 * kMiB, kRest = 640 * kMiB;
+  struct Part {
+    Card* card;
+    CUstream stream;
+    CUfunction function;
+    uint64_t p, bytes, rest;
+    void* params[2];
+  };
+  std::vector<Part> parts(count);
+  for (uint32_t d = 0; d < count; ++d) {
+    Part& part = parts[d];
+    part.card = new Card(static_cast<int>(d));
+    part.stream = part.card->Stream();
+    CUmodule module = nullptr;
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel together params 8,8 ns 20000\nupdate p0 0 p1\n"));
+    OK(cuModuleGetFunction(&part.function, module, "together"));
+    part.p = Alloc(kMine);
+    part.bytes = kMine - d * kMiB;
+    part.rest = Alloc(kRest);
+    part.card->Named(part.stream, {Write(part.p, kMine)});
+    part.params[0] = &part.p;
+    part.params[1] = &part.bytes;
+  }
+  const auto launch = [&](unsigned n) {
+    std::vector<CUDA_LAUNCH_PARAMS> list(n);
+    for (uint32_t d = 0; d < n; ++d) {
+      CUDA_LAUNCH_PARAMS& p = list[n - 1 - d];
+      p.function = parts[d].function;
+      p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
+      p.hStream = parts[d].stream;
+      p.kernelParams = parts[d].params;
+    }
+    return cuLaunchCooperativeKernelMultiDevice(list.data(), n, 0);
+  };
+  for (int round = 0; round < 4; ++round) {
+    std::vector<uint64_t> faults;
+    for (Part& part : parts) {
+      OK(cuCtxSetCurrent(part.card->context));
+      for (int i = 0; i < 2; ++i) {
+        for (uint64_t at = 0; at < kRest; at += 64 * kMiB)
+          part.card->Named(part.stream, {Update(part.rest + at, 64 * kMiB)});
+      }
+      OK(cuStreamSynchronize(part.stream));
+      faults.push_back(part.card->Stats(static_cast<int>(faults.size())).fault_bytes);
+    }
+    OK(launch(count));
+    for (uint32_t d = 0; d < count; ++d) {
+      OK(cuCtxSetCurrent(parts[d].card->context));
+      OK(cuStreamSynchronize(parts[d].stream));
+      const uint64_t by_faults = parts[d].card->Stats(static_cast<int>(d)).fault_bytes - faults[d];
+      std::fprintf(stderr, "card %u: %" PRIu64 " MiB by faults\n", d, by_faults / kMiB);
+      if (Budget() != 0 && std::getenv("SCENARIO_FETCHED") != nullptr) EXPECT(by_faults == 0);
+    }
+  }
+  // Twice on one card is the driver's to refuse.
+  CUDA_LAUNCH_PARAMS twice[2]{};
+  for (CUDA_LAUNCH_PARAMS& p : twice) {
+    p.function = parts[0].function;
+    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1;
+    p.hStream = parts[0].stream;
+    p.kernelParams = parts[0].params;
+  }
+  EXPECT(cuLaunchCooperativeKernelMultiDevice(twice, 2, 0) == CUDA_ERROR_INVALID_DEVICE);
+  EXPECT(cuLaunchCooperativeKernelMultiDevice(nullptr, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  for (Part& part : parts) {
+    OK(cuCtxSetCurrent(part.card->context));
+    SayDigest("part", part.p, kMine);
+  }
+}
+#pragma GCC diagnostic pop
+
 // CUDA begins in the child, and the parent goes on without it.
 SCENARIO(fork_before_cuda) {
   std::fflush(stdout);

@@ -145,6 +145,7 @@ scenario("streams_come_and_go")
 scenario("unseen_access", modes=ALL_MODES)
 scenario("written_before_pressure", modes=ALL_MODES)
 scenario("graph", modes=ALL_MODES)
+scenario("graph_keeps_what_most_nodes_use", env={"SLUICE_MEMORY_FACTOR": "100"}, modes=ALL_MODES)
 scenario("graph_with_new_parameters")
 scenario("pressure_beside_a_capture")
 scenario("reported_during_a_capture")
@@ -332,6 +333,22 @@ def several_cards():
 @test
 def block_of_two_cards():
     same("block_of_two_cards", profile="two-gpu", full=LARGE, pressed=None)
+
+
+@test
+def blocks_of_many_cards():
+    for profile in ("two-gpu", "eight-gpu"):
+        same("blocks_of_many_cards", profile=profile)
+
+
+@test
+def launch_on_many_cards():
+    """A cooperative launch on several cards: each part's memory is fetched to its card before; with `--prefetch off` it comes by faults."""
+    for profile in ("two-gpu", "eight-gpu"):
+        same("launch_on_many_cards", profile=profile, env={**FETCHED, "SCENARIO_FETCHED": "1"}, modes=("launch", "predict"))
+        same("launch_on_many_cards", profile=profile)
+    faulting = run("launch_on_many_cards", SMALL, profile="two-gpu", env={**FETCHED, "SCENARIO_FETCHED": "1", "SLUICE_PREFETCH": "off"}, status=None)
+    expect(faulting.status != 0, "launches that faulted went unnoticed", str(faulting))
 
 
 @test

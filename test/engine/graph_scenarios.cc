@@ -65,6 +65,38 @@ SCENARIO(graph_larger_than_the_budget) {
   for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
 }
 
+// What most nodes use stays on the card, whatever was there when the graph was first launched.
+SCENARIO(graph_keeps_what_most_nodes_use) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr hot = Alloc(64 * kMiB);
+  card.Named(s, {Write(hot, 64 * kMiB, 99)});
+  std::vector<CUdeviceptr> p;
+  std::vector<std::vector<simgpu_touch>> launches;
+  for (uint32_t i = 0; i < 12; ++i) {
+    p.push_back(Alloc(64 * kMiB));
+    card.Named(s, {Write(p[i], 64 * kMiB, i + 1)});
+    launches.push_back({Read(p[i], 64 * kMiB, i + 1), Update(hot, 64 * kMiB, 99)});
+  }
+  CUgraphExec g = Capture(card, s, launches);
+  uint64_t out = 0;
+  for (int round = 0; round < 24; ++round) {
+    if (round == 20) out = card.Stats().prefetch_out_bytes;
+    OK(cuGraphLaunch(g, s));
+    OK(cuStreamSynchronize(s));
+  }
+  const bool prefetches =
+      std::getenv("SLUICE_PREFETCH") == nullptr || std::getenv("SLUICE_PREFETCH") != std::string("off");
+  if (Budget() != 0 && Budget() < 768 * kMiB && prefetches) {
+    EXPECT(simgpu_resident_bytes(hot, 64 * kMiB) == 64 * kMiB);
+    out = card.Stats().prefetch_out_bytes - out;
+    std::fprintf(stderr, "out %" PRIu64 " MiB in four replays\n", out / kMiB);
+    EXPECT(out <= 4 * 448 * kMiB);  // what cannot be held, at most
+  }
+  SayDigest("hot", hot, 64 * kMiB);
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
 SCENARIO(graph_with_new_parameters) {
   Card card;
   CUstream s = card.Stream();

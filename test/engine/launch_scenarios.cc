@@ -114,6 +114,22 @@ SCENARIO(kinds_of_launch) {
   check("tensor map", Read(list + 32 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
   OK(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(list + 160 * kMiB)));
   check("tensor map, moved", Read(list + 160 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
+  // The same kinds for convolutions: images of 1 MiB, 16 of them, with padding around; then rows of them.
+  const cuuint64_t images[] = {64, 64, 64, 16}, image_strides[] = {256, 256 * 64, kMiB};
+  const int lower[] = {-1, -1}, upper[] = {1, 1};
+  const cuuint32_t every[] = {1, 1, 1, 1};
+  OK(cuTensorMapEncodeIm2col(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, reinterpret_cast<void*>(list + 96 * kMiB),
+                             images, image_strides, lower, upper, 64, 128, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  check("tensor map, im2col", Read(list + 96 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
+  OK(cuTensorMapEncodeIm2colWide(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, reinterpret_cast<void*>(list + 200 * kMiB),
+                                 images, image_strides, -1, 1, 64, 128, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_IM2COL_WIDE_MODE_W, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  check("tensor map, im2col along rows", Read(list + 200 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
+  OK(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(list + 8 * kMiB)));
+  check("tensor map, im2col, moved", Read(list + 8 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
   SayDigest("operand", operand, kOperand);
   SayDigest("list", list, 256 * kMiB);
 }

@@ -150,6 +150,30 @@ ENTRY(cuLaunchCooperativeKernel, _ptsz,
   return Launch(call, f, {gx, gy, gz, bx, by, bz, shared}, stream, params, nullptr);
 }
 
+// Each on its stream's card; started one after the other, which no program can tell apart here.
+extern "C" CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned int count,
+                                                         unsigned int flags) {
+  constexpr bool kPerThread = false;
+  BEGIN(LAUNCH_COST);
+  NEED_ARG(list != nullptr && count != 0 && flags < 4);
+  std::vector<int> cards;
+  for (unsigned i = 0; i < count; ++i) {
+    NEED_STREAM(list[i].hStream);
+    NEED_ARG(list[i].hStream != nullptr && list[i].blockDimX == list[0].blockDimX);
+    for (const int card : cards) NEED(card != stream->sim->card, CUDA_ERROR_INVALID_DEVICE);
+    cards.push_back(stream->sim->card);
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    const CUDA_LAUNCH_PARAMS& p = list[i];
+    NEED_STREAM(p.hStream);
+    const CUresult r = Launch(
+        call, p.function, {p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes},
+        stream, p.kernelParams, nullptr);
+    if (r != CUDA_SUCCESS) return r;
+  }
+  return CUDA_SUCCESS;
+}
+
 ENTRY(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig* c, CUfunction f, void** params, void** extra),
       (c, f, params, extra)) {
   BEGIN(LAUNCH_COST);

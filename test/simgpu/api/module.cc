@@ -317,19 +317,44 @@ CUresult cuKernelSetCacheConfig(CUkernel k, CUfunc_cache, CUdevice) {
 }
 
 // Opaque, as the real one is: no word of it is the address.
+static CUresult EncodeTensorMap(CUtensorMap* map, int kind, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t* strides) {
+  NEED_ARG(map != nullptr && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
+  NEED_ARG(rank == 1 || strides != nullptr);
+  std::memset(map, 0, sizeof *map);
+  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
+  map->opaque[1] = static_cast<cuuint64_t>(kind) << 16 | static_cast<cuuint64_t>(type) << 8 | rank;
+  for (cuuint32_t i = 0; i < rank; ++i) map->opaque[2 + i] = dims[i];
+  for (cuuint32_t i = 1; i < rank; ++i) map->opaque[8 + i] = strides[i - 1];
+  return CUDA_SUCCESS;
+}
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t*, const cuuint32_t*,
                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                 CUtensorMapFloatOOBfill) {
   BEGIN(200);
-  NEED_ARG(map != nullptr && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
-  NEED_ARG(rank == 1 || strides != nullptr);
-  std::memset(map, 0, sizeof *map);
-  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
-  map->opaque[1] = static_cast<cuuint64_t>(type) << 8 | rank;
-  for (cuuint32_t i = 0; i < rank; ++i) map->opaque[2 + i] = dims[i];
-  for (cuuint32_t i = 1; i < rank; ++i) map->opaque[8 + i] = strides[i - 1];
-  return CUDA_SUCCESS;
+  return EncodeTensorMap(map, 0, type, rank, address, dims, strides);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                 const cuuint64_t* dims, const cuuint64_t* strides, const int* lower, const int* upper,
+                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  BEGIN(200);
+  NEED_ARG(rank >= 3 && lower != nullptr && upper != nullptr && channels <= 256 && pixels <= 1024);
+  return EncodeTensorMap(map, 1, type, rank, address, dims, strides);
+}
+
+// Of cards later than the one that is simulated; a test of who reads descriptors needs it all the same.
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                     const cuuint64_t* dims, const cuuint64_t* strides, int, int, cuuint32_t channels,
+                                     cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
+                                     CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
+  BEGIN(200);
+  NEED_ARG(rank >= 3 && channels <= 256 && pixels <= 1024);
+  return EncodeTensorMap(map, 2, type, rank, address, dims, strides);
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {

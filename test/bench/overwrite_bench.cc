@@ -1,0 +1,78 @@
+// Buffers that each step fills anew before it uses them, in a live set larger than the budget, on the simulated card.
+// Prints virtual microseconds a step and MiB that came over the link, the first half left out.
+//   overwrite_bench NAME LIVE_MIB [STEPS]
+// NAME: cleared (each gradient by a memset, then two kernels), copied (inputs from pinned host memory, then a kernel),
+// ahead (as cleared, but the host waits for nothing: all is queued long before), late (as cleared, each buffer used
+// six buffers after its memset), alone (nothing is overwritten: what the switch itself costs).
+#include <algorithm>
+#include <string>
+
+#include "test/simgpu/tests/card.h"
+#include "trace/replay/sleep.h"
+
+namespace {
+
+using simgpu_test::kMiB;
+
+constexpr uint64_t kBuffer = 32 * kMiB;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string name = argc > 2 ? argv[1] : "";
+  if (name != "cleared" && name != "copied" && name != "ahead" && name != "late" && name != "alone") {
+    std::fprintf(stderr, "usage: overwrite_bench cleared|copied|ahead|late|alone LIVE_MIB [STEPS]\n");
+    return 2;
+  }
+  const uint64_t buffers = std::strtoull(argv[2], nullptr, 10) * kMiB / kBuffer;
+  const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
+  simgpu_test::Card card;
+  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  CUstream stream = card.Stream();
+  CUmodule module = nullptr;
+  CUfunction two = nullptr;
+  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
+  OK(cuModuleGetFunction(&two, module, "two"));
+  std::vector<CUdeviceptr> p;
+  // Kernels that read their operand many times, so that it has to be on the card. The shape tells launches apart.
+  const auto use = [&](uint64_t i, unsigned shape) {
+    simgpu_touch touch = simgpu_test::Update(p[i], kBuffer);
+    touch.access |= SIMGPU_PASSES(32);
+    simgpu_next_launch(&touch, 1, 500'000, 0);
+    CUdeviceptr a = p[i], none = 0;
+    void* params[] = {&a, &none};
+    OK(cuLaunchKernel(two, shape, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
+  };
+  for (uint64_t i = 0; i < buffers; ++i) {
+    p.push_back(card.Plain(kBuffer));
+    OK(cuMemsetD8Async(p.back(), 1, kBuffer, stream));
+  }
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kBuffer, 0));
+  const auto step = [&] {
+    for (uint64_t i = 0; i < buffers; ++i) {
+      if (name == "copied") {
+        OK(cuMemcpyHtoDAsync(p[i], host, kBuffer, stream));
+      } else if (name != "alone") {
+        OK(cuMemsetD8Async(p[i], 0, kBuffer, stream));
+      }
+      const uint64_t at = name == "late" ? (i + buffers - std::min<uint64_t>(6, buffers - 1)) % buffers : i;
+      use(at, 1 + static_cast<unsigned>(at));
+      if (name != "copied") use(at, 1000 + static_cast<unsigned>(at));
+    }
+    if (name != "ahead") OK(cuStreamSynchronize(stream));
+  };
+  for (int i = 0; i < steps / 2; ++i) step();
+  const int rest = steps - steps / 2;
+  OK(cuStreamSynchronize(stream));
+  const auto before = card.Stats();
+  const uint64_t ns = card.Time([&] {
+    for (int i = 0; i < rest; ++i) step();
+  });
+  const auto after = card.Stats();
+  std::printf(
+      "%.1f %.1f\n", static_cast<double>(ns) / 1e3 / rest,
+      static_cast<double>(after.prefetch_in_bytes + after.fault_bytes - before.prefetch_in_bytes - before.fault_bytes) /
+          0x1p20 / rest);
+  return 0;
+}
