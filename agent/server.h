@@ -55,6 +55,7 @@ class Server : public Port {
     // What the socket could not take. At most one BUDGET and one token frame per GPU wait: a newer replaces an older,
     // so that a client that never reads costs a bounded few frames.
     std::deque<sluice_frame> waiting;
+    bool blocked = false;    // the socket took no more: it is polled for room
     bool closing = false;    // after the last waiting frame
     bool attached = false;   // had its first budget
     uint64_t attach_ns = 0;  // of processor time, so far
@@ -65,6 +66,7 @@ class Server : public Port {
   void Accept(const std::string& id);
   void Readable(SessionId session, uint32_t events);
   bool TrySend(Connection& c, const sluice_frame& frame);
+  void SendWaiting(Connection& c);
   void Flush(SessionId session);
   void SettleSoon();
   void BookAttached(uint64_t plan_ns);

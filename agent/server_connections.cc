@@ -187,14 +187,17 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
     ++budgets_sent_;
     if (!std::exchange(c.attached, true)) fresh_.push_back(session);
   }
-  if (c.waiting.empty() && TrySend(c, frame)) return;
-  for (sluice_frame& w : c.waiting) {
-    if (!SameKind(w, frame)) continue;
-    w = frame;
-    return;
+  const auto same = std::ranges::find_if(c.waiting, [&](const sluice_frame& w) { return SameKind(w, frame); });
+  if (same != c.waiting.end()) {
+    *same = frame;
+  } else if (c.waiting.size() < kMaxWaiting) {
+    c.waiting.push_back(frame);
   }
-  if (c.waiting.size() >= kMaxWaiting) return;
-  c.waiting.push_back(frame);
+  // The first budget follows at once, or PING: the process is woken once for both.
+  if (frame.h.type == SLUICE_WELCOME || c.blocked) return;
+  SendWaiting(c);
+  if (c.waiting.empty()) return;
+  c.blocked = true;
   loop_->Change(c.fd, EPOLLIN | EPOLLRDHUP | EPOLLOUT);
 }
 
@@ -225,10 +228,15 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
 
 void Server::Flush(SessionId session) {
   Connection& c = connections_.at(session);
-  while (!c.waiting.empty() && TrySend(c, c.waiting.front())) c.waiting.pop_front();
+  SendWaiting(c);
   if (!c.waiting.empty()) return;
   if (c.closing) return Destroy(session);
+  c.blocked = false;
   loop_->Change(c.fd, EPOLLIN | EPOLLRDHUP);
+}
+
+void Server::SendWaiting(Connection& c) {
+  while (!c.waiting.empty() && TrySend(c, c.waiting.front())) c.waiting.pop_front();
 }
 
 void Server::Close(SessionId session) {
