@@ -262,7 +262,8 @@ class Daemon {
         const auto it = unhooked.find(id);
         if (it != unhooked.end()) {
           it->second.push_back(p.pid);
-        } else if (!foreign_.contains(p.pid)) {
+        } else if (foreign_.contains(p.pid) && told_.insert(p.pid).second) {
+          // At the second look: who is just ending is still listed, and no longer to be told by its folder.
           node_.AddEvent(
               "", "foreign process",
               "pid " + std::to_string(p.pid) + " uses GPU " + card.uuid + " and is in no container of sluice");
@@ -274,6 +275,7 @@ class Daemon {
       for (const int64_t pid : pids) seen.erase(pid);
     }
     foreign_ = std::move(seen);
+    std::erase_if(told_, [this](int64_t pid) { return !foreign_.contains(pid); });
     node_.Settle();
   }
 
@@ -395,7 +397,7 @@ class Daemon {
   Node node_;
   Service service_;
   std::unique_ptr<Nvml> nvml_;
-  std::set<int64_t> foreign_;
+  std::set<int64_t> foreign_, told_;  // at the last look; those of them that were told
   std::string metrics_listen_;
   std::unique_ptr<MetricsServer> metrics_;
   std::thread stopper_, asker_;

@@ -464,9 +464,11 @@ def unhooked_processes_are_found_and_metrics_tell(a):
     stripped = subprocess.Popen(["sleep", "60"], env={"SLUICE_SOCKET": str(sock), "PATH": os.environ["PATH"]})
     foreign = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})
     (a.dir / "gpu-processes").write_text("%d %d %d\n" % (h.p.pid, stripped.pid, foreign.pid))
+    listed = time.monotonic()
     wait_for("not hooked", lambda: a.allocation("one")["hook_state"] == "not hooked")
     assert [str(stripped.pid) in e["text"] for e in a.events("not hooked")] == [True]
     wait_for("foreign", lambda: [e for e in a.events("foreign process") if str(foreign.pid) in e["text"]])
+    assert time.monotonic() - listed >= 1  # at the second look: who is just ending is listed for a while
     assert name % ("not hooked", 1) in metrics() and name % ("attached", 0) in metrics()
     h.say("live %d" % GIB)
     wait_for("live bytes", lambda: 'sluice_live_bytes{allocation="one",pod="p-one",namespace="ns",container="c",gpu="%s"} 1073741824' % (UUID % 0) in metrics())
