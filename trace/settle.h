@@ -23,9 +23,8 @@ struct Settled {
 // - Truth. What faulted was touched. Of what the driver's density heuristic brought beside it, what lies in the same
 //   tensor (PyTorch's reports; else block) and the same 2 MiB as a fault or a change counts as touched, a neighbour's
 //   does not.
-// - Directions. What changed was written; of a tensor that changed for the better part, everything. What was
-// overwritten
-//   while it was still filled with one word was not read. What did not change was read only.
+// - Directions. What changed was written; of a tensor that changed for the better part, everything. What was written
+//   over while it was still filled with one word was not read. What did not change was read only.
 // - Every step launches the same kernels: the truth of a measured launch is carried over to its like in the other
 //   steps, from tensor to tensor as the parameters name them; in steps of other launches (the first) to those of the
 //   same kernel and shape.
