@@ -3,6 +3,7 @@
 #ifndef SLUICE_HOOKLIB_DNN_BLAS_ABI_H_
 #define SLUICE_HOOKLIB_DNN_BLAS_ABI_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::dnn::abi {
@@ -45,6 +46,18 @@ using GetPointerMode = int(P, int*);
 
 using LtMatmul = int(P, P, C, C, P, C, P, C, C, P, P, P, C, P, std::size_t, P);
 using LtMatrixTransform = int(P, P, C, C, P, C, C, P, P, P, P);
+// cublasLtMatmulAlgo_t, cublasLtMatmulHeuristicResult_t.
+struct LtAlgo {
+  uint64_t data[8];
+};
+struct LtAlgoResult {
+  LtAlgo algo;
+  std::size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+using LtAlgoCheck = int(P, P, P, P, P, P, const LtAlgo*, LtAlgoResult*);
 using LtGetAttribute = int(P, int, P, std::size_t, std::size_t*);  // of layouts, matmul and transform descriptors
 
 }  // namespace sluice::dnn::abi

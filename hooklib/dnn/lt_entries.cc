@@ -1,4 +1,6 @@
 // cuBLASLt: layouts and operation are read back from the descriptors of the very call, by the library's own getters.
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "hooklib/dnn/entries.h"
@@ -102,14 +104,49 @@ bool ZeroOnHost(const void* at, int type) {
   return parts[0] == 0 && parts[1] == 0;  // -0.0 is taken for a value
 }
 
-void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P, abi::P operation, abi::C alpha, abi::C a, abi::P a_layout,
-                    abi::C b, abi::P b_layout, abi::C beta, abi::C c, abi::P c_layout, abi::P d, abi::P d_layout,
-                    abi::C, abi::P workspace, std::size_t workspace_bytes, abi::P) {
+// What the algorithm that the caller chose takes of the workspace: programs give 32 MiB to all, of which a split
+// product uses a tenth of one. Asked of the library once for a shape; only speed depends on it.
+std::size_t WorkspaceUsed(const Copy& copy, abi::P handle, abi::P operation, abi::P a, abi::P b, abi::P c, abi::P d,
+                          abi::C algorithm, const lt::Matmul& call, std::size_t given) {
+  constexpr std::size_t kWorthAsking = std::size_t{2} << 20;  // unified memory's own unit
+  if (!algorithm || !call.workspace || given <= kWorthAsking) return given;
+  abi::LtAlgo algo;
+  std::memcpy(&algo, algorithm, sizeof algo);
+  uint64_t hash = reinterpret_cast<uintptr_t>(copy.real) ^ call.epilogue;
+  const auto mix = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  };
+  for (const uint64_t word : algo.data) mix(word);
+  for (const lt::Matrix* matrix : {&call.a, &call.b, &call.c, &call.d}) {
+    const lt::Layout& l = matrix->layout;
+    for (const uint64_t value : {l.rows, l.columns, static_cast<uint64_t>(l.ld), static_cast<uint64_t>(l.stride)})
+      mix(value);
+    mix(static_cast<uint64_t>(l.type) << 40 ^ static_cast<uint64_t>(l.order) << 32 ^ static_cast<uint64_t>(l.batch));
+  }
+  mix(static_cast<uint64_t>(call.transa) << 1 ^ static_cast<uint64_t>(call.transb));
+  struct Known {
+    uint64_t hash = 0;
+    std::size_t bytes = 0;
+  };
+  static thread_local std::array<Known, 256> known;
+  Known& slot = known[hash >> 56];
+  if (slot.hash != hash) {
+    auto* const check = copy.Find<abi::LtAlgoCheck>("cublasLtMatmulAlgoCheck");
+    abi::LtAlgoResult result{};
+    const bool told = check && check(handle, operation, a, b, c, d, &algo, &result) == 0;
+    slot = {hash, told ? result.workspace : SIZE_MAX};
+  }
+  return std::min(given, slot.bytes);
+}
+
+void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P operation, abi::C alpha, abi::C a,
+                    abi::P a_layout, abi::C b, abi::P b_layout, abi::C beta, abi::C c, abi::P c_layout, abi::P d,
+                    abi::P d_layout, abi::C algorithm, abi::P workspace, std::size_t workspace_bytes, abi::P) {
   auto* const layouts = copy.Find<abi::LtGetAttribute>("cublasLtMatrixLayoutGetAttribute");
   const Attributes op(copy.Find<abi::LtGetAttribute>("cublasLtMatmulDescGetAttribute"), operation);
   lt::Matmul call;
   call.workspace = Address(workspace);
-  call.workspace_bytes = workspace_bytes;
   call.a.address = Address(a), call.b.address = Address(b), call.c.address = Address(c), call.d.address = Address(d);
   int32_t pointer_mode = 0, transa = 0, transb = 0, scale_type = 0;
   if (!ReadLayout({layouts, a_layout}, &call.a.layout) || !ReadLayout({layouts, b_layout}, &call.b.layout) ||
@@ -157,6 +194,8 @@ void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P, abi::P operation, 
     }
     call.amax = op.Pointer(kAmaxD);
   }
+  call.workspace_bytes =
+      WorkspaceUsed(copy, handle, operation, a_layout, b_layout, c_layout, d_layout, algorithm, call, workspace_bytes);
   Describe(call, set);
 }
 

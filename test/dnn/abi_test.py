@@ -94,7 +94,7 @@ for name, family, integer, _, _ in blas_rows:
     if name in signatures:
         check(kinds(signatures[name]) == family_kinds(ours[family], integer), f"{name}: not of family {family}")
 for name, family in (("cublasSetWorkspace_v2", "SetWorkspace"), ("cublasSetStream_v2", "SetStream"), ("cublasDestroy_v2", "Destroy"),
-                     ("cublasGetPointerMode_v2", "GetPointerMode"), ("cublasLtMatmul", "LtMatmul"),
+                     ("cublasGetPointerMode_v2", "GetPointerMode"), ("cublasLtMatmul", "LtMatmul"), ("cublasLtMatmulAlgoCheck", "LtAlgoCheck"),
                      ("cublasLtMatrixTransform", "LtMatrixTransform"), ("cublasLtMatrixLayoutGetAttribute", "LtGetAttribute"),
                      ("cublasLtMatmulDescGetAttribute", "LtGetAttribute"), ("cublasLtMatrixTransformDescGetAttribute", "LtGetAttribute")):
     check(kinds(signatures[name]) == family_kinds(ours[family], "int"), f"{name}: not of family {family}")

@@ -262,6 +262,38 @@ TEST_CASE("cublasLt: what descriptors hold, and descriptors that are gone") {
   CHECK_FALSE(t_seen.call.known);
 }
 
+TEST_CASE("cublasLt: of a workspace what the algorithm takes, asked of the library once for a shape") {
+  const Wanted wanted;
+  constexpr size_t kMiB = 1 << 20;
+  test::Layout a{14, 256, 128, 256}, b{14, 128, 512, 128}, d{14, 256, 512, 256};
+  test::MatmulDesc op;
+  const float alpha = 1, beta = 0;
+  abi::LtAlgo algorithm{{test::kAlive, 1}};
+  auto workspace = [&](const abi::LtAlgo* by, size_t given) {
+    Library<abi::LtMatmul>::Call("cublasLtMatmul", kHandle, &op, &alpha, At(0x10000000), &a, At(0x20000000), &b, &beta,
+                                 At(0x30000000), &d, At(0x30000000), &d, by, At(0x40000000), given, nullptr);
+    for (const LibraryRange& range : t_seen.ranges) {
+      if (range.scratch) return range.bytes;
+    }
+    return uint64_t{0};
+  };
+  test::g_algo_workspace = 100 * 1024;
+  test::g_algo_asked = 0;
+  CHECK(workspace(nullptr, 32 * kMiB) == 32 * kMiB);  // the library chooses by itself
+  CHECK(workspace(&algorithm, kMiB) == kMiB);         // nothing to be had
+  CHECK(test::g_algo_asked == 0);
+  for (int i = 0; i < 5; ++i) CHECK(workspace(&algorithm, 32 * kMiB) == 100 * 1024);
+  CHECK(test::g_algo_asked == 1);
+  test::g_algo_workspace = 48 * kMiB;
+  a.rows = d.rows = a.ld = d.ld = 512;  // another shape; the library would refuse the call itself
+  CHECK(workspace(&algorithm, 32 * kMiB) == 32 * kMiB);
+  test::g_algo_workspace = -1;
+  algorithm.data[1] = 2;  // another algorithm
+  for (int i = 0; i < 3; ++i) CHECK(workspace(&algorithm, 32 * kMiB) == 32 * kMiB);
+  CHECK(test::g_algo_asked == 3);
+  CHECK(t_seen.call.known);
+}
+
 TEST_CASE("cuDNN convolution and batch norm by their descriptors") {
   const Wanted wanted;
   test::TensorDescriptor x{CUDNN_DATA_HALF, {8, 64, 32, 32}, {65536, 1, 2048, 64}};  // channels last

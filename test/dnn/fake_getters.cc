@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hooklib/dnn/blas_abi.h"
+
 namespace sluice::dnn::test {
 
 std::atomic<int> g_pointer_mode{0}, g_pointer_mode_asked{0};
 std::atomic<bool> g_handle_is_gone{false};
-int64_t g_plan_workspace = 0;
+int64_t g_plan_workspace = 0, g_algo_workspace = 0;
+std::atomic<int> g_algo_asked{0};
 int g_workspace_status = 0;
 
 int AcceptWorkspace(void*, void*, std::size_t) { return g_workspace_status; }
@@ -73,6 +76,14 @@ int MatmulGet(void* of, int attribute, void* to, std::size_t room, std::size_t* 
   }
 }
 
+int AlgoCheck(void*, void* operation, void* a, void*, void*, void* d, const abi::LtAlgo* algo,
+              abi::LtAlgoResult* result) {
+  ++g_algo_asked;
+  if (g_algo_workspace < 0 || !operation || !a || !d || algo->data[0] != kAlive) return 15;  // NOT_SUPPORTED
+  result->workspace = static_cast<std::size_t>(g_algo_workspace);
+  return 0;
+}
+
 cudnnStatus_t TensorGet(const cudnnTensorDescriptor_t of, int, cudnnDataType_t* type, int* rank, int dims[],
                         int strides[]) {
   const auto* t = reinterpret_cast<const TensorDescriptor*>(of);
@@ -107,6 +118,7 @@ void* FakeGetter(const char* symbol) {
     void* function;
   } all[] = {{"cublasGetPointerMode_v2", reinterpret_cast<void*>(&PointerMode)},
              {"cublasLtMatrixLayoutGetAttribute", reinterpret_cast<void*>(&LayoutGet)},
+             {"cublasLtMatmulAlgoCheck", reinterpret_cast<void*>(&AlgoCheck)},
              {"cublasLtMatmulDescGetAttribute", reinterpret_cast<void*>(&MatmulGet)},
              {"cudnnGetTensorNdDescriptor", reinterpret_cast<void*>(&TensorGet)},
              {"cudnnGetFilterSizeInBytes", reinterpret_cast<void*>(&FilterSize)},

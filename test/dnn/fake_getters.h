@@ -13,6 +13,9 @@ namespace sluice::dnn::test {
 extern std::atomic<int> g_pointer_mode, g_pointer_mode_asked;
 extern std::atomic<bool> g_handle_is_gone;
 extern int64_t g_plan_workspace;
+// What cublasLtMatmulAlgoCheck answers, and how often it was asked; below 0: it refuses.
+extern int64_t g_algo_workspace;
+extern std::atomic<int> g_algo_asked;
 extern int g_workspace_status;
 int AcceptWorkspace(void* handle, void* workspace, std::size_t bytes);
 
