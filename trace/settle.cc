@@ -425,6 +425,7 @@ class Settler {
   // that share a faulted page with one that is named do not count.)
   const Measured* Likest(const std::vector<const Measured*>& all, const Launch& launch, const Living& living) const {
     std::vector<Range> named;
+    named.reserve(launch.words.size());
     for (const uint64_t word : launch.words) named.push_back(living.At(word));
     const Measured* best = nullptr;
     size_t most = 0;
