@@ -197,9 +197,10 @@ std::optional<Nanos> Arbiter::MayBeEnded(Nanos now) const {
     return (c.granted == 0 || now - c.granted >= share) && c.usage.Used(now, policy_.pressure_window) < share / 2;
   });
   if (!rested) return std::nullopt;
-  // A holder that had the card before tokens were demanded has had its time too.
+  // A holder that had the card before tokens were demanded has had its time too. What it used then is known from
+  // samples.
   const Nanos least = std::min(switch_cost_ * kPaid, policy_.pressure_window / 4);
-  const bool had = clients_.at(grant_->client).usage.Used(now, least) >= least / 10 * 9;
+  const bool had = clients_.at(grant_->client).usage.Used(now, least) >= least / 2;
   return had ? now : grant_->since + least;
 }
 

@@ -89,8 +89,9 @@ void Device::AwaitRoom(const Work& work) {
 }
 
 void Device::ExpectRaise() {
-  // In this time the agent looks at those who make room, and they send a part away.
-  constexpr uint64_t kNextRaiseNs = 30'000'000;
+  // In this time the agent looks at those who make room, and they send a part away (follower.cc: a slice of it takes
+  // 40 ms, and twice that where host pages are new).
+  constexpr uint64_t kNextRaiseNs = 100'000'000;
   raised_until = MonotonicNs() + kNextRaiseNs;
 }
 
