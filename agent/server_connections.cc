@@ -142,7 +142,7 @@ void Server::Settle() {
   const uint64_t began = ThreadNs(), sent = budgets_sent_;
   node_->Settle();
   // A plan may move the budgets of many: it was made for all of them.
-  if (!fresh_.empty()) BookAttached((ThreadNs() - began) / (budgets_sent_ - sent));
+  if (budgets_sent_ > sent) BookAttached((ThreadNs() - began) / (budgets_sent_ - sent));
 }
 
 void Server::BookAttached(uint64_t plan_ns) {
