@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "test/dnn/fake_getters.h"
@@ -53,6 +54,14 @@ EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
 std::string g_way = "overwrite";
 CUstream g_stream = nullptr, g_side = nullptr;
 CUevent g_event = nullptr;
+// What another thread does between two launches.
+void (*g_between)() = nullptr;
+EXPORT void cublasFakeBetween(void (*work)()) { g_between = work; }
+EXPORT void cublasFakeOthers() {
+  if (!g_between) return;
+  std::thread(g_between).join();
+  simgpu_advance_host(1'000'000'000);  // what had to leave has left
+}
 EXPORT void cublasFakeWay(const char* way, void* side, void* event) {
   g_way = way;
   g_side = static_cast<CUstream>(side);
@@ -67,9 +76,10 @@ EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, con
   char* const to = static_cast<char*>(c);
   const auto at = reinterpret_cast<CUdeviceptr>(c);
   if (g_way == "update") return Launch({ra, rb, Update(c, bytes)}, g_stream);
-  if (g_way == "write, then update") {
-    const int first = Launch({ra, rb, Write(c, bytes)}, g_stream);
-    return first != 0 ? first : Launch({ra, Update(c, bytes)}, g_stream);
+  if (g_way == "write, then update" || g_way == "write, wait, then update") {
+    const int first = Launch({ra, rb, Write(c, bytes)}, g_stream, 0);
+    if (g_way != "write, then update") cublasFakeOthers();
+    return first != 0 ? first : Launch({ra, Update(c, bytes)}, g_stream, 0);
   }
   if (g_way == "memset, then update") {
     if (cuMemsetD8Async(at, 0, bytes, g_stream) != CUDA_SUCCESS) return 13;
@@ -111,8 +121,8 @@ EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*,
 GETTER(cublasLtMatrixLayoutGetAttribute)
 GETTER(cublasLtMatmulDescGetAttribute)
 // Whether calls to come have cuBLAS make the result, and go over it themselves.
-bool g_inner = false;
-EXPORT void cublasLtFakeInner(int inner) { g_inner = inner != 0; }
+int g_inner = 0;  // 2: with others' work in between
+EXPORT void cublasLtFakeInner(int inner) { g_inner = inner; }
 EXPORT int cublasLtMatmul(void* handle, void*, const void* alpha, const void* a, void* al, const void* b, void* bl,
                           const void* beta, const void*, void*, void* d, void* dl, const void*, void* workspace,
                           size_t bytes, void*) {
@@ -126,7 +136,9 @@ EXPORT int cublasLtMatmul(void* handle, void*, const void* alpha, const void* a,
                                  const void*, void*, int)>(dlsym(RTLD_DEFAULT, "cublasSgemm_v2"));
     const auto n = static_cast<int>(static_cast<const sluice::dnn::test::Layout*>(dl)->rows);
     const int status = gemm ? gemm(handle, 0, 0, n, n, n, alpha, a, n, b, n, beta, d, n) : 1;
-    return status != 0 ? status : Launch({Update(d, size(dl))});
+    auto* const others = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "cublasFakeOthers"));
+    if (g_inner == 2 && others) others();
+    return status != 0 ? status : Launch({Read(a, size(al)), Read(b, size(bl)), Update(d, size(dl))}, nullptr, 0);
   }
   return Launch({Read(a, size(al)), Read(b, size(bl)), Write(d, size(dl)), Write(workspace, bytes)});
 }

@@ -201,13 +201,17 @@ FETCHED = {"SLUICE_HOST_ACCESS": "0", "SLUICE_MEMORY_FACTOR": "100"}
 def overwritten_by_copies():
     """What a copy or a memset overwrites whole is not fetched; with the switch off, or a driver without discard, it is."""
     same("overwritten_by_copies", env=FETCHED, modes=("launch", "predict"))
-    same("overwritten_by_copies", env={**FETCHED, "SLUICE_OVERWRITES": "0"})
-    same("overwritten_by_copies", driver="simgpu-550", env={**FETCHED, "SCENARIO_NO_DISCARD": "1"})
+    same("overwritten_by_copies", env={**FETCHED, "SLUICE_OVERWRITES": "0"}, modes=("launch",))
+    same("overwritten_by_copies", driver="simgpu-550", env={**FETCHED, "SCENARIO_NO_DISCARD": "1"}, modes=("launch",))
     same("overwritten_by_copies", env={**FETCHED, "SLUICE_OVERWRITES": "0", "SCENARIO_NO_DISCARD": "1"}, modes=("off",))
 
 
-for overwritten in ("overwritten_on_default_streams", "overwritten_while_it_leaves", "overwritten_in_a_capture"):
+for overwritten in ("overwritten_on_default_streams", "overwritten_while_it_leaves", "overwritten_at_every_moment",
+                    "overwritten_in_a_capture"):
     TESTS[overwritten] = lambda name=overwritten: [same(name, env=env, modes=("launch", "predict")) for env in ({}, FETCHED)]
+
+
+scenario("overwritten_where_it_is_read", modes=("launch", "predict"))
 
 
 @test
