@@ -308,9 +308,9 @@ TEST_CASE("under pressure a turn that has just begun pays for its change of hand
   arbiter.Request(1, 11, 20 * kMs, now);
   REQUIRE(arbiter.Advance(now).size() == 1);
   arbiter.Request(2, 22, 20 * kMs, now + kMs);
-  CHECK(*arbiter.NextWake(now + kMs) == now + 8 * 300 * kMs);
-  CHECK(arbiter.Advance(now + 8 * 300 * kMs - kMs).empty());
-  CHECK(arbiter.Advance(now + 8 * 300 * kMs).size() == 2);
+  CHECK(*arbiter.NextWake(now + kMs) == now + 2400 * kMs);
+  CHECK(arbiter.Advance(now + 2400 * kMs - kMs).empty());
+  CHECK(arbiter.Advance(now + 2400 * kMs).size() == 2);
 }
 
 TEST_CASE("under pressure who naps leaves the card to one whose memory is there, until that has paid for its coming") {
@@ -332,7 +332,7 @@ TEST_CASE("under pressure who naps leaves the card to one whose memory is there,
   CHECK(turn(true) == 1);
   arbiter.SetSeated({2, 1}, now);
   // The third one waits until its coming costs a quarter of the time.
-  const Nanos paid = now + 4 * 100 * kMs;
+  const Nanos paid = now + 400 * kMs;
   for (uint64_t expected = 2; now < paid; expected = 3 - expected) REQUIRE(turn(true) == expected);
   CHECK(turn(true) == 3);
   // Those that always work go in turn, whoever is seated.
