@@ -153,6 +153,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       if (elsewhere || fetched + kChunkBytes > need - beyond) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
         chunk->two_ways_out = elsewhere;
+        // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
+        if (chunk->advised) {
+          chunk->advised = false;
+          plan_.unadvise.push_back({chunk->base, kChunkBytes});
+        }
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         plan_.evict_after.push_back({chunk->base, kChunkBytes});
         chunk->content = true;

@@ -121,6 +121,18 @@ TEST_CASE("the verdict on a launch larger than its budget") {
   CHECK(habits.Of(8, true, 7) == HostAccess::Verdict::kFaults);
 }
 
+TEST_CASE("a launch larger than its budget that re-reads comes by faults, and is no longer mapped in host memory") {
+  Machine machine(12, 4);
+  // 7 GB/s: what comes by faults and leaves again is no slower.
+  for (int i = 0; i < 400; ++i) machine.Launch(7, {Chunks(0, 12)}, 7);
+  CHECK(machine.residency.stats().host_bytes_used > 0);  // it was tried
+  const ResidencyStats before = machine.residency.stats();
+  machine.Launch(7, {Chunks(0, 12)}, 7);
+  CHECK(machine.residency.stats().host_bytes_used == before.host_bytes_used);
+  CHECK(machine.residency.stats().fault_bytes > before.fault_bytes);
+  machine.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.advised); });
+}
+
 TEST_CASE("the verdict on an execution id") {
   HostAccess habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
