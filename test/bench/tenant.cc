@@ -3,7 +3,8 @@
 // Each launch reads and writes one block of 64 MiB and runs about KERNEL_US; every 16 launches the host waits, as a
 // training step does. Prints BEGIN once it may launch, then RESULT {"done": [[monotonic seconds, launches], ...], ...}.
 // Needs only libcuda.so.1; on the simulated card a launch takes exactly KERNEL_US, on a real one what a fixed number of
-// rounds takes that an empty card was measured with (--rounds prints it, and SLUICE_TENANT_ROUNDS gives it).
+// rounds takes that an empty card was measured with (--rounds prints it, and SLUICE_TENANT_ROUNDS gives it). With
+// SLUICE_TENANT_MANAGED set it asks for managed memory, as what to do without sluice on a card that is too small.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -118,7 +119,11 @@ int main(int argc, char** argv) {
   std::vector<CUdeviceptr> blocks;
   for (size_t have = 0; have < live; have += kBlock) {
     CUdeviceptr p;
-    CALL(cuMemAlloc, &p, kBlock);
+    if (std::getenv("SLUICE_TENANT_MANAGED") != nullptr) {
+      CALL(cuMemAllocManaged, &p, kBlock, CU_MEM_ATTACH_GLOBAL);
+    } else {
+      CALL(cuMemAlloc, &p, kBlock);
+    }
     blocks.push_back(p);
   }
   unsigned rounds = 1000;
