@@ -181,6 +181,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     if (!plan_.renew.empty()) plan_.renew_after = queues.out_op;
     if (!plan_.evict_after.empty()) {
       Merge(&plan_.evict_after);
+      Merge(&plan_.unadvise);
       plan_.after_op = ++queues.out_op;
       for (Chunk* chunk : missing_) {
         if (chunk->resident) continue;

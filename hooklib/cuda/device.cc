@@ -144,10 +144,10 @@ bool Device::AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fi
   return came;
 }
 
-// What is small stays on the card, in memory of cuMemAlloc's own kind: the driver takes 7 us more for a copy of 4 bytes
-// or a memset of 64 to managed memory (docs/benchmarks.md), a PyTorch step has a hundred of them, and all that is small
-// together is a hundredth of the budget. It counts as plain memory. PyTorch's segments for small tensors are of one
-// chunk.
+// What is small stays on the card, in memory of cuMemAlloc's own kind: the driver takes 3 us more for a memset of 64
+// bytes and 4 to 8 for a copy of 4 where memory is managed (H200, docs/benchmarks.md), a PyTorch step has a hundred
+// memsets, and all that is small together is a hundredth of the budget. It counts as plain memory. PyTorch's segments
+// for small tensors are of one chunk.
 std::optional<core::Va> Device::Hold(Context* context, uint64_t bytes, core::StreamId stream) {
   constexpr uint64_t kMost = uint64_t{64} << 20;
   core::ArenaAllocator& held = *context->held;
