@@ -9,6 +9,7 @@
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/follower.h"
 #include "hooklib/cuda/host_memory.h"
+#include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/dnn/library_calls.h"
@@ -89,7 +90,7 @@ void Device::UpdateMode() {
 
 void Device::StartActive() {
   if (!active.exchange(true)) {
-    g_library_calls_wanted = true;
+    WantLibraryCalls();
     residency.NoteUnseenUse();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
                static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
@@ -409,7 +410,7 @@ void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
   if (said_graph_) return;
   std::vector<Extent> all;
   for (const dnn::Reach& reach : reaches) {
-    if (const auto extent = live.Resolve(reach.pointer, reach.begin, reach.end)) all.push_back(*extent);
+    if (const auto extent = Resolve(reach)) all.push_back(*extent);
   }
   std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
   uint64_t bytes = 0, end = 0;

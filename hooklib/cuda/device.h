@@ -111,6 +111,7 @@ struct Device final : core::Timeline {
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   // What the work touches of what is alive (work.cc). The lock is held.
   void Resolve(const Work& work, std::vector<core::Extent>* extents);
+  std::optional<core::Extent> Resolve(const dnn::Reach& reach);
   // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of
   // sending bytes of this process away for it. They would take the link from those that make the room, and be wanted
   // back at once.

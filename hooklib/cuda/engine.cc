@@ -147,7 +147,7 @@ double SecondsSinceStart() { return g_started_at ? static_cast<double>(Monotonic
 void EngineInit() {
   GetConfig();
   g_recorder = trace::Recorder::FromEnvironment();
-  if (g_recorder) g_library_calls_wanted = true;
+  WantLibraryCalls();
 }
 
 void EngineExit() {

@@ -4,6 +4,9 @@
 #include <memory>
 #include <tuple>
 
+#include "hooklib/cuda/captured_calls.h"
+#include "hooklib/cuda/library.h"
+#include "hooklib/cuda/log.h"
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/turn.h"
 #include "hooklib/cuda/work.h"
@@ -18,7 +21,9 @@ namespace {
 struct GraphAccess {
   std::vector<dnn::Reach> reaches;
   bool known = true;
-  bool sized = false;  // looked at once for what cannot be held
+  bool by_extents = false;  // of some kernel all is known by its library call
+  bool sized = false;       // looked at once for what cannot be held
+  size_t kernels = 0, of_libraries = 0;
 };
 
 std::mutex g_mutex;
@@ -27,11 +32,31 @@ std::map<CUgraphExec, std::shared_ptr<GraphAccess>>& Graphs() {
   return map;
 }
 
-template <typename Params>  // CUDA_KERNEL_NODE_PARAMS, of either version
-void AddKernel(CUfunction function, const Params& p, GraphAccess* access) {
+// A kernel's words and PyTorch's structs, and of a library's kernel what the call said while it was captured.
+void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAccess* access) {
+  const CUfunction function = FunctionOf(p);
+  if (!function) {
+    access->known = false;
+    return;
+  }
   const dnn::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
   Named named;
-  access->known &= Collect(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
+  bool known = Collect(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
+  ++access->kernels;
+  if (const auto captured = CapturedCallOf(node, p)) {
+    ++access->of_libraries;
+    const LibraryCall& call = captured->call;
+    access->by_extents |= call.known;
+    known |= call.known;
+    if (call.known) std::erase_if(named.words, [&call](uint64_t word) { return call.Covers(word); });
+    for (const LibraryRange& range : call.ranges) {
+      if (!MayBeTracked(range.address)) continue;
+      const dnn::Reach whole{range.address}, part{0, range.address, range.address + range.bytes};
+      access->reaches.push_back(range.bytes ? part : whole);
+      access->reaches.back().only_read = !range.written;
+    }
+  }
+  access->known &= known;
   // Once for each node, however often its parameters say it.
   std::sort(named.words.begin(), named.words.end());
   named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
@@ -39,19 +64,19 @@ void AddKernel(CUfunction function, const Params& p, GraphAccess* access) {
   access->reaches.insert(access->reaches.end(), named.reaches.begin(), named.reaches.end());
 }
 
-void AddKernel(const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAccess* access) {
-  CUfunction function = p.func;
-  if (!function && p.kern && g_real.cuKernelGetFunction) g_real.cuKernelGetFunction(&function, p.kern);
-  if (!function) {
-    access->known = false;
-    return;
-  }
-  AddKernel(function, p, access);
+void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written, GraphAccess* access) {
+  const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
+  if (MayBeTracked(base)) access->reaches.push_back({base, base, base + bytes, !written});
 }
 
-void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, GraphAccess* access) {
-  const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
-  if (MayBeTracked(base)) access->reaches.push_back({base, base, base + bytes});
+void AddCopy(const CUDA_MEMCPY3D& c, GraphAccess* access) {
+  const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
+  AddRows(c.dstDevice, c.dstPitch, c.WidthInBytes, rows, true, access);
+  AddRows(c.srcDevice, c.srcPitch, c.WidthInBytes, rows, false, access);
+}
+
+void AddMemset(const CUDA_MEMSET_NODE_PARAMS& s, GraphAccess* access) {
+  AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, true, access);
 }
 
 void Walk(CUgraph graph, GraphAccess* access, int depth) {
@@ -67,39 +92,35 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
     if (g_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
     if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
       CUDA_KERNEL_NODE_PARAMS_v2 p{};
-      CUDA_KERNEL_NODE_PARAMS_v1 old{};
-      if (g_real.cuGraphKernelNodeGetParams_v2 && g_real.cuGraphKernelNodeGetParams_v2(node, &p) == CUDA_SUCCESS) {
-        AddKernel(p, access);
-      } else if (g_real.cuGraphKernelNodeGetParams && g_real.cuGraphKernelNodeGetParams(node, &old) == CUDA_SUCCESS) {
-        AddKernel(old.func, old, access);
+      if (KernelParamsOf(node, &p)) {
+        AddKernel(node, p, access);
       } else {
         access->known = false;
       }
     } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
       CUDA_MEMCPY3D c{};
-      if (g_real.cuGraphMemcpyNodeGetParams(node, &c) != CUDA_SUCCESS) continue;
-      const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
-      AddRows(c.dstDevice, c.dstPitch, c.WidthInBytes, rows, access);
-      AddRows(c.srcDevice, c.srcPitch, c.WidthInBytes, rows, access);
+      if (g_real.cuGraphMemcpyNodeGetParams(node, &c) == CUDA_SUCCESS) AddCopy(c, access);
     } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
       CUDA_MEMSET_NODE_PARAMS s{};
-      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS)
-        AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, access);
+      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS) AddMemset(s, access);
     } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
       CUgraph child = nullptr;
       if (g_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) Walk(child, access, depth + 1);
+    } else if (type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+      access->known = false;  // its graphs are not told by drivers before 13
     }
   }
 }
 
-// Each reach once, those that most nodes name first.
+// Each reach once, those that most nodes name first. Only read is what no node names otherwise.
 void SortByUse(std::vector<dnn::Reach>* reaches) {
   const auto place = [](const dnn::Reach& r) { return std::tuple(r.pointer, r.begin, r.end); };
   std::sort(reaches->begin(), reaches->end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
   std::vector<std::pair<size_t, dnn::Reach>> counted;
   for (const dnn::Reach& reach : *reaches) {
-    if (counted.empty() || counted.back().second != reach) counted.push_back({0, reach});
+    if (counted.empty() || place(counted.back().second) != place(reach)) counted.push_back({0, reach});
     ++counted.back().first;
+    counted.back().second.only_read &= reach.only_read;
   }
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   reaches->clear();
@@ -112,8 +133,14 @@ void Learn(CUgraphExec executable, CUgraph graph) {
   RelaxedCapture relaxed;
   Walk(graph, access.get(), 0);
   SortByUse(&access->reaches);
+  const auto only_read = [](const dnn::Reach& reach) { return reach.only_read; };
+  SLUICE_LOG(kDebug, "a graph of %zu kernels, %zu of them known by library calls: %zu places, %td only read",
+             access->kernels, access->of_libraries, access->reaches.size(),
+             std::count_if(access->reaches.begin(), access->reaches.end(), only_read));
   if (Device* device = CurrentDevice()) {
-    for (const dnn::Reach& reach : access->reaches) device->MarkCaptured(reach.pointer);
+    for (const dnn::Reach& reach : access->reaches) device->MarkCaptured(reach.pointer ? reach.pointer : reach.begin);
+    std::lock_guard lock(device->mutex);
+    if (access->by_extents) NoteExtentsSeen(device);
   }
   std::lock_guard lock(g_mutex);
   Graphs()[executable] = std::move(access);
@@ -154,7 +181,7 @@ CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   return result;
 }
 
-// One node of an instantiated graph got new parameters. What it named before may still be in use.
+// What a node named before may still be in use.
 void Add(CUgraphExec executable, const GraphAccess& more) {
   std::lock_guard lock(g_mutex);
   auto& entry = Graphs()[executable];
@@ -162,6 +189,24 @@ void Add(CUgraphExec executable, const GraphAccess& more) {
   next->reaches.insert(next->reaches.end(), more.reaches.begin(), more.reaches.end());
   next->known &= more.known;
   entry = std::move(next);
+}
+
+// One node of an instantiated graph got new parameters, if the driver took them.
+template <typename Params, typename Name>
+CUresult Change(CUgraphExec executable, CUresult result, Params params, Name name) {
+  if (result == CUDA_SUCCESS && params) {
+    GraphAccess more;
+    RelaxedCapture relaxed;
+    name(&more);
+    Add(executable, more);
+  }
+  return result;
+}
+
+void NoteChild(CUgraphNode node, CUgraph original) {
+  CUgraph copy = nullptr;
+  RelaxedCapture relaxed;
+  if (g_real.cuGraphChildGraphNodeGetGraph(node, &copy) == CUDA_SUCCESS) NoteGraphCopy(original, copy);
 }
 
 }  // namespace
@@ -193,34 +238,56 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultI
   if (result == CUDA_SUCCESS) Learn(e, g);
   return result;
 }
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS* p) {
-  const CUresult result = g_real.cuGraphExecKernelNodeSetParams_v2(e, n, p);
-  if (result == CUDA_SUCCESS && p) {
-    GraphAccess more;
-    AddKernel(*p, &more);
-    Add(e, more);
-  }
-  return result;
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
+  return Change(e, g_real.cuGraphExecKernelNodeSetParams(e, n, p), p,
+                [&](GraphAccess* more) { AddKernel(n, Newer(*p), more); });
+}
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v2* p) {
+  return Change(e, g_real.cuGraphExecKernelNodeSetParams_v2(e, n, p), p,
+                [&](GraphAccess* more) { AddKernel(n, *p, more); });
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMCPY3D* c, CUcontext context) {
-  const CUresult result = g_real.cuGraphExecMemcpyNodeSetParams(e, n, c, context);
-  if (result == CUDA_SUCCESS && c) {
-    GraphAccess more;
-    AddRows(c->dstDevice, c->dstPitch, c->WidthInBytes, c->Height * (c->Depth ? c->Depth : 1), &more);
-    AddRows(c->srcDevice, c->srcPitch, c->WidthInBytes, c->Height * (c->Depth ? c->Depth : 1), &more);
-    Add(e, more);
-  }
-  return result;
+  return Change(e, g_real.cuGraphExecMemcpyNodeSetParams(e, n, c, context), c,
+                [&](GraphAccess* more) { AddCopy(*c, more); });
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s,
                                         CUcontext context) {
-  const CUresult result = g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context);
-  if (result == CUDA_SUCCESS && s) {
-    GraphAccess more;
-    AddRows(s->dst, s->pitch, s->width * s->elementSize, s->height, &more);
-    Add(e, more);
-  }
+  return Change(e, g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context), s,
+                [&](GraphAccess* more) { AddMemset(*s, more); });
+}
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
+  return Change(e, g_real.cuGraphExecChildGraphNodeSetParams(e, n, child), child,
+                [&](GraphAccess* more) { Walk(child, more, 1); });
+}
+
+CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
+  const CUresult result = g_real.cuGraphClone(clone, original);
+  if (result == CUDA_SUCCESS) NoteGraphCopy(original, *clone);
   return result;
+}
+CUresult cuGraphAddChildGraphNode(CUgraphNode* n, CUgraph g, const CUgraphNode* after, size_t count, CUgraph child) {
+  const CUresult result = g_real.cuGraphAddChildGraphNode(n, g, after, count, child);
+  if (result == CUDA_SUCCESS) NoteChild(*n, child);
+  return result;
+}
+CUresult cuGraphAddNode(CUgraphNode* n, CUgraph g, const CUgraphNode* after, size_t count, CUgraphNodeParams* p) {
+  const CUresult result = g_real.cuGraphAddNode(n, g, after, count, p);
+  if (result == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*n, p->graph.graph);
+  return result;
+}
+CUresult cuGraphAddNode_v2(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
+                           size_t count, CUgraphNodeParams* p) {
+  const CUresult result = g_real.cuGraphAddNode_v2(n, g, after, edges, count, p);
+  if (result == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*n, p->graph.graph);
+  return result;
+}
+CUresult cuGraphDestroyNode(CUgraphNode n) {
+  ForgetNode(n);
+  return g_real.cuGraphDestroyNode(n);
+}
+CUresult cuGraphDestroy(CUgraph g) {
+  ForgetGraph(g);
+  return g_real.cuGraphDestroy(g);
 }
 CUresult cuGraphExecDestroy(CUgraphExec e) {
   {

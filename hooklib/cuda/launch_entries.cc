@@ -3,6 +3,7 @@
 #include <deque>
 #include <optional>
 
+#include "hooklib/cuda/captured_calls.h"
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
@@ -50,6 +51,15 @@ uint64_t ExecutionId(CUfunction function, const Shape& shape) {
   return hash | 1;
 }
 
+// On a stream that the engine does not know, as one that is captured since before it was first used: only the graph is
+// told.
+template <typename Issue>
+CUresult Unmet(CUstream handle, Issue issue) {
+  const CUresult result = issue();
+  if (result == CUDA_SUCCESS && handle && g_captures.load(std::memory_order_relaxed) > 0) NoteCapturedLaunch(handle);
+  return result;
+}
+
 // What is looked at costs; this is out of line so that the passive way stays short.
 template <typename Issue>
 __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
@@ -65,7 +75,11 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
     for (const uint64_t word : named.words) stream->device->MarkCaptured(word);
     if (const LibraryCall* library = CurrentLibraryCall()) MarkCapturedCall(*stream, *library);
     const CUresult result = issue();
-    if (result != CUDA_SUCCESS) SLUICE_LOG(kDebug, "a captured launch failed with %d", result);
+    if (result == CUDA_SUCCESS) {
+      NoteCapturedLaunch(stream->handle);
+    } else {
+      SLUICE_LOG(kDebug, "a captured launch failed with %d", result);
+    }
     return result;
   }
   const FunctionInfo* info = InfoOf(function);
@@ -94,7 +108,7 @@ template <typename Issue>
 inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Shape& shape, void** parameters,
                        void** extra, uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
-  if (!stream) return issue();
+  if (!stream) return Unmet(handle, issue);
   Turn turn(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return turn.Run(issue); };
   if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, run);

@@ -1,7 +1,9 @@
 #include "hooklib/cuda/library.h"
 
+#include "hooklib/cuda/captured_calls.h"
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/record.h"
 
 namespace sluice {
 
@@ -21,10 +23,7 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
     uint64_t beyond = 0;
     for (const uint64_t word : *words) beyond += !call->Covers(word) && device->live.Resolve(word);
     if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
-    if (call->known && !device->extents_seen) {
-      device->extents_seen = true;
-      device->UpdateMode();
-    }
+    if (call->known) NoteExtentsSeen(device);
   }
   for (const LibraryRange& range : call->ranges) {
     if (!MayBeTracked(range.address) || (first && range.overwritten)) continue;
@@ -42,6 +41,20 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
   return call->known;
 }
 
+void WantLibraryCalls() {
+  static std::mutex mutex;  // who sees the latest state writes last
+  std::lock_guard lock(mutex);
+  bool wanted = Recording();
+  for (const auto& device : Devices()) wanted |= device->active.load() || (device->managed && g_captures.load() > 0);
+  g_library_calls_wanted = wanted;
+}
+
+void NoteExtentsSeen(Device* device) {
+  if (device->extents_seen) return;
+  device->extents_seen = true;
+  device->UpdateMode();
+}
+
 void MarkCapturedCall(const Stream& stream, const LibraryCall& call) {
   for (const LibraryRange& range : call.ranges) {
     if (MayBeTracked(range.address)) stream.device->MarkCaptured(range.address);
@@ -54,13 +67,15 @@ void LogLibraryCounters() {
   SLUICE_LOG(
       kDebug,
       "library calls: %llu described, %llu launches made by them; named by parameters and not by the calls: %llu; "
-      "not known: %llu null operand, %llu strange, %llu descriptor not seen, %llu pointer array not seen",
+      "not known: %llu null operand, %llu strange, %llu descriptor not seen, %llu pointer array not seen; kept for %zu "
+      "nodes of graphs",
       static_cast<unsigned long long>(c.calls.load()), static_cast<unsigned long long>(c.launches.load()),
       static_cast<unsigned long long>(c.words_beyond.load()),
       static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kNull)].load()),
       static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kStrange)].load()),
       static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kDescriptor)].load()),
-      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kPointerArray)].load()));
+      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kPointerArray)].load()),
+      CapturedNodes());
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 
 namespace sluice {
 
+struct Device;
 struct Stream;
 
 // For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and to `words` the pointers of unknown
@@ -18,6 +19,11 @@ struct Stream;
 // known.
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
                        std::vector<core::Extent>* exact, size_t* overwritten);
+// Sets are wanted while a trace is recorded, once residency is managed, and while anything is captured: a graph's nodes
+// are launched later, when it may be. Call when one of these has changed.
+void WantLibraryCalls();
+// All that a call touches was known: less room need be left for what is not seen. The device's lock is held.
+void NoteExtentsSeen(Device* device);
 // What a captured launch of the call names belongs to the graph.
 void MarkCapturedCall(const Stream& stream, const LibraryCall& call);
 

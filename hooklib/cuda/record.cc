@@ -97,7 +97,7 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
         accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, trace::AccessSource::kParameters});
     };
     for (const uint64_t word : work.words) add(stream.device->live.Resolve(word));
-    for (const dnn::Reach& r : work.reaches) add(stream.device->live.Resolve(r.pointer, r.begin, r.end));
+    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r));
   }
   launch.accesses = accesses;
   return g_recorder->Launch(launch);

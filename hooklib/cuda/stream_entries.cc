@@ -1,5 +1,7 @@
 // Streams, captures, synchronisation and contexts: where the engine learns what is over and what has gone.
+#include "hooklib/cuda/captured_calls.h"
 #include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/library.h"
 #include "hooklib/cuda/params.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/cuda/work.h"
@@ -58,16 +60,20 @@ CUresult BeginCapture(Begin begin) {
   g_captures.fetch_add(1);
   const CUresult result = begin();
   if (result != CUDA_SUCCESS) g_captures.fetch_sub(1);
+  WantLibraryCalls();
   return result;
 }
 
 template <typename End>
-CUresult EndCapture(End end) {
+CUresult EndCapture(CUstream stream, End end) {
+  const CUgraph graph = CapturedGraph(stream);
   const CUresult result = end();
   // An invalidated capture has ended too; only "this stream was not capturing" has not.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
       result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
     if (g_captures.fetch_sub(1) <= 0) g_captures.fetch_add(1);
+    SealCapture(graph, result == CUDA_SUCCESS);
+    WantLibraryCalls();
   }
   return result;
 }
@@ -150,10 +156,11 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNo
   return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return EndCapture([&] { return g_real.cuStreamEndCapture(stream, graph); });
+  return EndCapture(stream, [&] { return g_real.cuStreamEndCapture(stream, graph); });
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return EndCapture([&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
+  return EndCapture(stream ? stream : CU_STREAM_PER_THREAD,
+                    [&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {

@@ -81,9 +81,14 @@ void Device::Resolve(const Work& work, std::vector<core::Extent>* extents) {
     if (const auto extent = live.Resolve(word)) extents->push_back(*extent);
   }
   for (const dnn::Reach& reach : work.reaches) {
-    if (const auto extent = live.Resolve(reach.pointer, reach.begin, reach.end)) extents->push_back(*extent);
+    if (const auto extent = Resolve(reach)) extents->push_back(*extent);
   }
   extents->insert(extents->end(), work.exact.begin(), work.exact.end());  // last: those that are overwritten
+}
+
+std::optional<core::Extent> Device::Resolve(const dnn::Reach& reach) {
+  if (reach.pointer) return live.Resolve(reach.pointer, reach.begin, reach.end);
+  return core::Extent{reach.begin, reach.end - reach.begin};
 }
 
 WorkScope::WorkScope(const Work& work) : stream_(work.stream) {

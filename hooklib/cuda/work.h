@@ -17,7 +17,7 @@ struct Work {
   Stream* stream = nullptr;
   std::span<const core::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
   std::span<const uint64_t> words;       // words that may point at what it touches
-  std::span<const dnn::Reach> reaches;   // parts of what words point at
+  std::span<const dnn::Reach> reaches;   // parts of what words point at; which of them are only read is told
   bool known = true;                     // all that it touches is among these
   bool hottest_first = false;            // reaches are in the order of use, most used first
   uint64_t id = 0;                       // execution id; 0: not learnt

@@ -2,6 +2,7 @@
 // its pointers (9.13 answers NOT_SUPPORTED), and asking one that was destroyed crashes. So what is set is kept here, by
 // descriptor.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,7 @@ std::shared_ptr<Node> Find(Handle handle) {
 }
 
 bool Wanted() { return g_library_calls_wanted.load(std::memory_order_relaxed); }
+std::atomic<bool> g_packs{false};  // some are followed: what is put into them counts, whether sets are wanted or not
 bool OfPack(int attribute) { return attribute >= 1000 && attribute < 1100; }
 
 uint64_t HashOf(const void* text, int64_t length) {
@@ -214,6 +216,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, Ha
   try {
     auto node = std::make_shared<Node>();
     node->type = type;
+    if (type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) g_packs.store(true, std::memory_order_relaxed);
     Book& book = TheBook();
     std::lock_guard lock(book.mutex);
     book.nodes[*out] = std::move(node);
@@ -239,7 +242,7 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(Handle handle) {
 cudnnStatus_t cudnnBackendSetAttribute(Handle handle, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void* at) {
   auto* const real = reinterpret_cast<decltype(&::cudnnBackendSetAttribute)>(LibraryReal());
-  if (OfPack(name) && !Wanted()) return real(handle, name, type, count, at);
+  if (OfPack(name) && !Wanted() && !g_packs.load(std::memory_order_relaxed)) return real(handle, name, type, count, at);
   const cudnnStatus_t status = real(handle, name, type, count, at);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   try {

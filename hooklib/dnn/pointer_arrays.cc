@@ -40,7 +40,7 @@ void Drop(Seen& all, uint64_t address, uint64_t bytes) {
 }  // namespace
 
 void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes) {
-  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) return;
+  if (!g_library_calls_wanted.load(std::memory_order_relaxed)) return ForgetHostCopies(destination, bytes);
   const bool array = host && bytes >= 8 && bytes <= kLargest && bytes % 8 == 0 && destination % 8 == 0;
   if (!array) return ForgetHostCopies(destination, bytes);
   // Device addresses are multiples of the element, below 2^57, and never small: other data seldom begins so.

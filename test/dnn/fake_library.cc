@@ -52,7 +52,8 @@ EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
 }
 // How calls to come make their result, with which stream and event beside the handle's own.
 std::string g_way = "overwrite";
-CUstream g_stream = nullptr, g_side = nullptr;
+thread_local CUstream g_stream = nullptr;
+CUstream g_side = nullptr;
 CUevent g_event = nullptr;
 // What another thread does between two launches.
 void (*g_between)() = nullptr;
@@ -75,6 +76,7 @@ EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, con
   const uint64_t bytes = size(m, n), half = bytes / 2;
   char* const to = static_cast<char*>(c);
   const auto at = reinterpret_cast<CUdeviceptr>(c);
+  if (g_way == "faults") return Launch({ra, rb, Write(c, bytes)}, g_stream, 0);
   if (g_way == "update") return Launch({ra, rb, Update(c, bytes)}, g_stream);
   if (g_way == "write, then update" || g_way == "write, wait, then update") {
     const int first = Launch({ra, rb, Write(c, bytes)}, g_stream, 0);

@@ -17,10 +17,12 @@
 
 namespace sluice::dnn {
 
-// What a launch touches of the memory that lives around `pointer`: the part inside [begin, end).
+// What a launch touches of the memory that lives around `pointer`: the part inside [begin, end). Without a pointer, the
+// range itself.
 struct Reach {
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
   uint64_t pointer = 0, begin = 0, end = kAll;
+  bool only_read = false;  // false: written, or nobody knows
   bool operator==(const Reach&) const = default;
 };
 

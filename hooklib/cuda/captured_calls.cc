@@ -1,0 +1,242 @@
+#include "hooklib/cuda/captured_calls.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "hooklib/cuda/params.h"
+#include "hooklib/cuda/streams.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr int kMaxDepth = 8;  // graphs in graphs
+
+// What a kernel node runs.
+struct Contents {
+  CUfunction function = nullptr;
+  std::array<unsigned, 7> shape{};
+  std::vector<uint64_t> parameters;  // every byte
+  bool operator==(const Contents&) const = default;
+};
+
+struct Note {
+  CUgraph graph = nullptr;
+  std::shared_ptr<const CapturedCall> call;
+  std::optional<Contents> contents;  // nothing while the capture lasts
+};
+
+std::mutex g_mutex;  // guards both; no other lock and no call of the driver inside
+std::unordered_map<CUgraphNode, Note>& Notes() {
+  static auto& notes = *new std::unordered_map<CUgraphNode, Note>();
+  return notes;
+}
+std::unordered_map<CUgraph, std::vector<CUgraphNode>>& NodesOf() {
+  static auto& nodes = *new std::unordered_map<CUgraph, std::vector<CUgraphNode>>();
+  return nodes;
+}
+std::atomic<size_t> g_notes{0};  // nothing is looked for where nothing is kept
+
+void Keep(CUgraphNode node, Note note) {
+  std::lock_guard lock(g_mutex);
+  std::vector<CUgraphNode>& nodes = NodesOf()[note.graph];
+  if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
+  Notes()[node] = std::move(note);
+  g_notes = Notes().size();
+}
+
+// With the lock held.
+void Drop(CUgraphNode node, CUgraph graph) {
+  const auto it = Notes().find(node);
+  if (it != Notes().end() && it->second.graph == graph) Notes().erase(it);
+  g_notes = Notes().size();
+}
+
+void DropAll(CUgraph graph) {
+  std::lock_guard lock(g_mutex);
+  const auto it = NodesOf().find(graph);
+  if (it == NodesOf().end()) return;
+  for (CUgraphNode node : it->second) Drop(node, graph);
+  NodesOf().erase(it);
+}
+
+std::optional<Contents> ContentsOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  Contents contents;
+  contents.function = FunctionOf(p);
+  if (!contents.function) return std::nullopt;
+  contents.shape = {p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes};
+  std::vector<uint64_t> words;
+  if (!CollectWords(*InfoOf(contents.function), p.kernelParams, p.extra, &words, &contents.parameters))
+    return std::nullopt;
+  return contents;
+}
+
+std::vector<CUgraphNode> AllNodes(CUgraph graph) {
+  size_t count = 0;
+  if (g_real.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return {};
+  std::vector<CUgraphNode> nodes(count);
+  if (count && g_real.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return {};
+  return nodes;
+}
+
+CUgraph ChildOf(CUgraphNode node) {
+  CUgraphNodeType type{};
+  CUgraph child = nullptr;
+  if (g_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_GRAPH) return nullptr;
+  return g_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS ? child : nullptr;
+}
+
+void CopyNotes(CUgraph original, CUgraph copy, int depth) {
+  const std::vector<CUgraphNode> from = AllNodes(original), to = AllNodes(copy);
+  if (depth > kMaxDepth || from.size() != to.size()) return;
+  for (size_t i = 0; i < from.size(); ++i) {
+    // The driver tells the pairs of a clone. Those of a child's copy stand in the same order; were they not, their
+    // contents would tell.
+    CUgraphNode node = nullptr;
+    if (g_real.cuGraphNodeFindInClone(&node, from[i], copy) != CUDA_SUCCESS || !node) node = to[i];
+    std::optional<Note> note;
+    {
+      std::lock_guard lock(g_mutex);
+      if (const auto it = Notes().find(from[i]); it != Notes().end() && it->second.contents) note = it->second;
+    }
+    if (note) {
+      note->graph = copy;
+      Keep(node, *std::move(note));
+    } else if (CUgraph child = ChildOf(from[i])) {
+      if (CUgraph its_copy = ChildOf(node)) CopyNotes(child, its_copy, depth + 1);
+    }
+  }
+}
+
+void Forget(CUgraph graph, int depth) {
+  DropAll(graph);
+  if (depth > kMaxDepth) return;
+  for (CUgraphNode node : AllNodes(graph)) {
+    if (CUgraph child = ChildOf(node)) Forget(child, depth + 1);
+  }
+}
+
+struct Capture {
+  CUgraph graph = nullptr;
+  CUgraphNode last = nullptr;  // what the stream's next node depends on, where that is one node
+};
+
+Capture CaptureOf(CUstream stream) {
+  RelaxedCapture relaxed;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  const CUgraphNode* nodes = nullptr;
+  size_t count = 0;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (g_real.cuStreamGetCaptureInfo_v3) {  // of edges with data the older one says nothing
+    const CUgraphEdgeData* edges = nullptr;
+    result = g_real.cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, &nodes, &edges, &count);
+  } else if (g_real.cuStreamGetCaptureInfo_v2) {
+    result = g_real.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, &nodes, &count);
+  }
+  if (result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return {};
+  return {graph, count == 1 ? nodes[0] : nullptr};
+}
+
+}  // namespace
+
+bool KernelParamsOf(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* params) {
+  if (g_real.cuGraphKernelNodeGetParams_v2 && g_real.cuGraphKernelNodeGetParams_v2(node, params) == CUDA_SUCCESS)
+    return true;
+  CUDA_KERNEL_NODE_PARAMS_v1 old{};
+  if (!g_real.cuGraphKernelNodeGetParams || g_real.cuGraphKernelNodeGetParams(node, &old) != CUDA_SUCCESS) return false;
+  *params = Newer(old);
+  return true;
+}
+
+CUDA_KERNEL_NODE_PARAMS_v2 Newer(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
+  return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
+          p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    nullptr,     nullptr};
+}
+
+CUfunction FunctionOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  CUfunction function = p.func;
+  if (!function && p.kern && g_real.cuKernelGetFunction) g_real.cuKernelGetFunction(&function, p.kern);
+  return function;
+}
+
+void NoteCapturedLaunch(CUstream stream) {
+  LibraryCall* const call = CurrentLibraryCall();
+  if (!call) return;
+  const Capture capture = CaptureOf(stream);
+  if (!capture.last) return;
+  auto kept = std::make_shared<CapturedCall>();
+  kept->ranges.assign(call->ranges.begin(), call->ranges.end());
+  kept->call.ranges = kept->ranges;
+  kept->call.known = call->known;
+  Keep(capture.last, {capture.graph, std::move(kept), {}});
+}
+
+CUgraph CapturedGraph(CUstream stream) { return g_notes.load() ? CaptureOf(stream).graph : nullptr; }
+
+void SealCapture(CUgraph graph, bool ended_well) {
+  if (!graph) return;
+  if (!ended_well) return DropAll(graph);
+  std::vector<CUgraphNode> nodes;
+  {
+    std::lock_guard lock(g_mutex);
+    if (const auto it = NodesOf().find(graph); it != NodesOf().end()) nodes = it->second;
+  }
+  RelaxedCapture relaxed;
+  for (CUgraphNode node : nodes) {
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    std::optional<Contents> contents;
+    if (KernelParamsOf(node, &params)) contents = ContentsOf(params);
+    std::lock_guard lock(g_mutex);
+    const auto it = Notes().find(node);
+    if (it == Notes().end() || it->second.contents) continue;
+    if (contents) {
+      it->second.contents = std::move(contents);
+    } else {
+      Drop(node, graph);
+    }
+  }
+}
+
+void NoteGraphCopy(CUgraph original, CUgraph copy) {
+  if (!g_notes.load()) return;
+  RelaxedCapture relaxed;
+  CopyNotes(original, copy, 0);
+}
+
+void ForgetGraph(CUgraph graph) {
+  if (!graph || !g_notes.load()) return;
+  RelaxedCapture relaxed;
+  Forget(graph, 0);
+}
+
+void ForgetNode(CUgraphNode node) {
+  if (!node || !g_notes.load()) return;
+  RelaxedCapture relaxed;
+  if (CUgraph child = ChildOf(node)) Forget(child, 0);
+  std::lock_guard lock(g_mutex);
+  const auto it = Notes().find(node);
+  if (it == Notes().end()) return;
+  std::erase(NodesOf()[it->second.graph], node);
+  Drop(node, it->second.graph);
+}
+
+std::shared_ptr<const CapturedCall> CapturedCallOf(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& params) {
+  if (!g_notes.load()) return nullptr;
+  Note note;
+  {
+    std::lock_guard lock(g_mutex);
+    const auto it = Notes().find(node);
+    if (it == Notes().end()) return nullptr;
+    note = it->second;
+  }
+  return note.contents && ContentsOf(params) == note.contents ? note.call : nullptr;
+}
+
+size_t CapturedNodes() { return g_notes.load(); }
+
+}  // namespace sluice
