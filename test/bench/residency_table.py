@@ -11,7 +11,9 @@ Budgets are live bytes divided by R. Columns, all of the same run of this progra
   sluice   as shipped, with the factor that the recorded program would get
   bound    Belady's bytes for the last step, the future known, and the time that kernels or the link need for them
 "known" is the share of truly touched bytes that lay inside the engine's access sets, "too much" the share of those sets that the launch did not
-touch; both over all launches that carry the truth column. Times are of the simulated H200: a report, no test decides by it.
+touch; both over all launches that carry the truth column. What is too much need not move: "fetched, unused" is the share of the bytes that were
+moved to the card by prefetches in the whole run and that no launch or copy touched before they left again, or until the run's end (sluice's; in
+units of 64 KiB, by what the card saw touched). Times are of the simulated H200: a report, no test decides by it.
 """
 import argparse
 import json
@@ -102,8 +104,8 @@ def text(value, form):
 
 
 def table(rows, engines):
-    lines = ["| trace | live, budget GiB | " + " | ".join(f"{e}, ms" for e in engines) + " | bound, ms | faults / sluice | pump / sluice | moved / bound | known % | too much % |",
-             "|---|---|" + "---|" * (len(engines) + 6)]
+    lines = ["| trace | live, budget GiB | " + " | ".join(f"{e}, ms" for e in engines) + " | bound, ms | faults / sluice | pump / sluice | moved / bound | known % | too much % | fetched, unused % of MiB |",
+             "|---|---|" + "---|" * (len(engines) + 7)]
     for r in rows:
         bound, believed = r["bound"], r.get("believed")
         least = bound["in_bytes"] + bound["out_bytes"]
@@ -113,6 +115,8 @@ def table(rows, engines):
         cells += [f"{r['engines']['sluice']['moved_bytes'] / least:.2f}" if least and "sluice" in r["engines"] else ""]
         cells += [f"{100 * believed['covered_bytes'] / max(1, believed['touched_bytes']):.2f}",
                   f"{100 * (1 - believed['covered_bytes'] / max(1, believed['believed_bytes'])):.1f}"] if believed else ["", ""]
+        fetched = r["engines"].get("sluice", {"total_in_bytes": 0})
+        cells += [f"{100 * fetched['unused_in_bytes'] / fetched['total_in_bytes']:.1f} of {fetched['total_in_bytes'] // MIB}" if fetched["total_in_bytes"] else ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -64,6 +64,8 @@ struct simgpu_stats {
   uint64_t card_used_bytes;         /* (all) */
   uint64_t card_total_bytes;        /* (all) */
   uint64_t calls;                   /* driver calls made */
+  /* Of prefetch_in_bytes, what nobody touched before it left, or has touched yet; in units of 64 KiB. */
+  uint64_t prefetch_unused_bytes;
 };
 /* 0, or -1 for a wrong device or size. Works on all that is due at the calling thread's time first. */
 int simgpu_stats(int device, struct simgpu_stats* out);

@@ -9,6 +9,7 @@ import tempfile
 build = pathlib.Path(sys.argv[1])
 SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card-8g"}
 DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data"
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "residency_table.py"
 HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
 # Of what the engine believes that a trace's launches touch, the part that they do not (docs/benchmarks.md). decode's is cuBLAS' workspace,
 # of which split products use 0.1 of 32 MiB.
@@ -80,10 +81,32 @@ def main(folder):
     status, out, err = run("sluice-replay", folder / "cut", env=SIM)
     check("a cut recording is played up to its cut", status == 0 and "cut off" in err and "launches" in out, err)
 
+    unused(folder)
     for name in ("transformer", "convnet", "decode"):
         recorded(folder, name)
     if (build / "bin" / "sluice").exists():
         commands(folder, trace, budget)
+
+
+def unused(folder):
+    """Of blocks of 64 MiB that are fetched whole each launch touches 16: three quarters of what is fetched."""
+    trace = folder / "parts.sltrace"
+    subprocess.run([build / "test" / "parts_trace", trace], check=True)
+    env = {**SIM, **HOOK, "SLUICE_GPU_MEMORY": str(512 << 20), "SLUICE_MEMORY_FACTOR": "100", "SLUICE_PREFETCH": "launch", "SLUICE_HOST_ACCESS": "0"}
+    status, out, err = run("sluice-replay", trace, "--json", env=env)
+    check("plays blocks of which parts are touched", status == 0, err)
+    sim = json.loads(out)["simulated"]
+    check("what was fetched and untouched is counted", sim["unused_in_bytes"] / max(1, sim["total_in_bytes"]) == 0.75 and sim["total_in_bytes"] > 1 << 30, sim)
+    table = run_table(trace)
+    check("the table says so", table is not None and table.endswith(" 75.0 of 6144 |"), table)
+
+
+def run_table(trace):
+    """The last row of residency_table.py for this trace at half of its live bytes, fetched at launch and no look-ahead."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_"))}
+    done = subprocess.run([TABLE, "--build", build, "--traces", trace, "--budgets", "2", "--engines", "sluice"],
+                          env={**clean, "SLUICE_PREFETCH": "launch", "SLUICE_HOST_ACCESS": "0"}, capture_output=True, text=True, timeout=120)
+    return next((line for line in reversed(done.stdout.splitlines()) if line.startswith("| parts")), done.stderr)
 
 
 def recorded(folder, name):

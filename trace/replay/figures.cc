@@ -25,7 +25,8 @@ nlohmann::json SimulatedFigures(const std::vector<StepFigures>& steps, size_t fi
           {"prefetch_in_bytes", mean(a.prefetch_in_bytes, b.prefetch_in_bytes)},
           {"prefetch_out_bytes", mean(a.prefetch_out_bytes, b.prefetch_out_bytes)},
           {"driver_evicted_bytes", mean(a.evicted_bytes, b.evicted_bytes)},
-          {"total_in_bytes", b.prefetch_in_bytes},  // of the whole run, not a step
+          {"total_in_bytes", b.prefetch_in_bytes},       // of the whole run, not a step
+          {"unused_in_bytes", b.prefetch_unused_bytes},  // of those: left untouched, or still are
           {"total_out_bytes", b.prefetch_out_bytes},
           {"total_fault_bytes", b.fault_bytes},
           {"remote_bytes", mean(a.remote_bytes, b.remote_bytes)},

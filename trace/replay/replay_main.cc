@@ -43,6 +43,8 @@ int Play(const std::string& file, const Options& options, int warm_up, bool as_j
           "driver %.1f MiB\n",
           sim->at("kernel_ms").get<double>(), sim->at("stall_ms").get<double>(), mib("fault_bytes"),
           mib("prefetch_in_bytes"), mib("prefetch_out_bytes"), mib("driver_evicted_bytes"));
+      std::printf("  in all: fetched %.1f MiB, of which %.1f MiB were touched by nobody\n", mib("total_in_bytes"),
+                  mib("unused_in_bytes"));
     }
   }
   std::fflush(stdout);

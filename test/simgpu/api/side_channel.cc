@@ -40,6 +40,7 @@ void Fill(int device, struct simgpu_stats* s) {
   s->card_used_bytes = card.plain_used + card.managed_used;
   s->card_total_bytes = static_cast<uint64_t>(Sim().profile().memory);
   s->calls = simgpu::ThisThread().calls;
+  s->prefetch_unused_bytes = Sim().memory().Unused(device);
 }
 
 void WriteStats() {
@@ -80,6 +81,7 @@ void WriteStats() {
     OUT(misuses);
     OUT(managed_requested_bytes);
     OUT(card_used_bytes);
+    OUT(prefetch_unused_bytes);
 #undef OUT
     std::fprintf(out, "\"card_total_bytes\":%llu}", static_cast<unsigned long long>(s.card_total_bytes));
   }

@@ -113,7 +113,10 @@ void Memory::Remove(Allocation* a) {
   std::fill(last_found_.begin(), last_found_.end(), nullptr);
   for (Block& b : a->blocks) {
     Validate(&b);
-    if (b.chunk >= 0) state_.ReleaseChunk(b.card, b.chunk);
+    if (b.chunk < 0) continue;
+    b.resident = 0;
+    CountUnused(&b);
+    state_.ReleaseChunk(b.card, b.chunk);
   }
   all_.erase(a->base);
 }
@@ -161,12 +164,30 @@ void Memory::Validate(Block* b) {
   if (b->chunk < 0 || state_.chunk(b->card, b->chunk).generation == b->generation) return;
   b->host |= b->resident;
   b->resident = b->lazy = 0;
+  CountUnused(b);
   b->chunk = -1;
   b->card = kHostCard;
 }
 
+void Memory::CountUnused(Block* b) {
+  const uint32_t left = b->unused & ~b->resident;
+  b->unused &= b->resident;
+  left_unused_[b->card] += static_cast<uint64_t>(std::popcount(left)) * kGranuleBytes;
+}
+
+uint64_t Memory::Unused(int card) const {
+  uint64_t bytes = left_unused_[card];
+  for (const auto& [base, allocation] : all_) {
+    for (const Block& b : allocation->blocks) {
+      if (b.card == card) bytes += static_cast<uint64_t>(std::popcount(b.unused)) * kGranuleBytes;
+    }
+  }
+  return bytes;
+}
+
 void Memory::UpdateChunk(Block* b, uint32_t block_bytes) {
   if (b->chunk < 0) return;
+  CountUnused(b);
   Chunk& c = state_.chunk(b->card, b->chunk);
   const uint32_t backed = b->resident | b->lazy;
   if (backed == 0) {

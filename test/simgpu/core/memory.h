@@ -27,7 +27,8 @@ struct Block {
   bool read_mostly = false;
   uint32_t resident = 0;
   uint32_t host = 0;
-  uint32_t lazy = 0;  // discarded: still backed on the card, not mapped
+  uint32_t lazy = 0;    // discarded: still backed on the card, not mapped
+  uint32_t unused = 0;  // of resident: moved in by a prefetch, and touched by nobody since
   int64_t use_until = 0;
   uint16_t moving = 0;  // prefetches that have begun and are not through
   uint64_t user = 0;
@@ -91,10 +92,15 @@ class Memory {
   // Takes the oldest chunk away from its owner; returns bytes that must be moved out, or -1 when there is none.
   int64_t EvictOldest(int card);
 
+  // What prefetches moved to the card, and nobody touched before it left, or has touched yet.
+  uint64_t Unused(int card) const;
+
   const std::map<uint64_t, std::unique_ptr<Allocation>>& all() const { return all_; }
   uint64_t managed_requested = 0;
 
  private:
+  // With the block's card still known: what was there unused and is not there now.
+  void CountUnused(Block* b);
 #ifdef __SANITIZE_THREAD__
   static constexpr uint64_t kArenaBytes = 1ull << 39;  // its runtime leaves a program 1.5 TiB in one piece
 #else
@@ -111,6 +117,7 @@ class Memory {
   };
   std::map<uint64_t, Freed> freed_;
   uint64_t next_id_ = 1;
+  uint64_t left_unused_[kMaxCards] = {};  // bytes
 };
 
 }  // namespace simgpu

@@ -190,6 +190,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
     timeline_.Span(card, fault ? "faults" : "prefetch in", fault ? "fault" : "prefetch", t, end, in);
   }
   if (!memory_.Place(b, part, card, mask, keep_host)) return -1;
+  if (!fault) b->unused |= from_host;
   NotePeak(card);
   timeline_.Counter(card, "resident", end, state_.self().managed[card]);
   return end;
@@ -219,6 +220,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       const BlockPart part = memory_.PartAt(a, address, stop);
       Block* b = part.block;
       memory_.Validate(b);
+      b->unused &= ~part.mask;
       const uint64_t next = part.address + part.block_bytes - touch.address;
       const uint32_t missing = b->card == card ? part.mask & ~b->resident : part.mask;
       const bool writes = (touch.access & 2) != 0;

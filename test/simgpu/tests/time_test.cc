@@ -99,6 +99,41 @@ TEST_CASE("faults bring in what is touched, at the measured rate, and no more") 
   CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 100'000);
 }
 
+TEST_CASE("what a prefetch brought and nobody touched is counted, once for each arrival") {
+  Card card;
+  CUstream s = card.Stream();
+  CUdeviceptr p = card.Managed(64 * kMiB), q = card.Managed(64 * kMiB);
+  Populate(card, s, p, 64 * kMiB);
+  Populate(card, s, q, 64 * kMiB);
+  const auto unused = [&] {
+    OK(cuStreamSynchronize(s));
+    return card.Stats().prefetch_unused_bytes / kMiB;
+  };
+  CHECK(unused() == 0);
+  card.Prefetch(s, p, 64 * kMiB, false);
+  card.Prefetch(s, p, 64 * kMiB, true);
+  CHECK(unused() == 64);  // not yet
+  card.Launch(s, {Read(p + 8 * kMiB, 16 * kMiB)});
+  CHECK(unused() == 48);
+  card.Prefetch(s, p, 64 * kMiB, false);
+  CHECK(unused() == 48);  // never
+  card.Prefetch(s, p, 64 * kMiB, true);
+  CHECK(unused() == 112);
+  OK(cuMemsetD8Async(p, 1, 64 * kMiB, s));
+  CHECK(unused() == 48);
+  // What a discard leaves behind, what is freed, and what was there anyway.
+  card.Prefetch(s, p, 64 * kMiB, false);
+  card.Prefetch(s, p, 32 * kMiB, true);
+  card.Discard(s, p, 16 * kMiB);
+  card.Prefetch(s, p, 16 * kMiB, true);  // empty: nothing is moved
+  card.Prefetch(s, q, 64 * kMiB, true);
+  card.Launch(s, {Write(p, 16 * kMiB)});
+  CHECK(unused() == 80);
+  OK(cuStreamSynchronize(s));
+  OK(cuMemFree(p));
+  CHECK(unused() == 80);
+}
+
 TEST_CASE("both directions together reach the duplex sum, not twice one way") {
   Card card;
   CUstream in = card.Stream(), out = card.Stream();
