@@ -40,6 +40,7 @@ struct Chunk {
   bool resident = false;        // believed: only speed depends on it
   bool ahead = false;           // fetched for a launch to come
   bool dying = false;           // in residency's list of what died
+  bool owned = false;           // what died in it last belongs to an allocation that holds all of it and lives on
   bool content = false;         // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
   uint16_t pins = 0;  // allocations in it that are never dead before their free (captured, or the host may write)
 };

@@ -6,6 +6,9 @@ namespace sluice::core {
 
 namespace {
 
+// The stream stands still for a discard in its order: then at least so much, if it is there.
+constexpr uint64_t kReapBytes = uint64_t{32} << 20;
+
 uint64_t Overlap(const Extent& range, const Chunk& chunk) {
   return std::min(range.end(), chunk.base + kChunkBytes) - std::max(range.base, chunk.base);
 }
@@ -52,8 +55,9 @@ void Residency::AddLive(Extent range) {
   });
 }
 
-void Residency::RemoveLive(Extent range) {
+void Residency::RemoveLive(Extent range, Extent owner) {
   chunks_.ForEach(range, [&](Chunk& chunk) {
+    chunk.owned = owner.base <= chunk.base && chunk.base + kChunkBytes <= owner.end();
     Change(&chunk, [&] { chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk)); });
     if (chunk.live_bytes == 0) {
       chunk.dead_epoch = fences_->Use();
@@ -66,25 +70,30 @@ void Residency::RemoveLive(Extent range) {
   });
 }
 
+void Residency::NoteFreed(Extent range) {
+  chunks_.ForEach(range, [](Chunk& chunk) { chunk.owned = false; });
+}
+
 void Residency::Pin(Extent range, bool pin) {
   chunks_.ForEach(range, [&](Chunk& chunk) {
     Change(&chunk, [&] { chunk.pins = static_cast<uint16_t>(chunk.pins + (pin ? 1 : -1)); });
   });
 }
 
+void Residency::ClearPlan() {
+  plan_.now.Clear();
+  plan_.ahead.Clear();
+  for (std::vector<Extent>* runs :
+       {&plan_.evict_after, &plan_.discard, &plan_.reap, &plan_.advise, &plan_.unadvise, &plan_.renew})
+    runs->clear();
+  plan_.probe = {};
+  plan_.renew_after = plan_.wait_in = plan_.after_op = 0;
+}
+
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
                                size_t overwritten, bool hottest_first) {
   ++now_;
-  plan_.now.Clear();
-  plan_.ahead.Clear();
-  plan_.evict_after.clear();
-  plan_.discard.clear();
-  plan_.advise.clear();
-  plan_.unadvise.clear();
-  plan_.renew.clear();
-  plan_.renew_after = 0;
-  plan_.probe = {};
-  plan_.wait_in = plan_.after_op = 0;
+  ClearPlan();
   set_.clear();
   missing_.clear();
   Queues& queues = queues_[stream];
@@ -199,12 +208,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   }
   if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
   for (Chunk* chunk : set_) Touch(chunk, stream, seq);
-  Merge(&plan_.discard);
   const uint64_t held = resident_;
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
   if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(stream);
+  Merge(&plan_.discard);
+  Merge(&plan_.reap);
   return plan_;
 }
 
@@ -301,16 +311,17 @@ void Residency::DrainOps(Queues* queues, StreamId stream) {
 // caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
 // which no allocation can revive the range.
 uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
-  uint64_t freed = 0;
+  uint64_t freed = 0, most = bytes;
   bool waiting = false;
-  for (size_t n = dying_.size(); n > 0 && freed < bytes; --n) {
+  for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
     Chunk* chunk = dying_.front();
     dying_.pop_front();
     if (chunk->live_bytes != 0 || !chunk->resident) {
       chunk->dying = false;  // revived, or gone already
       continue;
     }
-    if (chunk->mark == now_ || !IsDead(*chunk) || !MayLeave(*chunk, 0)) {
+    const bool over = chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
+    if (!over && !MayReap(*chunk, stream)) {
       waiting |= chunk->pins == 0;
       dying_.push_back(chunk);
       continue;
@@ -327,7 +338,8 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
     chunk->departure_op = 0;
     ++chunk->rank_stamp;
     stats_.bytes_saved += kChunkBytes;
-    plan_.discard.push_back({chunk->base, kChunkBytes});
+    (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+    if (!over) most = std::max(most, kReapBytes);
   }
   if (waiting) fences_->Close();
   dead_waiting_ = waiting;
@@ -336,6 +348,13 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
 
 bool Residency::IsDead(const Chunk& chunk) {
   return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
+}
+
+// Its users are all before this place of the stream, or over; whatever writes it again comes behind this place: it
+// still belongs to the application's own allocator, the stream waits for the discard, others do not work (dead.h).
+bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
+  return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.mark != now_ &&
+         chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && MayLeave(chunk, stream);
 }
 
 bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {

@@ -7,7 +7,8 @@
 //  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on
 //  the host;
 //  - where nothing may leave, the launch goes over the budget, and that is counted;
-//  - contents are discarded only if the application freed them and a fence behind that free is done.
+//  - contents are discarded only if the application freed them, and either a fence behind that free is done or one
+//  stream alone works on the device, which then takes the discard in its order.
 // Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
 // bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
 // chunks that only streaming launches use (host_access.h: they need not come back), then chunks of which no next use is
@@ -48,6 +49,9 @@ struct Plan {
   // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see
   // DiscardDead).
   std::vector<Extent> discard;
+  // Dead, but work that may have touched it is still queued, on this stream alone: to be discarded in the stream's
+  // order, behind all that it holds and before the launch and its fetches.
+  std::vector<Extent> reap;
   // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
   std::vector<Extent> advise;
   std::vector<Extent> unadvise;  // is to fault again instead
@@ -85,6 +89,9 @@ class Residency {
   void set_filling(bool filling) { filling_ = filling; }
   // Whether what a launch overwrites whole comes back empty. Needs discard.
   void set_renews(bool may) { renews_ = may; }
+  // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
+  // its order: what died on it need not be waited for then.
+  void set_in_order(bool in_order) { in_order_ = in_order; }
   // Whether launches that stream may leave what they touch in host memory.
   void set_host_access(bool may) { may_stay_ = may; }
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
@@ -108,7 +115,10 @@ class Residency {
   void RemoveArena(Extent arena);
   // Bytes came to life, or died. `pinned`: they stay "alive" whatever is reported (see LiveMap).
   void AddLive(Extent range);
-  void RemoveLive(Extent range);
+  // `owner`: the allocation that holds it and lives on, if its application said so itself (PyTorch's report).
+  void RemoveLive(Extent range, Extent owner = {});
+  // An allocation ended: others may be given its range, and the host may write it, as soon as a fence is done.
+  void NoteFreed(Extent range);
   void Pin(Extent range, bool pin);
   // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at):
   // nothing that died since then may be taken for "nothing launched between".
@@ -181,6 +191,7 @@ class Residency {
   }
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
+  bool MayReap(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
   void Push(Chunk* chunk);
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What
@@ -218,6 +229,7 @@ class Residency {
   bool dead_waiting_ = false;          // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;             // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
+  bool in_order_ = false;
   bool filling_ = false;
   bool may_stay_ = true;
   bool renews_ = true;

@@ -5,18 +5,10 @@
 
 namespace sluice::core {
 
-void Residency::ClearPlan() {
-  plan_.now.Clear();
-  plan_.ahead.Clear();
-  plan_.evict_after.clear();
-  plan_.discard.clear();
-  plan_.renew.clear();
-  plan_.wait_in = plan_.after_op = 0;
-}
-
 const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   ClearPlan();
   ++now_;
+  in_order_ = false;
   if (resident_ <= bytes) return plan_;
   const uint64_t wanted = resident_ - bytes;
   const uint64_t freed = MakeRoom(queue, wanted, 0, &plan_.now);

@@ -311,13 +311,13 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   return CUDA_SUCCESS;
 }
 
-void Device::SetLive(Extent range, bool alive) {
+void Device::SetLive(Extent range, bool alive, Extent owner) {
   if (alive) {
     residency.AddLive(range);
     live_bytes += range.bytes;
     peak_live_bytes = std::max(peak_live_bytes, live_bytes);
   } else {
-    residency.RemoveLive(range);
+    residency.RemoveLive(range, owner);
     live_bytes -= range.bytes;
   }
 }
@@ -333,6 +333,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream)
   const Extent range{base, size};
   const bool held = allocation->held;
   ForgetHostCopies(base, size);
+  if (!held) residency.NoteFreed(range);
   if (held) {
     // Neither residency's nor counted as managed.
   } else if (allocation->reported) {
@@ -375,13 +376,14 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
     allocation->captured = true;
     residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
   }
+  const Extent whole{base, core::ArenaAllocator::SizeFor(allocation->bytes)};
   if (bytes > 0) {
-    if (!allocation->reported) SetLive({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, false);
-    if (auto old = live.Unreport(pointer)) SetLive(*old, false);
+    if (!allocation->reported) SetLive(whole, false, whole);
+    if (auto old = live.Unreport(pointer)) SetLive(*old, false, whole);
     const Extent range{pointer, std::min<uint64_t>(static_cast<uint64_t>(bytes), base + allocation->bytes - pointer)};
     if (live.Report(range, base, allocation)) SetLive(range, true);
   } else if (auto range = live.Unreport(pointer)) {
-    SetLive(*range, false);
+    SetLive(*range, false, whole);
   }
   residency.set_capacity(Capacity());
 }

@@ -88,6 +88,8 @@ struct Device final : core::Timeline {
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
   std::atomic<uint64_t> raised_until{0};
+  Stream* reaper = nullptr;     // for whom dead bytes were last discarded in its order (dead.h),
+  uint64_t reap_op = 0;         // and as which operation of its renew queue
   uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
 
   // --- memory; each takes the lock ---
@@ -107,6 +109,7 @@ struct Device final : core::Timeline {
   void MarkCaptured(core::Va va);
   // `peer` may use this card's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer);
+  bool HasPeers() const { return !peers_.empty(); }  // with the lock held
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   // What the work touches of what is alive (work.cc). The lock is held.
@@ -166,7 +169,7 @@ struct Device final : core::Timeline {
   template <typename F>
   bool OnOwnQueue(F work);
   uint64_t CountLaunches() const;
-  void SetLive(core::Extent range, bool alive);
+  void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive
   void StartActive();
   std::vector<CUdevice> peers_;
   uint32_t launches_waiting_ = 0;  // in AwaitRoom

@@ -1,6 +1,7 @@
 // Device as core::Timeline: events behind launches, and the queues that the engine moves memory on.
 #include <algorithm>
 
+#include "hooklib/cuda/dead.h"
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/log.h"
@@ -112,7 +113,8 @@ bool Device::MarkAll(std::vector<core::Mark>* marks) {
                       stream->seq.load(std::memory_order_relaxed) > stream->completed;
   }
   for (const auto& stream : streams) {
-    const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+    // With a discard in its order under way, the work that stands behind it.
+    const uint64_t seq = stream->seq.load(std::memory_order_acquire) + stream->reaping;
     if (!stream->context || seq <= stream->completed) continue;
     if (seq > stream->recorded) {
       if (stream->per_thread()) {
@@ -172,6 +174,7 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   if (step.in_op && stream->in.Ready()) {
     bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
     if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
+    AwaitReaps(stream, stream->in.stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
     if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);

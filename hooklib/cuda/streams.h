@@ -65,8 +65,10 @@ struct Stream {
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
-  TransferQueue renew;    // what its next work overwrites (overwrites.h)
-  uint64_t stuck_at = 0;  // work and operations done, plus one, when the queues were last waited for in vain
+  TransferQueue renew;       // discards in its order: what its next work overwrites (overwrites.h), what died (dead.h)
+  uint64_t reaping = 0;      // 1 from such a discard of dead bytes until the work that it was for has been queued
+  uint64_t last_launch = 0;  // Residency::launches() at its last work that was looked at
+  uint64_t stuck_at = 0;     // work and operations done, plus one, when the queues were last waited for in vain
 
   bool per_thread() const { return handle == CU_STREAM_PER_THREAD; }
   bool legacy() const { return handle == CU_STREAM_LEGACY; }

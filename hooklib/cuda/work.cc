@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "hooklib/cuda/dead.h"
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/overwrites.h"
@@ -120,13 +121,16 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
+  AwaitReaps(stream_);
+  device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
   const core::Plan& plan =
       device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, work.hottest_first);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  quiet_ =
-      plan.now.empty() && plan.ahead.empty() && plan.renew.empty() && !plan.wait_in && !plan.after_op && !plan.probe.id;
+  quiet_ = plan.now.empty() && plan.ahead.empty() && plan.reap.empty() && plan.renew.empty() && !plan.wait_in &&
+           !plan.after_op && !plan.probe.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
+  Reap(plan, stream_);
   device->Execute(plan.now, stream_);
   Renew(plan, stream_);
   if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
@@ -151,6 +155,7 @@ void WorkScope::End(CUresult) {
   if (!ordered_) return;
   {
     std::lock_guard lock(stream_->device->mutex);
+    stream_->reaping = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
       if (begin_) {

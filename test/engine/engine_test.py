@@ -211,6 +211,17 @@ for overwritten in ("overwritten_on_default_streams", "overwritten_while_it_leav
     TESTS[overwritten] = lambda name=overwritten: [same(name, env=env, modes=("launch", "predict")) for env in ({}, FETCHED)]
 
 
+@test
+def dead_while_the_card_is_behind():
+    same("dead_while_the_card_is_behind", env=FETCHED, evicts=False, modes=("launch", "predict"))
+
+
+@test
+def dead_and_taken_by_another_stream():
+    for env in ({}, FETCHED):
+        same("dead_and_taken_by_another_stream", env=env, modes=("launch", "predict"))
+
+
 scenario("overwritten_where_it_is_read", modes=("launch", "predict"))
 
 

@@ -2,22 +2,12 @@
 #include <atomic>
 #include <thread>
 
+#include "test/engine/report.h"
 #include "test/engine/scenario.h"
 
 using namespace scenario;  // NOLINT(google-build-using-namespace)
 
-struct c10_device {
-  signed char type, index;
-};
-// PyTorch's report as libc10_cuda calls it; only the preloaded shim defines it here.
-extern "C" __attribute__((weak)) void report(void* p, long bytes, size_t, size_t, c10_device) __asm__(
-    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-
 namespace {
-
-void Report(CUdeviceptr p, long bytes) {
-  if (&report != nullptr) report(reinterpret_cast<void*>(p), bytes, 0, 0, {1, 0});
-}
 
 CUgraphExec Capture(Card& card, CUstream s, const std::vector<std::vector<simgpu_touch>>& launches) {
   CUgraph graph = nullptr;

@@ -1,0 +1,58 @@
+#include "hooklib/cuda/dead.h"
+
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/log.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+// Long enough for streams that take turns, launch by launch, not to wait for each other.
+constexpr uint64_t kAloneFor = 256;
+}  // namespace
+
+bool WorksAlone(Stream* stream) {
+  Device* const device = stream->device;
+  const uint64_t now = device->residency.launches();
+  stream->last_launch = now;
+  if (device->HasPeers()) return false;
+  for (const auto& other : device->streams) {
+    if (other.get() == stream || !other->context) continue;
+    const uint64_t seq = other->seq.load(std::memory_order_acquire);
+    if (seq == 0) continue;
+    if (other->last_launch != 0 && now - other->last_launch < kAloneFor) return false;
+    if (!device->Done({other->id, seq})) return false;
+  }
+  return true;
+}
+
+void Reap(const core::Plan& plan, Stream* stream) {
+  if (plan.reap.empty()) return;
+  Device* const device = stream->device;
+  TransferQueue* const queue = &stream->renew;
+  EventPool* const pool = &stream->context->events;
+  // Where anything fails the dead bytes only stay where they are: too many are held, and later fetched for nothing.
+  if (!queue->Ready()) return;
+  CUevent before = pool->Take(), after = pool->Take();
+  const bool ordered = before && after && g_real.cuEventRecord(before, stream->handle) == CUDA_SUCCESS &&
+                       g_real.cuStreamWaitEvent(queue->stream, before, 0) == CUDA_SUCCESS;
+  if (before) pool->Give(before);
+  if (after) pool->Give(after);  // taken again by Stamp
+  if (!ordered) return;
+  if (!QueueDiscard(plan.reap, queue->stream)) SLUICE_LOG(kDebug, "discard of %zu runs failed", plan.reap.size());
+  queue->Stamp(queue->newest + 1, pool);
+  WaitFor(queue->events, queue->newest, stream->handle);
+  if (stream->in.Ready()) WaitFor(queue->events, queue->newest, stream->in.stream);
+  device->reaper = stream;
+  device->reap_op = queue->newest;
+  stream->reaping = 1;
+}
+
+void AwaitReaps(Stream* stream, CUstream waiter) {
+  const Device* const device = stream->device;
+  const Stream* const reaper = device->reaper;
+  if (!reaper || reaper == stream || reaper->renew.done >= device->reap_op) return;
+  WaitFor(reaper->renew.events, device->reap_op, waiter);
+}
+
+}  // namespace sluice

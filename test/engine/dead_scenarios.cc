@@ -1,0 +1,83 @@
+// What PyTorch reports as freed while work that used it is still queued: dropped in the stream's order.
+#include "test/engine/report.h"
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+constexpr uint64_t kBlock = 64 * kMiB;
+
+// Segments as PyTorch's caching allocator takes them, each one block.
+struct Segments {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> at;
+  explicit Segments(int count) {
+    for (int i = 0; i < count; ++i) at.push_back(Alloc(kBlock));
+  }
+  void Take(size_t i) const { Report(at[i], static_cast<long>(kBlock)); }
+  void Drop(size_t i) const { Report(at[i], -static_cast<long>(kBlock)); }
+};
+
+// Not 0 where the hook is absent or its budget holds everything.
+bool Pressed(const Segments& segments) { return Budget() != 0 && Budget() < segments.at.size() * kBlock; }
+
+}  // namespace
+
+// A host that is a whole step ahead of the card, and activations that die in it: none of them crosses the link.
+SCENARIO(dead_while_the_card_is_behind) {
+  Segments all(16);
+  Card& card = all.card;
+  const CUdeviceptr sum = Alloc(4096);
+  card.Named(all.s, {Write(sum, 4096, 1)});
+  uint64_t before = 0;
+  for (uint32_t step = 0; step < 8; ++step) {
+    if (step == 4) before = card.Stats().prefetch_out_bytes;
+    for (size_t i = 0; i < all.at.size(); ++i) {
+      all.Take(i);
+      card.Named(all.s, {Write(all.at[i], kBlock, step * 100 + static_cast<uint32_t>(i) + 2)}, 2'000'000);
+      card.Named(all.s, {Read(all.at[i], kBlock, step * 100 + static_cast<uint32_t>(i) + 2), Update(sum, 4096, 1)},
+                 2'000'000);
+      all.Drop(i);
+    }
+  }
+  OK(cuStreamSynchronize(all.s));
+  const uint64_t out = card.Stats().prefetch_out_bytes - before;
+  const char* mode = std::getenv("SLUICE_PREFETCH");
+  if (Pressed(all) && mode && *mode != 'o') EXPECT(out == 0);
+  SayDigest("sum", sum, 4096);
+}
+
+// A block whose last use is over, as its owner has seen by an event, is given to another stream while the first one
+// still stands before the discard.
+SCENARIO(dead_and_taken_by_another_stream) {
+  Segments all(12);
+  Card& card = all.card;
+  CUstream t = card.Stream();
+  CUevent over = nullptr;
+  OK(cuEventCreate(&over, CU_EVENT_DISABLE_TIMING));
+  const CUdeviceptr sum = Alloc(4096);
+  card.Named(all.s, {Write(sum, 4096, 1)});
+  for (size_t i = 0; i < all.at.size(); ++i) all.Take(i);
+  for (uint32_t round = 0; round < 6; ++round) {
+    const size_t own = round % 2;
+    for (int i = 0; i < 400; ++i) card.Named(all.s, {Update(sum, 4096, 1)}, 1000);  // one stream works alone
+    card.Named(all.s, {Write(all.at[own], kBlock, 10 + round)}, 10'000);
+    OK(cuEventRecord(over, all.s));
+    OK(cuEventSynchronize(over));
+    card.Named(all.s, {Update(sum, 4096, 1)}, 30'000'000);
+    all.Drop(own);
+    // Room is needed: what died goes first, behind the long kernel.
+    for (size_t i = 2; i < all.at.size(); ++i)
+      card.Named(all.s, {Write(all.at[i], kBlock, 30 + static_cast<uint32_t>(i))}, 10'000);
+    all.Take(own);
+    // No parameter shows it, so nothing is fetched for it: only the rule that others wait keeps what it writes.
+    card.Launch(t, {Write(all.at[own], kBlock, 60 + round)}, 10'000);
+    OK(cuStreamSynchronize(t));
+    OK(cuStreamSynchronize(all.s));
+    card.Named(t, {Read(all.at[own], kBlock, 60 + round)}, 10'000);
+    SayDigest("taken", all.at[own], kBlock);
+  }
+  SayDigest("sum", sum, 4096);
+}

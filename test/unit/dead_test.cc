@@ -1,0 +1,101 @@
+// What is discarded in a stream's order: dead, owned by a living allocation, used by nobody but that stream.
+#include <catch2/catch_test_macros.hpp>
+
+#include "hooklib/core/residency.h"
+#include "test/unit/fake_timeline.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr Va kBase = uint64_t{1} << 40;
+Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
+
+// An arena of 40 chunks that an allocator owns, 36 of which may be resident: all are alive, the first 36 resident and
+// in use by stream 1, whose work the GPU has not begun.
+struct Card {
+  static constexpr uint64_t kAll = 40, kCapacity = 36;
+  FakeTimeline time;
+  Fences fences{&time};
+  Residency residency{&time, &fences};
+  Seq seq[3] = {};
+
+  Card() {
+    residency.set_capacity(kCapacity * kChunkBytes);
+    residency.set_prefetch(Prefetch::kLaunch);
+    residency.set_host_access(false);
+    residency.set_in_order(true);
+    residency.AddArena(Chunks(0, kAll), false);
+    residency.AddLive(Chunks(0, kAll));
+    for (uint64_t i = 0; i < kCapacity; ++i) Launch({Chunks(i)});
+  }
+  const Plan& Launch(std::vector<Extent> set, StreamId stream = 1) {
+    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, 0);
+    time.Queue(stream, seq[stream]);
+    return plan;
+  }
+  void Report(Extent dead) { residency.RemoveLive(dead, Chunks(0, kAll)); }
+};
+
+}  // namespace
+
+TEST_CASE("dead beside queued work: discarded in the stream's order, nothing living leaves for it") {
+  Card card;
+  card.Report(Chunks(4, 2));
+  const Plan& plan = card.Launch({Chunks(38)});
+  CHECK(plan.reap == std::vector<Extent>{Chunks(4, 2)});  // more than is needed, since the stream stands still for it
+  CHECK(plan.discard.empty());
+  CHECK(plan.now.evict.empty());
+  CHECK(plan.now.fetch == std::vector<Extent>{Chunks(38)});
+  CHECK_FALSE(card.residency.waits_for_dead());
+  // Alive again, it comes back without contents; the plan before is gone.
+  card.residency.AddLive(Chunks(4, 2));
+  const uint64_t in = card.residency.stats().bytes_in;
+  const Plan& back = card.Launch({Chunks(4)});
+  CHECK(back.reap.empty());
+  CHECK(back.now.fetch == std::vector<Extent>{Chunks(4)});
+  CHECK(card.residency.stats().bytes_in == in);
+}
+
+TEST_CASE("once the work is over it is discarded at once") {
+  Card card;
+  card.Report(Chunks(4, 2));
+  card.time.Finish(1, card.seq[1]);
+  card.Launch({Chunks(5)});  // names it, so that it does not go
+  card.fences.Close();
+  card.time.Finish(1, card.seq[1]);
+  const Plan& plan = card.Launch({Chunks(38)});
+  CHECK(plan.reap.empty());
+  CHECK(plan.discard == std::vector<Extent>{Chunks(4)});
+}
+
+TEST_CASE("not in any stream's order: what others may be given, use, or hold on to") {
+  Card card;
+  SECTION("others work") { card.residency.set_in_order(false), card.Report(Chunks(4)); }
+  SECTION("freed, not reported") { card.residency.RemoveLive(Chunks(4)); }
+  SECTION("reported, then the allocation itself is freed") {
+    card.Report(Chunks(4));
+    card.residency.NoteFreed(Chunks(0, Card::kAll));
+  }
+  SECTION("the allocation holds only a part of the chunk") {
+    card.residency.RemoveLive(Chunks(4), {Chunks(4).base + 4096, Chunks(4, 9).bytes});
+  }
+  SECTION("captured") { card.residency.Pin(Chunks(4), true), card.Report(Chunks(4)); }
+  SECTION("a second stream has used it") {
+    card.Launch({Chunks(4)}, 2);
+    card.Report(Chunks(4));
+  }
+  SECTION("a driver without discard") { card.residency.set_can_discard(false), card.Report(Chunks(4)); }
+  SECTION("the launch itself names it") {
+    card.Report(Chunks(4));
+    CHECK(card.Launch({Chunks(4), Chunks(38)}).reap.empty());
+    return;
+  }
+  SECTION("a part of it lives") { card.residency.RemoveLive({Chunks(4).base, 4096}, Chunks(0, Card::kAll)); }
+  const Plan& plan = card.Launch({Chunks(38)});
+  CHECK(plan.reap.empty());
+  CHECK(plan.discard.empty());
+  CHECK(plan.now.evict.size() == 1);
+}
+
+}  // namespace sluice::core
