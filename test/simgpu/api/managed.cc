@@ -123,25 +123,43 @@ CUresult PrefetchMany(simgpu::Call& call, CUstream stream, OpKind kind, const CU
   return Prefetch(call, stream, kind, std::move(ranges), locations != nullptr);
 }
 
-CUresult Advise(CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
+// What read-mostly advice, set or withdrawn, costs its caller for one block.
+int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
+  const simgpu::Profile& p = Sim().profile();
+  simgpu::Block* b = part.block;
+  simgpu::SharedState::Lock lock(Sim().state());
+  Sim().memory().Validate(b);
+  if (!set) {
+    Sim().NoteTakenAway(a, part, simgpu::ThisThread().now);
+    Sim().memory().WithdrawDuplicates(b, part);
+    return p.read_mostly_card_ns_per_block;
+  }
+  const bool in_host = b->resident == 0 && b->host != 0;
+  const bool first = !b->was_duplicated, moved = b->came_out;
+  b->read_mostly = b->was_duplicated = true;
+  b->came_out = false;
+  Sim().memory().UpdateChunk(b, part.block_bytes);
+  if (!in_host) return p.read_mostly_card_ns_per_block;
+  return !moved  ? p.read_mostly_host_ns_per_block
+         : first ? p.read_mostly_first_ns_per_block
+                 : p.read_mostly_moved_ns_per_block;
+}
+
+CUresult Advise(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
   NEED_ARG(ManagedRange(p, n) && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
+  const bool read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY;
+  if (read_mostly) Sim().WaitForDepartures(call.lock);
   for (uint64_t at = p; at < p + n;) {
     Allocation* a = simgpu::FindAllocation(at);
     const simgpu::BlockPart part = Sim().memory().PartAt(a, at, p + n);
     simgpu::Block* b = part.block;
+    at = part.address + part.block_bytes;
+    if (read_mostly) {
+      simgpu::ThisThread().now += ReadMostly(a, part, advice == CU_MEM_ADVISE_SET_READ_MOSTLY);
+      continue;
+    }
     const auto bit = static_cast<uint16_t>(target >= 0 ? 1u << target : 0);
     switch (advice) {
-      case CU_MEM_ADVISE_SET_READ_MOSTLY:
-        b->read_mostly = true;
-        break;
-      case CU_MEM_ADVISE_UNSET_READ_MOSTLY: {
-        b->read_mostly = false;
-        simgpu::SharedState::Lock lock(Sim().state());
-        Sim().memory().Validate(b);
-        b->host &= ~b->resident;
-        Sim().memory().UpdateChunk(b, part.block_bytes);
-        break;
-      }
       case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
         b->preferred = static_cast<int16_t>(target);
         break;
@@ -154,7 +172,6 @@ CUresult Advise(CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
       default:
         b->accessed_by &= static_cast<uint16_t>(~bit);
     }
-    at = part.address + part.block_bytes;
     simgpu::ThisThread().now += Sim().profile().advise_ns_per_block;
   }
   return CUDA_SUCCESS;
@@ -218,7 +235,7 @@ extern "C" {
 
 CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice device) {
   BEGIN(simgpu::TheProfile().advise_host_ns);
-  return Advise(p, n, advice, device == CU_DEVICE_CPU ? simgpu::kHostCard : device);
+  return Advise(call, p, n, advice, device == CU_DEVICE_CPU ? simgpu::kHostCard : device);
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
@@ -227,7 +244,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocat
   if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY) {
     if (const CUresult r = Target(location, &target); r != CUDA_SUCCESS) return r;
   }
-  return Advise(p, n, advice, target);
+  return Advise(call, p, n, advice, target);
 }
 
 CUresult cuMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr p, size_t n) {

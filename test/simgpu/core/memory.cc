@@ -232,9 +232,21 @@ bool Memory::Place(Block* b, const BlockPart& part, int card, uint32_t mask, boo
 
 void Memory::MoveToHost(Block* b, const BlockPart& part, uint32_t mask) {
   const uint32_t moved = mask & b->resident;
+  b->came_out = b->came_out || moved != 0;
   b->host |= moved;
   b->resident &= ~moved;
   b->lazy &= ~mask;
+  UpdateChunk(b, part.block_bytes);
+}
+
+void Memory::WithdrawDuplicates(Block* b, const BlockPart& part) {
+  b->read_mostly = false;
+  const uint32_t both = b->resident & b->host;
+  if (b->preferred >= 0 && b->preferred == b->card) {
+    b->host &= ~both;
+  } else {
+    b->resident &= ~both;
+  }
   UpdateChunk(b, part.block_bytes);
 }
 

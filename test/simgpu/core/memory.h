@@ -25,6 +25,8 @@ struct Block {
   int16_t preferred = -2;    // -2: none, -1: host, else a card
   uint16_t accessed_by = 0;  // bit per card
   bool read_mostly = false;
+  bool was_duplicated = false;  // was advised so before
+  bool came_out = false;        // was moved to the host since it was last advised so
   uint32_t resident = 0;
   uint32_t host = 0;
   uint32_t lazy = 0;    // discarded: still backed on the card, not mapped
@@ -85,6 +87,8 @@ class Memory {
   // Residency, without time. All need the state's lock.
   bool Place(Block* b, const BlockPart& part, int card, uint32_t mask, bool keep_host);  // false: table full
   void MoveToHost(Block* b, const BlockPart& part, uint32_t mask);
+  // The advice was withdrawn: of each duplicate one copy stays, on the host unless the card is where it prefers to lie.
+  void WithdrawDuplicates(Block* b, const BlockPart& part);
   void DropFromCard(Block* b, const BlockPart& part, uint32_t mask);
   void Discard(Block* b, const BlockPart& part, uint32_t mask);
   void Touch(Block* b);  // youngest in the eviction order

@@ -38,11 +38,11 @@ struct Profile {
   double fault_duplex_gbps =
       20;  // the same where one way is faults: the low end of what was measured of managed memory
   double fault_gbps = 11;
-  double populate_gbps = 195;                  // pages without contents, by a prefetch: 5.5 ms per GiB
-  double evict_gbps = 15;                      // by the driver, in line with the fault or prefetch that needs room
-  double remote_gbps = 84;                     // access in place (accessed-by): sum of both ways ...
-  double remote_one_way_gbps = 51.5;           // ... and one way alone
-  double duplicate_write_ns_per_byte = 40.05;  // first GPU write to a read-mostly duplicate: 43 s per GiB
+  double populate_gbps = 195;                // pages without contents, by a prefetch: 5.5 ms per GiB
+  double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
+  double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...
+  double remote_one_way_gbps = 51.5;         // ... and one way alone
+  double duplicate_write_ns_per_byte = 3.4;  // GPU write to a read-mostly duplicate: 16 MiB took 53 to 61 ms
 
   int64_t launch_host_ns = 3300;
   int64_t kernel_gap_ns = 1000;  // between two kernels of one stream
@@ -64,6 +64,12 @@ struct Profile {
   int64_t discard_host_ns_per_block = 13700;  // of what lies in host memory: 7 ms per GiB
   int64_t advise_host_ns = 22000;             // a call of cuMemAdvise ...
   int64_t advise_ns_per_block = 60000;        // ... for each block of 2 MiB; and what its mapping adds to an eviction
+  // Read-mostly advice, each block of 2 MiB: set in host memory after it was moved there, the first time (70 to 85 ms a
+  // GiB) and later (15 to 20); set there otherwise (5); set on the card, and withdrawn.
+  int64_t read_mostly_first_ns_per_block = 150000;
+  int64_t read_mostly_moved_ns_per_block = 35000;
+  int64_t read_mostly_host_ns_per_block = 10000;
+  int64_t read_mostly_card_ns_per_block = 2700;
   int64_t graph_launch_host_ns = 6000;
   int64_t graph_node_ns = 600;
   int64_t vmm_map_ns = 13000;  // unmap, map, set access: 40 us together

@@ -317,6 +317,30 @@ void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
   if (state_.shared()) state_.Publish(ThisThread().now);
 }
 
+void Simulator::WaitForDepartures(Lock& lock) {
+  CatchUp(lock);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Op* op = streams_[i]->queue.empty() ? nullptr : streams_[i]->queue.front();
+    if (op == nullptr || op->kind != OpKind::kPrefetch || !op->started || op->ranges.empty() ||
+        op->ranges[0].target != kHostCard)
+      continue;
+    if (op->fence == nullptr) op->fence = std::make_shared<Fence>();
+    WaitFence(lock, FencePtr(op->fence), "a move to the host that is under way");
+  }
+}
+
+void Simulator::NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time) {
+  const Block* b = part.block;
+  const uint32_t both = b->resident & b->host;
+  bool in_use = false;
+  a->content.ForEach(part.address - a->base, part.address - a->base + part.block_bytes,
+                     [&](const Segment& g) { in_use = in_use || g.use_until > time; });
+  if (both == 0 || !in_use || b->preferred == b->card) return;
+  const uint64_t bytes = BytesOf(both, part.block_bytes);
+  figures_[b->card].evicted_in_use += bytes;
+  TakeCompute(b->card, time, static_cast<int64_t>(static_cast<double>(bytes) / profile_.fault_gbps));
+}
+
 void Simulator::WaitStream(Lock& lock, Stream* s, const char* what) {
   if (s->Busy()) {
     WaitFence(lock, SubmitFence(lock, s), what);

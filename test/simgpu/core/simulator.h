@@ -79,6 +79,11 @@ class Simulator {
   void GivePlain(int card, uint64_t bytes);
   uint64_t FreeBytes(int card) const;
 
+  // Advice is set or withdrawn between moves: the caller waits for those to the host that are under way.
+  void WaitForDepartures(Lock& lock);
+  // A duplicate leaves the card at `time`, with the state's lock: what still reads it brings it back by faults.
+  void NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time);
+
   // Synchronous contents, outside any stream.
   bool ReadBytes(uint64_t address, void* out, uint64_t length);
   bool WriteBytes(uint64_t address, const void* in, uint64_t length);
@@ -136,6 +141,7 @@ class Simulator {
   int64_t Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults = false);
   int64_t AccessInPlace(int card, const Op& op, int64_t t);
   static void NoteInPlace(Op* op, const Touch& touch, uint64_t bytes);
+  int64_t Collapse(int card, const Op& op);
   int64_t TakeCompute(int card, int64_t t, int64_t duration);
   void NotePeak(int card);
 

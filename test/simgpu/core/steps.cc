@@ -111,6 +111,12 @@ int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
   return end;
 }
 
+// Writes to duplicates: the other copy is thrown away, page by page.
+int64_t Simulator::Collapse(int card, const Op& op) {
+  figures_[card].duplicate_write += op.duplicate_bytes;
+  return static_cast<int64_t>(static_cast<double>(op.duplicate_bytes) * profile_.duplicate_write_ns_per_byte);
+}
+
 int64_t Simulator::TakeCompute(int card, int64_t t, int64_t duration) {
   Card& c = state_.card(card);
   int64_t free_at = c.compute_free.load(std::memory_order_relaxed);
@@ -283,11 +289,7 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
   }
   const int64_t start = TakeCompute(s->card, t, op->duration);
   end = start + op->duration;
-  end = std::max(end, AccessInPlace(s->card, *op, start));
-  if (op->duplicate_bytes != 0) {
-    end += static_cast<int64_t>(static_cast<double>(op->duplicate_bytes) * profile_.duplicate_write_ns_per_byte);
-    f.duplicate_write += op->duplicate_bytes;
-  }
+  end = std::max(end, AccessInPlace(s->card, *op, start)) + Collapse(s->card, *op);
   ++f.launches;
   f.kernel_ns += static_cast<uint64_t>(op->duration);
   f.stall_ns += static_cast<uint64_t>(t - op->began);
@@ -341,7 +343,7 @@ Simulator::Result Simulator::StepCopy(Stream* s, Op* op, int64_t t) {
     (in ? f.copy_in : f.copy_out) += bytes;
     timeline_.Span(s->card, in ? "copy in" : "copy out", "copy", t, end, bytes);
   }
-  end = std::max(end, AccessInPlace(s->card, *op, t));
+  end = std::max(end, AccessInPlace(s->card, *op, t)) + Collapse(s->card, *op);
   CopyContents(s, op, t, end);
   if (!polling_.empty()) RecheckPolls();
   return {State::kDone, end};
@@ -358,7 +360,7 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
   const MemsetWork& m = op->set;
   const int64_t length = Nanoseconds(m.width * m.height, profile_.device_copy_gbps) + 1000;
   const int64_t start = TakeCompute(s->card, t, length);
-  end = std::max(start + length, AccessInPlace(s->card, *op, start));
+  end = std::max(start + length, AccessInPlace(s->card, *op, start)) + Collapse(s->card, *op);
   for (uint64_t row = 0; row < m.height; ++row) {
     Segment contents;
     contents.kind = Segment::kFill;
@@ -417,11 +419,17 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       const int card = b->card;
       SharedState::Lock lock(state_);
       const uint64_t bytes = BytesOf(out & ~b->host, part.block_bytes);
-      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t) + (bytes == 0 ? 1000 : 0) +
+      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t) +
+                          (bytes == 0 ? profile_.read_mostly_card_ns_per_block : 0) +
                           (b->accessed_by != 0 && bytes != 0 ? profile_.advise_ns_per_block : 0);
       figures_[card].prefetch_out += bytes;
       CheckUnused(s, *op, part.address, part.block_bytes, t, false);
-      memory_.MoveToHost(b, part, part.mask);
+      if (b->read_mostly) {  // makes the host's copy; the card keeps its own
+        b->host |= out;
+        memory_.UpdateChunk(b, part.block_bytes);
+      } else {
+        memory_.MoveToHost(b, part, part.mask);
+      }
       if (bytes != 0) timeline_.Span(card, "prefetch out", "evict", t, end, bytes);
       timeline_.Counter(card, "resident", end, state_.self().managed[card]);
       return {State::kAgain, end};
