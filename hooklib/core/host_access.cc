@@ -17,6 +17,9 @@ constexpr uint64_t kHostRate = 12;
 // worth the change it must be faster than that: a graph of an H200 whose products re-read their weights took 151 ms
 // with 6 here, and by faults 136.
 constexpr uint64_t kFaultRate = 8;
+// A duplicate is brought, dropped and advised again in 30 ms a GiB (read_mostly.cc). Less than that, since what else
+// moves slows both down.
+constexpr uint64_t kDuplicateRate = 18;
 // To fetch and make room takes 92 ms a GiB, so a launch is better left to faults if it takes no longer than half of
 // that: what came by faults leaves again.
 constexpr uint64_t kSparseRate = 20;
@@ -24,12 +27,13 @@ constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 }  // namespace
 
-HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now) {
+HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, bool duplicates) {
   const auto it = habits_.find(Key(id, oversize));
   // What does not fit comes by faults or is used where it lies: faults first, since what has once been mapped in host
   // memory no longer faults.
-  if (it == habits_.end()) return oversize ? Verdict::kTryFaults : Verdict::kTry;
-  const Verdict verdict = it->second.verdict;
+  if (it == habits_.end()) return oversize && !duplicates ? Verdict::kTryFaults : Verdict::kTry;
+  Verdict verdict = it->second.verdict;
+  if (duplicates && verdict == Verdict::kTryFaults) verdict = it->second.failures[0] ? Verdict::kFetch : Verdict::kTry;
   if ((verdict == Verdict::kTry || verdict == Verdict::kTryFaults) && now < it->second.retry_at) return Verdict::kFetch;
   return verdict;
 }
@@ -49,7 +53,10 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
-  const uint64_t rate = probe.faults ? kSparseRate : probe.oversize ? kFaultRate : kHostRate;
+  const uint64_t rate = probe.faults       ? kSparseRate
+                        : probe.duplicates ? kDuplicateRate
+                        : probe.oversize   ? kFaultRate
+                                           : kHostRate;
   const uint64_t allowed = kStartNs + probe.resident / kCardRate + probe.host / rate;
   if (ns <= allowed) {
     habit.verdict = probe.faults ? Verdict::kFaults : Verdict::kStreams;

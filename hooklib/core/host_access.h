@@ -20,11 +20,12 @@ namespace sluice::core {
 
 // One launch that is to be timed, since not all that it names is brought for it.
 struct HostProbe {
-  uint64_t id = 0;        // execution id; 0: nothing to time
-  uint64_t host = 0;      // bytes of its set in host memory
-  uint64_t resident = 0;  // bytes of its set on the card
-  bool oversize = false;  // the set is larger than all that may be resident: faults are what it is compared with
-  bool faults = false;    // they are left to faults, not used where they lie
+  uint64_t id = 0;          // execution id; 0: nothing to time
+  uint64_t host = 0;        // bytes of its set in host memory
+  uint64_t resident = 0;    // bytes of its set on the card
+  bool oversize = false;    // the set is larger than all that may be resident: faults are what it is compared with
+  bool faults = false;      // they are left to faults, not used where they lie
+  bool duplicates = false;  // fetched, they would leave again for nothing
 };
 
 class HostAccess {
@@ -38,7 +39,8 @@ class HostAccess {
   };
 
   // Of an execution id at launch number `now`. `oversize` as in HostProbe, judged apart.
-  Verdict Of(uint64_t id, bool oversize, uint64_t now);
+  // `duplicates`: what it misses would leave again for nothing, which is always better than faults.
+  Verdict Of(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
   // The launch is tried; until its time is known, others of its id fetch.

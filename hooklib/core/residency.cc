@@ -16,6 +16,9 @@ uint64_t Overlap(const Extent& range, const Chunk& chunk) {
 }  // namespace
 
 void Step::Clear() {
+  drop.clear();
+  unmap.clear();
+  duplicate.clear();
   evict.clear();
   fetch.clear();
   out_after = out_op = in_op = in_after_out = content_in = 0;
@@ -41,6 +44,8 @@ void Residency::RemoveArena(Extent arena) {
     SetResident(&chunk, false);
     if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
   });
+  copied_.Remove(arena, [](Extent) {});
+  std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
   std::erase_if(dying_, gone);
   std::erase_if(candidates_, [&gone](const Candidate& candidate) { return gone(candidate.chunk); });
@@ -50,12 +55,15 @@ void Residency::RemoveArena(Extent arena) {
 }
 
 void Residency::AddLive(Extent range) {
+  ForgetCopies(range);  // its bytes are nobody's yet
   chunks_.ForEach(range, [&](Chunk& chunk) {
+    Withdraw(&chunk);  // what comes to life beside it will be written
     Change(&chunk, [&] { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
   });
 }
 
 void Residency::RemoveLive(Extent range, Extent owner) {
+  ForgetCopies(range);
   chunks_.ForEach(range, [&](Chunk& chunk) {
     chunk.owned = owner.base <= chunk.base && chunk.base + kChunkBytes <= owner.end();
     Change(&chunk, [&] { chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk)); });
@@ -148,6 +156,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
     const uint64_t fits = std::min(need, fits_at_all);
+    if (resident_ <= fits_at_all) beyond_.clear();
     uint64_t room = Room(stream);
     // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
     const uint64_t over = resident_ > fits_at_all ? resident_ - fits_at_all : 0;
@@ -159,7 +168,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     for (Chunk* chunk : missing_) {
       const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
-      if (elsewhere || fetched + kChunkBytes > need - beyond) {
+      const bool too_much = fetched + kChunkBytes > need - beyond;
+      // A duplicate costs nothing to get rid of behind the launch.
+      if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
         chunk->two_ways_out = elsewhere;
         // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
@@ -172,7 +183,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         chunk->content = true;
         continue;
       }
-      fetched += kChunkBytes;
+      if (too_much) {
+        beyond_.push_back(chunk->base);
+      } else {
+        fetched += kChunkBytes;
+      }
       if (prefetch_ == Prefetch::kOff || chunk->left_at == now_) {
         SetResident(chunk, true);
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
@@ -233,7 +248,9 @@ void Residency::RollWindow(const Queues& queues) {
 
 void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   using Verdict = HostAccess::Verdict;
-  const Verdict verdict = host_access_.Of(id, oversize, now_);
+  const bool duplicates =
+      std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
+  const Verdict verdict = host_access_.Of(id, oversize, now_, duplicates);
   if (verdict == Verdict::kFetch) return;
   const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
   const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
@@ -252,7 +269,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   uint64_t stays = 0;
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || stays >= most) return false;
+    if (!chunk->content || stays >= most || (faults && MayDuplicate(*chunk))) return false;
     if (chunk->host_window != window_) {
       chunk->host_window = window_;
       chunk->host_uses = 0;
@@ -284,7 +301,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   Merge(&plan_.advise);
   Merge(&plan_.unadvise);
   if (stays && faults) ++stats_.left_launches;
-  if (stays && (trial || host_access_.Due(id, oversize))) plan_.probe = {id, stays, resident, oversize, faults};
+  if (stays && (trial || host_access_.Due(id, oversize)))
+    plan_.probe = {id, stays, resident, oversize, faults, duplicates};
   if (stays && trial) host_access_.Trying(plan_.probe, now_);
 }
 
@@ -358,6 +376,7 @@ bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
 }
 
 bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
+  if (chunk.duplicate) stream = 0;  // is dropped at once, in no stream's order
   for (const Mark& use : chunk.use) {
     if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
   }
@@ -424,10 +443,16 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     std::push_heap(candidates_.begin(), candidates_.end());
   }
   if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
+  if (freed < bytes && !keep_until) {
+    for (const Candidate& candidate : aside_) {
+      if (candidate.chunk->duplicate && candidate.chunk->mark != now_) beyond_.push_back(candidate.chunk->base);
+    }
+  }
   return freed;
 }
 
 void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
+  if (chunk->duplicate) return Drop(chunk, step);
   Queues& queues = queues_[stream];
   if (!step->out_op) step->out_op = ++queues.out_op;
   for (const Mark& use : chunk->use) {
@@ -439,12 +464,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
   chunk->two_ways_out = false;
-  if (chunk->host_window) {  // was used in host memory, was brought in since: there was no lasting room for it
-    chunk->host_window = 0;
-    if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
-    promote_ = 0;
-    no_promotion_ = next_no_promotion_;
-  }
+  EndPromotion(chunk);
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;
   if (!chunk->ever_out) {
@@ -453,9 +473,24 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   }
 }
 
+// What was used in host memory, was brought in since and leaves again: there was no lasting room for it.
+void Residency::EndPromotion(Chunk* chunk) {
+  if (!chunk->host_window) return;
+  chunk->host_window = 0;
+  if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
+  promote_ = 0;
+  no_promotion_ = next_no_promotion_;
+}
+
 void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   Queues& queues = queues_[stream];
   if (!step->in_op) step->in_op = ++queues.in_op;
+  if (!chunk->duplicate && MayDuplicate(*chunk)) {
+    chunk->duplicate = true;
+    step->duplicate.push_back({chunk->base, kChunkBytes});
+    if (chunk->advised) step->unmap.push_back({chunk->base, kChunkBytes});
+    chunk->advised = false;
+  }
   SetResident(chunk, true);
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
@@ -471,8 +506,8 @@ void Residency::Finish(StreamId stream, Step* step) {
     queues.arriving.emplace_back(step->in_op, step->fetch.size() * kChunkBytes);
     if (queues.out_op > queues.in_waited_out) step->in_after_out = queues.in_waited_out = queues.out_op;
   }
-  Merge(&step->evict);
-  Merge(&step->fetch);
+  for (std::vector<Extent>* runs : {&step->drop, &step->unmap, &step->duplicate, &step->evict, &step->fetch})
+    Merge(runs);
 }
 
 // Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link.

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "hooklib/core/chunk_table.h"
+#include "hooklib/core/copied_ranges.h"
 #include "hooklib/core/fences.h"
 #include "hooklib/core/host_access.h"
 #include "hooklib/core/predictor.h"
@@ -34,6 +35,9 @@ enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
 
 // One exchange: departures on the stream's out queue, then arrivals on its in queue.
 struct Step {
+  std::vector<Extent> drop;       // duplicates that leave the card at once: the advice is withdrawn
+  std::vector<Extent> unmap;      // are fetched, were used in host memory before: no longer mapped there
+  std::vector<Extent> duplicate;  // to be advised read-mostly in host memory, before they are fetched
   std::vector<Extent> evict;
   std::vector<Extent> fetch;
   Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: at once
@@ -41,7 +45,7 @@ struct Step {
   uint64_t in_op = 0;         // number of the arrivals in the in queue; 0: none
   uint64_t in_after_out = 0;  // the in queue first waits for this departure; 0: for none
   uint64_t content_in = 0;    // bytes of `fetch` that hold anything
-  bool empty() const { return out_op == 0 && in_op == 0; }
+  bool empty() const { return out_op == 0 && in_op == 0 && drop.empty(); }
   void Clear();
 };
 
@@ -70,6 +74,7 @@ struct Plan {
 struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
+  uint64_t bytes_dropped = 0;    // duplicates thrown away, which moves nothing
   uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; nobody sees what no parameter names
   uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
   uint64_t left_launches = 0;    // launches that were left to faults by choice
@@ -92,6 +97,21 @@ class Residency {
   // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
   // its order: what died on it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
+  // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
+  void set_read_mostly(bool may);
+  // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
+  void NoteWritten(Extent range);
+  // It was a copy; behind Prepare.
+  void NoteCopied(Extent range);
+  // Anything may have been written unseen.
+  void ForgetAllCopies();
+  // What is no duplicate any more: the advice is to be withdrawn at once, before anything else is done.
+  std::vector<Extent> TakeWithdrawn();
+  // More is held than the capacity allows, and there are duplicates that leave once what uses them is over: those that
+  // a launch larger than the capacity needed, or that could make no room yet.
+  bool waits_for_duplicates() const { return !beyond_.empty() && resident_ > capacity_; }
+  // Drops them as far as they are finished, until the capacity is enough. Only now.drop.
+  const Plan& DropBeyond();
   // Whether launches that stream may leave what they touch in host memory.
   void set_host_access(bool may) { may_stay_ = may; }
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
@@ -213,6 +233,11 @@ class Residency {
   void DrainOps(Queues* queues, StreamId stream);
   void ClearPlan();
   void Merge(std::vector<Extent>* runs);
+  bool MayDuplicate(const Chunk& chunk);
+  void ForgetCopies(Extent range);
+  void Withdraw(Chunk* chunk);
+  void Drop(Chunk* chunk, Step* step);
+  void EndPromotion(Chunk* chunk);
 
   Timeline* timeline_;
   Fences* fences_;
@@ -233,6 +258,10 @@ class Residency {
   bool filling_ = false;
   bool may_stay_ = true;
   bool renews_ = true;
+  bool read_mostly_ = false;
+  CopiedRanges copied_;
+  std::vector<Extent> withdrawn_;
+  std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
   HostAccess host_access_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.

@@ -1,6 +1,7 @@
 // Copies and memsets: work whose extents are known exactly.
 #include <array>
 
+#include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
@@ -44,9 +45,18 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, F
   Stream* stream = FindStream(handle, per_thread);
   if (!stream) return issue();
   stream->copies.fetch_add(1, std::memory_order_relaxed);
-  if (!MustLook(stream)) return Counted(stream, issue);
+  const bool copy = from == From::kHost || from == From::kDevice;
+  if (!MustLook(stream)) {
+    // Smaller ones share their chunk with others anyhow.
+    constexpr uint64_t kWorthNoting = 64 << 10;
+    if (touched[0].bytes >= kWorthNoting && MayBeTracked(touched[0].base))
+      stream->device->NoteUnseenCopy(touched[0], copy);
+    return Counted(stream, issue);
+  }
   Work work;
   work.stream = stream;
+  work.copy = copy;
+  work.reads = touched[1].bytes && MayBeTracked(touched[1].base) ? 1 : 0;
   work.overwritten = TakesWhole(touched, from) ? 1 : 0;
   std::swap(touched[0], touched[1]);
   size_t n = 0;
@@ -65,6 +75,17 @@ void NoteCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& 
     if (!FindTracked(from.base)) flags |= 2;
     g_recorder->Copy(TraceStream(*stream), to.base, from.base, to.bytes, flags);
   }
+}
+
+// Destinations of work that is not looked at.
+void WriteEach(const CUdeviceptr* to, const size_t* bytes, size_t count) {
+  for (size_t i = 0; to && bytes && i < count; ++i) {
+    const std::optional<Tracked> block = FindTracked(to[i]);
+    if (block) block->device->NoteUnseenCopy({to[i], bytes[i]}, false);
+  }
+}
+void WriteAnything() {
+  for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
 
 From Filled(CUdeviceptr to, size_t element) { return to % element ? From::kNone : From::kValue; }
@@ -213,42 +234,45 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
                                                                         2) SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
 // Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range
-// is reused before it is over.
-#define SLUICE_COUNTED(name, parameters, arguments, stream, flavour)                                        \
+// is reused before it is over. `writes`: what is said of its destinations.
+#define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                \
   CUresult name parameters {                                                                                \
+    writes;                                                                                                 \
     return Copy(stream, flavour, {Extent{}, Extent{}}, From::kNone, [&] { return g_real.name arguments; }); \
   }
-#define SLUICE_COUNTED_ASYNC(name, parameters, arguments)    \
-  SLUICE_COUNTED(name, parameters, arguments, stream, false) \
-  SLUICE_COUNTED(name##_ptsz, parameters, arguments, stream, true)
+#define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
+  SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
+  SLUICE_COUNTED(name##_ptsz, parameters, arguments, writes, stream, true)
                 SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
                                      (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                                       CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, size_t* failIdx,
                                       CUstream stream),
-                                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream))
+                                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream),
+                                     WriteEach(dsts, sizes, count))
                     SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
                                          (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                                           CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, CUstream stream),
-                                         (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream))
+                                         (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream),
+                                         WriteEach(dsts, sizes, count))
                         SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
                                              (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
                                               unsigned long long flags, CUstream stream),
-                                             (numOps, opList, failIdx, flags, stream))
+                                             (numOps, opList, failIdx, flags, stream), WriteAnything())
                             SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
                                                  (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
                                                   unsigned long long flags, CUstream stream),
-                                                 (numOps, opList, flags, stream))
+                                                 (numOps, opList, flags, stream), WriteAnything())
                                 SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2,
                                                      (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
-                                                     (dst, src, offset, n, stream))
+                                                     (dst, src, offset, n, stream), (void)0)
                                     SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2,
                                                          (CUarray dst, size_t offset, const void* src, size_t n,
                                                           CUstream stream),
-                                                         (dst, offset, src, n, stream))
+                                                         (dst, offset, src, n, stream), (void)0)
                                         SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
                                                              (CUmemDecompressParams * list, size_t count,
                                                               unsigned flags, size_t* failed, CUstream stream),
-                                                             (list, count, flags, failed, stream))
+                                                             (list, count, flags, failed, stream), WriteAnything())
 
 }  // namespace entry
 }  // namespace sluice

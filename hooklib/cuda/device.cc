@@ -66,6 +66,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr);
   residency.set_renews(GetConfig().overwrites);
   residency.set_host_access(GetConfig().host_access);
+  residency.set_read_mostly(managed && GetConfig().read_mostly);
   residency.set_capacity(Capacity());
 }
 
@@ -92,6 +93,7 @@ void Device::StartActive() {
   if (!active.exchange(true)) {
     WantLibraryCalls();
     residency.NoteUnseenUse();
+    if (CountLaunches() != unseen_launches_) residency.ForgetAllCopies();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
                static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
   }
@@ -320,6 +322,7 @@ void Device::SetLive(Extent range, bool alive, Extent owner) {
     residency.RemoveLive(range, owner);
     live_bytes -= range.bytes;
   }
+  Withdraw();
 }
 
 std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream) {
@@ -402,6 +405,9 @@ void Device::AddPeer(CUdevice peer) {
   if (peer == ordinal || std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return;
   peers_.push_back(peer);
   RelaxedCapture relaxed;
+  // Withdrawn from what prefers to lie on the card, a duplicate would not leave it.
+  residency.set_read_mostly(false);
+  Withdraw();
   for (const auto& [handle, context] : contexts) {
     for (const auto& [base, size] : context->arena_list) AdvisePeers({base, size}, ordinal, peers_);
   }

@@ -113,8 +113,22 @@ struct Device final : core::Timeline {
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   // What the work touches of what is alive (work.cc). The lock is held.
-  void Resolve(const Work& work, std::vector<core::Extent>* extents);
+  // `only_read`: for each extent, whether the work is known not to write it.
+  void Resolve(const Work& work, std::vector<core::Extent>* extents, std::vector<char>* only_read = nullptr);
   std::optional<core::Extent> Resolve(const dnn::Reach& reach);
+  // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. The lock is held.
+  void NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read);
+  // The work is a copy.
+  void NoteCopied(const std::vector<core::Extent>& extents, const std::vector<char>& only_read);
+  // While nobody looks at launches: a copy writes this, or a memset. Takes the lock.
+  void NoteUnseenCopy(core::Extent range, bool copy);
+  // Something writes nobody knows where. Takes the lock.
+  void NoteUnknownWriter();
+  // The application waited for the card: what is on it beyond the budget and can go for nothing, goes. The lock is
+  // held.
+  void DropBeyond();
+  // Withdraws what is no duplicate any more. The lock is held.
+  void Withdraw();
   // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of
   // sending bytes of this process away for it. They would take the link from those that make the room, and be wanted
   // back at once.
@@ -170,6 +184,7 @@ struct Device final : core::Timeline {
   bool OnOwnQueue(F work);
   uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive
+  bool MayBeWrittenByHost(core::Va va);
   void StartActive();
   std::vector<CUdevice> peers_;
   uint32_t launches_waiting_ = 0;  // in AwaitRoom
@@ -181,6 +196,7 @@ struct Device final : core::Timeline {
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched
   uint64_t second_ = 0, launches_then_ = 0, quiet_seconds_ = 0, working_set_ = 0;
   uint64_t next_id_ = 1;
+  uint64_t unseen_launches_ = 0;  // at the last copy that came while nobody looked
 };
 
 // The device of the current context; null where there is none.

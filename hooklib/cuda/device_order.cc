@@ -158,6 +158,9 @@ size_t Device::Outstanding(Stream* stream) {
 void Device::Execute(const core::Step& step, Stream* stream) {
   if (step.empty()) return;
   EventPool* pool = &stream->context->events;
+  WithdrawReadMostly(step.drop, ordinal);
+  UnadviseAccessedBy(step.unmap, ordinal);
+  if (!AdviseReadMostly(step.duplicate, ordinal)) residency.set_read_mostly(false);
   Poll(stream);
   // A prefetch on an idle queue runs on the calling thread for its whole length; behind an unfinished event it is
   // deferred. So both queues wait for the next thing that this stream finishes, if there is one: it is ordered before

@@ -39,15 +39,14 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
   return result;
 }
 
-void Advise(core::Extent range, CUmem_advise advice, CUdevice device) {
+bool Advise(core::Extent range, CUmem_advise advice, CUdevice device) {
   if (g_real.cuMemAdvise_v2) {
     CUmemLocation location{};
     location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     location.id = device;
-    g_real.cuMemAdvise_v2(range.base, range.bytes, advice, location);
-  } else if (g_real.cuMemAdvise) {
-    g_real.cuMemAdvise(range.base, range.bytes, advice, device);
+    return g_real.cuMemAdvise_v2(range.base, range.bytes, advice, location) == CUDA_SUCCESS;
   }
+  return g_real.cuMemAdvise && g_real.cuMemAdvise(range.base, range.bytes, advice, device) == CUDA_SUCCESS;
 }
 
 CUmemLocation Host() {
@@ -75,6 +74,16 @@ void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
 
 void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
   for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
+}
+
+bool AdviseReadMostly(const std::vector<core::Extent>& runs, CUdevice device) {
+  bool all = true;
+  for (const core::Extent& run : runs) all &= Advise(run, CU_MEM_ADVISE_SET_READ_MOSTLY, device);
+  return all;
+}
+
+void WithdrawReadMostly(const std::vector<core::Extent>& runs, CUdevice device) {
+  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_READ_MOSTLY, device);
 }
 
 void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers) {

@@ -19,6 +19,10 @@ CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream);
 void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
 // They fault again.
 void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device);
+// Read-mostly advice: from now on what is fetched is a duplicate of the host's copy. Withdrawn: the duplicates are
+// gone, and the host's copies are all there is. Not queued: done when it returns. False where the driver refused.
+bool AdviseReadMostly(const std::vector<core::Extent>& runs, CUdevice device);
+void WithdrawReadMostly(const std::vector<core::Extent>& runs, CUdevice device);
 // What `peers` use of `owner`'s memory stays with it and is mapped there.
 void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
 // Contents are dead from here on in the order of `stream`, which must not be the legacy one. False where the driver

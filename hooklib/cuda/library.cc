@@ -8,7 +8,7 @@
 namespace sluice {
 
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact, size_t* overwritten) {
+                       std::vector<core::Extent>* exact, size_t* reads, size_t* overwritten) {
   // The first thing that the call queues. On a blocking stream it may be one of several that the library keeps and that
   // the legacy stream alone orders: what they write is not behind each other.
   const bool first = !call->begun && call->known && (!stream->blocking || stream->legacy());
@@ -25,8 +25,16 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
     if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
     if (call->known) NoteExtentsSeen(device);
   }
+  const auto only_read = [call](const LibraryRange& range) {
+    return call->known && range.bytes && range.read && !range.written;
+  };
   for (const LibraryRange& range : call->ranges) {
-    if (!MayBeTracked(range.address) || (first && range.overwritten)) continue;
+    if (!only_read(range) || !MayBeTracked(range.address)) continue;
+    exact->push_back({range.address, range.bytes});
+    ++*reads;
+  }
+  for (const LibraryRange& range : call->ranges) {
+    if (only_read(range) || !MayBeTracked(range.address) || (first && range.overwritten)) continue;
     if (range.bytes) {
       exact->push_back({range.address, range.bytes});
     } else {

@@ -13,12 +13,12 @@ struct Device;
 struct Stream;
 
 // For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and to `words` the pointers of unknown
-// reach. So many at the end of `exact` are overwritten whole by what begins with this launch: `overwritten`. Words that
-// the ranges hold are dropped, so that an operand inside a large block fetches its own bytes and no more; what other
-// live memory they name (the library's workspaces) stays, and is counted. True where all that the call touches is
-// known.
+// reach. So many that it adds are only read: `reads` at the begin. So many at the end of `exact` are overwritten whole
+// by what begins with this launch: `overwritten`. Words that the ranges hold are dropped, so that an operand inside a
+// large block fetches its own bytes and no more; what other live memory they name (the library's workspaces) stays, and
+// is counted. True where all that the call touches is known.
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact, size_t* overwritten);
+                       std::vector<core::Extent>* exact, size_t* reads, size_t* overwritten);
 // Sets are wanted while a trace is recorded, once residency is managed, and while anything is captured: a graph's nodes
 // are launched later, when it may be. Call when one of these has changed.
 void WantLibraryCalls();

@@ -59,6 +59,13 @@ bool WorkScope::HoldBack(Stream* stream) {
         if (far_ahead) most = std::max(most, kPatienceForDead);
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
+      if (device->residency.waits_for_duplicates()) {
+        device->DropBeyond();
+        device->Poll(stream);
+        done = stream->completed;
+        far_ahead |= device->residency.waits_for_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
+        if (far_ahead) most = std::max(most, kPatienceForDead);
+      }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
       // Waited for in vain, and nothing has moved since.
@@ -76,15 +83,21 @@ bool WorkScope::HoldBack(Stream* stream) {
   return true;
 }
 
-void Device::Resolve(const Work& work, std::vector<core::Extent>* extents) {
+void Device::Resolve(const Work& work, std::vector<core::Extent>* extents, std::vector<char>* only_read) {
   extents->clear();
+  if (only_read) only_read->clear();
+  const auto add = [&](const core::Extent& extent, bool reads) {
+    extents->push_back(extent);
+    if (only_read) only_read->push_back(reads);
+  };
   for (const uint64_t word : work.words) {
-    if (const auto extent = live.Resolve(word)) extents->push_back(*extent);
+    if (const auto extent = live.Resolve(word)) add(*extent, false);
   }
   for (const dnn::Reach& reach : work.reaches) {
-    if (const auto extent = Resolve(reach)) extents->push_back(*extent);
+    if (const auto extent = Resolve(reach)) add(*extent, reach.only_read);
   }
-  extents->insert(extents->end(), work.exact.begin(), work.exact.end());  // last: those that are overwritten
+  // Last: those that are overwritten.
+  for (size_t i = 0; i < work.exact.size(); ++i) add(work.exact[i], i < work.reads);
 }
 
 std::optional<core::Extent> Device::Resolve(const dnn::Reach& reach) {
@@ -115,7 +128,9 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   RelaxedCapture relaxed;
   ++device->look;
   static thread_local std::vector<core::Extent> extents;
-  device->Resolve(work, &extents);
+  static thread_local std::vector<char> only_read;
+  device->Resolve(work, &extents, &only_read);
+  device->NoteWriters(extents, only_read);
   device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
@@ -125,6 +140,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
   const core::Plan& plan =
       device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, work.hottest_first);
+  if (work.copy) device->NoteCopied(extents, only_read);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   quiet_ = plan.now.empty() && plan.ahead.empty() && plan.reap.empty() && plan.renew.empty() && !plan.wait_in &&
            !plan.after_op && !plan.probe.id;

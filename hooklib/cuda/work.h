@@ -22,6 +22,8 @@ struct Work {
   bool hottest_first = false;            // reaches are in the order of use, most used first
   uint64_t id = 0;                       // execution id; 0: not learnt
   const LibraryCall* library = nullptr;  // the library call that makes it
+  size_t reads = 0;                      // so many at the begin of `exact` are read and not written, as is proven
+  bool copy = false;                     // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
 };
 

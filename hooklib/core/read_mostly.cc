@@ -1,0 +1,114 @@
+// Residency: what was written by copies alone and is only read since comes to the card as a duplicate of its host copy
+// (UVM's read-mostly advice), and leaves by throwing the duplicate away.
+//
+// For a GiB on an H200 with driver 580 (test/gpu/probes/read_mostly.cu): to withdraw the advice, which drops what is on
+// the card, takes 1.2 to 2.2 ms, to send it away 70; to advise it in host memory again 5, the first time after it was
+// sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
+// takes 3.6 seconds (other cards: 43), so the advice is withdrawn before anything that may write is queued, before a
+// byte dies and before one comes to life beside it. Advice is a call and in no stream's order: what unfinished work
+// uses is not dropped, and what is still on its way out is not advised (it would stay on the card).
+#include <algorithm>
+#include <utility>
+
+#include "hooklib/core/residency.h"
+
+namespace sluice::core {
+
+namespace {
+uint32_t Inside(const Extent& part, const Chunk& chunk) {
+  return static_cast<uint32_t>(std::min(part.end(), chunk.base + kChunkBytes) - std::max(part.base, chunk.base));
+}
+}  // namespace
+
+void Residency::set_read_mostly(bool may) {
+  read_mostly_ = may;
+  if (may) return;
+  copied_.Clear();
+  chunks_.ForAll([this](Chunk& chunk) {
+    chunk.copied_bytes = 0;
+    Withdraw(&chunk);
+  });
+}
+
+void Residency::NoteCopied(Extent range) {
+  if (!read_mostly_) return;
+  copied_.Add(range, [this](Extent part) {
+    chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Inside(part, chunk); });
+  });
+}
+
+void Residency::ForgetCopies(Extent range) {
+  copied_.Remove(range, [this](Extent part) {
+    chunks_.ForEach(part, [&](Chunk& chunk) {
+      chunk.copied_bytes -= Inside(part, chunk);
+      Withdraw(&chunk);
+    });
+  });
+}
+
+// What is written now and then costs a fetch and two advices each time: not advised again for ever longer.
+void Residency::NoteWritten(Extent range) {
+  const size_t before = withdrawn_.size();
+  ForgetCopies(range);
+  for (size_t i = before; i < withdrawn_.size(); ++i) {
+    Chunk* const chunk = chunks_.Find(withdrawn_[i].base);
+    chunk->withdrawn_until = now_ + (uint64_t{1024} << (4 * std::min<unsigned>(chunk->withdrawals++, 8)));
+  }
+}
+
+void Residency::ForgetAllCopies() {
+  const bool may = read_mostly_;
+  set_read_mostly(false);
+  read_mostly_ = may;
+}
+
+std::vector<Extent> Residency::TakeWithdrawn() {
+  Merge(&withdrawn_);
+  return std::exchange(withdrawn_, {});
+}
+
+bool Residency::MayDuplicate(const Chunk& chunk) {
+  return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
+         chunk.live_bytes > 0 && chunk.content && chunk.withdrawn_until <= now_ && !chunk.two_ways_out &&
+         (chunk.duplicate || (chunk.departure_op && timeline_->OutDone(chunk.departure_stream, chunk.departure_op)));
+}
+
+void Residency::Withdraw(Chunk* chunk) {
+  if (!chunk->duplicate) return;
+  chunk->duplicate = false;
+  withdrawn_.push_back({chunk->base, kChunkBytes});
+  // What is still on its way comes all the same, as bytes of the ordinary kind.
+  if (!chunk->resident || (chunk->arrival_op && !timeline_->InDone(chunk->arrival_stream, chunk->arrival_op))) return;
+  EndAhead(chunk);
+  SetResident(chunk, false);
+  chunk->arrival_op = 0;
+  ++chunk->rank_stamp;
+}
+
+// In Depart's place: it is on the card and in host memory, and nothing unfinished uses it.
+void Residency::Drop(Chunk* chunk, Step* step) {
+  EndAhead(chunk);
+  EndPromotion(chunk);
+  SetResident(chunk, false);
+  chunk->duplicate = false;
+  chunk->arrival_op = 0;
+  ++chunk->rank_stamp;
+  step->drop.push_back({chunk->base, kChunkBytes});
+  stats_.bytes_dropped += kChunkBytes;
+}
+
+const Plan& Residency::DropBeyond() {
+  ClearPlan();
+  std::erase_if(beyond_, [this](Va base) {
+    Chunk* const chunk = chunks_.Find(base);
+    if (!chunk || !chunk->duplicate || !chunk->resident) return true;
+    if (resident_ <= capacity_ || !MayLeave(*chunk, 0)) return false;
+    Drop(chunk, &plan_.now);
+    return true;
+  });
+  if (resident_ <= capacity_) beyond_.clear();
+  Merge(&plan_.now.drop);
+  return plan_;
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,59 @@
+// Device: which duplicates end, and when (core/read_mostly.cc says what they are).
+#include "hooklib/cuda/device.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/work.h"
+
+namespace sluice {
+
+void Device::Withdraw() {
+  const std::vector<core::Extent> runs = residency.TakeWithdrawn();
+  if (runs.empty()) return;
+  RelaxedCapture relaxed;
+  WithdrawReadMostly(runs, ordinal);
+}
+
+void Device::NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read) {
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (!only_read[i]) residency.NoteWritten(extents[i]);
+  }
+  Withdraw();
+}
+
+void Device::NoteCopied(const std::vector<core::Extent>& extents, const std::vector<char>& only_read) {
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (!only_read[i] && !MayBeWrittenByHost(extents[i].base)) residency.NoteCopied(extents[i]);
+  }
+}
+
+// What the application asked for as managed memory it may write through the pointer at any time.
+bool Device::MayBeWrittenByHost(core::Va va) {
+  const core::Allocation* allocation = live.Find(va, nullptr);
+  return !allocation || allocation->app_managed || allocation->held;
+}
+
+void Device::NoteUnseenCopy(core::Extent range, bool copy) {
+  std::lock_guard lock(mutex);
+  // Kernels since the last copy may have written what came before them.
+  const uint64_t launches = CountLaunches();
+  if (!active.load(std::memory_order_relaxed) && launches != unseen_launches_) residency.ForgetAllCopies();
+  unseen_launches_ = launches;
+  residency.NoteWritten(range);
+  Withdraw();
+  if (copy && !MayBeWrittenByHost(range.base)) residency.NoteCopied(range);
+}
+
+void Device::NoteUnknownWriter() {
+  std::lock_guard lock(mutex);
+  residency.ForgetAllCopies();
+  Withdraw();
+}
+
+void Device::DropBeyond() {
+  if (!active.load(std::memory_order_relaxed)) return;
+  ++look;
+  const core::Plan& plan = residency.DropBeyond();
+  RelaxedCapture relaxed;
+  WithdrawReadMostly(plan.now.drop, ordinal);
+}
+
+}  // namespace sluice

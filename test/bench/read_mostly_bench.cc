@@ -1,0 +1,117 @@
+// Weights that were loaded by copies and that a library's calls read in every step, in a live set larger than the
+// budget, on the simulated card. Prints virtual microseconds a step, the first half left out, and on stderr what moved.
+//   read_mostly_bench NAME LIVE_MIB [STEPS]
+// NAME: reread (each operand is read 32 times, as in a batch), once (once, as for one token), ahead (as reread, but the
+// host waits for nothing), written (as reread; in every eighth step a kernel that nothing is known of updates one of
+// the weights), loaded (as written, by a copy), trained (as reread; every second weight is updated by a kernel in each
+// step, so that others leave the card all the time), graph (as reread, a step is a CUDA graph), graph-once,
+// graph-ahead.
+#include <string>
+
+#include "test/simgpu/tests/card.h"
+#include "trace/replay/sleep.h"
+
+extern "C" {
+int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
+                   int);
+int cublasSetStream_v2(void*, void*);
+void cublasFakePasses(unsigned);
+}
+
+namespace {
+
+using simgpu_test::kMiB;
+
+constexpr int kRows = 4096, kDepth = 2048, kBatch = 256;
+constexpr uint64_t kWeight = 4ull * kRows * kDepth, kIn = 4ull * kDepth * kBatch, kOut = 4ull * kRows * kBatch;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string name = argc > 2 ? argv[1] : "";
+  const std::string names = "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead";
+  if (name.empty() || ("|" + names + "|").find("|" + name + "|") == std::string::npos) {
+    std::fprintf(stderr, "usage: read_mostly_bench %s LIVE_MIB [STEPS]\n", names.c_str());
+    return 2;
+  }
+  const uint64_t count = (std::strtoull(argv[2], nullptr, 10) * kMiB - kIn - kOut) / kWeight;
+  const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
+  simgpu_test::Card card;
+  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  CUstream stream = card.Stream();
+  CUmodule module = nullptr;
+  CUfunction two = nullptr;
+  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
+  OK(cuModuleGetFunction(&two, module, "two"));
+  const auto update = [&](CUdeviceptr a) {
+    simgpu_touch touch = simgpu_test::Update(a, kWeight);
+    touch.access |= SIMGPU_PASSES(32);
+    simgpu_next_launch(&touch, 1, 100'000, 0);
+    CUdeviceptr none = 0;
+    void* params[] = {&a, &none};
+    OK(cuLaunchKernel(two, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
+  };
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kWeight, 0));
+  std::vector<CUdeviceptr> weights;
+  const auto load = [&](uint64_t i) { OK(cuMemcpyHtoDAsync(weights[i], host, kWeight, stream)); };
+  for (uint64_t i = 0; i < count; ++i) {
+    weights.push_back(card.Plain(kWeight));
+    load(i);
+  }
+  const CUdeviceptr in = card.Plain(kIn), out = card.Plain(kOut);
+  OK(cuMemsetD8Async(in, 1, kIn, stream));
+  cublasFakePasses(name == "once" || name == "graph-once" ? 1 : 32);
+  int handle = 0;
+  const float alpha = 1, beta = 0;
+  cublasSetStream_v2(&handle, stream);
+  const auto pass = [&] {
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto at = [](CUdeviceptr p) { return reinterpret_cast<void*>(p); };
+      if (cublasSgemm_v2(&handle, 0, 0, kRows, kBatch, kDepth, &alpha, at(weights[i]), kRows, at(in), kDepth, &beta,
+                         at(out), kRows) != 0)
+        std::_Exit(3);
+      if (name == "trained" && i % 2) update(weights[i]);
+    }
+  };
+  CUgraphExec graph = nullptr;
+  if (name.starts_with("graph")) {
+    CUgraph captured = nullptr;
+    pass();
+    OK(cuStreamSynchronize(stream));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    pass();
+    OK(cuStreamEndCapture(stream, &captured));
+    OK(cuGraphInstantiate(&graph, captured, 0));
+  }
+  const auto step = [&](int number) {
+    if (graph) {
+      OK(cuGraphLaunch(graph, stream));
+    } else {
+      pass();
+    }
+    const uint64_t one = static_cast<uint64_t>(number) / 8 % count;
+    if (number % 8 == 7 && name == "written") update(weights[one]);
+    if (number % 8 == 7 && name == "loaded") load(one);
+    if (!name.ends_with("ahead")) OK(cuStreamSynchronize(stream));
+  };
+  int number = 0;
+  while (number < steps / 2) step(number++);
+  OK(cuStreamSynchronize(stream));
+  const auto before = card.Stats();
+  const uint64_t ns = card.Time([&] {
+    while (number < steps) step(number++);
+  });
+  const auto after = card.Stats();
+  const int rest = steps - steps / 2;
+  const auto mib = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 0x1p20 / rest; };
+  std::fprintf(stderr,
+               "a step: %.0f MiB fetched, %.0f by faults, %.0f in place, %.0f sent away, %.0f written twice; "
+               "%.0f on the card at most\n",
+               mib(before.prefetch_in_bytes, after.prefetch_in_bytes), mib(before.fault_bytes, after.fault_bytes),
+               mib(before.remote_bytes, after.remote_bytes), mib(before.prefetch_out_bytes, after.prefetch_out_bytes),
+               mib(before.duplicate_write_bytes, after.duplicate_write_bytes),
+               static_cast<double>(after.resident_peak_bytes) / 0x1p20);
+  std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / rest);
+  return 0;
+}
