@@ -50,16 +50,6 @@ std::vector<uint64_t> Pace(const std::vector<Event>& events, const Span& span) {
   return pace;
 }
 
-// A step that nothing recorded took no longer than this: what the recording costs beyond that falls on all pauses
-// alike.
-void Undisturb(const Trace& trace, std::vector<uint64_t>* pace) {
-  const auto found = trace.meta.find("undisturbed-step-ns");
-  const uint64_t whole = found == trace.meta.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
-  if (whole == 0 || pace->back() <= whole) return;
-  const double factor = static_cast<double>(whole) / static_cast<double>(pace->back());
-  for (uint64_t& at : *pace) at = static_cast<uint64_t>(static_cast<double>(at) * factor);
-}
-
 }  // namespace
 
 void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, size_t measured) {
@@ -77,8 +67,6 @@ void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, 
     // To its last launch: what comes then is waiting.
     if (other[other.size() - 2] - other[0] < pace[pace.size() - 2] - pace[0]) pace = std::move(other);
   }
-
-  Undisturb(trace, &pace);
 
   std::vector<uint64_t> times(events.size());
   uint64_t now = 0, before = 0;  // on the new clock; on the recorded one

@@ -16,8 +16,6 @@ namespace sluice::trace {
 // but
 //   the first;
 //   where the recording has none ("light-from"), measured steps take those of the step before them.
-// - If it says how long a step of the same program takes that is not recorded ("undisturbed-step-ns"), a longer one is
-//   scaled down to that: the calls that CUPTI makes to the recorder slow a program of many small launches by half.
 void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, size_t measured);
 
 }  // namespace sluice::trace

@@ -223,25 +223,6 @@ TEST_CASE("settle: host times are those of a step without activity records, dura
   for (const Launch& launch : settled->trace.launches) CHECK(launch.duration_ns == 700);
 }
 
-TEST_CASE("settle: what recording costs is taken off the host's times, where the recording knows it") {
-  const auto step_of = [](const char* undisturbed) {
-    Trace raw = RawTrace(6, 3);
-    raw.meta.emplace("undisturbed-step-ns", undisturbed);
-    const auto settled = Settle(raw);
-    REQUIRE(settled.ok());
-    std::vector<uint64_t> steps;
-    for (const Event& e : settled->trace.events) {
-      if (e.type == Type::kStep) steps.push_back(e.time_ns);
-    }
-    for (const Launch& launch : settled->trace.launches) CHECK(launch.duration_ns == 700);
-    CHECK(steps[2] - steps[1] == steps[4] - steps[3]);
-    return steps[2] - steps[1];
-  };
-  CHECK(step_of("30") == 30);
-  CHECK(step_of("80") == 50);  // it was no longer than that
-  CHECK(step_of("0") == 50);
-}
-
 TEST_CASE("settle refuses what is no raw recording, and steps that are not alike") {
   Trace unmarked = RawTrace();
   unmarked.meta.clear();

@@ -11,7 +11,6 @@
 //   SLUICE_TRUTH_OUT=FILE     the trace, raw
 //   SLUICE_TRUTH_FROM=N       first slow step (train.py --mark tells the steps)
 //   SLUICE_TRUTH_LIGHT=N      first step without activity records
-//   SLUICE_TRUTH_UNDISTURBED_NS=N  how long a step takes without this recorder, passed on to the recording
 //   SLUICE_TRUTH_KERNEL=FILE  changes.cu, compiled; without it nothing is compared, and the trace carries no directions
 //   SLUICE_TRUTH_SECONDS=S    slow launches after that long are not measured; 20 s later the process is ended, its
 //                             trace whole
@@ -873,7 +872,6 @@ __attribute__((visibility("default"))) int InitializeInjection() {
   if (const char* gpu = std::getenv("SLUICE_TRUTH_GPU")) g_recorder->Meta("gpu", gpu);
   if (g_slow_from >= 0) g_recorder->Meta("slow-from", std::to_string(g_slow_from).c_str());
   if (g_light_from >= 0) g_recorder->Meta("light-from", std::to_string(g_light_from).c_str());
-  if (const char* ns = std::getenv("SLUICE_TRUTH_UNDISTURBED_NS")) g_recorder->Meta("undisturbed-step-ns", ns);
   CUpti_SubscriberHandle subscriber = nullptr;
   TRY(cuptiSubscribe(&subscriber, reinterpret_cast<CUpti_CallbackFunc>(Callback), nullptr));
   for (const CUpti_CallbackId id : kCalls) TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id));
