@@ -17,18 +17,30 @@ namespace sluice {
 
 namespace {
 
-// What the nodes name: resolved at each launch, since ranges come and go under a graph that stays. Most used first.
+// What the nodes name: resolved at each launch, since ranges come and go under a graph that stays.
 struct GraphAccess {
-  std::vector<dnn::Reach> reaches;
+  struct Use {
+    size_t nodes = 0;
+    bool only_read = true;  // no node names the place otherwise
+  };
+  std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Use> places;  // by the reach's pointer, begin, end
+  // The places, most used first; null: to be made of them anew.
+  std::shared_ptr<const std::vector<dnn::Reach>> reaches;
   bool known = true;
   bool by_extents = false;  // of some kernel all is known by its library call
   bool sized = false;       // looked at once for what cannot be held
   size_t kernels = 0, of_libraries = 0;
+
+  void Add(const dnn::Reach& reach) {
+    Use& use = places[{reach.pointer, reach.begin, reach.end}];
+    ++use.nodes;
+    use.only_read &= reach.only_read;
+  }
 };
 
 std::mutex g_mutex;
-std::map<CUgraphExec, std::shared_ptr<GraphAccess>>& Graphs() {
-  static auto& map = *new std::map<CUgraphExec, std::shared_ptr<GraphAccess>>();
+std::map<CUgraphExec, GraphAccess>& Graphs() {
+  static auto& map = *new std::map<CUgraphExec, GraphAccess>();
   return map;
 }
 
@@ -49,30 +61,39 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     access->by_extents |= call.known;
     known |= call.known;
     if (call.known) std::erase_if(named.words, [&call](uint64_t word) { return call.Covers(word); });
+    if (Device* device = CurrentDevice()) {
+      std::lock_guard lock(device->mutex);
+      NoteWordsBeyond(device, call, named.words);
+    }
     for (const LibraryRange& range : call.ranges) {
       if (!MayBeTracked(range.address)) continue;
-      const dnn::Reach whole{range.address}, part{0, range.address, range.address + range.bytes};
-      access->reaches.push_back(range.bytes ? part : whole);
-      access->reaches.back().only_read = !range.written;
+      const dnn::Reach whole{range.address, 0, dnn::Reach::kAll, !range.written};
+      const dnn::Reach part{0, range.address, range.address + range.bytes, !range.written};
+      access->Add(range.bytes ? part : whole);
     }
   }
   access->known &= known;
   // Once for each node, however often its parameters say it.
   std::sort(named.words.begin(), named.words.end());
   named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
-  for (const uint64_t word : named.words) access->reaches.push_back({word});
-  access->reaches.insert(access->reaches.end(), named.reaches.begin(), named.reaches.end());
+  for (const uint64_t word : named.words) access->Add({word});
+  for (const dnn::Reach& reach : named.reaches) access->Add(reach);
 }
 
 void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written, GraphAccess* access) {
   const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
-  if (MayBeTracked(base)) access->reaches.push_back({base, base, base + bytes, !written});
+  if (MayBeTracked(base)) access->Add({base, base, base + bytes, !written});
 }
 
 void AddCopy(const CUDA_MEMCPY3D& c, GraphAccess* access) {
   const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
-  AddRows(c.dstDevice, c.dstPitch, c.WidthInBytes, rows, true, access);
-  AddRows(c.srcDevice, c.srcPitch, c.WidthInBytes, rows, false, access);
+  const auto at = [](CUdeviceptr base, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
+    return base + x + (y + z * height) * pitch;
+  };
+  AddRows(at(c.dstDevice, c.dstPitch, c.dstHeight, c.dstXInBytes, c.dstY, c.dstZ), c.dstPitch, c.WidthInBytes, rows,
+          true, access);
+  AddRows(at(c.srcDevice, c.srcPitch, c.srcHeight, c.srcXInBytes, c.srcY, c.srcZ), c.srcPitch, c.WidthInBytes, rows,
+          false, access);
 }
 
 void AddMemset(const CUDA_MEMSET_NODE_PARAMS& s, GraphAccess* access) {
@@ -112,38 +133,66 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
   }
 }
 
-// Each reach once, those that most nodes name first. Only read is what no node names otherwise.
-void SortByUse(std::vector<dnn::Reach>* reaches) {
-  const auto place = [](const dnn::Reach& r) { return std::tuple(r.pointer, r.begin, r.end); };
-  std::sort(reaches->begin(), reaches->end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+// The graph may use these at any launch, whatever a framework reports as freed meanwhile.
+void Mark(const GraphAccess& access) {
+  Device* const device = CurrentDevice();
+  if (!device) return;
+  for (const auto& [place, use] : access.places) {
+    const auto [pointer, begin, end] = place;
+    device->MarkCaptured(pointer ? pointer : begin);
+  }
+  std::lock_guard lock(device->mutex);
+  if (access.by_extents) NoteExtentsSeen(device);
+}
+
+std::shared_ptr<const std::vector<dnn::Reach>> ByUse(const GraphAccess& access) {
   std::vector<std::pair<size_t, dnn::Reach>> counted;
-  for (const dnn::Reach& reach : *reaches) {
-    if (counted.empty() || place(counted.back().second) != place(reach)) counted.push_back({0, reach});
-    ++counted.back().first;
-    counted.back().second.only_read &= reach.only_read;
+  for (const auto& [place, use] : access.places) {
+    const auto [pointer, begin, end] = place;
+    counted.push_back({use.nodes, {pointer, begin, end, use.only_read}});
   }
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  reaches->clear();
+  auto reaches = std::make_shared<std::vector<dnn::Reach>>();
   for (const auto& [count, reach] : counted) reaches->push_back(reach);
+  return reaches;
 }
 
 // After instantiation or an update: what the graph's nodes name now.
 void Learn(CUgraphExec executable, CUgraph graph) {
-  auto access = std::make_shared<GraphAccess>();
+  GraphAccess access;
   RelaxedCapture relaxed;
-  Walk(graph, access.get(), 0);
-  SortByUse(&access->reaches);
+  Walk(graph, &access, 0);
+  access.reaches = ByUse(access);
   const auto only_read = [](const dnn::Reach& reach) { return reach.only_read; };
   SLUICE_LOG(kDebug, "a graph of %zu kernels, %zu of them known by library calls: %zu places, %td only read",
-             access->kernels, access->of_libraries, access->reaches.size(),
-             std::count_if(access->reaches.begin(), access->reaches.end(), only_read));
-  if (Device* device = CurrentDevice()) {
-    for (const dnn::Reach& reach : access->reaches) device->MarkCaptured(reach.pointer ? reach.pointer : reach.begin);
-    std::lock_guard lock(device->mutex);
-    if (access->by_extents) NoteExtentsSeen(device);
-  }
+             access.kernels, access.of_libraries, access.places.size(),
+             std::count_if(access.reaches->begin(), access.reaches->end(), only_read));
+  Mark(access);
   std::lock_guard lock(g_mutex);
   Graphs()[executable] = std::move(access);
+}
+
+// One node of an instantiated graph got new parameters, if the driver took them. What it named before may still be in
+// use. A program may do this before each launch: what is named again changes nothing.
+template <typename Params, typename Name>
+CUresult Change(CUgraphExec executable, CUresult result, Params params, Name name) {
+  if (result != CUDA_SUCCESS || !params) return result;
+  GraphAccess more;
+  {
+    RelaxedCapture relaxed;
+    name(&more);
+    Mark(more);
+  }
+  std::lock_guard lock(g_mutex);
+  GraphAccess& access = Graphs()[executable];
+  access.known &= more.known;
+  for (const auto& [place, use] : more.places) {
+    const auto [it, fresh] = access.places.emplace(place, use);
+    if (!fresh && it->second.only_read <= use.only_read) continue;
+    it->second.only_read &= use.only_read;
+    access.reaches.reset();
+  }
+  return result;
 }
 
 template <typename Issue>
@@ -154,20 +203,25 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return turn.Run(issue); };
   if (!MustLook(stream)) return Counted(stream, run);
-  std::shared_ptr<GraphAccess> access;
+  std::shared_ptr<const std::vector<dnn::Reach>> reaches;
+  Work work;
+  work.stream = stream;
+  work.known = false;
   bool first = false;
   {
     std::lock_guard lock(g_mutex);
-    if (const auto it = Graphs().find(executable); it != Graphs().end()) access = it->second;
-    if (access && !access->sized && stream->device->active.load(std::memory_order_relaxed))
-      access->sized = first = true;
+    if (const auto it = Graphs().find(executable); it != Graphs().end()) {
+      GraphAccess& access = it->second;
+      if (!access.reaches) access.reaches = ByUse(access);
+      reaches = access.reaches;
+      work.known = access.known;
+      first = !access.sized && stream->device->active.load(std::memory_order_relaxed);
+      access.sized |= first;
+    }
   }
-  Work work;
-  work.stream = stream;
-  work.known = access && access->known;
-  if (access) {
-    if (first) stream->device->SayIfTooLarge(access->reaches);
-    work.reaches = access->reaches;
+  if (reaches) {
+    if (first) stream->device->SayIfTooLarge(*reaches);
+    work.reaches = *reaches;
     work.hottest_first = true;
   }
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
@@ -178,28 +232,6 @@ template <typename Make>
 CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   const CUresult result = make();
   if (result == CUDA_SUCCESS && executable) Learn(*executable, graph);
-  return result;
-}
-
-// What a node named before may still be in use.
-void Add(CUgraphExec executable, const GraphAccess& more) {
-  std::lock_guard lock(g_mutex);
-  auto& entry = Graphs()[executable];
-  auto next = entry ? std::make_shared<GraphAccess>(*entry) : std::make_shared<GraphAccess>();
-  next->reaches.insert(next->reaches.end(), more.reaches.begin(), more.reaches.end());
-  next->known &= more.known;
-  entry = std::move(next);
-}
-
-// One node of an instantiated graph got new parameters, if the driver took them.
-template <typename Params, typename Name>
-CUresult Change(CUgraphExec executable, CUresult result, Params params, Name name) {
-  if (result == CUDA_SUCCESS && params) {
-    GraphAccess more;
-    RelaxedCapture relaxed;
-    name(&more);
-    Add(executable, more);
-  }
   return result;
 }
 
@@ -258,6 +290,25 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
   return Change(e, g_real.cuGraphExecChildGraphNodeSetParams(e, n, child), child,
                 [&](GraphAccess* more) { Walk(child, more, 1); });
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParams* p) {
+  return Change(e, g_real.cuGraphExecNodeSetParams(e, n, p), p, [&](GraphAccess* more) {
+    if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+      const CUDA_KERNEL_NODE_PARAMS_v3& k = p->kernel;
+      AddKernel(n,
+                {k.func, k.gridDimX, k.gridDimY, k.gridDimZ, k.blockDimX, k.blockDimY, k.blockDimZ, k.sharedMemBytes,
+                 k.kernelParams, k.extra, k.kern, k.ctx},
+                more);
+    } else if (p->type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+      AddCopy(p->memcpy.copyParams, more);
+    } else if (p->type == CU_GRAPH_NODE_TYPE_MEMSET) {
+      const CUDA_MEMSET_NODE_PARAMS_v2& s = p->memset;
+      AddMemset({s.dst, s.pitch, s.value, s.elementSize, s.width, s.height}, more);
+    } else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      Walk(p->graph.graph, more, 1);
+    }
+  });
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph original) {

@@ -20,9 +20,7 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
   Device* const device = stream->device;
   {
     std::lock_guard lock(device->mutex);
-    uint64_t beyond = 0;
-    for (const uint64_t word : *words) beyond += !call->Covers(word) && device->live.Resolve(word);
-    if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
+    NoteWordsBeyond(device, *call, *words);
     if (call->known) NoteExtentsSeen(device);
   }
   const auto only_read = [call](const LibraryRange& range) {
@@ -47,6 +45,12 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
     ++*overwritten;
   }
   return call->known;
+}
+
+void NoteWordsBeyond(Device* device, const LibraryCall& call, const std::vector<uint64_t>& words) {
+  uint64_t beyond = 0;
+  for (const uint64_t word : words) beyond += !call.Covers(word) && device->live.Resolve(word);
+  if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
 }
 
 void WantLibraryCalls() {

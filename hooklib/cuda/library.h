@@ -22,6 +22,8 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
 // Sets are wanted while a trace is recorded, once residency is managed, and while anything is captured: a graph's nodes
 // are launched later, when it may be. Call when one of these has changed.
 void WantLibraryCalls();
+// Counts what a launch's parameters name of what lives, and its call's ranges do not hold. The device's lock is held.
+void NoteWordsBeyond(Device* device, const LibraryCall& call, const std::vector<uint64_t>& words);
 // All that a call touches was known: less room need be left for what is not seen. The device's lock is held.
 void NoteExtentsSeen(Device* device);
 // What a captured launch of the call names belongs to the graph.

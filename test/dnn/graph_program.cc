@@ -1,6 +1,7 @@
 // Library calls in captured graphs: operands that no kernel parameter names must be there at each launch of the graph,
 // of its clones and of graphs that hold it. What the engine learnt of each graph is on its DEBUG lines, which
 // graphs_test.py holds to this order.
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -165,7 +166,10 @@ int main() {
   OK(cuGraphExecKernelNodeSetParams(executable, node, &params));
   Case("a node as it was", 32, executable, false);
   params = Naming(node, &small, parameters);
-  OK(cuGraphExecKernelNodeSetParams(executable, node, &params));
+  CUgraphNodeParams any{};
+  any.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  std::memcpy(&any.kernel, &params, sizeof any.kernel);
+  for (int i = 0; i < 100; ++i) OK(cuGraphExecNodeSetParams(executable, node, &any));
   Case("a node with other parameters", 48, executable);
   // The same before it is instantiated: of the first call nothing is believed any more.
   OK(cuGraphKernelNodeSetParams(node, &params));

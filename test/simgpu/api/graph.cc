@@ -589,6 +589,26 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUD
   return SetHost(mine, *p);
 }
 
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraphNodeParams* p) {
+  NEED_ARG(p != nullptr);
+  switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      CUDA_KERNEL_NODE_PARAMS k{};
+      std::memcpy(&k, &p->kernel, std::min(sizeof k, sizeof p->kernel));
+      return cuGraphExecKernelNodeSetParams_v2(exec, n, &k);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphExecMemcpyNodeSetParams(exec, n, &p->memcpy.copyParams, p->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS m = {p->memset.dst,         p->memset.pitch, p->memset.value,
+                                         p->memset.elementSize, p->memset.width, p->memset.height};
+      return cuGraphExecMemsetNodeSetParams(exec, n, &m, p->memset.ctx);
+    }
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
 CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode n, unsigned int on) {
   BEGIN(500);
   CUgraphNode mine = InExec(exec, n);
