@@ -35,6 +35,7 @@ void Residency::AddArena(Extent arena, bool populated) {
   if (!populated) return;
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, true);
+    chunk.sure = true;
     Push(&chunk);
   });
 }
@@ -492,6 +493,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
     chunk->advised = false;
   }
   SetResident(chunk, true);
+  chunk->sure = true;
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
   step->fetch.push_back({chunk->base, kChunkBytes});

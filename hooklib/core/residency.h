@@ -125,6 +125,7 @@ class Residency {
   const ResidencyStats& stats() const { return stats_; }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
+  uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the last launch
   // Live bytes were sent away lately although dead ones would have made the room, had their fence been done: the host
   // runs too far ahead of the GPU.
   bool waits_for_dead() const { return dead_waited_ && now_ - dead_waited_ < 2048; }
@@ -160,6 +161,9 @@ class Residency {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
   const Plan& BringBack(StreamId queue, uint64_t bytes, uint64_t since);
+  // Fetches a few chunks of the last launch once more that it had brought before and believes to be there still (see
+  // pressure.h): `random` says which. The plan is empty where it meets none.
+  const Plan& Recheck(StreamId queue, uint64_t random);
   // Living bytes that would have to leave for work that touches this now.
   uint64_t MustLeave(std::span<const Extent> set);
   // Live bytes of the chunks that a launch since this one has touched.
@@ -206,6 +210,7 @@ class Residency {
   }
   void SetResident(Chunk* chunk, bool resident) {
     if (chunk->resident == resident) return;
+    chunk->sure = false;
     resident_ += resident ? kChunkBytes : -kChunkBytes;
     Change(chunk, [&] { chunk->resident = resident; });
   }

@@ -73,12 +73,15 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
 uint64_t Device::Capacity() const {
   const uint64_t held = plain.load(std::memory_order_relaxed);
   const uint64_t room = budget.budget_bytes > held ? budget.budget_bytes - held : 0;
-  if (live_bytes + held <= budget.budget_bytes) return room;
+  if (live_bytes + held <= budget.budget_bytes && !pressure.lowered()) return room;
   return std::min(room, budget.budget_bytes / 100 * Factor());
 }
 
-// PUMP's four defaults: the less is seen of what kernels touch, the more room is left for what was not seen.
-uint32_t Device::Factor() const {
+uint32_t Device::Factor() const { return pressure.Of(Default()); }
+
+// PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is seen of what kernels
+// touch, the more room is left for what was not seen.
+uint32_t Device::Default() const {
   if (budget.memory_factor) return budget.memory_factor;
   return extents_seen ? 100 : reports_seen ? 80 : 60;
 }
@@ -540,6 +543,8 @@ void Device::DropContext(CUcontext handle) {
     }
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });
+    std::erase_if(looks, [context](const Look& one) { return one.context == context; });
+    if (clock_context_ == context) clock_context_ = nullptr;
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
       stream->context = nullptr;  // events and queues went with the context

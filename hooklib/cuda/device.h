@@ -17,6 +17,7 @@
 
 #include "hooklib/core/arena_allocator.h"
 #include "hooklib/core/live_map.h"
+#include "hooklib/core/pressure.h"
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/tokens.h"
@@ -85,6 +86,15 @@ struct Device final : core::Timeline {
     core::HostProbe what;
   };
   std::deque<Probe> probes;
+  core::Pressure pressure;
+  // A few chunks that are fetched once more, to see whether the driver has left them there (device_pressure.cc).
+  struct Look {
+    Context* context;
+    CUevent begin, end;
+    uint64_t bytes;
+    core::Pressure::Look what;
+  };
+  std::deque<Look> looks;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
   std::atomic<uint64_t> raised_until{0};
@@ -150,10 +160,14 @@ struct Device final : core::Timeline {
   Stream* StreamById(core::StreamId id);
   void UpdateMode();
   uint64_t Capacity() const;
-  uint32_t Factor() const;  // percent in force
+  uint32_t Factor() const;   // percent in force
+  uint32_t Default() const;  // percent where nothing shows that the driver takes pages away
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
   void EvictAfter(const core::Plan& plan, Stream* stream);
+  // After a launch was planned: looks whether what it uses of what was long brought is there when it runs, where such a
+  // look is due, and sets the factor by what the last looks found.
+  void LookAround(Stream* stream);
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
@@ -182,6 +196,12 @@ struct Device final : core::Timeline {
   void Say(Refusal refusal, uint64_t bytes);
   template <typename F>
   bool OnOwnQueue(F work);
+  Stream* OwnStream(Context* context);
+  void ReadLooks();
+  void Judge(const Look& look, float ms);
+  // Percent of the budget that the driver itself has room for beside all plain memory; 100 where it does not say.
+  uint32_t Ceiling() const;
+  void SayPressure(uint32_t from, uint32_t to, uint32_t ceiling);
   uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive
   bool MayBeWrittenByHost(core::Va va);
@@ -190,7 +210,10 @@ struct Device final : core::Timeline {
   uint32_t launches_waiting_ = 0;  // in AwaitRoom
   uint64_t awaited_bytes_ = 0;     // asked for by allocations that wait for their share
   uint64_t waited_in_vain_ = 0;    // generation of the budget
-  bool said_graph_ = false, said_faults_ = false;
+  CUevent clock_ = nullptr;        // the GPU's clock counts from here, in clock_context_
+  Context* clock_context_ = nullptr;
+  uint64_t clock_ns_ = 0, look_random_ = 1;  // as of the last look; which chunks come next
+  bool said_graph_ = false, said_faults_ = false, said_pressure_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched

@@ -9,24 +9,28 @@
 
 namespace sluice {
 
+Stream* Device::OwnStream(Context* context) {
+  if (!context->own) {
+    auto made = std::make_unique<Stream>();
+    made->context = context;
+    made->device = this;
+    made->blocking = false;
+    streams.push_back(std::move(made));
+    context->own = streams.back().get();
+    context->own->id = static_cast<core::StreamId>(streams.size());
+  }
+  return context->own;
+}
+
 // With the lock held: work(queue) in a context of this device, on queues that belong to no application stream.
 template <typename F>
 bool Device::OnOwnQueue(F work) {
   for (auto& [handle, context] : contexts) {
     if (context->arena_list.empty() || g_real.cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS) continue;
-    if (!context->own) {
-      auto made = std::make_unique<Stream>();
-      made->context = context.get();
-      made->device = this;
-      made->blocking = false;
-      streams.push_back(std::move(made));
-      context->own = streams.back().get();
-      context->own->id = static_cast<core::StreamId>(streams.size());
-    }
     {
       RelaxedCapture relaxed;
       ++look;
-      work(context->own);
+      work(OwnStream(context.get()));
     }
     CUcontext popped;
     g_real.cuCtxPopCurrent_v2(&popped);

@@ -222,7 +222,8 @@ void Device::ReadProbes() {
                  static_cast<unsigned long long>(probe.what.id), static_cast<unsigned long long>(probe.what.host >> 20),
                  probe.what.faults ? "by faults" : "in host memory",
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms));
-      if (residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_) {
+      if (!pressure.doubtful() &&
+          residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_) {
         said_faults_ = true;
         SLUICE_LOG(
             kWarn,

@@ -163,6 +163,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     after_.evict_after = plan.evict_after;
     after_.after_op = plan.after_op;
   }
+  if (work.id) device->LookAround(stream_);  // the plan is over
 }
 
 void WorkScope::End(CUresult) {

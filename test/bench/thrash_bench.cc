@@ -1,6 +1,8 @@
 // Work that hurts an engine which fetches what launches name, on the simulated card: too much of it, no order in it,
 // or names that say more than is touched. Prints virtual microseconds a launch, the first eighth left out.
-//   thrash_bench NAME LIVE_MIB [LAUNCHES]
+//   thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES]]
+// With PHASES: so many times LAUNCHES, of which the second half is timed; before each phase but the first a line of
+// stdin is waited for (a neighbour comes and goes).
 #include <algorithm>
 #include <random>
 #include <string>
@@ -133,6 +135,19 @@ int main(int argc, char** argv) {
     return 2;
   }
   uint64_t i = 0;
+  if (argc > 4) {
+    const int phases = std::atoi(argv[4]);
+    for (int phase = 0; phase < phases; ++phase) {
+      if (phase > 0 && std::getchar() == EOF) return 1;
+      for (const uint64_t end = i + launches / 2; i < end; ++i) work(p, i);
+      const uint64_t ns = p.card.Time([&] {
+        for (const uint64_t end = i + launches / 2; i < end; ++i) work(p, i);
+      });
+      std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / static_cast<double>(launches / 2));
+      std::fflush(stdout);
+    }
+    return 0;
+  }
   for (; i < launches / 8; ++i) work(p, i);
   const uint64_t ns = p.card.Time([&] {
     for (; i < launches; ++i) work(p, i);

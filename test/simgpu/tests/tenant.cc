@@ -1,9 +1,13 @@
 // One of several processes on one card: faults and prefetches through a working set again and again, then prints what
-// it saw as "key value" lines. Arguments: GiB, rounds.
+// it saw as "key value" lines. Arguments: GiB, rounds, and one of
+//   sleep     after each round, until FILE.wake is there
+//   die       half-way
+//   launching kill -9 finds it in the middle of launches: rounds without end, "ready" after the first
+//   hold      (plain memory, no launch) and busy (rounds): "ready", then until stdin ends
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "card.h"
@@ -16,22 +20,44 @@ void SleepUntilWoken() {
   for (int i = 0; i < 12'000 && access(sign.c_str(), F_OK) != 0; ++i) usleep(10'000);
 }
 
+void Ready() {
+  std::puts("ready");
+  std::fflush(stdout);
+}
+
+bool Ended() {
+  struct pollfd in{0, POLLIN, 0};
+  return poll(&in, 1, 0) > 0;
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) return 64;
+  const std::string how = argc > 3 ? argv[3] : "";
   const auto bytes = static_cast<uint64_t>(std::atof(argv[1]) * static_cast<double>(kGiB));
   const int rounds = std::atoi(argv[2]);
   Card card;
   CUstream s = card.Stream();
+  if (how == "hold") {
+    const CUdeviceptr held = card.Plain(bytes);
+    Ready();
+    char byte;
+    while (read(0, &byte, 1) > 0) {
+    }
+    OK(cuMemFree(held));
+    return 0;
+  }
   CUdeviceptr p = card.Managed(bytes);
   card.Launch(s, {Write(p, bytes)});
   OK(cuStreamSynchronize(s));
   const uint64_t from = simgpu_now_ns();
-  for (int i = 0; i < rounds; ++i) {
+  const bool endless = how == "busy" || how == "launching";
+  if (endless) Ready();
+  for (int i = 0; endless ? how == "launching" || !Ended() : i < rounds; ++i) {
     for (uint64_t at = 0; at < bytes; at += 64 * kMiB)
       card.Launch(s, {Update(p + at, std::min(64 * kMiB, bytes - at))}, 500'000);
     OK(cuStreamSynchronize(s));
-    if (argc > 3 && std::strcmp(argv[3], "sleep") == 0) SleepUntilWoken();
-    if (argc > 3 && std::strcmp(argv[3], "die") == 0 && i == rounds / 2) _exit(9);
+    if (how == "sleep") SleepUntilWoken();
+    if (how == "die" && i == rounds / 2) _exit(9);
   }
   const uint64_t until = simgpu_now_ns();
   const auto stats = card.Stats();
