@@ -3,33 +3,12 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
-#include <cstring>
-
-#include "test/dnn/fake_getters.h"
-#include "test/simgpu/tests/card.h"
-
-extern "C" {
-int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
-                   int);
-void cublasFakeNames(const void*);
-int cublasSgemmBatched(void*, int, int, int, int, int, const void*, const void* const*, int, const void* const*, int,
-                       const void*, void* const*, int, int);
-int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
-                   void*, void*, const void*, void*, size_t, void*);
-}
+#include "test/dnn/program.h"
 
 namespace {
 
 using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
-
-#define EXPECT(condition)                                                  \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-      std::_Exit(3);                                                       \
-    }                                                                      \
-  } while (false)
 
 constexpr uint64_t kBlock = 640 * kMiB, kOther = 512 * kMiB;
 CUdeviceptr g_block, g_other;
@@ -39,11 +18,7 @@ Card* g_card;
 template <typename Call>
 void Case(const char* name, uint64_t operands, Call call) {
   for (int i = 0; i < 2; ++i) {
-    const simgpu_touch touch = Read(g_other, kOther);
-    simgpu_next_launch(&touch, 1, 20000, 0);
-    uint64_t words[] = {g_other, 0};
-    void* parameters[] = {&words[0], &words[1]};
-    OK(cuLaunchKernel(g_card->work, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    Touch(*g_card, Read(g_other, kOther));
     OK(cuCtxSynchronize());
   }
   const uint64_t before = g_card->Stats().prefetch_in_bytes;
@@ -52,7 +27,7 @@ void Case(const char* name, uint64_t operands, Call call) {
   const uint64_t in = g_card->Stats().prefetch_in_bytes - before;
   std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
   // Whole chunks of 2 MiB; the block that holds the operands is many times as large.
-  if (std::getenv("UNDER_PRESSURE") != nullptr) EXPECT(in <= operands + 16 * kMiB);
+  if (UnderPressure()) EXPECT(in <= operands + 16 * kMiB);
 }
 
 void* At(uint64_t mebibyte) { return reinterpret_cast<void*>(g_block + mebibyte * kMiB); }
@@ -64,13 +39,7 @@ int main() {
   g_card = &card;
   g_block = card.Plain(kBlock);
   g_other = card.Plain(kOther);
-  {  // contents, so that what comes back has to be moved
-    const simgpu_touch touch = Write(g_block, kBlock);
-    simgpu_next_launch(&touch, 1, 20000, 0);
-    uint64_t words[] = {g_block, 0};
-    void* parameters[] = {&words[0], &words[1]};
-    OK(cuLaunchKernel(card.work, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
-  }
+  Touch(card, Write(g_block, kBlock));  // contents, so that what comes back has to be moved
   int handle = 0;
   const float alpha = 1, beta = 0;
   auto gemm = [&](auto function) {

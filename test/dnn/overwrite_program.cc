@@ -1,54 +1,23 @@
 // Library calls that overwrite their result whole, on results that have left the card: what comes back, and what they
 // computed. Prints digests, which must be those of the run without the hook.
-#include <cstring>
-
-#include "test/dnn/fake_getters.h"
-#include "test/simgpu/tests/card.h"
-
-extern "C" {
-int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
-                   int);
-int cublasSgemmBatched(void*, int, int, int, int, int, const void*, const void* const*, int, const void* const*, int,
-                       const void*, void* const*, int, int);
-int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
-                   void*, void*, const void*, void*, size_t, void*);
-int cublasSetStream_v2(void*, void*);
-void cublasFakeWay(const char*, void* side, void* event);
-void cublasLtFakeInner(int);
-void cublasFakeBetween(void (*)());
-}
+#include "test/dnn/program.h"
 
 namespace {
 
 using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
 
-#define EXPECT(condition)                                                  \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-      std::_Exit(3);                                                       \
-    }                                                                      \
-  } while (false)
-
 constexpr uint64_t kBlock = 192 * kMiB, kOther = 512 * kMiB, kMatrix = 32 * kMiB;
 constexpr int kSide = 2896;  // squared, in floats: 64 bytes less than 32 MiB
 CUdeviceptr g_block, g_other;
 Card* g_card;
 
-void Touch(const simgpu_touch& touch) {
-  simgpu_next_launch(&touch, 1, 20000, 0);
-  uint64_t words[] = {touch.address, 0};
-  void* parameters[] = {&words[0], &words[1]};
-  OK(cuLaunchKernel(g_card->work, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
-}
-
 // A is at 0, B at 64, C at 128 MiB of the block; the other one takes the card, then `call`. `wanted`: MiB that come; 0:
 // not only for it.
 template <typename Call>
 void Case(const char* name, uint64_t wanted, Call call) {
-  Touch(Write(g_block, kBlock));
-  for (int i = 0; i < 2; ++i) Touch(Read(g_other, kOther));
+  Touch(*g_card, Write(g_block, kBlock));
+  for (int i = 0; i < 2; ++i) Touch(*g_card, Read(g_other, kOther));
   OK(cuCtxSynchronize());
   const auto before = g_card->Stats();
   EXPECT(call() == 0);
@@ -56,8 +25,7 @@ void Case(const char* name, uint64_t wanted, Call call) {
   const auto after = g_card->Stats();
   const uint64_t in = after.prefetch_in_bytes + after.fault_bytes - before.prefetch_in_bytes - before.fault_bytes;
   std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
-  if (wanted && std::getenv("UNDER_PRESSURE") != nullptr)
-    EXPECT(in <= (wanted + 4) * kMiB && in + 4 * kMiB >= wanted * kMiB);
+  if (wanted && UnderPressure()) EXPECT(in <= (wanted + 4) * kMiB && in + 4 * kMiB >= wanted * kMiB);
   std::printf("%s %llx\n", name, static_cast<unsigned long long>(simgpu_digest(g_block, kBlock)));
 }
 
@@ -70,7 +38,7 @@ int main() {
   g_card = &card;
   g_block = card.Plain(kBlock);
   g_other = card.Plain(kOther);
-  Touch(Write(g_other, kOther));
+  Touch(*g_card, Write(g_other, kOther));
   CUstream side = card.Stream();
   CUstream blocking = nullptr;
   CUevent event = nullptr;
@@ -109,7 +77,7 @@ int main() {
   Case("a stream of its own", result, [&] { return gemm(&zero, 0, 64, 128); });
   EXPECT(cublasSetStream_v2(&handle, nullptr) == 0);
   // Refused: the result is as it was.
-  Touch(Write(g_block, kBlock));
+  Touch(*g_card, Write(g_block, kBlock));
   EXPECT(cublasSgemm_v2(&handle, 0, 0, -1, kSide, kSide, &alpha, At(0), kSide, At(64), kSide, &zero, At(128), kSide) ==
          7);
   // A library that calls another one, which writes the outer call's result.
@@ -128,7 +96,7 @@ int main() {
   // second.
   cublasFakeBetween([] {
     OK(cuCtxSetCurrent(g_card->context));
-    for (int i = 0; i < 2; ++i) Touch(Read(g_other, kOther));
+    for (int i = 0; i < 2; ++i) Touch(*g_card, Read(g_other, kOther));
     OK(cuCtxSynchronize());
   });
   cublasFakeWay("write, wait, then update", nullptr, nullptr);

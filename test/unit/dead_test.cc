@@ -1,39 +1,23 @@
 // What is discarded in a stream's order: dead, owned by a living allocation, used by nobody but that stream.
 #include <catch2/catch_test_macros.hpp>
 
-#include "hooklib/core/residency.h"
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
-
 // An arena of 40 chunks that an allocator owns, 36 of which may be resident: all are alive, the first 36 resident and
 // in use by stream 1, whose work the GPU has not begun.
-struct Card {
+struct Card : FakeCard {
   static constexpr uint64_t kAll = 40, kCapacity = 36;
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq[3] = {};
 
-  Card() {
-    residency.set_capacity(kCapacity * kChunkBytes);
-    residency.set_prefetch(Prefetch::kLaunch);
+  Card() : FakeCard(kAll, kCapacity) {
     residency.set_host_access(false);
     residency.set_in_order(true);
-    residency.AddArena(Chunks(0, kAll), false);
-    residency.AddLive(Chunks(0, kAll));
     for (uint64_t i = 0; i < kCapacity; ++i) Launch({Chunks(i)});
   }
-  const Plan& Launch(std::vector<Extent> set, StreamId stream = 1) {
-    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, 0);
-    time.Queue(stream, seq[stream]);
-    return plan;
-  }
+  const Plan& Launch(const std::vector<Extent>& set, StreamId stream = 1) { return Queue(set, stream); }
   void Report(Extent dead) { residency.RemoveLive(dead, Chunks(0, kAll)); }
 };
 

@@ -4,34 +4,20 @@
 #include <functional>
 
 #include "hooklib/core/residency.h"
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
-
 // A card on which launches take the time that a function says.
-struct Machine {
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq = 0;
-
-  Machine(uint64_t total, uint64_t capacity) {
-    residency.set_capacity(capacity * kChunkBytes);
-    residency.AddArena(Chunks(0, total), false);
-    residency.AddLive(Chunks(0, total));
-  }
+struct Machine : FakeCard {
+  Machine(uint64_t total, uint64_t capacity) : FakeCard(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
   // comes.
   void Launch(uint64_t id, std::vector<Extent> set, double rate, double touched = 1) {
-    const Plan& plan = residency.Prepare(1, ++seq, set, id);
-    const HostProbe probe = plan.probe;
-    time.Queue(1, seq);
-    time.Finish(1, seq);
+    const HostProbe probe = Queue(set, 1, id).probe;
+    Finish();
     const double gbps = probe.faults ? 11 / touched : rate;
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / gbps));
   }

@@ -2,37 +2,22 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 
-#include "hooklib/core/residency.h"
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
-
-struct Card {
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq = 0;
-
-  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) {
-    residency.set_capacity(capacity * kChunkBytes);
-    residency.set_prefetch(mode);
+struct Card : FakeCard {
+  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeCard(total, capacity, mode) {
     residency.set_host_access(false);
-    residency.AddArena(Chunks(0, total), false);
-    residency.AddLive(Chunks(0, total));
     for (uint64_t i = 0; i < total; ++i) Launch({Chunks(i)}, false);
   }
-  const Plan& Launch(std::vector<Extent> set, bool hottest_first) {
-    const Plan& plan = residency.Prepare(1, ++seq, set, 7, true, 0, hottest_first);
-    time.Queue(1, seq);
-    time.Finish(1, seq);
+  const Plan& Launch(const std::vector<Extent>& set, bool hottest_first) {
+    const Plan& plan = Queue(set, 1, 7, 0, hottest_first);
+    Finish();
     return plan;
   }
-  bool Resident(uint64_t chunk) { return residency.chunks().Find(kBase + chunk * kChunkBytes)->resident; }
 };
 
 }  // namespace

@@ -1,36 +1,22 @@
 // What a launch overwrites whole: which chunks come back empty.
 #include <catch2/catch_test_macros.hpp>
 
-#include "hooklib/core/residency.h"
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
-
 // An arena of `total` chunks, all alive and written, of which `capacity` may be resident; the last ones are.
-struct Card {
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq[4] = {};
-
-  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) {
-    residency.set_capacity(capacity * kChunkBytes);
-    residency.set_prefetch(mode);
+struct Card : FakeCard {
+  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeCard(total, capacity, mode) {
     residency.set_host_access(false);
-    residency.AddArena(Chunks(0, total), false);
-    residency.AddLive(Chunks(0, total));
     for (uint64_t i = 0; i < total; ++i) Launch({Chunks(i)});
   }
   // The last `overwritten` of the set are overwritten whole.
-  const Plan& Launch(std::vector<Extent> set, size_t overwritten = 0, uint64_t id = 0, StreamId stream = 1) {
-    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id, true, overwritten);
-    time.Queue(stream, seq[stream]);
-    time.Finish(stream, seq[stream]);
+  const Plan& Launch(const std::vector<Extent>& set, size_t overwritten = 0, uint64_t id = 0, StreamId stream = 1) {
+    const Plan& plan = Queue(set, stream, id, overwritten);
+    Finish(stream);
     return plan;
   }
 };

@@ -3,45 +3,27 @@
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 
-#include "hooklib/core/residency.h"
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
 using Runs = std::vector<Extent>;
 
 // An arena of `total` chunks, all alive, of which `capacity` may be resident. Copies wrote all of it and it has left
 // the card once; the last ones are there.
-struct Card {
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq[4] = {};
-
-  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) {
-    residency.set_capacity(capacity * kChunkBytes);
-    residency.set_prefetch(mode);
+struct Card : FakeCard {
+  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeCard(total, capacity, mode) {
     residency.set_host_access(false);
     residency.set_read_mostly(true);
-    residency.AddArena(Chunks(0, total), false);
-    residency.AddLive(Chunks(0, total));
     for (int round = 0; round < 2; ++round) {
       for (uint64_t i = 0; i < total; ++i) Launch({Chunks(i)});
     }
     residency.NoteCopied(Chunks(0, total));
   }
-  const Plan& Queue(Runs set, StreamId stream = 1, uint64_t id = 0, bool hottest_first = false) {
-    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id, true, 0, hottest_first);
-    time.Queue(stream, seq[stream]);
-    return plan;
-  }
-  void Finish(StreamId stream = 1) { time.Finish(stream, seq[stream]); }
-  const Plan& Launch(Runs set, uint64_t id = 0, bool hottest_first = false) {
-    const Plan& plan = Queue(set, 1, id, hottest_first);
+  const Plan& Launch(const Runs& set, uint64_t id = 0, bool hottest_first = false) {
+    const Plan& plan = Queue(set, 1, id, 0, hottest_first);
     Finish();
     return plan;
   }
@@ -50,8 +32,6 @@ struct Card {
     if (!Resident(chunk)) Launch({Chunks(chunk)});
     return At(chunk).duplicate && Resident(chunk);
   }
-  const Chunk& At(uint64_t chunk) { return *residency.chunks().Find(kBase + chunk * kChunkBytes); }
-  bool Resident(uint64_t chunk) { return At(chunk).resident; }
   // All of [0, 4) come as duplicates; the others have left.
   void Fill() {
     Launch({Chunks(0, 4)});

@@ -3,14 +3,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 
-#include "test/unit/fake_timeline.h"
+#include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-constexpr Va kBase = uint64_t{1} << 40;
-Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
 uint64_t Bytes(const std::vector<Extent>& runs) {
   uint64_t sum = 0;
   for (const Extent& run : runs) sum += run.bytes;
@@ -18,22 +16,11 @@ uint64_t Bytes(const std::vector<Extent>& runs) {
 }
 
 // An arena of `total` chunks, all alive, of which `capacity` may be resident.
-struct Card {
-  FakeTimeline time;
-  Fences fences{&time};
-  Residency residency{&time, &fences};
-  Seq seq[4] = {};
-
-  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) {
-    residency.set_capacity(capacity * kChunkBytes);
-    residency.set_prefetch(mode);
-    residency.AddArena(Chunks(0, total), false);
-    residency.AddLive(Chunks(0, total));
-  }
-  const Plan& Launch(std::vector<Extent> set, StreamId stream = 1, bool finish = true, uint64_t id = 0) {
-    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id);
-    time.Queue(stream, seq[stream]);
-    if (finish) time.Finish(stream, seq[stream]);
+struct Card : FakeCard {
+  using FakeCard::FakeCard;
+  const Plan& Launch(const std::vector<Extent>& set, StreamId stream = 1, bool finish = true, uint64_t id = 0) {
+    const Plan& plan = Queue(set, stream, id);
+    if (finish) Finish(stream);
     return plan;
   }
 };
