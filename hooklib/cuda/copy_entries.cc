@@ -44,15 +44,16 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, F
   NoteQueued();
   Stream* stream = FindStream(handle, per_thread);
   if (!stream) return issue();
-  stream->copies.fetch_add(1, std::memory_order_relaxed);
   const bool copy = from == From::kHost || from == From::kDevice;
-  if (!MustLook(stream)) {
+  const bool looked_at = MustLook(stream);
+  if (!looked_at) {
     // Smaller ones share their chunk with others anyhow.
     constexpr uint64_t kWorthNoting = 64 << 10;
     if (touched[0].bytes >= kWorthNoting && MayBeTracked(touched[0].base))
       stream->device->NoteUnseenCopy(touched[0], copy);
-    return Counted(stream, issue);
   }
+  stream->copies.fetch_add(1, std::memory_order_relaxed);
+  if (!looked_at) return Counted(stream, issue);
   Work work;
   work.stream = stream;
   work.copy = copy;

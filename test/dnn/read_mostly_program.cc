@@ -1,0 +1,196 @@
+// Weights that copies loaded and library calls read, and everything that ends that: after each, what may write finds no
+// duplicate. Prints digests, which must be those of the run without the hook. DUPLICATES: the advice is there where it
+// should be.
+#include <dlfcn.h>
+
+#include <vector>
+
+#include "test/dnn/program.h"
+#include "test/engine/report.h"
+
+namespace {
+
+using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+
+// Matrices of a little less than 8 MiB: 24 in a block, the first ones each for one case, since what was written while a
+// duplicate is left alone for long.
+constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 24 * kMatrix, kOther = 512 * kMiB, kRight = 22, kResult = 23;
+constexpr int kSide = 1448;
+CUdeviceptr g_block, g_other;
+Card* g_card;
+CUstream g_stream;
+uint64_t g_left = 0;  // of the case
+std::vector<char> g_host(kBlock, 3);
+
+// Without the hook it is no managed memory, and nothing can be advised.
+bool Advised(CUdeviceptr at) {
+  int value = 0;
+  const CUresult result =
+      cuMemRangeGetAttribute(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, 2 * kMiB);
+  return result == CUDA_SUCCESS && value != 0;
+}
+bool Duplicates() { return std::getenv("DUPLICATES") != nullptr; }
+CUdeviceptr At(uint64_t matrix) { return g_block + matrix * kMatrix; }
+CUdeviceptr Left() { return At(g_left); }
+
+int Multiply(CUdeviceptr left, CUdeviceptr right, CUdeviceptr result) {
+  static int handle = 0;
+  static const float alpha = 1, beta = 0;
+  const auto pointer = [](CUdeviceptr at) { return reinterpret_cast<void*>(at); };
+  return cublasSgemm_v2(&handle, 0, 0, kSide, kSide, kSide, &alpha, pointer(left), kSide, pointer(right), kSide, &beta,
+                        pointer(result), kSide);
+}
+int Multiply() { return Multiply(Left(), At(kRight), At(kResult)); }
+
+void Push() {
+  for (int i = 0; i < 2; ++i) Touch(*g_card, Read(g_other, kOther));
+  OK(cuCtxSynchronize());
+}
+
+void Load(CUdeviceptr at, uint64_t bytes) { OK(cuMemcpyHtoD(at, g_host.data(), bytes)); }
+
+// Loaded, it leaves the card, and comes back for a call: as a duplicate.
+void Fill() {
+  Load(Left(), kMatrix);
+  Load(At(kRight), kMatrix);
+  Push();
+  EXPECT(Multiply() == 0);
+  OK(cuCtxSynchronize());
+}
+
+// `work` on the next matrix, on its first bytes at least. `ends`: it is no duplicate any more before that begins.
+template <typename Work>
+void Case(const char* name, bool ends, Work work) {
+  ++g_left;
+  Fill();
+  EXPECT(Advised(Left()) == Duplicates());
+  EXPECT(!Advised(At(kResult)));  // the call writes it
+  const auto before = g_card->Stats();
+  work();
+  EXPECT(Advised(Left()) == (Duplicates() && !ends));
+  OK(cuCtxSynchronize());
+  const auto after = g_card->Stats();
+  std::fprintf(stderr, "%s: %llu bytes of duplicates written, %llu taken from what used them\n", name,
+               static_cast<unsigned long long>(after.duplicate_write_bytes - before.duplicate_write_bytes),
+               static_cast<unsigned long long>(after.evicted_in_use_bytes - before.evicted_in_use_bytes));
+  EXPECT(after.duplicate_write_bytes == before.duplicate_write_bytes);
+  std::printf("%s %llx\n", name, static_cast<unsigned long long>(simgpu_digest(g_block, kBlock)));
+}
+
+CUgraphExec Captured(int (*calls)()) {
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  EXPECT(cublasSetStream_v2(nullptr, g_stream) == 0);
+  EXPECT(calls() == 0);
+  OK(cuStreamEndCapture(g_stream, &graph));
+  EXPECT(cublasSetStream_v2(nullptr, nullptr) == 0);
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  return executable;
+}
+
+void Launch(CUgraphExec executable) {
+  OK(cuGraphLaunch(executable, g_stream));
+  OK(cuStreamSynchronize(g_stream));
+}
+
+}  // namespace
+
+int main() {
+  Card card;
+  g_card = &card;
+  g_stream = card.Stream();
+  cublasFakePasses(32);
+  // While everything fits nobody looks: what was copied before a kernel may have been written by it.
+  const CUdeviceptr early = card.Plain(kMatrix);
+  Load(early, kMatrix);
+  g_block = card.Plain(kBlock);
+  Touch(card, Write(g_block, kBlock));
+  Load(At(0), kMatrix);
+  Load(At(kRight), kMatrix);
+  g_other = card.Plain(kOther);
+  Touch(card, Write(g_other, kOther));
+  Push();
+  EXPECT(Multiply() == 0);
+  EXPECT(Advised(At(0)) == Duplicates());
+  Push();
+  EXPECT(Multiply(early, At(kRight), At(kResult)) == 0);
+  EXPECT(!Advised(early));
+  // Readers of all kinds.
+  Case("read by a call", false, [] { EXPECT(Multiply() == 0); });
+  Case("read by copies", false, [] {
+    OK(cuMemcpyDtoH(g_host.data(), Left(), 4096));
+    OK(cuMemcpyDtoD(At(kResult), Left(), kMatrix));
+  });
+  Case("read by a graph", false, [] { Launch(Captured([] { return Multiply(); })); });
+  // Writers, known and unknown.
+  Case("named by a kernel", true, [] { Touch(*g_card, Update(Left(), kMatrix)); });
+  Case("written by a call", true, [] { EXPECT(Multiply(At(kRight), At(kRight), Left()) == 0); });
+  Case("memset", true, [] { OK(cuMemsetD8Async(Left(), 1, 4096, g_stream)); });
+  Case("copied into", true, [] { OK(cuMemcpyHtoDAsync(Left(), g_host.data(), 4096, g_stream)); });
+  Case("copied into whole", true, [] { Load(Left(), kMatrix); });
+  Case("copied into from the device", true, [] { OK(cuMemcpyDtoD(Left(), At(kResult), 4096)); });
+  Case("rows", true, [] { OK(cuMemsetD2D8(Left(), 8192, 2, 4096, 4)); });
+  Case("a batch of copies", true, [] {
+    CUdeviceptr to[] = {At(kResult), Left() + 512}, from[] = {g_other, g_other + kMiB};
+    size_t sizes[] = {4096, 4096}, index = 0;
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    auto* const batch =
+        reinterpret_cast<decltype(&cuMemcpyBatchAsync_v2)>(dlsym(RTLD_DEFAULT, "cuMemcpyBatchAsync_v2"));
+    const CUresult result = batch ? batch(to, from, sizes, 2, &attributes, &index, 1, g_stream) : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_ERROR_NOT_FOUND) OK(cuMemcpyDtoDAsync(to[1], from[1], sizes[1], g_stream));  // an older driver
+    EXPECT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_FOUND);
+  });
+  Case("written by a graph", true, [] { Launch(Captured([] { return Multiply(At(kRight), At(kRight), Left()); })); });
+  Case("cleared by a graph", true,
+       [] { Launch(Captured([] { return static_cast<int>(cuMemsetD8Async(Left(), 1, 4096, g_stream)); })); });
+  Case("named by a graph's kernel", true, [] {
+    Launch(Captured([] {
+      simgpu_touch touch = Update(Left(), kMatrix);
+      simgpu_next_launch(&touch, 1, 20000, 0);
+      uint64_t words[] = {touch.address, 0};
+      void* parameters[] = {&words[0], &words[1]};
+      return static_cast<int>(cuLaunchKernel(g_card->work, 1, 1, 1, 1, 1, 1, 0, g_stream, parameters, nullptr));
+    }));
+  });
+  // Ends of lives, and what is taken anew. A framework that reports: what it does not report is dead.
+  Case("taken, as a report says", true, [] {
+    scenario::Report(g_block, static_cast<long>(kBlock));
+    Touch(*g_card, Write(g_block, kBlock));
+  });
+  Case("given back, as a report says", true, [] {
+    scenario::Report(g_block, -static_cast<long>(kBlock));
+    EXPECT(!Advised(Left()));
+    scenario::Report(g_block, static_cast<long>(kBlock));
+    Touch(*g_card, Write(g_block, kBlock));
+  });
+  Case("freed", true, [&] {
+    OK(cuMemFree(g_block));
+    g_block = card.Plain(kBlock);
+    EXPECT(!Advised(Left()));
+    Touch(card, Write(g_block, kBlock));
+  });
+  // What the host may write.
+  const CUdeviceptr managed = card.Managed(kMatrix);
+  Load(managed, kMatrix);
+  Push();
+  EXPECT(Multiply(managed, At(kRight), At(kResult)) == 0);
+  EXPECT(!Advised(managed));
+  int cards = 0;
+  OK(cuDeviceGetCount(&cards));
+  if (cards > 1) {
+    CUcontext second = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    Case("a peer may use it", true, [&] {
+      OK(cuCtxSetCurrent(second));
+      OK(cuCtxEnablePeerAccess(card.context, 0));
+      OK(cuCtxSetCurrent(card.context));
+      EXPECT(!Advised(Left()));
+      Fill();
+    });
+  }
+  std::puts("done");
+  return 0;
+}
