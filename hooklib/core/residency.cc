@@ -335,19 +335,32 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
   for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
     Chunk* chunk = dying_.front();
     dying_.pop_front();
-    if (chunk->live_bytes != 0 || !chunk->resident) {
-      chunk->dying = false;  // revived, or gone already
+    // What died in host memory makes no room, but who takes its place need not have the contents brought. Where it is
+    // used in host memory, so is what comes in its place: that does as well over the link, and needs no room.
+    const bool away = !chunk->resident;
+    const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
+    if (chunk->live_bytes != 0 || (away && (keeps || chunk->advised || !chunk->content))) {
+      chunk->dying = false;  // revived, or nothing is left of it
       continue;
     }
-    const bool over = chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
-    if (!over && !MayReap(*chunk, stream)) {
-      waiting |= chunk->pins == 0;
+    const bool leaving =
+        away && (chunk->two_ways_out ||
+                 (chunk->departure_op && !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)));
+    const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
+    if (!over && (leaving || !MayReap(*chunk, stream))) {
+      waiting |= !away && chunk->pins == 0;
       dying_.push_back(chunk);
       continue;
     }
     chunk->dying = false;
+    if (away) {
+      chunk->content = false;
+      chunk->departure_op = 0;
+      (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+      continue;
+    }
     freed += kChunkBytes;
-    if (prefetch_ == Prefetch::kOff || !can_discard_) {  // a fault on a discarded page costs ten times one on another
+    if (keeps) {  // a fault on a discarded page costs ten times one on another
       Depart(chunk, stream, step);
       continue;
     }

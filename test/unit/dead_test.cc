@@ -53,6 +53,33 @@ TEST_CASE("once the work is over it is discarded at once") {
   CHECK(plan.discard == std::vector<Extent>{Chunks(4)});
 }
 
+TEST_CASE("what dies in host memory is discarded there, and comes back without contents") {
+  Card card;
+  card.Launch({Chunks(36, 2)});  // in the place of 0 and 1, which are on their way out
+  card.time.transfers_instant = false;
+  card.Report(Chunks(0));
+  CHECK(card.Launch({Chunks(38)}).reap.empty());  // may still be on its way
+  card.time.transfers_instant = true;
+  SECTION("in the stream's order") { CHECK(card.Launch({Chunks(39)}).reap == std::vector<Extent>{Chunks(0)}); }
+  SECTION("at once, if all that was queued is done") {
+    card.fences.Close();
+    card.time.Finish(1, card.seq[1]);
+    CHECK(card.Launch({Chunks(39)}).discard == std::vector<Extent>{Chunks(0)});
+  }
+  SECTION("not what is used in host memory, nor under a driver without discard") {
+    GIVEN("advised") { card.residency.chunks().Find(Chunks(0).base)->advised = true; }
+    GIVEN("no discard") { card.residency.set_can_discard(false); }
+    const Plan& plan = card.Launch({Chunks(39)});
+    CHECK(plan.reap.empty());
+    CHECK(plan.discard.empty());
+    return;
+  }
+  card.residency.AddLive(Chunks(0));
+  const uint64_t in = card.residency.stats().bytes_in;
+  CHECK(card.Launch({Chunks(0)}).now.fetch == std::vector<Extent>{Chunks(0)});
+  CHECK(card.residency.stats().bytes_in == in);
+}
+
 TEST_CASE("not in any stream's order: what others may be given, use, or hold on to") {
   Card card;
   SECTION("others work") { card.residency.set_in_order(false), card.Report(Chunks(4)); }
