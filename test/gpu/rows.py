@@ -72,13 +72,15 @@ BENCHMARKS = [
                              "sluice, nothing used in host memory": {**HOOK, "budget": 1560 << 20, "env": {"SLUICE_HOST_ACCESS": "0"}}},
      "ratio": ("faults", "sluice"), "goal": ">= 3", "at_least": 3, "evicts": True},
     {"name": "LLM decode, weights twice the budget", "command": train("decode", "--layers", "24", "--steps", "32"), "rounds": 1, "figure": "step", "skip": 8,
-     "variants": {"faults": {**HOOK, "budget": 1342 << 20, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "budget": 1342 << 20}},
+     "variants": {"faults": {**HOOK, "budget": 1342 << 20, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "budget": 1342 << 20},
+                  "sluice, no duplicates": {**HOOK, "budget": 1342 << 20, "env": {"SLUICE_READ_MOSTLY": "0"}}},
      "ratio": ("faults", "sluice"), "goal": "(0.85 of the link's rate: 32 ms)", "evicts": True},
     {"name": "CUDA graph inference that fits", "command": train("inference", "--layers", "24", "--steps", "40"), "rounds": 2, "figure": "step", "skip": 8,
      "variants": {"unhooked": {}, "hooked": {**HOOK, "budget": 6 << 30}}, "ratio": ("hooked", "unhooked"), "goal": "<= 1.01", "at_most": 1.01},
     {"name": "CUDA graph inference at 1/1.5 of its live bytes", "command": train("inference", "--layers", "24", "--steps", "16"), "rounds": 1,
      "figure": "step", "skip": 8, "live": "inference",
-     "variants": {"faults": {**HOOK, "fraction": 2 / 3, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "fraction": 2 / 3}},
+     "variants": {"faults": {**HOOK, "fraction": 2 / 3, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "fraction": 2 / 3},
+                  "sluice, no duplicates": {**HOOK, "fraction": 2 / 3, "env": {"SLUICE_READ_MOSTLY": "0"}}},
      "ratio": ("faults", "sluice"), "goal": ">= 2", "at_least": 2, "evicts": True},
 ]
 
