@@ -148,7 +148,7 @@ int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
 CUresult Advise(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
   NEED_ARG(ManagedRange(p, n) && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
   const bool read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY;
-  if (read_mostly) Sim().WaitForDepartures(call.lock);
+  Sim().WaitForDepartures(call.lock);
   for (uint64_t at = p; at < p + n;) {
     Allocation* a = simgpu::FindAllocation(at);
     const simgpu::BlockPart part = Sim().memory().PartAt(a, at, p + n);

@@ -338,6 +338,35 @@ TEST_CASE("accessed-by shares the link: a prefetch beside it makes both slower, 
   CHECK(Gbps(2 * kGiB, both) < 60);
 }
 
+TEST_CASE("advice waits for the range that is being sent away, not for what is queued behind it or comes in") {
+  Card card;
+  CUstream s = card.Stream(), other = card.Stream();
+  CUdeviceptr moved = card.Managed(kGiB), advised = card.Managed(64 * kMiB);
+  for (CUdeviceptr p : {moved, advised}) Populate(card, s, p, p == moved ? kGiB : 64 * kMiB);
+  card.Prefetch(s, advised, 64 * kMiB, false);
+  const CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const auto advise = [&] {
+    return card.HostTime([&] { OK(cuMemAdvise(advised, 2 * kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l)); });
+  };
+  const uint64_t alone = advise();
+  CHECK(alone > 60'000);
+  CHECK(alone < 100'000);
+  // Behind a kernel, so that they are deferred: two ranges of 512 MiB, of which the first is under way.
+  card.Launch(s, {}, 1'000'000);
+  card.Prefetch(s, moved, 512 * kMiB, false);
+  card.Prefetch(s, moved + 512 * kMiB, 512 * kMiB, false);
+  CHECK(advise() < 100'000);  // nothing has begun to leave
+  simgpu_advance_host(8'000'000);
+  const uint64_t beside = advise();
+  CHECK(beside > 25'000'000);  // the rest of 36 ms
+  CHECK(beside < 31'000'000);
+  OK(cuCtxSynchronize());
+  card.Launch(other, {}, 1'000'000);
+  card.Prefetch(other, moved, kGiB, true);
+  simgpu_advance_host(8'000'000);
+  CHECK(advise() < 100'000);
+}
+
 TEST_CASE("preferred on the host: the card reads in place, and what is new is made there") {
   Card card;
   CUstream s = card.Stream();
