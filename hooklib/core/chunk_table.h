@@ -25,9 +25,13 @@ struct Chunk {
   StreamId departure_stream = 0;
   uint32_t live_bytes = 0;
   uint32_t log_ref = 0;          // predictor's newest reference
+  uint64_t log_match = 0;        // the reference that its newest use repeats; 0: none
   uint32_t rank_stamp = 0;       // residency's newest entry for it
   uint64_t mark = 0;             // launch number that has this chunk in its set
   uint64_t last_fetcher = 0;     // launch number of the last use by work that must have it on the card
+  uint64_t born = 0;             // launch number when its first live byte came
+  uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
+  uint64_t needed_by = 0;        // its execution id
   uint64_t host_window = 0;      // in which window of launches host_uses counts
   uint64_t left_at = 0;          // launch number of the last launch that left it to faults by choice
   uint64_t overwritten_at = 0;   // launch number of the last launch that overwrote it whole
@@ -36,6 +40,7 @@ struct Chunk {
   uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
   uint16_t host_uses = 0;        // launches of this window that used it in host memory
   bool advised = false;          // the GPU has been told to map it where it lies
+  bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
   bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
   bool duplicate = false;        // read-mostly: a fetch leaves its host copy where it is (read_mostly.cc)
   uint8_t withdrawals = 0;       // times that something wrote it while it was a duplicate

@@ -38,6 +38,11 @@ HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, boo
   return verdict;
 }
 
+bool HostAccess::Refused(uint64_t id, bool oversize) const {
+  const auto it = habits_.find(Key(id, oversize));
+  return it != habits_.end() && it->second.failures[0] > 0;
+}
+
 bool HostAccess::Due(uint64_t id, bool oversize) {
   Habit& habit = habits_[Key(id, oversize)];
   const uint32_t n = habit.launches++;

@@ -41,6 +41,8 @@ class HostAccess {
   // Of an execution id at launch number `now`. `oversize` as in HostProbe, judged apart.
   // `duplicates`: what it misses would leave again for nothing, which is always better than faults.
   Verdict Of(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
+  // Whether launches of this id were seen to be slow in host memory, and not to stream since.
+  bool Refused(uint64_t id, bool oversize) const;
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
   // The launch is tried; until its time is known, others of its id fetch.

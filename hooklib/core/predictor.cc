@@ -53,7 +53,11 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
     // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very
     // entry asked below.
     Ref& last = refs_[chunk->log_ref % kRefs];
-    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) last.next_pos = pos;
+    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) {
+      last.next_pos = pos;
+      last.next_ref = refs_count_;
+    }
+    chunk->log_match = 0;
     if (before) {
       // The same place in the set almost always; else look near it.
       const Ref* match = nullptr;
@@ -65,10 +69,11 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
         }
         if (++j == before->count) j = 0;
       }
+      if (match) chunk->log_match = static_cast<uint64_t>(match - refs_.data()) + kRefs;  // never 0
       if (match && match->next_pos > cursor_) chunk->next_use = now + (match->next_pos - cursor_);
     }
     chunk->log_ref = static_cast<uint32_t>(refs_count_ % kRefs);
-    refs_[refs_count_ % kRefs] = {chunk, pos, 0};
+    refs_[refs_count_ % kRefs] = {chunk, pos, 0, 0};
     ++refs_count_;
   }
   looked_ = std::max(looked_, cursor_);

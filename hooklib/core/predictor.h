@@ -9,6 +9,7 @@
 #ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 #define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -29,6 +30,19 @@ class Predictor {
   // `at` is the predicted launch number, `id` its execution id. Moves on with each call, so that a launch ahead is
   // looked at once.
   std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // Of a chunk that the newest launch uses: launches from now to its next use by one that needs it, by what followed
+  // the last time; kNever: none before it would have come round again. Nothing: the present is not known.
+  template <typename F>
+  std::optional<uint64_t> NextNeeded(const Chunk& chunk, F needs) const {
+    if (!cursor_ || !Valid(cursor_) || !chunk.log_match) return std::nullopt;
+    const Ref* ref = &refs_[chunk.log_match % kRefs];
+    for (int hops = 0; hops < 32; ++hops) {
+      if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !Valid(ref->next_pos)) break;
+      if (needs(log_[ref->next_pos % kLog].id)) return ref->next_pos - cursor_;
+      ref = &refs_[ref->next_ref % kRefs];
+    }
+    return kNever;
+  }
   // Launches from one round to the next (a training step); 0: not known.
   uint64_t period() const { return cursor_ ? count_ - cursor_ : 0; }
   // Chunks went away with their arena: what was learnt points at them.
@@ -49,6 +63,7 @@ class Predictor {
     Chunk* chunk;
     uint64_t owner;     // log position
     uint64_t next_pos;  // log position of the chunk's next use; 0: not yet seen
+    uint64_t next_ref;  // its reference there, never wrapped
   };
 
   bool Valid(uint64_t pos) const {

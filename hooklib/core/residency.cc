@@ -59,6 +59,7 @@ void Residency::AddLive(Extent range) {
   ForgetCopies(range);  // its bytes are nobody's yet
   chunks_.ForEach(range, [&](Chunk& chunk) {
     Withdraw(&chunk);  // what comes to life beside it will be written
+    if (chunk.live_bytes == 0) chunk.born = now_;
     Change(&chunk, [&] { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
   });
 }
@@ -102,6 +103,7 @@ void Residency::ClearPlan() {
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
                                size_t overwritten, bool hottest_first) {
   ++now_;
+  if (!began_) began_ = now_;
   ClearPlan();
   set_.clear();
   missing_.clear();
@@ -136,6 +138,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
   if (id && (!may_stay || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
+  }
+  if (id && may_stay && host_access_.Refused(id, oversize)) {
+    for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
   if (hottest_first && oversize && may_move && prefetch_ != Prefetch::kOff) SplitHottest(stream, fits_at_all);
@@ -194,9 +199,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         chunk->arrival_op = 0;
       } else if (MayRenew(*chunk)) {
+        Unmap(chunk);
         Renew(chunk, id);
       } else {
         chunk->renewed_by = 0;
+        Unmap(chunk);
         Arrive(chunk, stream, &plan_.now);
       }
     }
@@ -206,7 +213,6 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     if (!plan_.renew.empty()) plan_.renew_after = queues.out_op;
     if (!plan_.evict_after.empty()) {
       Merge(&plan_.evict_after);
-      Merge(&plan_.unadvise);
       plan_.after_op = ++queues.out_op;
       for (Chunk* chunk : missing_) {
         if (chunk->resident) continue;
@@ -229,82 +235,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
   if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(stream);
+  Merge(&plan_.advise);
+  Merge(&plan_.unadvise);
   Merge(&plan_.discard);
   Merge(&plan_.reap);
   return plan_;
-}
-
-void Residency::RollWindow(const Queues& queues) {
-  longest_period_ = std::max(longest_period_, queues.predictor.period());
-  if (now_ - window_begin_ < window_length_) return;
-  constexpr uint64_t kMargin = uint64_t{128} << 20;
-  promote_ = least_slack_ > kMargin && no_promotion_ == 0 ? least_slack_ - kMargin : 0;
-  if (no_promotion_) --no_promotion_;
-  least_slack_ = kNever;
-  window_begin_ = now_;
-  ++window_;
-  if (longest_period_) window_length_ = std::clamp<uint64_t>(longest_period_ + longest_period_ / 8, 16, 1 << 14);
-  longest_period_ = 0;
-}
-
-void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
-  using Verdict = HostAccess::Verdict;
-  const bool duplicates =
-      std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
-  const Verdict verdict = host_access_.Of(id, oversize, now_, duplicates);
-  if (verdict == Verdict::kFetch) return;
-  const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
-  const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
-  const uint64_t need = missing_.size() * kChunkBytes;
-  const uint64_t resident = set_.size() * kChunkBytes - need;
-  uint64_t most = kNever;
-  if (trial) {
-    if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
-    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
-                    : HostAccess::TryBytes(verdict, resident);
-  }
-  // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
-  // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
-  // part (PyTorch's optimizers).
-  constexpr uint16_t kMaxUses = 20;
-  uint64_t stays = 0;
-  std::erase_if(missing_, [&](Chunk* chunk) {
-    // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || stays >= most || (faults && MayDuplicate(*chunk))) return false;
-    if (chunk->host_window != window_) {
-      chunk->host_window = window_;
-      chunk->host_uses = 0;
-    }
-    if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
-      if (chunk->advised) {
-        chunk->advised = false;
-        plan_.unadvise.push_back({chunk->base, kChunkBytes});
-      }
-      chunk->left_at = now_;
-      stays += kChunkBytes;
-      return false;
-    }
-    if (verdict == Verdict::kStreams && !oversize) {
-      if (chunk->host_uses >= kMaxUses) return false;
-      if (promote_ >= kChunkBytes) {
-        promote_ -= kChunkBytes;
-        return false;
-      }
-    }
-    ++chunk->host_uses;
-    stays += kChunkBytes;
-    if (!chunk->advised) {
-      chunk->advised = true;
-      plan_.advise.push_back({chunk->base, kChunkBytes});
-    }
-    return true;
-  });
-  Merge(&plan_.advise);
-  Merge(&plan_.unadvise);
-  if (stays && faults) ++stats_.left_launches;
-  if (stays && (trial || host_access_.Due(id, oversize)))
-    plan_.probe = {id, stays, resident, oversize, faults, duplicates};
-  if (stays && trial) host_access_.Trying(plan_.probe, now_);
 }
 
 // Room that `stream` may count on: what other streams are still sending away is not gone yet.
@@ -403,7 +338,7 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
-  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_) {
+  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
   if (chunk.next_use != kNever && chunk.next_use >= now_) return std::min(chunk.next_use, kClass - 1);
@@ -448,6 +383,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
       aside_.push_back(top);
       break;
     }
+    if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
     Depart(chunk, stream, step);
     if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;
@@ -507,6 +443,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   }
   SetResident(chunk, true);
   chunk->sure = true;
+  chunk->tried = false;
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
   step->fetch.push_back({chunk->base, kChunkBytes});
@@ -536,8 +473,9 @@ void Residency::LookAhead(StreamId stream) {
   while (queues.ahead_bytes < ahead_bytes_) {
     const auto chunks = queues.predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
-    const HostAccess::Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : HostAccess::Verdict::kFetch;
-    const bool settled = verdict == HostAccess::Verdict::kStreams || verdict == HostAccess::Verdict::kFaults;
+    using Verdict = HostAccess::Verdict;
+    const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
+    const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
@@ -546,9 +484,12 @@ void Residency::LookAhead(StreamId stream) {
         }
         continue;
       }
-      if (chunk->live_bytes == 0 || RenewedBefore(*chunk, id)) continue;
+      if (chunk->live_bytes == 0 || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
       // What streams or is left to faults, or has not been tried yet, comes in nobody's place.
-      if (chunk->content && verdict != HostAccess::Verdict::kFetch && (settled || Room(stream) < kChunkBytes)) continue;
+      if (chunk->content && verdict != Verdict::kFetch && (settled || Room(stream) < kChunkBytes) &&
+          (verdict == Verdict::kFaults || IsLasting(*chunk, id))) {
+        continue;
+      }
       if (chunk->departure_op && chunk->departure_stream != stream &&
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;
@@ -557,6 +498,7 @@ void Residency::LookAhead(StreamId stream) {
         Finish(stream, &plan_.ahead);
         return;
       }
+      Unmap(chunk);
       Arrive(chunk, stream, &plan_.ahead);
       chunk->ahead = true;
       queues.ahead_bytes += kChunkBytes;

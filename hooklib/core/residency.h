@@ -197,9 +197,14 @@ class Residency {
     bool operator<(const Candidate& other) const { return key < other.key; }
   };
 
-  // Takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
+  // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
   void RollWindow(const Queues& queues);
+  bool IsLasting(const Chunk& chunk, uint64_t id) const;
+  bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
+  void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
+  void Withdraw(Chunk* chunk);
+  bool IsBeingTried(const Chunk& chunk);
   // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
   template <typename F>
   void Change(Chunk* chunk, F change) {
@@ -240,7 +245,7 @@ class Residency {
   void Merge(std::vector<Extent>* runs);
   bool MayDuplicate(const Chunk& chunk);
   void ForgetCopies(Extent range);
-  void Withdraw(Chunk* chunk);
+  void Unmap(Chunk* chunk);
   void Drop(Chunk* chunk, Step* step);
   void EndPromotion(Chunk* chunk);
 
@@ -271,8 +276,10 @@ class Residency {
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
+  uint64_t began_ = 0;  // number of the first launch that was looked at
   uint64_t least_slack_ = 0;
-  uint64_t promote_ = 0;       // bytes
+  uint64_t horizon_ = 0;  // 64 times the launches from when a chunk left for want of room to its next use, in the mean
+  uint64_t promote_ = 0;  // bytes
   uint32_t no_promotion_ = 0;  // windows, since what was promoted had to leave again
   uint32_t next_no_promotion_ = 2;
   uint64_t idle_ = 0;  // bytes of resident chunks without a live byte

@@ -146,13 +146,14 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
            !plan.after_op && !plan.probe.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
+  // Before anything is queued to be sent away: the call waits for what is being sent just then.
+  AdviseAccessedBy(plan.advise, device->ordinal);
+  UnadviseAccessedBy(plan.unadvise, device->ordinal);
   Reap(plan, stream_);
   device->Execute(plan.now, stream_);
   Renew(plan, stream_);
   if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
   device->Execute(plan.ahead, stream_);
-  AdviseAccessedBy(plan.advise, device->ordinal);
-  UnadviseAccessedBy(plan.unadvise, device->ordinal);
   device->ReadProbes();
   if (plan.probe.id && device->probes.size() < 64) {
     begin_ = stream_->context->timers.Take();

@@ -12,11 +12,16 @@ namespace {
 
 // A card on which launches take the time that a function says.
 struct Machine : FakeCard {
+  uint64_t advised = 0, withdrawn = 0;  // bytes that the driver was told to map in host memory, and no longer to map
+
   Machine(uint64_t total, uint64_t capacity) : FakeCard(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
   // comes.
   void Launch(uint64_t id, std::vector<Extent> set, double rate, double touched = 1) {
-    const HostProbe probe = Queue(set, 1, id).probe;
+    const Plan& plan = Queue(set, 1, id);
+    const HostProbe probe = plan.probe;
+    for (const Extent& run : plan.advise) advised += run.bytes;
+    for (const Extent& run : plan.unadvise) withdrawn += run.bytes;
     Finish();
     const double gbps = probe.faults ? 11 / touched : rate;
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / gbps));
@@ -45,6 +50,65 @@ TEST_CASE("what only streaming launches use settles in host memory, and nothing 
   CHECK(after.bytes_out == before.bytes_out);
   CHECK(after.host_bytes_used > before.host_bytes_used);
   CHECK(machine.residency.resident_bytes() <= 40 * kChunkBytes);
+}
+
+// A training step whose 60 chunks of activations are born in the forward pass and die in the backward pass, used there
+// by a kernel that streams (300, which also updates the 12 chunks of state) and then by one that needs them.
+void TrainOnActivations(Machine* machine) {
+  const auto live = [](uint64_t layer) { return Chunks(12 + layer * 6, 6); };
+  for (uint64_t layer = 0; layer < 10; ++layer) {
+    machine->residency.AddLive(live(layer));
+    machine->Launch(100 + layer, {live(layer)}, 2);
+  }
+  for (uint64_t part = 0; part < 2; ++part) machine->Launch(300, {Chunks(part * 6, 6)}, 42);
+  for (uint64_t layer = 10; layer-- > 0;) {
+    machine->Launch(300, {live(layer)}, 42);
+    machine->Launch(200 + layer, {live(layer)}, 2);
+    machine->residency.RemoveLive(live(layer));
+  }
+}
+
+TEST_CASE("what is soon needed on the card, or dies with the round, is not mapped in host memory for one use") {
+  Machine machine(72, 30);
+  machine.residency.RemoveLive(Chunks(12, 60));
+  for (int i = 0; i < 200; ++i) TrainOnActivations(&machine);
+  CHECK(machine.residency.stats().bytes_in > 0);
+  CHECK(machine.residency.stats().host_bytes_used > 0);  // the state: launch 300 does stream
+  CHECK(machine.advised <= 24 * kChunkBytes);            // that, and not each step's activations
+  uint64_t mapped = 0;
+  machine.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.advised; });
+  CHECK(mapped <= 12);
+}
+
+TEST_CASE("before a round is known only what was there before is tried in host memory") {
+  Machine machine(60, 40);
+  machine.residency.RemoveLive(Chunks(30, 30));
+  machine.Launch(99, {Chunks(0)}, 2);
+  machine.residency.AddLive(Chunks(30, 30));
+  const auto state_mapped = [&] {
+    uint64_t chunks = 0;
+    machine.residency.chunks().ForAll([&](const Chunk& c) { chunks += c.advised && c.base >= Chunks(30).base; });
+    return chunks;
+  };
+  Train(&machine, 42);
+  CHECK(state_mapped() == 0);
+  for (int i = 0; i < 10; ++i) Train(&machine, 42);
+  CHECK(state_mapped() > 0);
+}
+
+TEST_CASE("what launches come to need on the card is no longer mapped in host memory") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 100; ++i) Train(&machine, 42);
+  REQUIRE(machine.advised > 0);
+  const auto mapped = [&] {
+    uint64_t chunks = 0;
+    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised; });
+    return chunks;
+  };
+  REQUIRE(mapped() > 5);
+  for (int i = 0; i < 400; ++i) Train(&machine, 2);  // the optimizer re-reads from now on
+  CHECK(mapped() == 0);
+  CHECK(machine.withdrawn > 0);
 }
 
 TEST_CASE("launches that crawl over host memory are tried a few times and then always fetch") {

@@ -34,6 +34,28 @@ TEST_CASE("in a repeated sequence each chunk's next use is known") {
   CHECK(predictor.wrong() <= 1);
 }
 
+TEST_CASE("the next use by one that needs the chunk is found behind others") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  // Chunk 15 is used by launches 0, 3 and 7 of ten.
+  const auto step = [&](auto check) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i], &c.all[15]};
+      const bool shared = i == 0 || i == 3 || i == 7;
+      predictor.OnLaunch(100 + i, std::span(set, shared ? 2 : 1), ++now);
+      if (shared) check(i);
+    }
+  };
+  const auto needs = [](uint64_t id) { return id == 107; };
+  step([&](uint64_t) { CHECK_FALSE(predictor.NextNeeded(c.all[15], needs).has_value()); });
+  for (int i = 0; i < 2; ++i) step([](uint64_t) {});
+  step([&](uint64_t i) {
+    CHECK(predictor.NextNeeded(c.all[15], needs) == (i == 7 ? kNever : 7 - i));  // itself is no other
+    CHECK(predictor.NextNeeded(c.all[15], [](uint64_t) { return false; }) == kNever);
+  });
+}
+
 TEST_CASE("layers that differ only in their tensors are told apart") {
   Chunks c;
   Predictor predictor;

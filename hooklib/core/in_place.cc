@@ -1,0 +1,136 @@
+// Residency: what a launch leaves in host memory, or to faults, instead of having it brought.
+//
+// To map a chunk in host memory takes 0.1 ms, waits for what is being sent away just then, and makes each later
+// departure of the chunk dearer (100 ms a GiB instead of 70), so it pays only for what stays there, used in place for
+// longer than it would have stayed on the card. What other launches need there soon, or what is born and dies within a
+// round (activations), is brought like anything else: on an H200 a convolution net's step took 243 ms and more where
+// such chunks were mapped too, and 202 where nothing was.
+#include <algorithm>
+
+#include "hooklib/core/residency.h"
+
+namespace sluice::core {
+
+void Residency::RollWindow(const Queues& queues) {
+  longest_period_ = std::max(longest_period_, queues.predictor.period());
+  const uint64_t length = now_ - window_begin_;
+  // The first round is known as soon as it is being repeated.
+  const bool first = window_ == 1 && longest_period_ && queues.predictor.confident() && length >= longest_period_;
+  if (length < window_length_ && !first) return;
+  constexpr uint64_t kMargin = uint64_t{128} << 20;
+  promote_ = least_slack_ > kMargin && no_promotion_ == 0 ? least_slack_ - kMargin : 0;
+  if (no_promotion_) --no_promotion_;
+  least_slack_ = kNever;
+  window_begin_ = now_;
+  // Rounds within rounds (a part that is repeated) do not make the window small at once.
+  const uint64_t round = longest_period_ ? longest_period_ + longest_period_ / 8 : window_length_;
+  window_length_ = std::clamp<uint64_t>(window_ == 1 ? round : std::max(round, window_length_ / 2), 16, 1 << 14);
+  longest_period_ = 0;
+  ++window_;
+}
+
+// Whether the chunk has been alive for a round, in which no launch has used it that is known to need it on the card,
+// but for `id` itself.
+bool Residency::IsLasting(const Chunk& chunk, uint64_t id) const {
+  // Before a round is known: what was there when launches were first looked at, since there was too much of it.
+  if (window_ == 1 ? chunk.born >= began_ : chunk.born + window_length_ * 8 / 9 > now_) return false;
+  return chunk.needed_until <= now_ || chunk.needed_by == id;
+}
+
+// Whether it is used in host memory for longer than it would be kept on the card: `id`, whose launches stream, uses it
+// now, and whoever needs it there comes only after others would have taken its place.
+bool Residency::StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
+  if (window_ == 1) return IsLasting(chunk, id);
+  const auto next = predictor.NextNeeded(
+      chunk, [this](uint64_t other) { return host_access_.Of(other, false, now_) != HostAccess::Verdict::kStreams; });
+  // Half of the mean, since what left were those used last.
+  return next ? *next > horizon_ / 128 : IsLasting(chunk, id);
+}
+
+void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
+  chunk->needed_until = std::max(chunk->needed_until, now_ + rounds * window_length_);
+  chunk->needed_by = id;
+}
+
+// It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer.
+void Residency::Unmap(Chunk* chunk) {
+  if (!chunk->advised || IsLasting(*chunk, 0)) return;
+  chunk->advised = false;
+  plan_.unadvise.push_back({chunk->base, kChunkBytes});
+}
+
+// The host runs ahead: what it brings for a later launch may be there before the one that is timed without it runs.
+bool Residency::IsBeingTried(const Chunk& chunk) {
+  return chunk.tried && std::any_of(std::begin(chunk.use), std::end(chunk.use),
+                                    [this](const Mark& use) { return use.stream && !timeline_->Done(use); });
+}
+
+void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
+  using Verdict = HostAccess::Verdict;
+  const bool duplicates =
+      std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
+  const Verdict verdict = host_access_.Of(id, oversize, now_, duplicates);
+  std::erase_if(missing_, [this](const Chunk* chunk) { return IsBeingTried(*chunk); });
+  if (verdict == Verdict::kFetch) return;
+  const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
+  const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
+  const uint64_t need = missing_.size() * kChunkBytes;
+  const uint64_t resident = set_.size() * kChunkBytes - need;
+  uint64_t most = kNever;
+  if (trial) {
+    if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
+    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
+                    : HostAccess::TryBytes(verdict, resident);
+  }
+  // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
+  // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
+  // part (PyTorch's optimizers).
+  constexpr uint16_t kMaxUses = 20;
+  uint64_t stays = 0;
+  std::erase_if(missing_, [&](Chunk* chunk) {
+    // What was discarded or never written has no host pages worth using: to bring it moves nothing.
+    if (!chunk->content || stays >= most || (faults && MayDuplicate(*chunk))) return false;
+    if (!oversize && verdict != Verdict::kFaults &&
+        !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
+      return false;
+    // What is still on its way out would be found on the card.
+    if (trial && chunk->departure_op && !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) return false;
+    if (chunk->host_window != window_) {
+      chunk->host_window = window_;
+      chunk->host_uses = 0;
+    }
+    if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
+      if (chunk->advised) {
+        chunk->advised = false;
+        plan_.unadvise.push_back({chunk->base, kChunkBytes});
+      }
+      chunk->left_at = now_;
+      stays += kChunkBytes;
+      return false;
+    }
+    if (verdict == Verdict::kStreams && !oversize) {
+      if (chunk->host_uses >= kMaxUses) {
+        NoteNeeded(chunk, 0, 16);
+        return false;
+      }
+      if (promote_ >= kChunkBytes) {
+        promote_ -= kChunkBytes;
+        return false;
+      }
+    }
+    chunk->tried = trial;
+    ++chunk->host_uses;
+    stays += kChunkBytes;
+    if (!chunk->advised) {
+      chunk->advised = true;
+      plan_.advise.push_back({chunk->base, kChunkBytes});
+    }
+    return true;
+  });
+  if (stays && faults) ++stats_.left_launches;
+  if (stays && (trial || host_access_.Due(id, oversize)))
+    plan_.probe = {id, stays, resident, oversize, faults, duplicates};
+  if (stays && trial) host_access_.Trying(plan_.probe, now_);
+}
+
+}  // namespace sluice::core
