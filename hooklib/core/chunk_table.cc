@@ -41,7 +41,9 @@ ChunkTable::Arena* ChunkTable::Locate(Va va) {
   if (last_ >= arenas_.size() || !holds(arenas_[last_])) {
     auto it = std::upper_bound(arenas_.begin(), arenas_.end(), va,
                                [](Va value, const Arena& a) { return BaseBelow(value, a.range); });
-    if (it == arenas_.begin() || !holds(*--it)) return nullptr;
+    if (it == arenas_.begin()) return nullptr;
+    --it;
+    if (!holds(*it)) return nullptr;
     last_ = static_cast<size_t>(it - arenas_.begin());
   }
   return &arenas_[last_];

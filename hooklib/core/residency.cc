@@ -520,16 +520,12 @@ void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
   EndAhead(chunk);
   chunk->last_use = now_;
   chunk->content = true;
-  Mark& first = chunk->use[0];
-  Mark& second = chunk->use[1];
-  if (first.stream == stream || first.stream == 0) {
-    first = {stream, seq};
-  } else if (second.stream == stream || second.stream == 0) {
-    second = {stream, seq};
-  } else if (timeline_->Done(first)) {
-    first = {stream, seq};
-  } else if (timeline_->Done(second)) {
-    second = {stream, seq};
+  const auto own = [stream](const Mark& use) { return use.stream == stream || use.stream == 0; };
+  const auto over = [this](const Mark& use) { return timeline_->Done(use); };
+  Mark* place = std::find_if(std::begin(chunk->use), std::end(chunk->use), own);
+  if (place == std::end(chunk->use)) place = std::find_if(std::begin(chunk->use), std::end(chunk->use), over);
+  if (place != std::end(chunk->use)) {
+    *place = {stream, seq};
   } else {
     chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
   }

@@ -176,7 +176,7 @@ void NoteCapturedLaunch(CUstream stream) {
   Keep(capture.last, {capture.graph, std::move(kept), {}});
 }
 
-CUgraph CapturedGraph(CUstream stream) { return g_notes.load() ? CaptureOf(stream).graph : nullptr; }
+CUgraph CapturedGraph(CUstream stream) { return stream && g_notes.load() ? CaptureOf(stream).graph : nullptr; }
 
 void SealCapture(CUgraph graph, bool ended_well) {
   if (!graph) return;
