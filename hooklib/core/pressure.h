@@ -54,7 +54,7 @@ class Pressure {
 
  private:
   static constexpr uint32_t kAll = 100, kStepUp = 5, kStepDown = 10;  // percent
-  static constexpr uint64_t kPatience = 250'000'000;
+  static constexpr uint64_t kPatience = 1'000'000'000;
   void Changed(uint64_t now);
 
   uint32_t held_ = kAll;                      // percent

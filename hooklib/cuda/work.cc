@@ -22,7 +22,10 @@ constexpr size_t kFull = 32;
 // Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
 constexpr uint64_t kMaxRunAhead = 32;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
-constexpr uint64_t kBytesALook = 1 << 20;                // at least: 10 GB/s
+// Waited for in vain, and nothing has moved since: not the whole time again, but a thread that goes on at its own pace
+// has a thousand launches queued before the card moves again, none of them with its bytes.
+constexpr int kPatienceInVain = 10;
+constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 // Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
 constexpr uint64_t kEventEvery = 16;
 }  // namespace
@@ -68,8 +71,8 @@ bool WorkScope::HoldBack(Stream* stream) {
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
-      // Waited for in vain, and nothing has moved since.
-      if (outstanding >= kMaxOutstanding && (stream->stuck_at == finished || still + 1 >= most)) {
+      if (stream->stuck_at == finished) most = std::min(most, kPatienceInVain);
+      if (outstanding >= kMaxOutstanding && still + 1 >= most) {
         stream->stuck_at = finished;
         return std::max({stream->in.events.size(), stream->out.events.size(), 2 * stream->renew.events.size()}) < kFull;
       }
