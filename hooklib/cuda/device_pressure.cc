@@ -75,7 +75,7 @@ void Device::Judge(const Look& one, float ms) {
   UpdateMode();
   SLUICE_LOG(kDebug, "%s: factor %u, was %u; the driver has room for %u %% of the budget", uuid.c_str(), Factor(),
              before, ceiling);
-  if (pressure.certain()) SayPressure(Default(), Factor(), ceiling);
+  if (pressure.certain() || (wish == Wish::kLower && ceiling < before)) SayPressure(Default(), Factor(), ceiling);
 }
 
 uint32_t Device::Ceiling() const {

@@ -23,7 +23,8 @@ constexpr size_t kFull = 32;
 constexpr uint64_t kMaxRunAhead = 32;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
 // Waited for in vain, and nothing has moved since: not the whole time again, but a thread that goes on at its own pace
-// has a thousand launches queued before the card moves again, none of them with its bytes.
+// has a thousand launches queued before the card moves again, none of them with its bytes. What names more than the
+// budget comes by faults anyhow.
 constexpr int kPatienceInVain = 10;
 constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 // Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
@@ -71,7 +72,9 @@ bool WorkScope::HoldBack(Stream* stream) {
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
-      if (stream->stuck_at == finished) most = std::min(most, kPatienceInVain);
+      const core::Residency& residency = device->residency;
+      if (stream->stuck_at == finished)
+        most = residency.named_bytes() > residency.capacity() ? 1 : std::min(most, kPatienceInVain);
       if (outstanding >= kMaxOutstanding && still + 1 >= most) {
         stream->stuck_at = finished;
         return std::max({stream->in.events.size(), stream->out.events.size(), 2 * stream->renew.events.size()}) < kFull;
