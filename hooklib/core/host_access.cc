@@ -23,6 +23,10 @@ constexpr uint64_t kDuplicateRate = 18;
 // To fetch and make room takes 92 ms a GiB, so a launch is better left to faults if it takes no longer than half of
 // that: what came by faults leaves again.
 constexpr uint64_t kSparseRate = 20;
+// A launch that reads and writes all of it once over the link gets through it at 42 and more. What is slower, and still
+// streams, reads parts of it again and again: it may be that it touches no others.
+constexpr uint64_t kOnceRate = 40;
+constexpr uint8_t kSlow = 3;  // times in a row: one may have found the link busy
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 }  // namespace
@@ -58,12 +62,29 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  // Launches that were timed before faults were tried: what they say is known.
+  if (habit.verdict == Verdict::kTryFaults && habit.host_rate && !probe.faults) return false;
   const uint64_t rate = probe.faults       ? kSparseRate
                         : probe.duplicates ? kDuplicateRate
                         : probe.oversize   ? kFaultRate
                                            : kHostRate;
-  const uint64_t allowed = kStartNs + probe.resident / kCardRate + probe.host / rate;
-  if (ns <= allowed) {
+  const uint64_t own = kStartNs + probe.resident / kCardRate;
+  const uint64_t spent = ns - std::min(ns, own);
+  // What came by faults leaves again, so it takes its time twice; against host memory that counts.
+  // Of a few chunks most is chance, which part is touched.
+  const bool part = habit.verdict == Verdict::kFaults && probe.host < habit.host_bytes / 2;
+  if (part && probe.faults && habit.host_rate) return false;
+  const bool dear = probe.faults && habit.host_rate && 2 * spent > probe.host / habit.host_rate;
+  if (spent <= probe.host / rate && !dear) {
+    if (habit.verdict == Verdict::kStreams && !probe.oversize && !probe.duplicates && probe.host >= 32 * kMiB &&
+        habit.failures[1] < 2 && (habit.slow = spent > probe.host / kOnceRate ? habit.slow + 1 : 0) == kSlow) {
+      habit.slow = 0;
+      habit.host_rate = probe.host / spent;
+      habit.host_bytes = probe.host;
+      habit.verdict = Verdict::kTryFaults;
+      habit.retry_at = now;
+      return false;
+    }
     habit.verdict = probe.faults ? Verdict::kFaults : Verdict::kStreams;
     habit.failures[probe.faults] = 0;
     return probe.faults && habit.confirmed < kSettled && ++habit.confirmed == kSettled;
@@ -74,6 +95,11 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   // One slow launch may have run beside others' work: tried again, ever later, a few times. What then is to be fetched
   // for ever is first left to faults, twice.
   const uint8_t failures = habit.failures[0];
+  if (probe.faults && habit.host_rate) {
+    habit.verdict = Verdict::kStreams;
+    habit.host_rate = 0;
+    return false;
+  }
   habit.verdict = failures < kMaxFailures ? Verdict::kTry
                   : habit.failures[1] < 2 ? Verdict::kTryFaults
                                           : Verdict::kFetch;

@@ -57,7 +57,10 @@ class HostAccess {
   struct Habit {
     Verdict verdict = Verdict::kTry;
     uint8_t failures[2] = {};  // of using host memory, of faults
+    uint8_t slow = 0;          // times in a row that it streamed, but slower than once over
     uint8_t confirmed = 0;     // times that faults were the better, one after the other
+    uint64_t host_rate = 0;    // bytes a ns in host memory, which faults are held against; 0: only against fetching
+    uint64_t host_bytes = 0;   // that this was measured with
     uint32_t launches = 0;     // that were not fetched for, since the verdict
     uint64_t retry_at = 0;     // launch number
   };

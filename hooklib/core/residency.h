@@ -117,6 +117,10 @@ class Residency {
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
   // faults.
   bool Measured(const HostProbe& probe, uint64_t ns) { return host_access_.Measured(probe, ns, now_); }
+  // Whether launches like this one take what they miss in host memory, as far as it stays there.
+  bool UsesHostMemory(const HostProbe& probe) {
+    return host_access_.Of(probe.id, probe.oversize, now_) == HostAccess::Verdict::kStreams;
+  }
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }

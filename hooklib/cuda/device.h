@@ -213,7 +213,7 @@ struct Device final : core::Timeline {
   CUevent clock_ = nullptr;        // the GPU's clock counts from here, in clock_context_
   Context* clock_context_ = nullptr;
   uint64_t clock_ns_ = 0, look_random_ = 1;  // as of the last look; which chunks come next
-  bool said_graph_ = false, said_faults_ = false, said_pressure_ = false;
+  bool said_graph_ = false, said_faults_ = false, said_host_ = false, said_pressure_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched

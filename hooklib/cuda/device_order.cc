@@ -231,6 +231,13 @@ void Device::ReadProbes() {
             "nothing is fetched for such launches any more; a larger fraction helps if they are slow",
             uuid.c_str(), static_cast<double>(probe.what.host) / 0x1p30, static_cast<double>(ms));
       }
+      if (!said_host_ && ms > 0 && !probe.what.faults && residency.UsesHostMemory(probe.what)) {
+        said_host_ = true;
+        SLUICE_LOG(kInfo,
+                   "%s: launches pass once over what they use (%.1f GB/s out of host memory): what of it does not fit, "
+                   "and no others need on the card, is used where it lies and not fetched",
+                   uuid.c_str(), static_cast<double>(probe.what.host) / 1e6 / static_cast<double>(ms));
+      }
     }
     probe.context->timers.Give(probe.begin);
     probe.context->timers.Give(probe.end);

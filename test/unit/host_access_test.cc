@@ -183,6 +183,25 @@ TEST_CASE("a launch larger than its budget that re-reads comes by faults, and is
   machine.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.advised); });
 }
 
+TEST_CASE("a launch that streams and re-reads the little that it touches is left to faults, if these are cheaper") {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const HostProbe host{7, 64 * kMiB, 0, false}, faults{7, 32 * kMiB, 0, false, true};
+  for (const bool sparse : {true, false}) {
+    HostAccess habits;
+    habits.Measured({7, 8 * kMiB, 0, false}, 200'000, 1);
+    REQUIRE(habits.Of(7, false, 2) == HostAccess::Verdict::kStreams);
+    habits.Measured(host, 1'600'000, 3);  // 42 GB/s: once
+    REQUIRE(habits.Of(7, false, 4) == HostAccess::Verdict::kStreams);
+    for (int i = 0; i < 3; ++i) {
+      REQUIRE(habits.Of(7, false, 5) == HostAccess::Verdict::kStreams);
+      habits.Measured(host, 2'600'000, 5);
+    }
+    CHECK(habits.Of(7, false, 6) == HostAccess::Verdict::kTryFaults);
+    habits.Measured(faults, sparse ? 300'000 : 1'500'000, 7);
+    CHECK(habits.Of(7, false, 8) == (sparse ? HostAccess::Verdict::kFaults : HostAccess::Verdict::kStreams));
+  }
+}
+
 TEST_CASE("the verdict on an execution id") {
   HostAccess habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
