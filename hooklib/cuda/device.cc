@@ -73,11 +73,11 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
 uint64_t Device::Capacity() const {
   const uint64_t held = plain.load(std::memory_order_relaxed);
   const uint64_t room = budget.budget_bytes > held ? budget.budget_bytes - held : 0;
-  if (live_bytes + held <= budget.budget_bytes && !pressure.lowered()) return room;
+  if (live_bytes + held <= budget.budget_bytes && !pressure.lowered() && ceiling_ >= 100) return room;
   return std::min(room, budget.budget_bytes / 100 * Factor());
 }
 
-uint32_t Device::Factor() const { return pressure.Of(Default()); }
+uint32_t Device::Factor() const { return std::min(pressure.Of(Default()), std::max(ceiling_, core::Pressure::kFloor)); }
 
 // PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is seen of what kernels
 // touch, the more room is left for what was not seen.

@@ -200,7 +200,9 @@ struct Device final : core::Timeline {
   void ReadLooks();
   void Judge(const Look& look, float ms);
   // Percent of the budget that the driver itself has room for beside all plain memory; 100 where it does not say.
-  uint32_t Ceiling() const;
+  uint32_t Ceiling() const;  // percent of the budget that the driver has room for, whatever else is on the card
+  void NoteCeiling(uint32_t now);
+  uint32_t ceiling_ = 100;
   void SayPressure(uint32_t from, uint32_t to, uint32_t ceiling);
   uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive

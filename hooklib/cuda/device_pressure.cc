@@ -1,4 +1,7 @@
 // Device: whether the driver leaves on the card what this process may hold there, and what follows (core/pressure.h).
+#include <algorithm>
+
+#include "hooklib/cuda/config.h"
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/log.h"
@@ -8,6 +11,9 @@ namespace sluice {
 
 void Device::LookAround(Stream* stream) {
   constexpr size_t kMostLooks = 16;
+  // Only where somebody asks for it: on an H200 a fetch of what is there takes as long as one of what is not while much
+  // else moves, and a convolution net alone on its card was taken down to a factor of 30, a decoder to 10.
+  if (!GetConfig().looks) return;
   if (budget.prefetch == SLUICE_PREFETCH_OFF || !pressure.Due(residency.named_bytes(), live_bytes)) return;
   ReadLooks();
   if (looks.size() >= kMostLooks || !Record(stream)) return;
@@ -86,6 +92,17 @@ uint32_t Device::Ceiling() const {
   // What arrives and what leaves for it are on the card at the same time.
   const uint64_t room = free - std::min<uint64_t>(free, uint64_t{128} << 20);
   return static_cast<uint32_t>(std::min<uint64_t>(100, room / (budget.budget_bytes / 100)));
+}
+
+void Device::NoteCeiling(uint32_t now) {
+  constexpr uint32_t kStepUp = 5;  // percent a second
+  const uint32_t next = now < ceiling_ ? now : std::min(now, ceiling_ + kStepUp);
+  if (next == ceiling_) return;
+  const uint32_t before = Factor();
+  ceiling_ = next;
+  if (Factor() == before) return;
+  UpdateMode();
+  if (Factor() < before) SayPressure(before, Factor(), ceiling_);
 }
 
 void Device::SayPressure(uint32_t from, uint32_t to, uint32_t ceiling) {
