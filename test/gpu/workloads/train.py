@@ -100,7 +100,9 @@ def decode(torch, a):
 def inference(torch, a):
     """The transformer's forward pass as one CUDA graph."""
     from models import Transformer
-    model = Transformer(a.width, a.layers).to("cuda", torch.bfloat16).eval()
+    # As servers load weights: by copies from the host. Deterministic mode would first fill with a kernel what is allocated.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    model = Transformer(a.width, a.layers).to(torch.bfloat16).to("cuda").eval()
     x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad():
