@@ -54,6 +54,11 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     thread.now = std::max(thread.now, now);
   }
   lock = Simulator::Lock(sim.mutex);
+  if (d.forked) {  // the process ended while this thread waited
+    lock.unlock();
+    error = CUDA_ERROR_NOT_INITIALIZED;
+    return;
+  }
   thread.now += host_ns;
   // What is due is worked on now and then: each batch costs less than each call would.
   if ((++thread.calls & 63) == 0) sim.CatchUp(lock);

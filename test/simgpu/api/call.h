@@ -6,6 +6,8 @@
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
 
+#include <atomic>
+
 #include "handles.h"
 
 namespace simgpu {
@@ -24,7 +26,7 @@ ThreadState& ThisState();
 
 struct Driver {
   bool initialised = false;
-  bool forked = false;
+  std::atomic<bool> forked{false};  // or the process ends: every call fails from here on
   std::vector<CUctx_st*> primary;
   std::set<CUcontext> contexts;
   uint64_t next_id = 1;
