@@ -16,11 +16,12 @@
 #include <fstream>
 #include <new>
 #include <sstream>
+#include <vector>
 
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x53494d4750550005;
+constexpr uint64_t kMagic = 0x53494d4750550006;
 constexpr off_t kLocks = off_t{1} << 40;  // a byte a slot, far behind the file's end
 
 [[noreturn]] void Die(const std::string& sentence) {
@@ -150,17 +151,20 @@ void SharedState::Create(const Profile& profile, uint32_t chunks) {
     Card& card = header_->card[c];
     card.plain_used = static_cast<uint64_t>(profile.reserve);
     for (int l = 0; l < kLists; ++l) card.head[l] = card.tail[l] = -1;
-    // Entries never used yet are linked lazily: index -2 - i means "fresh from i on".
-    card.free_chunk = -2;
+    card.free_chunk = -1;
   }
   header_->magic = kMagic;
 }
 
 SharedState::Lock::Lock(SharedState& s) : state_(s) {
-  if (pthread_mutex_lock(&s.header_->mutex) == EOWNERDEAD) {
-    // A process died between two stores. Lists are rebuilt by giving back what it held.
+  const int result = pthread_mutex_lock(&s.header_->mutex);
+  if (result == EOWNERDEAD) {
+    // A process died between two stores.
     pthread_mutex_consistent(&s.header_->mutex);
+    s.Rebuild();
     s.ReapLocked();
+  } else if (result != 0) {
+    Die(std::string("the state cannot be locked: ") + std::strerror(result));
   }
 }
 
@@ -219,6 +223,53 @@ void SharedState::Detach() {
 void SharedState::Reap() {
   Lock lock(*this);
   ReapLocked();
+}
+
+// Whoever died may have left any of this half done: an entry in no list or in two, a sum without its part. The entries
+// themselves say what is used; the order of eviction is kept as far as the lists can be followed.
+void SharedState::Rebuild() {
+  const auto held = [this](int n, int32_t i) {
+    const int slot = chunk(n, i).slot;
+    return slot >= 0 && header_->slots[slot].pid != 0;
+  };
+  for (Slot& s : header_->slots) {
+    for (uint32_t c = 0; c < header_->cards; ++c) s.managed[c] = 0;
+  }
+  for (uint32_t n = 0; n < header_->cards; ++n) {
+    const int index = static_cast<int>(n);
+    Card& c = card(index);
+    std::vector<bool> seen(static_cast<size_t>(c.fresh));
+    std::vector<int32_t> order[kLists];
+    const auto take = [&](int32_t i, int list) {
+      if (i < 0 || i >= c.fresh || seen[static_cast<size_t>(i)] || !held(index, i)) return false;
+      seen[static_cast<size_t>(i)] = true;
+      order[list].push_back(i);
+      return true;
+    };
+    for (int l = 0; l < kLists; ++l) {
+      for (int32_t i = c.head[l]; take(i, l);) i = chunk(index, i).next;
+    }
+    for (int32_t i = 0; i < c.fresh; ++i) take(i, kUsed);
+    for (int l = 0; l < kLists; ++l) c.head[l] = c.tail[l] = -1;
+    c.free_chunk = -1;
+    c.managed_used = 0;
+    for (int l = 0; l < kLists; ++l) {
+      for (const int32_t i : order[l]) {
+        const Chunk& k = chunk(index, i);
+        Append(index, i, static_cast<ChunkList>(l));
+        c.managed_used += k.bytes;
+        header_->slots[k.slot].managed[n] += k.bytes;
+      }
+    }
+    for (int32_t i = 0; i < c.fresh; ++i) {
+      if (seen[static_cast<size_t>(i)]) continue;
+      chunk(index, i).slot = -1;
+      chunk(index, i).next = c.free_chunk;
+      c.free_chunk = i;
+    }
+    c.plain_used = static_cast<uint64_t>(TheProfile().reserve);
+    for (const Slot& s : header_->slots) c.plain_used += s.pid != 0 ? s.plain[n].load() : 0;
+  }
 }
 
 // The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names
@@ -343,9 +394,10 @@ int32_t SharedState::TakeChunk(int card_index, uint64_t address, uint32_t bytes)
   if (i >= 0) {
     c.free_chunk = chunk(card_index, i).next;
   } else {
-    i = -2 - i;
-    if (static_cast<uint32_t>(i) >= header_->chunks_per_card) return -1;
-    c.free_chunk = -2 - (i + 1);
+    if (static_cast<uint32_t>(c.fresh) >= header_->chunks_per_card) return -1;
+    i = c.fresh;
+    chunk(card_index, i).slot = -1;
+    ++c.fresh;
   }
   Chunk& k = chunk(card_index, i);
   k.address = address;
@@ -366,7 +418,6 @@ void SharedState::ReleaseChunk(int card_index, int32_t i) {
   if (k.slot >= 0) header_->slots[k.slot].managed[card_index] -= k.bytes;
   k.slot = -1;
   ++k.generation;
-  // The lazily linked tail stays reachable: a released entry points to what was the list's start.
   k.next = card(card_index).free_chunk;
   card(card_index).free_chunk = i;
 }

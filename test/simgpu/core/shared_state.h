@@ -48,7 +48,8 @@ struct Card {
   std::atomic<int64_t> busy_ns;
   LinkServer link[kServers];
   int32_t head[kLists], tail[kLists];
-  int32_t free_chunk;
+  int32_t free_chunk;  // a list by `next`; -1: none
+  int32_t fresh;       // from here on no entry was ever used
   std::atomic<uint32_t> xid_count;
   uint32_t xid[kMaxXids];
 };
@@ -127,6 +128,7 @@ class SharedState {
   friend class Lock;
   void Create(const Profile& profile, uint32_t chunks);
   void ReapLocked();
+  void Rebuild();
   void Unlink(int card, int32_t i);
   void Append(int card, int32_t i, ChunkList list);
 

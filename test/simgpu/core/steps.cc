@@ -148,6 +148,7 @@ bool Simulator::TakePlain(int card, uint64_t bytes) {
 }
 
 void Simulator::GivePlain(int card, uint64_t bytes) {
+  SharedState::Lock lock(state_);
   state_.card(card).plain_used -= bytes;
   state_.self().plain[card] -= bytes;
 }

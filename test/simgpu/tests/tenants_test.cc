@@ -1,6 +1,7 @@
 // Several processes on one card: memory, the driver's eviction, compute and the common clock are shared, and a dead one
 // gives back what it held.
 #include <nvml.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,6 +109,31 @@ TEST_CASE("a tenant that sleeps does not hold the other up") {
   CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(15));
   std::ofstream(card.path + ".wake").put('\n');
   CHECK(sleeper.Wait().at("status") == 0);
+}
+
+TEST_CASE("processes that are killed in the middle of launches leave a card that others can use") {
+  SharedCard card("1");
+  for (int i = 0; i < 20; ++i) {
+    pid_t pids[2];
+    for (pid_t& pid : pids) {
+      pid = fork();
+      if (pid != 0) continue;
+      if (std::freopen("/dev/null", "w", stdout)) execl(TENANT, TENANT, "5", "1", "launching", nullptr);
+      _exit(127);
+    }
+    for (const pid_t pid : pids) {
+      usleep(static_cast<useconds_t>(20'000 + 7'000 * i));
+      kill(pid, SIGKILL);
+      int status = 0;
+      REQUIRE(waitpid(pid, &status, 0) == pid);
+      CHECK(WIFSIGNALED(status));
+      CHECK(WTERMSIG(status) == SIGKILL);  // and had not ended by itself
+    }
+  }
+  const Figures f = Tenant("5 2").Wait();
+  CHECK(f.at("status") == 0);
+  CHECK(f.at("fault_bytes") == 0);
+  CHECK(f.at("card_used_bytes") == 5 * kGiB + (192 << 20));
 }
 
 TEST_CASE("what a dead process held is free again, and NVML names the living") {
