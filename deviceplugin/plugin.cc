@@ -126,7 +126,8 @@ class Life {
     const Observed seen = Look();
     const bool was = registration_.registered();
     const auto action = registration_.Next(seen, Clock::now());
-    if (was && !registration_.registered()) Log(Level::kInfo, "kubelet has gone, restarted or forgotten us");
+    if (was && !registration_.registered())
+      Log(Level::kInfo, "kubelet has gone, restarted or forgotten us", {{"why", registration_.why_lost()}});
     registered_ = registration_.registered();
     switch (action) {
       case Registration::Action::kServe:

@@ -9,6 +9,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
   // Another kubelet, or none: what we tried with the last one says nothing about this one. A kubelet that was killed
   // leaves its socket, on which every try fails.
   if (seen.kubelet != kubelet_) {
+    why_lost_ = seen.kubelet ? "another kubelet's socket" : "kubelet's socket is gone";
     kubelet_ = seen.kubelet;
     registered_ = false;
     backoff_ = kFirstBackoff;
@@ -17,7 +18,10 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
   if (!own_ || seen.own != own_) {
     // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
     own_.reset();
-    if (registered_) settle_ = true;
+    if (registered_) {
+      settle_ = true;
+      why_lost_ = seen.own ? "another socket lies in the place of ours" : "our socket is gone";
+    }
     registered_ = false;
     if (now < serve_after_) {
       wake_ = serve_after_;
@@ -39,6 +43,7 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
       return Action::kWait;
     }
     registered_ = false;
+    why_lost_ = "kubelet does not watch";
   }
   if (now < not_before_) {
     wake_ = not_before_;

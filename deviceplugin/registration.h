@@ -49,12 +49,15 @@ class Registration {
   void Registered(bool ok, Clock::time_point now);
 
   bool registered() const { return registered_; }
+  // Why it is not registered any more, in a few words; as of the last change.
+  const char* why_lost() const { return why_lost_; }
   // The earliest time at which Next can answer otherwise without a change in the folder; nothing: only a change can.
   std::optional<Clock::time_point> Wake() const { return wake_; }
 
  private:
   void BackOff(Clock::time_point now);
 
+  const char* why_lost_ = "";
   std::optional<SocketId> own_;      // what we serve on
   std::optional<SocketId> kubelet_;  // seen last
   Clock::time_point not_before_{};   // next registration

@@ -15,6 +15,8 @@ struct C10Device {
 extern "C" __attribute__((weak)) void report(void* p, long bytes, size_t, size_t, C10Device) __asm__(
     "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 
+// Whether anybody hears them.
+inline bool Reported() { return &report != nullptr; }
 // `bytes` of the block at `p` are taken, or, negative, given back to the allocator's cache.
 inline void Report(CUdeviceptr p, long bytes) {
   if (&report != nullptr) report(reinterpret_cast<void*>(p), bytes, 0, 0, {1, 0});
