@@ -195,6 +195,14 @@ func (n *node) registrations() int {
 	return strings.Count(string(log), `"msg":"registration","result":"ok"`)
 }
 
+// settled tells whether the plugin has registered since it last began to serve.
+func (n *node) settled() bool {
+	log, err := os.ReadFile(n.path("plugin.log"))
+	n.must(err)
+	text := string(log)
+	return strings.LastIndex(text, `"msg":"registration","result":"ok"`) > strings.LastIndex(text, `"msg":"serving"`)
+}
+
 func (n *node) container(name string, units int) v1.Container {
 	quantity := *resource.NewQuantity(int64(units), resource.DecimalSI)
 	return v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{gpuPercent: quantity}}}
@@ -468,6 +476,8 @@ func (n *node) step() {
 		n.awaitDevices()
 		n.counts["plugin kills"]++
 	case roll < 990:
+		// Devices are there before the plugin has noted that it is registered; its line must not pass for the next one.
+		n.await("the plugin's own word", n.settled)
 		before := n.registrations()
 		n.must(os.Remove(n.path("kubelet/device-plugins/sluice.sock")))
 		// A busy machine may see nothing of the third of a second between.
