@@ -6,9 +6,10 @@
 // after page, however little is lacking. Nobody tells the process. What tells is how long it takes to fetch once more
 // what a launch is about to use and what was fetched for it before: 4.6 us for 2 MiB that are still there (H200, driver
 // 580), more than 250 where they are not and something else has to leave for them. So now and then a launch's own
-// chunks are fetched again and timed, a "look" (Residency::Recheck, Device::LookAround). Where looks find chunks gone,
-// the factor is lowered until they find them; where they have found all there for a while it is raised again, a little
-// at a time, and each attempt that fails doubles that while.
+// chunks are fetched again and timed, a "look" (Residency::Recheck, Device::LookAround; with SLUICE_LOOKS=1 only, since
+// a card that moves much else takes as long for what is there). Where looks find chunks gone, the factor is lowered
+// until they find them; where they have found all there for a while it is raised again, a little at a time, and each
+// attempt that fails doubles that while.
 //
 // On the GPU's clock, as the looks' own events tell it. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_PRESSURE_H_

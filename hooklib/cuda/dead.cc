@@ -32,13 +32,7 @@ void Reap(const core::Plan& plan, Stream* stream) {
   TransferQueue* const queue = &stream->renew;
   EventPool* const pool = &stream->context->events;
   // Where anything fails the dead bytes only stay where they are: too many are held, and later fetched for nothing.
-  if (!queue->Ready()) return;
-  CUevent before = pool->Take(), after = pool->Take();
-  const bool ordered = before && after && g_real.cuEventRecord(before, stream->handle) == CUDA_SUCCESS &&
-                       g_real.cuStreamWaitEvent(queue->stream, before, 0) == CUDA_SUCCESS;
-  if (before) pool->Give(before);
-  if (after) pool->Give(after);  // taken again by Stamp
-  if (!ordered) return;
+  if (!queue->Ready() || !queue->Follow(stream->handle, pool)) return;
   if (!QueueDiscard(plan.reap, queue->stream)) SLUICE_LOG(kDebug, "discard of %zu runs failed", plan.reap.size());
   queue->Stamp(queue->newest + 1, pool);
   WaitFor(queue->events, queue->newest, stream->handle);

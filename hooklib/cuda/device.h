@@ -168,6 +168,8 @@ struct Device final : core::Timeline {
   // After a launch was planned: looks whether what it uses of what was long brought is there when it runs, where such a
   // look is due, and sets the factor by what the last looks found.
   void LookAround(Stream* stream);
+  // Holds no more than the driver says there is room for beside what others have taken.
+  void FollowCeiling();
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
@@ -201,8 +203,8 @@ struct Device final : core::Timeline {
   void Judge(const Look& look, float ms);
   // Percent of the budget that the driver itself has room for beside all plain memory; 100 where it does not say.
   uint32_t Ceiling() const;  // percent of the budget that the driver has room for, whatever else is on the card
-  void NoteCeiling(uint32_t now);
   uint32_t ceiling_ = 100;
+  bool ceiling_due_ = false;  // once a second
   void SayPressure(uint32_t from, uint32_t to, uint32_t ceiling);
   uint64_t CountLaunches() const;
   void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive

@@ -133,7 +133,7 @@ void Device::NoteSecond() {
   // Nobody looks while everything fits: what lives may have been touched.
   const bool looked = active.load() && second_ > kSeconds;
   working_set_ = plain.load() + (looked ? residency.TouchedSince(seconds_[second_ % kSeconds]) : live_bytes);
-  if (active.load()) OnOwnQueue([this](Stream*) { NoteCeiling(Ceiling()); });
+  ceiling_due_ = true;
 }
 
 }  // namespace sluice

@@ -41,6 +41,15 @@ bool TransferQueue::Ready() {
   return stream != nullptr;
 }
 
+bool TransferQueue::Follow(CUstream application, EventPool* pool) {
+  CUevent before = pool->Take(), after = pool->Take();
+  const bool ordered = before && after && g_real.cuEventRecord(before, application) == CUDA_SUCCESS &&
+                       g_real.cuStreamWaitEvent(stream, before, 0) == CUDA_SUCCESS;
+  if (before) pool->Give(before);
+  if (after) pool->Give(after);  // taken again by Stamp
+  return ordered;
+}
+
 void TransferQueue::Stamp(uint64_t op, EventPool* pool) {
   CUevent event = pool->Take();
   newest = op;

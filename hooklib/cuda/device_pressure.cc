@@ -94,8 +94,12 @@ uint32_t Device::Ceiling() const {
   return static_cast<uint32_t>(std::min<uint64_t>(100, room / (budget.budget_bytes / 100)));
 }
 
-void Device::NoteCeiling(uint32_t now) {
+// On a thread that launches: its context is current, and it is not there any more when the program ends.
+void Device::FollowCeiling() {
   constexpr uint32_t kStepUp = 5;  // percent a second
+  if (!ceiling_due_) return;
+  ceiling_due_ = false;
+  const uint32_t now = Ceiling();
   const uint32_t next = now < ceiling_ ? now : std::min(now, ceiling_ + kStepUp);
   if (next == ceiling_) return;
   const uint32_t before = Factor();

@@ -28,13 +28,7 @@ void Renew(const core::Plan& plan, Stream* stream) {
   TransferQueue* const queue = &stream->renew;
   EventPool* const pool = &stream->context->events;
   if (!queue->Ready()) return;  // faults bring it, contents and all
-  // A new event, always: the stream may have been told to wait for others since the newest one was set. And one for the
-  // way back must be there before anything is discarded.
-  CUevent before = pool->Take(), after = pool->Take();
-  const bool ordered = before && after && g_real.cuEventRecord(before, stream->handle) == CUDA_SUCCESS &&
-                       g_real.cuStreamWaitEvent(queue->stream, before, 0) == CUDA_SUCCESS;
-  if (before) pool->Give(before);
-  if (after) pool->Give(after);
+  const bool ordered = queue->Follow(stream->handle, pool);
   if (plan.renew_after) WaitFor(stream->out.events, plan.renew_after, queue->stream);
   if (!ordered || !QueueDiscard(plan.renew, queue->stream)) device->residency.NoteNotRenewed(plan);
   const CUresult result = FetchRuns(plan.renew, device->ordinal, queue->stream);

@@ -36,6 +36,9 @@ struct TransferQueue {
   std::deque<std::pair<uint64_t, CUevent>> events;
 
   bool Ready();  // has its stream; false where the driver gives none
+  // Waits, on the GPU, for all that `application` holds now. By a new event, always: the stream may have been told to
+  // wait for others since its newest one was set. False: the driver gives none, or none for the way back.
+  bool Follow(CUstream application, EventPool* pool);
   // An event behind what the queue holds now stands for operation `op`. Without one the operation counts as done at
   // once: order is lost for it, bytes are not.
   void Stamp(uint64_t op, EventPool* pool);

@@ -142,6 +142,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
+  device->FollowCeiling();
   AwaitReaps(stream_);
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
   const core::Plan& plan =

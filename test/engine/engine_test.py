@@ -226,6 +226,41 @@ scenario("overwritten_where_it_is_read", modes=("launch", "predict"))
 
 
 @test
+def factor_follows_what_is_free():
+    """A process without the hook takes plain memory on the same card: less is held, it is said why, and more again when it has gone."""
+    if sanitized:
+        raise Skipped("the benchmark's program carries no hook of its own")
+
+    def run_beside(phases):
+        with tempfile.TemporaryDirectory() as folder:
+            plain = environment(None, "card-8g", "simgpu", {"SIMGPU_STATE": f"{folder}/card", "SIMGPU_PATIENCE_MS": "20000"})
+            hooked = environment(4 << 30, "card-8g", "simgpu", {"SIMGPU_STATE": f"{folder}/card", "SIMGPU_PATIENCE_MS": "20000",
+                                                                "SLUICE_MEMORY_FACTOR": "100"})
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            ours = subprocess.Popen([str(build / "test" / "thrash_bench"), "walk", "6144", "400", str(phases)], env=hooked, **pipes)
+            ours.stdout.readline()
+            other = subprocess.Popen([str(build / "test" / "simgpu_tenant"), "4.8", "1", "hold"], env=plain, **pipes)
+            expect(other.stdout.readline() == "ready\n", "the neighbour has its memory")
+            for phase in range(1, phases):
+                if phase == 2:
+                    other.communicate()
+                time.sleep(2.5)  # looked at once a second
+                ours.stdin.write("\n")
+                ours.stdin.flush()
+                ours.stdout.readline()
+            _, err = ours.communicate()
+            other.communicate() if other.poll() is None else None
+            expect(ours.returncode == 0, "the program ends well", err)
+            return Outcome(0, "", err, {})
+
+    beside = run_beside(2)
+    expect(60 <= beside.figure("factor") <= 76, "what is free beside the neighbour is about 2.9 of 4 GiB", beside.line())
+    expect("plain memory of other processes" in beside.err, "it is said why", beside.err)
+    after = run_beside(3)
+    expect(after.figure("factor") > beside.figure("factor"), "more is held again", after.line())
+
+
+@test
 def big_kernel():
     def counted(hooked, tight):
         expect(hooked.figure("over budget") == 0, "within the budget nothing is over it", hooked.line())
