@@ -60,7 +60,7 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     const LibraryCall& call = captured->call;
     access->by_extents |= call.known;
     known |= call.known;
-    if (call.known) std::erase_if(named.words, [&call](uint64_t word) { return call.Covers(word); });
+    DropOperands(call, &named);
     if (Device* device = CurrentDevice()) {
       std::lock_guard lock(device->mutex);
       NoteWordsBeyond(device, call, named.words);

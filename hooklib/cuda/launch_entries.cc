@@ -90,8 +90,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   static thread_local std::vector<core::Extent> exact;
   exact.clear();
   LibraryCall* const library = CurrentLibraryCall();
-  if (library && AttachLibraryCall(stream, library, &named.words, &exact, &work.reads, &work.overwritten))
-    work.known = true;
+  if (library && AttachLibraryCall(stream, library, &named, &exact, &work.reads, &work.overwritten)) work.known = true;
   work.library = library;
   work.exact = exact;
   work.words = named.words;

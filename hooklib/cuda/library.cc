@@ -3,24 +3,31 @@
 #include "hooklib/cuda/captured_calls.h"
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/params.h"
 #include "hooklib/cuda/record.h"
 
 namespace sluice {
 
-bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact, size_t* reads, size_t* overwritten) {
+void DropOperands(const LibraryCall& call, Named* named) {
+  // Where the set may lack something, what the parameters name is kept to the last word.
+  if (!call.known) return;
+  std::erase_if(named->words, [&call](uint64_t word) { return call.Covers(word); });
+  std::erase_if(named->reaches, [&call](const dnn::Reach& reach) { return call.Covers(reach.pointer); });
+}
+
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<core::Extent>* exact, size_t* reads,
+                       size_t* overwritten) {
   // The first thing that the call queues. On a blocking stream it may be one of several that the library keeps and that
   // the legacy stream alone orders: what they write is not behind each other.
   const bool first = !call->begun && call->known && (!stream->blocking || stream->legacy());
   call->begun = true;
   ++call->launches;
   g_library_counters.launches.fetch_add(1, std::memory_order_relaxed);
-  // Where the set may lack something, what the parameters name is kept to the last word.
-  if (call->known) std::erase_if(*words, [call](uint64_t word) { return call->Covers(word); });
+  DropOperands(*call, named);
   Device* const device = stream->device;
   {
     std::lock_guard lock(device->mutex);
-    NoteWordsBeyond(device, *call, *words);
+    NoteWordsBeyond(device, *call, named->words);
     if (call->known) NoteExtentsSeen(device);
   }
   const auto only_read = [call](const LibraryRange& range) {
@@ -36,7 +43,7 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>*
     if (range.bytes) {
       exact->push_back({range.address, range.bytes});
     } else {
-      words->push_back(range.address);
+      named->words.push_back(range.address);
     }
   }
   for (const LibraryRange& range : call->ranges) {

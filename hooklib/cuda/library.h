@@ -10,6 +10,7 @@
 namespace sluice {
 
 struct Device;
+struct Named;
 struct Stream;
 
 // For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and to `words` the pointers of unknown
@@ -17,8 +18,11 @@ struct Stream;
 // by what begins with this launch: `overwritten`. Words that the ranges hold are dropped, so that an operand inside a
 // large block fetches its own bytes and no more; what other live memory they name (the library's workspaces) stays, and
 // is counted. True where all that the call touches is known.
-bool AttachLibraryCall(Stream* stream, LibraryCall* call, std::vector<uint64_t>* words,
-                       std::vector<core::Extent>* exact, size_t* reads, size_t* overwritten);
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<core::Extent>* exact, size_t* reads,
+                       size_t* overwritten);
+// Where all that the call touches is known, drops of what a kernel of its own names the operands: words, and tensors
+// that TMA descriptors stand for, which do not say whether they are written.
+void DropOperands(const LibraryCall& call, Named* named);
 // Sets are wanted while a trace is recorded, once residency is managed, and while anything is captured: a graph's nodes
 // are launched later, when it may be. Call when one of these has changed.
 void WantLibraryCalls();

@@ -21,6 +21,7 @@ namespace {
 using sluice::dnn::test::FakeGetter;
 
 uint64_t g_named = 0;  // what the kernel's parameter names
+int g_described = 0;   // whether it is given a TMA descriptor
 
 int Launch(const std::vector<simgpu_touch>& touches, CUstream stream = nullptr,
            uint32_t flags = SIMGPU_MUST_BE_RESIDENT) {
@@ -31,9 +32,27 @@ int Launch(const std::vector<simgpu_touch>& touches, CUstream stream = nullptr,
     cuModuleGetFunction(&f, module, "library_kernel");
     return f;
   }();
+  CUtensorMap map{};
+  CUfunction launched = function;
+  void* parameters[] = {&g_named, &map};
+  if (g_described && !touches.empty()) {  // its first operand by a TMA descriptor, in rows of 8 KiB
+    static CUfunction described = [] {
+      CUmodule module = nullptr;
+      CUfunction f = nullptr;
+      cuModuleLoadData(&module, "simgpu-module 1\nkernel described_kernel params 8,128 ns 20000\n");
+      cuModuleGetFunction(&f, module, "described_kernel");
+      return f;
+    }();
+    const cuuint64_t dims[] = {4096, touches[0].length / 8192}, strides[] = {8192};
+    const cuuint32_t box[] = {64, 64}, steps[] = {1, 1};
+    if (cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, reinterpret_cast<void*>(touches[0].address),
+                               dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+      return 13;
+    launched = described;
+  }
   simgpu_next_launch(touches.data(), touches.size(), 50000, flags);
-  void* parameters[] = {&g_named};
-  return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
+  return cuLaunchKernel(launched, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr) == CUDA_SUCCESS ? 0 : 13;
 }
 simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ, 0}; }
 [[maybe_unused]] simgpu_touch Update(const void* p, uint64_t n) {
@@ -71,6 +90,7 @@ EXPORT void cublasFakeWay(const char* way, void* side, void* event) {
 // Calls to come read each operand so often, and may find it anywhere.
 uint32_t g_passes = 0;
 EXPORT void cublasFakePasses(unsigned passes) { g_passes = passes; }
+EXPORT void cublasFakeDescribes(int on) { g_described = on; }
 EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, const void* a, int, const void* b, int,
                           const void*, void* c, int) {
   const auto size = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };

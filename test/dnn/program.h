@@ -19,6 +19,7 @@ int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, v
 int cublasSetStream_v2(void*, void*);
 void cublasFakeNames(const void*);
 void cublasFakePasses(unsigned);
+void cublasFakeDescribes(int);
 void cublasFakeWay(const char*, void* side, void* event);
 void cublasFakeBetween(void (*)());
 void cublasLtFakeInner(int);

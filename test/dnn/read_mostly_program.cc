@@ -124,6 +124,11 @@ int main() {
     OK(cuMemcpyDtoD(At(kResult), Left(), kMatrix));
   });
   Case("read by a graph", false, [] { Launch(Captured([] { return Multiply(); })); });
+  // As on a Hopper card, where the kernels of matrix products are given TMA descriptors of their operands.
+  cublasFakeDescribes(1);
+  Case("read by descriptor", false, [] { EXPECT(Multiply() == 0); });
+  Case("read by a graph's descriptor", false, [] { Launch(Captured([] { return Multiply(); })); });
+  cublasFakeDescribes(0);
   // Writers, known and unknown.
   Case("named by a kernel", true, [] { Touch(*g_card, Update(Left(), kMatrix)); });
   Case("written by a call", true, [] { EXPECT(Multiply(At(kRight), At(kRight), Left()) == 0); });
