@@ -176,7 +176,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
       const bool too_much = fetched + kChunkBytes > need - beyond;
       // A duplicate costs nothing to get rid of behind the launch.
-      if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
+      if (elsewhere || (too_much && (!MayDuplicate(*chunk) || resident_ + kChunkBytes > most_))) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
         chunk->two_ways_out = elsewhere;
         // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
@@ -341,7 +341,11 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
-  if (chunk.next_use != kNever && chunk.next_use >= now_) return std::min(chunk.next_use, kClass - 1);
+  if (chunk.next_use != kNever && chunk.next_use >= now_) {
+    // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
+    const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
+    return std::min(now_ + away, kClass - 1);
+  }
   return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
 
@@ -394,8 +398,12 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
   }
   if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
   if (freed < bytes && !keep_until) {
+    // Those that go first, but half of them at most: to wait for the last would leave the card without work.
+    size_t most = aside_.size() / 2 + 1;
     for (const Candidate& candidate : aside_) {
-      if (candidate.chunk->duplicate && candidate.chunk->mark != now_) beyond_.push_back(candidate.chunk->base);
+      if (!candidate.chunk->duplicate || candidate.chunk->mark == now_) continue;
+      if (most-- == 0) break;
+      beyond_.push_back(candidate.chunk->base);
     }
   }
   return freed;

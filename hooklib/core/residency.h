@@ -124,6 +124,8 @@ class Residency {
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
+  // What the card itself holds of it at most.
+  void set_most(uint64_t bytes) { most_ = bytes; }
   uint64_t capacity() const { return capacity_; }
   uint64_t resident_bytes() const { return resident_; }
   const ResidencyStats& stats() const { return stats_; }
@@ -290,6 +292,7 @@ class Residency {
   uint64_t now_ = 1;
   uint64_t resident_ = 0;
   uint64_t capacity_ = kNever;
+  uint64_t most_ = kNever;
   uint64_t ahead_bytes_ = uint64_t{64} << 20;
   Prefetch prefetch_ = Prefetch::kPredict;
   ResidencyStats stats_;

@@ -89,6 +89,8 @@ uint32_t Device::Default() const {
 void Device::UpdateMode() {
   residency.set_capacity(Capacity());
   const uint64_t held = plain.load(std::memory_order_relaxed);
+  const uint64_t usable = total - total / 16;  // contexts and the driver's own take the rest
+  residency.set_most(usable > held ? usable - held : 0);
   if (managed && requested_bytes + held > budget.budget_bytes) StartActive();
 }
 

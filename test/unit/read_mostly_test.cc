@@ -218,6 +218,36 @@ TEST_CASE("a launch larger than the capacity has its cold rest fetched, and drop
   CHECK(card.residency.stats().over_budget_max == 7 * kChunkBytes);
 }
 
+TEST_CASE("beyond the capacity, but not beyond the card") {
+  Card card(12, 4);
+  card.residency.set_most(6 * kChunkBytes);
+  card.Launch({Chunks(0, 4)});
+  const Plan& plan = card.Launch({Chunks(8, 3), Chunks(0, 8)}, 7, true);
+  CHECK(card.residency.resident_bytes() == 6 * kChunkBytes);
+  uint64_t by_faults = 0;
+  for (const Extent& run : plan.evict_after) by_faults += run.bytes;
+  CHECK(by_faults == 5 * kChunkBytes);
+}
+
+TEST_CASE("of what is used again at about the same time, a duplicate goes first") {
+  for (const bool duplicate : {true, false}) {
+    Card card(8, 3, Prefetch::kPredict);
+    card.residency.set_ahead_bytes(0);
+    if (!duplicate) card.residency.NoteWritten(Chunks(0, 8));
+    card.residency.NoteWritten(Chunks(1));  // once, and so is of the ordinary kind
+    uint64_t dropped = 0, sent = 0;
+    for (int round = 0; round < 24; ++round) {
+      for (uint64_t i = 0; i < 6; ++i) {
+        const Plan& plan = card.Launch({Chunks(i)}, 100 + i);
+        for (const Extent& run : plan.now.drop) dropped += round > 8 ? run.bytes : 0;
+        for (const Extent& run : plan.now.evict) sent += round > 8 && run.base == Chunks(1).base ? run.bytes : 0;
+      }
+    }
+    CHECK((dropped > 0) == duplicate);
+    CHECK((sent == 0) == duplicate);
+  }
+}
+
 TEST_CASE("a budget that shrinks drops duplicates, and sends away what has none") {
   Card card(8, 4);
   card.Launch({Chunks(0, 2)});
