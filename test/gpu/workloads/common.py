@@ -8,7 +8,10 @@ START = time.monotonic()
 
 
 def result(values, live_bytes, step_ms=(), deterministic=True, **more):
-    """values: what must be equal with and without the hook (floats as hex, so that bits are compared)."""
+    """values: what must be equal with and without the hook (floats as hex, so that bits are compared). A value that is no number ends the
+    program: it would be equal whatever was computed."""
+    if any(isinstance(v, float) and v != v for v in values):
+        sys.exit(f"not a number among the values: {values}")
     text = [v.hex() if isinstance(v, float) else v for v in values]
     print("RESULT " + json.dumps({"values": text, "live_bytes": int(live_bytes), "step_ms": [round(s, 4) for s in step_ms],
                                   "deterministic": deterministic, "wall_s": round(time.monotonic() - START, 3), **more}), flush=True)

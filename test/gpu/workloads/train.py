@@ -114,7 +114,7 @@ def inference(torch, a):
         with torch.cuda.graph(graph):
             y = model(x)
 
-    def step():
+    def step(kept=(model, x)):  # a graph holds no tensor that it was captured with: these would be freed and overwritten
         graph.replay()
         return y.float().square().mean()
 
