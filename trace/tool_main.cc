@@ -1,10 +1,12 @@
 // sluice-trace: what is done to trace files between recording and playing back. `sluice record` and `sluice replay` are
 // for people.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "bound.h"
 #include "explain.h"
+#include "interval.h"
 #include "merge.h"
 #include "reader.h"
 #include "settle.h"
@@ -136,6 +138,18 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
   return 0;
 }
 
+int Interval(const std::string& path, const std::string& kernel, const std::string& between) {
+  const absl::StatusOr<Trace> trace = sluice::trace::Load(path);
+  if (!trace.ok()) return Report(trace.status());
+  std::vector<uint64_t> all = sluice::trace::Intervals(*trace, kernel, between);
+  if (all.empty())
+    return Report(absl::NotFoundError(path + ": no " + kernel + ", " + between + ", " + kernel + " in a step"));
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::nth_element(all.begin(), middle, all.end());
+  std::printf("{\"intervals\": %zu, \"median_us\": %.2f}\n", all.size(), static_cast<double>(*middle) / 1e3);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -199,6 +213,13 @@ int main(int argc, char** argv) {
   bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::Range(1e-3, 1e6));
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
+
+  std::string kernel, between;
+  CLI::App* interval = app.add_subcommand("interval", "how long the host took from one launch of a kernel to the next");
+  interval->add_option("FILE", file, "trace")->required();
+  interval->add_option("KERNEL", kernel, "part of a kernel's name")->required();
+  interval->add_option("BETWEEN", between, "part of the name of one that is launched between the two")->required();
+  interval->callback([&] { status = Interval(file, kernel, between); });
 
   return sluice::ReadCommandLine(app, "sluice-trace", argc, argv).value_or(status);
 }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """How far the simulated card's predictions are from a real one: each recorded trace where it fits, and at two budgets by faults and by sluice.
 
-    test/bench/fidelity.py [--build DIR] [--hook DIR] [--measured FILE]
+    test/bench/fidelity.py [--build DIR] [--hook DIR] [--measured FILE] [--only PART...]
 
 FILE is fidelity_measured.json beside this program, or a results.json of `test/gpu/run --only fidelity` (same programs, same budgets, same engine);
-`--take` turns the latter into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
-micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py). Exit 1 if a cell is off by more than 20 %.
+`--take` writes the latter's figures into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
+micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py); twice: with the host's pauses as recorded, and as the
+measured machine's host would have made them by a micro-benchmark of its own (test/gpu/workloads/host_pace.py), run in each measured process.
+PART: of cells' names, such as "decode unhooked". Exit 1 if a cell is off by more than 20 % (at the measured host's pace, where that is known).
 """
 import argparse
 import json
@@ -21,21 +23,43 @@ import rows  # noqa: E402
 MEASURED = pathlib.Path(__file__).resolve().parent / "fidelity_measured.json"
 FITS_MIB = 9216
 LIMIT = 0.2
+# Where host_pace.py's operations stand in a trace: from the decoder's second norm to the next layer's first. The three traces were recorded
+# in one call on one machine.
+PACE_TRACE, PACE_KERNELS = "decode", ("layer_norm", "ActivationSilu")
 
 
 def read(path):
-    """{"machine": ..., "ms": {trace: {variant: milliseconds}}}"""
+    """{"machine": ..., "ms": {trace: {variant: milliseconds}}, "host_us": {trace: {variant: microseconds}}}"""
     data = json.loads(pathlib.Path(path).read_text())
     if "benchmarks" not in data:
         return data
-    medians = {}
+    medians, pace = {}, {}
     for row in data["benchmarks"]:
         # A row that ran out of time has the figures of those variants that ran.
         figures = {variant: [ms for ms in all_ms if ms is not None] for variant, all_ms in row.get("figures", {}).items()}
         if row["name"].startswith("fidelity ") and any(figures.values()):
-            medians[row["name"].removeprefix("fidelity ")] = {variant: statistics.median(ms) for variant, ms in figures.items() if ms}
+            name = row["name"].removeprefix("fidelity ")
+            medians[name] = {variant: statistics.median(ms) for variant, ms in figures.items() if ms}
+            pace[name] = row.get("host_us", {})
     machine = data["machine"]
-    return {"machine": f"{', '.join(machine['gpus'])}, driver {machine['driver']}, {machine['date']}", "ms": medians}
+    return {"machine": f"{', '.join(machine['gpus'])}, driver {machine['driver']}, {machine['date']}", "ms": medians, "host_us": pace}
+
+
+def take(fresh):
+    """A call that measured some cells replaces these, and their hosts' pace, alone."""
+    kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {"machine": "", "ms": {}}
+    cells = [f"{name} {variant}" for name, variants in fresh["ms"].items() for variant in variants]
+    before = [f"{name} {variant}" for name, variants in kept["ms"].items() for variant in variants]
+    all_new = set(before) <= set(cells)
+    kept["machine"] = fresh["machine"] if all_new else f"{kept['machine']}; {fresh['machine']} ({', '.join(cells)})"
+    for name, variants in fresh["ms"].items():
+        for variant, ms in variants.items():
+            kept["ms"].setdefault(name, {})[variant] = ms
+            pace = kept.setdefault("host_us", {}).setdefault(name, {})
+            pace.pop(variant, None)
+            if variant in fresh["host_us"][name]:
+                pace[variant] = fresh["host_us"][name][variant]
+    MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def played(name):
@@ -44,7 +68,7 @@ def played(name):
     return row["command"][row["command"].index("--steps") + 1], str(row["skip"])
 
 
-def predict(build, hook, name, variant):
+def predict(build, hook, name, variant, pace=1.0):
     trace = ROOT / "trace" / "data" / f"{name}.sltrace"
     steps, skip = played(name)
     kind, _, mib = variant.partition(" ")
@@ -54,7 +78,8 @@ def predict(build, hook, name, variant):
         env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": str(int(mib or FITS_MIB) << 20), "SLUICE_MEMORY_FACTOR": "100"}
     if kind == "faults":
         env["SLUICE_PREFETCH"] = "off"
-    done = subprocess.run([str(build / "bin" / "sluice-replay"), str(trace), "--json", "--steps", steps, "--warm-up", skip], env=env, capture_output=True, text=True)
+    done = subprocess.run([str(build / "bin" / "sluice-replay"), str(trace), "--json", "--steps", steps, "--warm-up", skip, "--host-pace", f"{pace:.4f}"],
+                          env=env, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"fidelity: {trace} ({variant}) ended with {done.returncode}:\n{done.stderr[-2000:]}")
     if kind != "unhooked" and "exit pid" not in done.stderr:
@@ -65,30 +90,51 @@ def predict(build, hook, name, variant):
     return figures["median_ms"]
 
 
+def recorded_us(build):
+    """What host_pace.py would have told on the machine of the traces."""
+    done = subprocess.run([str(build / "bin" / "sluice-trace"), "interval", str(ROOT / "trace" / "data" / f"{PACE_TRACE}.sltrace"), *PACE_KERNELS],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["median_us"]
+
+
+def off(ours, real):
+    text = f"{100 * (ours / real - 1):+.0f} %"
+    return f"**{text}**" if abs(ours / real - 1) > LIMIT else text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default=str(ROOT / "build"))
     parser.add_argument("--hook", default="", help="folder of libsluice.so and libsluice_engine.so (default: <build>/lib)")
     parser.add_argument("--measured", default=str(MEASURED))
-    parser.add_argument("--take", action="store_true", help="write FILE's medians to fidelity_measured.json, predict nothing")
+    parser.add_argument("--only", nargs="*", default=[""], help="cells whose names hold one of these")
+    parser.add_argument("--take", action="store_true", help="write FILE's figures to fidelity_measured.json, predict nothing")
     options = parser.parse_args()
     if not pathlib.Path(options.measured).exists():
         sys.exit(f"fidelity: {options.measured} is not there: run `test/gpu/run --only fidelity` on a card, and give its results.json to --measured --take")
     measured = read(options.measured)
     if options.take:
-        MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+        take(measured)
         return
     build = pathlib.Path(options.build).resolve()
     hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
-    print(f"Measured: {measured['machine']}\n\n| trace | variant | measured, ms | predicted, ms | off by |\n|---|---|---|---|---|")
+    recorded = recorded_us(build)
+    print(f"Measured: {measured['machine']}\nThe traces' host took {recorded:.0f} us for host_pace.py's layer\n\n"
+          "| trace | variant | measured, ms | predicted, ms | off by | host, us | predicted at that pace, ms | off by |\n|---|---|---|---|---|---|---|---|")
     wrong = 0
     for name, variants in measured["ms"].items():
         for variant, real in variants.items():
-            ours = predict(build, hook, name, variant)
-            off = ours / real - 1
-            wrong += abs(off) > LIMIT
-            print(f"| {name} | {variant}{' MiB' if variant[-1].isdigit() else ''} | {real:.1f} | {ours:.1f} | {'**' if abs(off) > LIMIT else ''}"
-                  f"{100 * off:+.0f} %{'**' if abs(off) > LIMIT else ''} |", flush=True)
+            if not any(part in f"{name} {variant}" for part in options.only):
+                continue
+            plain = judged = predict(build, hook, name, variant)
+            host = measured.get("host_us", {}).get(name, {}).get(variant)
+            at_pace = ["not measured", "", ""]
+            if host:
+                judged = predict(build, hook, name, variant, host / recorded)
+                at_pace = [f"{host:.0f}", f"{judged:.1f}", off(judged, real)]
+            wrong += abs(judged / real - 1) > LIMIT
+            cells = [name, variant + (" MiB" if variant[-1].isdigit() else ""), f"{real:.1f}", f"{plain:.1f}", off(plain, real), *at_pace]
+            print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\n{wrong} cells are off by more than {100 * LIMIT:.0f} %")
     sys.exit(1 if wrong else 0)
 

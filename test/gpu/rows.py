@@ -14,7 +14,8 @@ def feature(name):
 SMALL = ["transformer", "--width", "512", "--layers", "12", "--batch", "8", "--length", "512"]
 MODES = ("full", "tight")
 
-# name, command, what else: env (all runs), hooked_env, modes, why (a mode is left out), evicts (tight must), tolerant (not bit for bit)
+# name, command, what else: env (all runs), hooked_env, modes, why (a mode is left out), must (figures of every hooked run),
+# keeps (share of an unhooked figure that full budget must reach), in_at_most_gib (fetched, tight), gpus
 CORRECTNESS = [
     {"name": "transformer d=2048", "command": train("transformer"), "alone": True, "reports": True},
     {"name": "transformer d=512", "command": train(*SMALL, "--steps", "10"), "reports": True},
@@ -45,6 +46,8 @@ CORRECTNESS = [
     {"name": "contexts", "command": feature("many_contexts"), "silent": True, "modes": ("full",), "why": "a tiny program has nothing to evict"},
     {"name": "NCCL, DDP on two GPUs", "command": feature("ddp"), "modes": ("full",), "why": "run at full budget only: two cards' time is short",
      "gpus": 2},
+    # Bouncing pages would come by faults (12 GB/s) instead of over the cards' link, and more often than each card's own 2 GiB a step.
+    {"name": "blocks of two GPUs", "command": feature("peers"), "gpus": 2, "must": {"kept": True}, "keeps": {"peer_gbps": 0.5}, "in_at_most_gib": 22},
 ]
 
 # A benchmark: variants run in turn, round by round; `figure` picks a number (lower is better) from a RESULT line.
@@ -84,11 +87,12 @@ BENCHMARKS = [
      "ratio": ("faults", "sluice"), "goal": ">= 2", "at_least": 2, "evicts": True},
 ]
 
-# Only when asked for (`--only fidelity`, about 5 minutes): the programs of trace/data as recorded, each unhooked, where it fits, and at two
-# budgets by faults and by sluice. test/bench/fidelity.py holds the simulated card's replays against these.
+# Only when asked for (`--only fidelity`, about 4 minutes): the programs of trace/data as recorded, each unhooked, where it fits, and at two
+# budgets by faults and by sluice; each tells its host's pace, too. test/bench/fidelity.py holds the simulated card's replays against these.
 FIDELITY_BUDGETS = {"transformer": (4096, 3072), "convnet": (3072, 2304), "decode": (2048, 1280)}  # MiB
-FIDELITY_PROGRAMS = {"transformer": train("transformer", "--steps", "7"), "convnet": train("convnet", "--batch", "256", "--steps", "7"),
-                     "decode": train("decode", "--layers", "24", "--steps", "12")}
+FIDELITY_PROGRAMS = {"transformer": train("transformer", "--steps", "7", "--host-pace"),
+                     "convnet": train("convnet", "--batch", "256", "--steps", "7", "--host-pace"),
+                     "decode": train("decode", "--layers", "24", "--steps", "12", "--host-pace")}
 
 
 def fidelity():

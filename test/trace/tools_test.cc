@@ -11,6 +11,7 @@
 
 #include "trace/bound.h"
 #include "trace/explain.h"
+#include "trace/interval.h"
 #include "trace/merge.h"
 #include "trace/settle.h"
 #include "trace/synthetic.h"
@@ -120,6 +121,38 @@ Trace RawTrace(int steps = 3, int light = 0) {
   }
   event(Type::kReport, base, static_cast<uint64_t>(-static_cast<int64_t>(kMi)));  // the program's end
   return trace;
+}
+
+TEST_CASE("intervals: from a kernel to its next launch where another lies between, never over a wait or a step") {
+  Trace trace;
+  trace.functions = {{"a_norm_b", {}}, {"silu", {}}, {"other", {}}};
+  uint64_t time = 0;
+  const auto launch = [&](uint32_t function, uint64_t after) {
+    trace.events.push_back({Type::kLaunch, time += after, trace.launches.size()});
+    trace.launches.emplace_back().function = function;
+  };
+  const auto mark = [&](Type type, uint64_t e = 0) { trace.events.push_back({type, time += 7, 0, 0, 0, 0, e}); };
+  const auto three = [&](uint64_t after) {
+    launch(0, after);
+    launch(1, after);
+    launch(0, after);
+  };
+  mark(Type::kStep);
+  three(1000);  // the first step warms up
+  mark(Type::kStep);
+  three(10);     // 20
+  launch(2, 3);  // not between the two that count
+  launch(0, 4);
+  launch(1, 5);
+  mark(Type::kCopy);
+  launch(0, 6);  // 5 + 7 + 6
+  for (const Type wait : {Type::kStreamSync, Type::kEventSync, Type::kDeviceSync, Type::kCopy, Type::kStep}) {
+    launch(1, 1);
+    mark(wait, kCopySync);
+    launch(0, 1);
+  }
+  CHECK(Intervals(trace, "norm", "silu") == std::vector<uint64_t>{20, 18});
+  CHECK(Intervals(trace, "norm", "nobody").empty());
 }
 
 TEST_CASE("settle: guesses beside a fault count in the same tensor only, and truth follows the parameters") {

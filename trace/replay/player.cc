@@ -134,7 +134,7 @@ void Player::Pause(const Event& event) {
     due_ns_ = Now();
     return;
   }
-  due_ns_ += std::min(gap, options_.pause_limit_ns);
+  due_ns_ += static_cast<uint64_t>(static_cast<double>(std::min(gap, options_.pause_limit_ns)) * options_.host_pace);
   const uint64_t now = Now();
   if (now >= due_ns_) {
     due_ns_ = now;  // late: the calls took longer than in the recording; the program would not have caught up either

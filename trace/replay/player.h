@@ -20,6 +20,7 @@ struct Options {
   bool objects = true;  // name each tensor to the simulated card's misuse detector, where accesses are exact
   uint64_t pause_limit_ns = 5'000'000;  // longest pause of the host between two calls that is played
   bool pace = true;                     // play the host's pauses at all
+  double host_pace = 1;                 // times as long as recorded: another host's
 };
 
 // Something between the program and the driver that is not a preloaded hook: another engine's rules, played for

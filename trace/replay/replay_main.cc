@@ -72,6 +72,8 @@ int main(int argc, char** argv) {
   app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated card's misuse detector");
   app.add_option("--hold", hold, "seconds that the process stays after the last step")->check(CLI::Range(0, 100000));
   app.add_flag("--no-pace", no_pace, "do not play the host's own pauses between calls");
+  app.add_option("--host-pace", options.host_pace, "play them this many times as long: another host's")
+      ->check(CLI::Range(1e-3, 1e3));
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-replay", argc, argv)) return *ended;
   options.report = !no_report;
   options.objects = !no_objects;

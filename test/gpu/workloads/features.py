@@ -3,6 +3,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 
 from common import result, seeded_torch, skip, timed_steps
 
@@ -131,6 +132,60 @@ def ddp_rank(rank, queue):
         queue.put((values, torch.cuda.max_memory_allocated()))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def peers():
+    """Blocks of two GPUs: each updates its own by kernels that read the other's through peer access, more than fits on either."""
+    torch = seeded_torch()
+    if torch.cuda.device_count() < 2:
+        skip("one GPU here: peer access needs two")
+    if not (torch.cuda.can_device_access_peer(0, 1) and torch.cuda.can_device_access_peer(1, 0)):
+        skip("these two GPUs have no peer access to each other")
+    from kernels import scale_add
+    count, rounds = 8, 4
+    parts = []
+    for card in (0, 1):
+        generator = torch.Generator(f"cuda:{card}").manual_seed(card)
+        parts.append([torch.randn(64 << 20, device=f"cuda:{card}", generator=generator) for _ in range(count)])
+    # PyTorch lets a card use another's memory at its first copy there.
+    parts[1][0][:1].copy_(parts[0][0][:1])
+    parts[0][1][:1].copy_(parts[1][1][:1])
+    spans, times = [], []
+
+    def wait():
+        for card in (0, 1):
+            torch.cuda.synchronize(card)
+
+    for turn in range(rounds):
+        wait()
+        begin = time.perf_counter()
+        for card in (1, 0):
+            with torch.cuda.device(card):
+                first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                first.record()
+                for i in range(count):
+                    scale_add(parts[card][i], parts[1 - card][(i + turn) % count], 0.5)
+                last.record()
+            # By events alone: the host runs ahead of both cards.
+            with torch.cuda.device(1 - card):
+                torch.cuda.current_stream().wait_event(last)
+            spans.append((first, last))
+        wait()
+        times.append((time.perf_counter() - begin) * 1e3)
+    best = max(count * (256 << 20) / first.elapsed_time(last) / 1e6 for first, last in spans)
+    kept = all(advised(p, card) for card in (0, 1) for p in parts[card]) if "LD_PRELOAD" in os.environ else None
+    parts[1][2].copy_(parts[0][3])
+    result([float(p.double().sum()) for p in parts[0] + parts[1]], torch.cuda.max_memory_allocated(0), times, kept=kept, peer_gbps=round(best, 1))
+
+
+def advised(tensor, owner):
+    """Whether all of a managed tensor is preferred on its own card and mapped by the other."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    where, mapped = ctypes.c_int(), (ctypes.c_int * 2)()
+    start, size = ctypes.c_ulonglong(tensor.data_ptr()), ctypes.c_size_t(tensor.numel() * tensor.element_size())
+    preferred_location, accessed_by = 2, 3
+    return (driver.cuMemRangeGetAttribute(ctypes.byref(where), ctypes.c_size_t(4), preferred_location, start, size) == 0 and where.value == owner
+            and driver.cuMemRangeGetAttribute(mapped, ctypes.c_size_t(8), accessed_by, start, size) == 0 and 1 - owner in mapped)
 
 
 def graph_pair():
@@ -277,7 +332,7 @@ def many_contexts():
 
 
 if __name__ == "__main__":
-    names = {f.__name__: f for f in (threads, fork, oom, ipc, ddp, graph_pair, capture_beside, triton, cupy, jax, stdout_clean, many_contexts)}
+    names = {f.__name__: f for f in (threads, fork, oom, ipc, ddp, peers, graph_pair, capture_beside, triton, cupy, jax, stdout_clean, many_contexts)}
     if len(sys.argv) != 2 or sys.argv[1] not in names:
         sys.exit(f"features.py: one of {', '.join(names)}")
     names[sys.argv[1]]()

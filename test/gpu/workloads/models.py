@@ -53,6 +53,12 @@ def convnet(width=128, classes=100):
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
 
 
+def gated(layer, x):
+    """A Llama layer's MLP."""
+    h = F.rms_norm(x, (x.shape[-1],))
+    return x + layer["down"](F.silu(layer["gate"](h)) * layer["up"](h))
+
+
 class Llama(nn.Module):
     """Decoding shape of a Llama: RMS norm, rotary positions, grouped queries, gated MLP, a cache per layer."""
 
@@ -90,6 +96,5 @@ class Llama(nn.Module):
             repeat = self.heads // self.kv_heads
             y = F.scaled_dot_product_attention(q, keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
             x = x + layer["o"](y.reshape(b, self.d))
-            h = F.rms_norm(x, (self.d,))
-            x = x + layer["down"](F.silu(layer["gate"](h)) * layer["up"](h))
+            x = gated(layer, x)
         return self.head_out(F.rms_norm(x, (self.d,)))

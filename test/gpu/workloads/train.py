@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import time
 
+import host_pace
 from common import START, result, seeded_torch, skip, timed_steps
 
 
@@ -18,6 +19,7 @@ def arguments():
     p.add_argument("--compile", default="", help="default, reduce-overhead")
     p.add_argument("--graphs", action="store_true", help="make_graphed_callables around each layer")
     p.add_argument("--profile", action="store_true")
+    p.add_argument("--host-pace", action="store_true", help="after the steps, how fast this host makes launches (host_pace.py)")
     a = p.parse_args()
     a.width = a.width or (128 if a.model == "convnet" else 2048)
     return a
@@ -149,8 +151,11 @@ def main():
     more = {}
     if a.profile:
         more["profiled_kernels"] = sum(1 for e in profile.events() if str(e.device_type).endswith("CUDA"))
-    result(first + values, torch.cuda.max_memory_allocated(), first_ms + times, load_s=loaded, first_step_s=first_s,
-           reserved_bytes=torch.cuda.max_memory_reserved(), until_first_step_s=begin - START + first_s,
+    live, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    if a.host_pace:
+        more["host_us"] = host_pace.microseconds(torch)
+    result(first + values, live, first_ms + times, load_s=loaded, first_step_s=first_s,
+           reserved_bytes=reserved, until_first_step_s=begin - START + first_s,
            parameters=0, **more)
 
 

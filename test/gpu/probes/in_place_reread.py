@@ -1,0 +1,164 @@
+"""How often convolutions and matrix products read an operand that they use in host memory (accessed-by), without the hook.
+
+    timeout -k 2 60 python3 test/gpu/probes/in_place_reread.py        # 20 s; in_place_reread.json in $OUT or build/gpu
+
+One operand of each call lies in managed memory of the host, mapped to the card; the others, and then all of them, on the card. What the call takes
+longer than a kernel that streams the same bytes once is re-reading: passes = time in place x the rate of streaming / the operand's bytes. Where the
+call takes as long with everything on the card, it did not wait for the link, and passes are at most that.
+"""
+import ctypes
+import json
+import os
+import pathlib
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import guard  # noqa: E402
+
+import torch  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+MANAGED_BYTES, SMALLEST = 512 << 20, 1 << 20  # of smaller operands the time is latency
+SET_ACCESSED_BY, SET_PREFERRED_LOCATION, HOST = 5, 3, -1
+BEGIN = time.monotonic()
+SECONDS = 15
+
+
+class HostMemory:
+    """One managed buffer that stays in host memory and is mapped to the card; one operand at a time lies in it."""
+
+    def __init__(self):
+        torch.zeros(1, device="cuda")  # PyTorch's context, which the driver's calls below then use
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.pointer = ctypes.c_ulonglong()
+        size = ctypes.c_size_t(MANAGED_BYTES)
+        self.call("cuMemAllocManaged", ctypes.byref(self.pointer), size, 1)
+        self.call("cuMemAdvise", self.pointer, size, SET_PREFERRED_LOCATION, HOST)
+        self.call("cuMemAdvise", self.pointer, size, SET_ACCESSED_BY, 0)
+        self.call("cuMemPrefetchAsync", self.pointer, size, HOST, None)
+        self.__cuda_array_interface__ = {"shape": (MANAGED_BYTES,), "typestr": "|u1", "data": (self.pointer.value, False), "version": 3}
+        self.bytes = torch.as_tensor(self, device="cuda")
+        assert self.bytes.data_ptr() == self.pointer.value, "PyTorch copied the buffer"
+
+    def call(self, name, *arguments):
+        code = getattr(self.driver, name)(*arguments)
+        if code != 0:
+            sys.exit(f"in_place_reread: {name}: CUDA error {code}")
+
+    def take(self, tensor):
+        """The same contents and layout, in host memory."""
+        size = tensor.untyped_storage().nbytes()
+        assert size <= MANAGED_BYTES
+        flat = self.bytes[:size].view(tensor.dtype)
+        here = torch.as_strided(flat, tensor.shape, tensor.stride())
+        here.copy_(tensor)
+        return here
+
+
+def milliseconds(call, repeats):
+    call()
+    times = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return min(times)
+
+
+def normal(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) / 32
+
+
+def convolution(batch, inside, outside, size, kernel, stride):
+    """The three passes of a convolution, channels last, as PyTorch calls them; each operand by its name."""
+    pad = kernel // 2
+    x = normal(batch, inside, size, size).to(memory_format=torch.channels_last)
+    w = normal(outside, inside, kernel, kernel).to(memory_format=torch.channels_last)
+    y = torch.empty_like(F.conv2d(x, w, None, stride, pad)).normal_().to(memory_format=torch.channels_last)
+    back = lambda mask: lambda x, w, dy: torch.ops.aten.convolution_backward(dy, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, mask)
+    name = f"{inside} to {outside} channels, {size} x {size}, {kernel} x {kernel}, stride {stride}"
+    yield f"convolution {name}", lambda x, w: F.conv2d(x, w, None, stride, pad), {"x": x, "w": w}
+    yield f"its data's gradient {name}", lambda w, dy: back([True, False, False])(x, w, dy), {"w": w, "dy": y}
+    yield f"its filter's gradient {name}", lambda x, dy: back([False, True, False])(x, w, dy), {"x": x, "dy": y}
+
+
+def product(rows, inside, outside):
+    """A linear layer's three products, and the result where it may lie in host memory."""
+    x, w, y = normal(rows, inside), normal(outside, inside), normal(rows, outside)
+    name = f"{rows} x {inside} to {outside}"
+    yield f"product {name}", lambda x, w, out: torch.mm(x, w.t(), out=out), {"x": x, "w": w, "out": y}
+    if rows >= 256:
+        yield f"its data's gradient {name}", lambda dy, w: torch.mm(dy, w), {"dy": y, "w": w}
+        yield f"its weights' gradient {name}", lambda dy, x: torch.mm(dy.t(), x), {"dy": y, "x": x}
+
+
+def attention(batch, heads, length, head):
+    q, k, v = (normal(batch, heads, length, head) for _ in range(3))
+    yield (f"attention {batch} x {heads} x {length} x {head}",
+           lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), {"q": q, "k": k, "v": v})
+
+
+def cases():
+    # The convolution net's of test/gpu/workloads, batch 256.
+    for shape in ((128, 128, 64, 3, 1), (256, 256, 32, 3, 1), (512, 512, 16, 3, 1), (1024, 1024, 8, 3, 1), (128, 256, 64, 3, 2), (512, 1024, 16, 3, 2),
+                  (256, 512, 32, 1, 2)):
+        yield from convolution(256, *shape)
+    # The decoder's products (batch 1 and 4), then the transformer's (2,048 tokens).
+    for shape in ((1, 2048, 6144), (4, 2048, 6144), (4, 6144, 2048), (4, 2048, 32000)):
+        yield from product(*shape)
+    for shape in ((2048, 2048, 6144), (2048, 2048, 2048), (2048, 2048, 8192), (2048, 8192, 2048)):
+        yield from product(*shape)
+    yield from attention(4, 32, 512, 64)
+
+
+def in_place(host, call, operands):
+    here = milliseconds(lambda: call(**operands), 3)
+    for which, tensor in operands.items():
+        size = tensor.untyped_storage().nbytes()
+        if size >= SMALLEST:
+            there = {**operands, which: host.take(tensor)}
+            yield {"operand": which, "bytes": size, "ms_on_card": here, "ms_in_place": milliseconds(lambda: call(**there), 2)}
+
+
+def main():
+    try:
+        guard.variables(guard.open_nvml(), MANAGED_BYTES)
+    except guard.Refused as error:
+        sys.exit(f"in_place_reread: {error}")
+    torch.manual_seed(7)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    host = HostMemory()
+    stream = host.bytes.view(torch.float32)
+    other = torch.empty_like(stream)
+    rate_in = MANAGED_BYTES / milliseconds(lambda: stream.sum(), 3) / 1e6
+    rate_out = MANAGED_BYTES / milliseconds(lambda: torch.add(other, 1, out=stream), 3) / 1e6
+    del other
+    results = {"gpu": torch.cuda.get_device_name(), "driver": guard.open_nvml().driver(), "gb_per_s_in": rate_in, "gb_per_s_out": rate_out, "calls": []}
+    print(f"{results['gpu']}: streamed once over the link: read {rate_in:.1f}, written {rate_out:.1f} GB/s", flush=True)
+    left_out = 0
+    for name, call, operands in cases():
+        if time.monotonic() - BEGIN > SECONDS:
+            left_out += 1
+            continue
+        try:
+            for one in in_place(host, call, operands):
+                one["passes"] = one["ms_in_place"] * 1e6 * (rate_out if one["operand"] == "out" else rate_in) / one["bytes"]
+                results["calls"].append({"call": name, **one})
+                print(f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the card, {one['ms_in_place']:.3f} in place: "
+                      f"{one['passes']:.2f} passes", flush=True)
+        except RuntimeError as error:  # a call that this PyTorch refuses: the others are still worth their time
+            print(f"{name}: {error}", flush=True)
+    if left_out:
+        print(f"{left_out} calls left out: {SECONDS} s are over")
+    out = pathlib.Path(os.environ.get("OUT") or HERE.parent.parent.parent / "build" / "gpu")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "in_place_reread.json").write_text(json.dumps(results, indent=1))
+
+
+main()
