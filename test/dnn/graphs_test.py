@@ -1,31 +1,14 @@
 """Library calls in captured graphs, through the shipped shim and engine on the simulated card: graphs_test.py BUILD"""
-import os
-import pathlib
 import re
-import subprocess
 import sys
+from functools import partial
 
-build = pathlib.Path(sys.argv[1]).resolve()
+import on_card
 
-
-def run(driver="simgpu", fails=False, **more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
-    env["LD_LIBRARY_PATH"] = f"{build}/lib/{driver}:{build}/test/dnn/libraries"
-    env["SIMGPU_PROFILE"] = "card-8g"
-    env.update(more)
-    done = subprocess.run([build / "test" / "dnn_graph_program"], env=env, capture_output=True, text=True, timeout=240)
-    if fails:
-        return done.returncode
-    if done.returncode != 0 or done.stdout != "done\n":
-        sys.exit(f"{more}: status {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}")
-    return done.stderr
-
-
+run = partial(on_card.run, "dnn_graph_program")
 run()
-# Operands are fetched (SLUICE_HOST_ACCESS=0: none is used in host memory), so what came can be counted.
-hook = {"LD_PRELOAD": str(build / "lib" / "libsluice.so"), "SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_MEMORY_FACTOR": "100",
-        "SLUICE_HOST_ACCESS": "0", "SLUICE_GPU_MEMORY": str(1 << 30), "SLUICE_PREFETCH": "launch"}
-said = run(**hook, UNDER_PRESSURE="1")
+hook = {**on_card.HOOK, "SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_GPU_MEMORY": str(1 << 30), "SLUICE_PREFETCH": "launch"}
+_, said = run(**hook, UNDER_PRESSURE="1")
 print(said)
 # Kernels, of library calls, places, only read; in the program's order.
 learnt = [tuple(map(int, m)) for m in re.findall(

@@ -102,7 +102,7 @@ SCENARIO(kinds_of_launch) {
   CUfunction tma = nullptr;
   OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel tma params 8,128 ns 20000\n"));
   OK(cuModuleGetFunction(&tma, module, "tma"));
-  alignas(64) CUtensorMap map;
+  CUtensorMap map;
   const cuuint64_t dims[] = {512 << 10, 16}, strides[] = {kMiB};
   const cuuint32_t box[] = {64, 16}, steps[] = {1, 1};
   OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, reinterpret_cast<void*>(list + 32 * kMiB), dims,

@@ -316,16 +316,19 @@ CUresult cuKernelSetCacheConfig(CUkernel k, CUfunc_cache, CUdevice) {
   return CUDA_SUCCESS;
 }
 
+// To 64 bytes, as drivers ask; the type of CUDA 13's header is aligned to 128.
+static bool Aligned(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<uintptr_t>(map) % 64 == 0; }
+
 // Opaque, as the real one is: no word of it is the address.
 static CUresult EncodeTensorMap(CUtensorMap* map, int kind, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* dims, const cuuint64_t* strides) {
-  NEED_ARG(map != nullptr && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
+  NEED_ARG(Aligned(map) && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
   NEED_ARG(rank == 1 || strides != nullptr);
-  std::memset(map, 0, sizeof *map);
-  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
-  map->opaque[1] = static_cast<cuuint64_t>(kind) << 16 | static_cast<cuuint64_t>(type) << 8 | rank;
-  for (cuuint32_t i = 0; i < rank; ++i) map->opaque[2 + i] = dims[i];
-  for (cuuint32_t i = 1; i < rank; ++i) map->opaque[8 + i] = strides[i - 1];
+  cuuint64_t words[sizeof *map / sizeof(cuuint64_t)] = {~reinterpret_cast<uintptr_t>(address)};
+  words[1] = static_cast<cuuint64_t>(kind) << 16 | static_cast<cuuint64_t>(type) << 8 | rank;
+  for (cuuint32_t i = 0; i < rank; ++i) words[2 + i] = dims[i];
+  for (cuuint32_t i = 1; i < rank; ++i) words[8 + i] = strides[i - 1];
+  std::memcpy(static_cast<void*>(map), words, sizeof words);
   return CUDA_SUCCESS;
 }
 
@@ -359,8 +362,9 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type,
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   BEGIN(200);
-  NEED_ARG(map != nullptr && address != nullptr);
-  map->opaque[0] = ~reinterpret_cast<uintptr_t>(address);
+  NEED_ARG(Aligned(map) && address != nullptr);
+  const cuuint64_t word = ~reinterpret_cast<uintptr_t>(address);
+  std::memcpy(static_cast<void*>(map), &word, sizeof word);
   return CUDA_SUCCESS;
 }
 
