@@ -1,4 +1,4 @@
-"""How often convolutions and matrix products read an operand that they use in host memory (accessed-by), without the hook.
+"""How often convolutions, matrix products and others read an operand that they use in host memory (accessed-by), without the hook.
 
     timeout -k 2 60 python3 test/gpu/probes/in_place_reread.py        # 20 s; in_place_reread.json in $OUT or build/gpu
 
@@ -103,11 +103,21 @@ def attention(batch, heads, length, head):
            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), {"q": q, "k": k, "v": v})
 
 
+def normalization(batch, channels, size):
+    x, dy = (normal(batch, channels, size, size).to(memory_format=torch.channels_last) for _ in range(2))
+    one, zero = torch.ones(channels, device="cuda"), torch.zeros(channels, device="cuda")
+    _, mean, scale = torch.ops.aten.native_batch_norm(x, one, zero, None, None, True, 0.1, 1e-5)
+    yield f"batch norm {channels} channels, {size} x {size}", lambda x: torch.ops.aten.native_batch_norm(x, one, zero, None, None, True, 0.1, 1e-5), {"x": x}
+    yield (f"its gradient {channels} channels, {size} x {size}",
+           lambda x, dy: torch.ops.aten.native_batch_norm_backward(dy, x, one, None, None, mean, scale, True, 1e-5, [True] * 3), {"x": x, "dy": dy})
+
+
 def cases():
     # The convolution net's of test/gpu/workloads, batch 256.
     for shape in ((128, 128, 64, 3, 1), (256, 256, 32, 3, 1), (512, 512, 16, 3, 1), (1024, 1024, 8, 3, 1), (128, 256, 64, 3, 2), (512, 1024, 16, 3, 2),
                   (256, 512, 32, 1, 2)):
         yield from convolution(256, *shape)
+    yield from normalization(256, 128, 64)
     # The decoder's products (batch 1 and 4), then the transformer's (2,048 tokens).
     for shape in ((1, 2048, 6144), (4, 2048, 6144), (4, 6144, 2048), (4, 2048, 32000)):
         yield from product(*shape)
