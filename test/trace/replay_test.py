@@ -82,6 +82,10 @@ def main(folder):
     check("a cut recording is played up to its cut", status == 0 and "cut off" in err and "launches" in out, err)
 
     unused(folder)
+    # A step of the decoder is as long as its host takes for it: on a host that is twice as fast, little more than half.
+    ms = [json.loads(run("sluice-replay", DATA / "decode.sltrace", "--json", "--steps", 4, *pace, env={**SIM, "SIMGPU_PROFILE": "h200"})[1])["median_ms"]
+          for pace in ((), ("--host-pace", 0.5))]
+    check("plays at another host's pace", 0.5 * ms[0] <= ms[1] < 0.6 * ms[0], ms)
     for name in ("transformer", "convnet", "decode"):
         recorded(folder, name)
     if (build / "bin" / "sluice").exists():
