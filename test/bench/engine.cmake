@@ -7,10 +7,11 @@ target_link_options(engine_micro PRIVATE -static-libstdc++ -static-libgcc)
 # Other engines' rules on the simulated card.
 if(TARGET sluice_player)
   find_package(CLI11 CONFIG REQUIRED)
-  add_executable(peer_replay ${CMAKE_CURRENT_LIST_DIR}/peer_replay.cc)
+  add_executable(peer_replay ${CMAKE_CURRENT_LIST_DIR}/peer_replay.cc ${CMAKE_CURRENT_LIST_DIR}/small_card.cc)
   set_target_properties(peer_replay PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test BUILD_RPATH "$ORIGIN/../lib/replay")
   target_link_libraries(peer_replay PRIVATE sluice_player CLI11::CLI11)
-  target_link_options(peer_replay PRIVATE -Wl,--export-dynamic-symbol=nanosleep)
+  target_link_options(peer_replay PRIVATE -static-libstdc++ -static-libgcc -Wl,--export-dynamic-symbol=nanosleep)
+  add_test(NAME peer_replay COMMAND ${CMAKE_CURRENT_LIST_DIR}/peer_replay_test.py ${CMAKE_BINARY_DIR})
   # The table's whole way once, on the smallest trace: a report. The full one is made by hand (docs/benchmarks.md).
   if(TARGET sluice_engine)
     add_test(NAME simulated_benchmark COMMAND ${CMAKE_CURRENT_LIST_DIR}/residency_table.py --build ${CMAKE_BINARY_DIR} --traces decode

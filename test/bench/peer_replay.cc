@@ -1,7 +1,8 @@
-// Plays a trace on the simulated card under somebody else's rules, for the table of residency_table.py:
-//   peer_replay TRACE --rules uvm|pump --budget-mib N [--warm-up N]
-// The card itself must be as large as the budget (SIMGPU_PROFILE): neither of the two sends anything away, the driver
-// does.
+// Plays a trace under somebody else's rules, for the tables of residency_table.py and test/gpu/run:
+//   peer_replay TRACE --rules uvm|pump --budget-mib N [--warm-up N] [--steps N] [--larger-card]
+// Neither of the two sends anything away, the driver does: the card itself must be as large as the budget
+// (SIMGPU_PROFILE), or is made to look so (--larger-card, small_card.h; on a real card always, and no more managed
+// memory than SLUICE_MANAGED_LIMIT says).
 //
 // uvm: managed memory and nothing else. pump: PUMP's published rules. Blocks are what the framework's allocator
 // reports, and allocations. A block is a candidate when it is allocated, and when one of the first eight parameters of
@@ -11,6 +12,7 @@
 // oldest launch is retired: the prefetch stream waits for its end.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -18,32 +20,48 @@
 #include <utility>
 #include <vector>
 
+#include "test/bench/small_card.h"
 #include "trace/replay/figures.h"
 #include "trace/replay/player.h"
 
 namespace {
 
+using sluice::bench::SmallCard;
 using sluice::replay::Companion;
 using sluice::replay::Driver;
 using sluice::trace::Parameter;
 
 class Uvm : public Companion {
  public:
-  explicit Uvm(const Driver& driver) : driver_(driver) {}
+  // `card`: null where the card is as large as the budget.
+  Uvm(const Driver& driver, SmallCard* card) : driver_(driver), card_(card) {}
   CUresult Allocate(CUdeviceptr* address, size_t bytes) override {
-    return driver_.alloc_managed(address, bytes, CU_MEM_ATTACH_GLOBAL);
+    if (card_ != nullptr && !card_->MayAllocate(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = driver_.alloc_managed(address, bytes, CU_MEM_ATTACH_GLOBAL);
+    if (result == CUDA_SUCCESS && card_ != nullptr) card_->Allocated(*address, bytes);
+    return result;
+  }
+  void Freed(CUdeviceptr address) override {
+    if (card_ != nullptr) card_->Freed(address);
   }
   void Reported(CUdeviceptr, int64_t) override {}
-  void BeforeLaunch(CUstream, const std::vector<Parameter>&, const std::vector<uint64_t>&) override {}
+  void BeforeLaunch(CUstream stream, const std::vector<Parameter>&, const std::vector<uint64_t>&,
+                    const std::vector<simgpu_touch>& touches) override {
+    if (card_ != nullptr) card_->Bring(stream, touches);
+  }
   void AfterLaunch(CUstream) override {}
+  void BeforeCopy(CUstream stream, CUdeviceptr address, uint64_t bytes) override {
+    if (card_ != nullptr) card_->Bring(stream, {{address, bytes, SIMGPU_WRITE, 0}});
+  }
 
  protected:
   const Driver& driver_;
+  SmallCard* const card_;
 };
 
 class Pump final : public Uvm {
  public:
-  Pump(const Driver& driver, uint64_t memory) : Uvm(driver), memory_(memory) {}
+  Pump(const Driver& driver, SmallCard* card, uint64_t memory) : Uvm(driver, card), memory_(memory) {}
 
   CUresult Allocate(CUdeviceptr* address, size_t bytes) override {
     const CUresult result = Uvm::Allocate(address, bytes);
@@ -63,8 +81,8 @@ class Pump final : public Uvm {
     candidates_.erase(candidates_.lower_bound(address), candidates_.lower_bound(end));
   }
 
-  void BeforeLaunch(CUstream stream, const std::vector<Parameter>& layout,
-                    const std::vector<uint64_t>& words) override {
+  void BeforeLaunch(CUstream stream, const std::vector<Parameter>& layout, const std::vector<uint64_t>& words,
+                    const std::vector<simgpu_touch>& touches) override {
     if (stream_ == nullptr) driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING);
     for (size_t i = 0; i < layout.size() && i < 8; ++i) {
       if (layout[i].bytes != 8 || layout[i].offset % 8 != 0) continue;
@@ -72,6 +90,13 @@ class Pump final : public Uvm {
       if (block != blocks_.end()) candidates_[block->first] = block->second;
     }
     while (!admitted_.empty() && Wanted() > memory_ / 100 * factor_) Retire();
+    if (card_ != nullptr) {
+      std::vector<simgpu_touch> wanted = touches;
+      for (const auto& [address, bytes] : candidates_) {
+        if (bytes <= memory_) wanted.push_back({address, bytes, SIMGPU_READ, 0});
+      }
+      card_->Bring(stream_, wanted);
+    }
     if (candidates_.empty()) return;
     for (const auto& [address, bytes] : candidates_) {
       if (bytes > memory_) continue;
@@ -126,7 +151,16 @@ class Pump final : public Uvm {
   uint64_t admitted_bytes_ = 0;
 };
 
-int Play(const std::string& file, const std::string& rules, uint64_t budget, int warm_up) {
+struct Arguments {
+  std::string file, rules = "uvm";
+  uint64_t budget = 4096;  // MiB
+  int warm_up = 2, steps = 0;
+  bool larger_card = false;
+};
+
+int Play(const Arguments& arguments) {
+  const std::string& file = arguments.file;
+  const uint64_t budget = arguments.budget << 20;
   const auto trace = sluice::trace::Load(file);
   if (!trace.ok()) {
     std::fprintf(stderr, "peer_replay: %s\n", std::string(trace.status().message()).c_str());
@@ -134,19 +168,27 @@ int Play(const std::string& file, const std::string& rules, uint64_t budget, int
   }
   Driver driver;
   std::string error = driver.Load();
-  if (error.empty() && !driver.simulated()) error = "plays on the simulated card only";
+  const char* const limit = std::getenv("SLUICE_MANAGED_LIMIT");
+  const uint64_t most = limit != nullptr ? std::strtoull(limit, nullptr, 10) : driver.simulated() ? UINT64_MAX : 0;
+  if (error.empty() && most == 0) {
+    error = "SLUICE_MANAGED_LIMIT: bytes of managed memory that may be asked for: wanted on a real card, a number";
+  }
   if (!error.empty()) {
     std::fprintf(stderr, "peer_replay: %s\n", error.c_str());
     return 1;
   }
+  SmallCard small_card(driver, budget, most);
+  SmallCard* const card = arguments.larger_card || !driver.simulated() ? &small_card : nullptr;
   std::unique_ptr<Companion> companion;
-  if (rules == "pump") {
-    companion = std::make_unique<Pump>(driver, budget);
+  if (arguments.rules == "pump") {
+    companion = std::make_unique<Pump>(driver, card, budget);
   } else {
-    companion = std::make_unique<Uvm>(driver);
+    companion = std::make_unique<Uvm>(driver, card);
   }
-  const sluice::replay::Outcome outcome = sluice::replay::Player(driver, *trace, {}, companion.get()).Play();
-  std::printf("%s\n", sluice::replay::Figures(file, *trace, outcome, warm_up).dump().c_str());
+  sluice::replay::Options options;
+  options.steps = arguments.steps;
+  const sluice::replay::Outcome outcome = sluice::replay::Player(driver, *trace, options, companion.get()).Play();
+  std::printf("%s\n", sluice::replay::Figures(file, *trace, outcome, arguments.warm_up).dump().c_str());
   if (outcome.error.empty()) return 0;
   std::fprintf(stderr, "peer_replay: %s: %s\n", file.c_str(), outcome.error.c_str());
   return 1;
@@ -155,14 +197,14 @@ int Play(const std::string& file, const std::string& rules, uint64_t budget, int
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Plays a trace on the simulated card under somebody else's rules", "peer_replay");
-  std::string file, rules = "uvm";
-  uint64_t budget = 4096;
-  int warm_up = 2;
-  app.add_option("TRACE", file, "trace")->required();
-  app.add_option("--rules", rules, "uvm, pump")->check(CLI::IsMember({"uvm", "pump"}));
-  app.add_option("--budget-mib", budget, "the card's memory for the program")->check(CLI::Range(64, 1 << 20));
-  app.add_option("--warm-up", warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000));
+  CLI::App app("Plays a trace under somebody else's rules", "peer_replay");
+  Arguments arguments;
+  app.add_option("TRACE", arguments.file, "trace")->required();
+  app.add_option("--rules", arguments.rules, "uvm, pump")->check(CLI::IsMember({"uvm", "pump"}));
+  app.add_option("--budget-mib", arguments.budget, "the card's memory for the program")->check(CLI::Range(64, 1 << 20));
+  app.add_option("--warm-up", arguments.warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000));
+  app.add_option("--steps", arguments.steps, "play only the first N steps")->check(CLI::Range(1, 1000000));
+  app.add_flag("--larger-card", arguments.larger_card, "the card is larger than the budget: hold residency to it");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -171,5 +213,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "peer_replay: %s\n", error.what());
     return 2;
   }
-  return Play(file, rules, budget << 20, warm_up);
+  return Play(arguments);
 }

@@ -87,6 +87,28 @@ BENCHMARKS = [
      "ratio": ("faults", "sluice"), "goal": ">= 2", "at_least": 2, "evicts": True},
 ]
 
+# Only when asked for (`--only peers`, about 2 minutes): the recorded traces played on the card at two thirds, and the decoder's at half, of
+# their live bytes: by PUMP's rules (test/bench/peer_replay.cc), by demand faults and by sluice. Kernels read what the recorded ones touched,
+# and last as long. Binaries: build/bin/sluice-replay with build/lib/replay, build/test/peer_replay.
+PEERS = {"transformer": 3896, "convnet": 3114, "decode": 1342}  # MiB
+
+
+def peers():
+    out = []
+    for name, mib in PEERS.items():
+        what = [f"trace/data/{name}.sltrace", "--warm-up", "3", "--steps", "8"]
+        replay = ["build/bin/sluice-replay", *what, "--json"]
+        # The factor comes to 100 by itself where library calls are seen, as in these programs; traces hold none.
+        full = {"SLUICE_MEMORY_FACTOR": "100"}
+        variants = {"pump": {"guarded": True, "command": ["build/test/peer_replay", *what, "--rules", "pump", "--budget-mib", str(mib)]},
+                    "faults": {**HOOK, "budget": mib << 20, "env": {**full, "SLUICE_PREFETCH": "off"}},
+                    "sluice": {**HOOK, "budget": mib << 20, "env": full},
+                    "fits": {**HOOK, "budget": 9 << 30, "env": full}}
+        out.append({"name": f"peers: {name} in {mib} MiB", "rounds": 1, "figure": "median_ms", "command": replay, "variants": variants,
+                    "ratio": ("pump", "sluice"), "goal": "never slower, median >= 1.5", "at_least": 1})
+    return out
+
+
 # Only when asked for (`--only fidelity`, about 4 minutes): the programs of trace/data as recorded, each unhooked, where it fits, and at two
 # budgets by faults and by sluice; each tells its host's pace, too. test/bench/fidelity.py holds the simulated card's replays against these.
 FIDELITY_BUDGETS = {"transformer": (4096, 3072), "convnet": (3072, 2304), "decode": (2048, 1280)}  # MiB

@@ -15,8 +15,8 @@ uint32_t Alignment(uint32_t end, uint32_t offset) {
   return 0;
 }
 
-// Each thread reads one word of every 64 KiB page's 128 parts, pages dealt out to blocks; then all wait until the time
-// is over.
+// All that is touched is read, a byte of each sector of 32, so that what lies in host memory crosses the link whole: a
+// block of 1,024 threads takes 32 KiB, then the blocks' next. Then all wait until the time is over.
 constexpr const char* kBody = R"({
   .reg .pred %p<4>;
   .reg .u32 %r<4>;
@@ -33,22 +33,22 @@ constexpr const char* kBody = R"({
   mov.u32 %r1, %ctaid.x;
   mov.u32 %r2, %nctaid.x;
   mov.u32 %r3, %tid.x;
-  mul.wide.u32 %rd6, %r2, 65536;
-  mul.wide.u32 %rd7, %r1, 65536;
-  mul.wide.u32 %rd8, %r3, 512;
+  mul.wide.u32 %rd6, %r2, 32768;
+  mul.wide.u32 %rd7, %r1, 32768;
+  mul.wide.u32 %rd8, %r3, 32;
 NEXT_RUN:
   setp.eq.u64 %p0, %rd4, 0;
   @%p0 bra SPIN;
   ld.global.u64 %rd9, [%rd3];
   ld.global.u64 %rd10, [%rd3+8];
   add.u64 %rd11, %rd7, %rd8;
-NEXT_PAGE:
+NEXT_PART:
   setp.ge.u64 %p1, %rd11, %rd10;
   @%p1 bra RUN_DONE;
   add.u64 %rd12, %rd9, %rd11;
   ld.volatile.global.u8 %r1, [%rd12];
   add.u64 %rd11, %rd11, %rd6;
-  bra NEXT_PAGE;
+  bra NEXT_PART;
 RUN_DONE:
   add.u64 %rd3, %rd3, 16;
   sub.u64 %rd4, %rd4, 1;

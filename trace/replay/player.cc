@@ -163,6 +163,7 @@ std::string Player::PlayEvent(const Event& event) {
       return Copy(event);
     case Type::kSet:
       NoteWritten(event.b, event.c);
+      TellCopy(Stream(event.a), event.b, event.c);
       return Check(driver_.set_async(Translate(event.b), static_cast<unsigned char>(event.d), event.c, Stream(event.a)),
                    "memset");
     case Type::kStreamCreate: {
@@ -242,6 +243,7 @@ std::string Player::Free(const Event& event) {
   blocks_.erase(it);
   reserved_bytes_ -= block.bytes;
   if (block.kind == AllocKind::kAsync) return Check(driver_.free_async(block.played, Stream(event.b)), "free");
+  if (companion_ != nullptr) companion_->Freed(block.played);
   return Check(driver_.free(block.played), "free");
 }
 
@@ -418,23 +420,27 @@ std::string Player::Launch(const trace::Launch& launch) {
   const CUstream stream = Stream(launch.stream);
   main_stream_ = stream;
   ++outcome_.launches;
+  if (companion_ != nullptr) companion_->BeforeLaunch(stream, function.parameters, words, touches);
+  CUresult result;
   if (driver_.simulated()) {
     Passes(launch, touches);
-    if (companion_ != nullptr) companion_->BeforeLaunch(stream, function.parameters, words);
     driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, 0);
-    const CUresult result =
-        driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
-                       launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr);
-    if (companion_ != nullptr) companion_->AfterLaunch(stream);
-    return Check(result, "launch");
+    result = driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2],
+                            launch.block[0], launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr);
+  } else {
+    uint32_t entry = next_entry_++;
+    if (next_run_ + touches.size() > run_capacity_) return "the table of touched pages is full";
+    table_[entry] = {runs_device_ + next_run_ * sizeof(TableRun), touches.size(), launch.duration_ns};
+    for (const simgpu_touch& touch : touches) runs_[next_run_++] = {touch.address, touch.length};
+    parameters.push_back(&entry);
+    result = driver_.launch(functions_[launch.function], 132, 1, 1, 1024, 1, 1, 0, stream, parameters.data(), nullptr);
   }
-  uint32_t entry = next_entry_++;
-  if (next_run_ + touches.size() > run_capacity_) return "the table of touched pages is full";
-  table_[entry] = {runs_device_ + next_run_ * sizeof(TableRun), touches.size(), launch.duration_ns};
-  for (const simgpu_touch& touch : touches) runs_[next_run_++] = {touch.address, touch.length};
-  parameters.push_back(&entry);
-  return Check(driver_.launch(functions_[launch.function], 132, 1, 1, 128, 1, 1, 0, stream, parameters.data(), nullptr),
-               "launch");
+  if (companion_ != nullptr) companion_->AfterLaunch(stream);
+  return Check(result, "launch");
+}
+
+void Player::TellCopy(CUstream stream, uint64_t address, uint64_t bytes) {
+  if (companion_ != nullptr) companion_->BeforeCopy(stream, Translate(address), bytes);
 }
 
 std::string Player::Copy(const Event& event) {
@@ -442,6 +448,8 @@ std::string Player::Copy(const Event& event) {
   const uint64_t bytes = event.d;
   const bool from_device = (event.e & trace::kCopyFromDevice) != 0, to_device = (event.e & trace::kCopyToDevice) != 0;
   const bool sync = (event.e & trace::kCopySync) != 0;
+  if (to_device) TellCopy(stream, event.b, bytes);
+  if (from_device) TellCopy(stream, event.c, bytes);
   if (from_device && to_device) {
     NoteWritten(event.b, bytes);
     return Check(driver_.copy_async(Translate(event.b), Translate(event.c), bytes, stream), "copy on the device");

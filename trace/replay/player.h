@@ -29,11 +29,13 @@ class Companion {
  public:
   virtual ~Companion() = default;
   virtual CUresult Allocate(CUdeviceptr* address, size_t bytes) = 0;
+  virtual void Freed(CUdeviceptr address) = 0;
   virtual void Reported(CUdeviceptr address, int64_t bytes) = 0;  // the framework's allocator; bytes < 0: freed
-  // The parameters as the kernel gets them, each where `layout` says.
+  // The parameters as the kernel gets them, each where `layout` says; and what it will touch, which no engine knows.
   virtual void BeforeLaunch(CUstream stream, const std::vector<trace::Parameter>& layout,
-                            const std::vector<uint64_t>& words) = 0;
+                            const std::vector<uint64_t>& words, const std::vector<simgpu_touch>& touches) = 0;
   virtual void AfterLaunch(CUstream stream) = 0;
+  virtual void BeforeCopy(CUstream stream, CUdeviceptr address, uint64_t bytes) = 0;  // copies and memsets
 };
 
 struct StepFigures {
@@ -91,6 +93,7 @@ class Player {
   void Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
+  void TellCopy(CUstream stream, uint64_t address, uint64_t bytes);
   CUstream Stream(uint64_t id);
   CUevent EventOf(uint64_t id);
   void* Scratch(uint64_t bytes);
