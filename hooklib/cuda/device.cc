@@ -142,7 +142,7 @@ bool Device::AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fi
   for (int ms = 0; ms < kPatienceMs && !came; ms += kStepMs) {
     lock->unlock();
     if (ms % kTellMs == 0) PublishAll();  // what is wanted is what the agent calls back for
-    const timespec pause{0, kStepMs * 1'000'000};
+    const timespec pause{0, kStepMs * 1'000'000L};
     nanosleep(&pause, nullptr);
     lock->lock();
     came = fits();

@@ -119,7 +119,7 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
         access->known = false;
       }
     } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-      CUDA_MEMCPY3D c{};
+      CUDA_MEMCPY3D c{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
       if (g_real.cuGraphMemcpyNodeGetParams(node, &c) == CUDA_SUCCESS) AddCopy(c, access);
     } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
       CUDA_MEMSET_NODE_PARAMS s{};

@@ -220,7 +220,8 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, Ha
     Book& book = TheBook();
     std::lock_guard lock(book.mutex);
     book.nodes[*out] = std::move(node);
-  } catch (...) {  // not seen, then
+  } catch (...) {
+    return status;  // no host memory: not seen, then
   }
   return status;
 }
@@ -248,6 +249,7 @@ cudnnStatus_t cudnnBackendSetAttribute(Handle handle, cudnnBackendAttributeName_
   try {
     Keep(handle, name, type, count, at);
   } catch (...) {
+    return status;  // no host memory: not known, then
   }
   return status;
 }
@@ -275,6 +277,7 @@ cudnnStatus_t cudnnBackendGetAttribute(Handle handle, cudnnBackendAttributeName_
       if (const auto other = Find(child)) other->graph = node->graph;
     }
   } catch (...) {
+    return status;  // no host memory: not known, then
   }
   return status;
 }

@@ -115,10 +115,10 @@ void DescribeBatched(const Copy& copy, AccessSet* set, P handle, int ta, int tb,
                      I lda, const C* b, I ldb, C beta, const P* c, I ldc, I batch, const GemmTypes& types) {
   const Call call(copy, handle, set);
   static thread_local Arrays seen;
-  const C arrays[3] = {a, b, c};
+  const uint64_t arrays[3] = {Address(a), Address(b), Address(c)};
   const auto count = static_cast<uint64_t>(batch > 0 ? batch : 0);
   for (int i = 0; i < 3; ++i) {
-    if (!SeenPointers(Address(arrays[i]), count, &seen.of[i])) seen.of[i].clear();
+    if (!SeenPointers(arrays[i], count, &seen.of[i])) seen.of[i].clear();
   }
   const bool used = m > 0 && n > 0 && batch > 0;
   blas::BatchedGemm it;
@@ -133,7 +133,7 @@ void DescribeBatched(const Copy& copy, AccessSet* set, P handle, int ta, int tb,
             call.Scalar(alpha, types.scalar, used),
             call.Scalar(beta, types.scalar, used),
             1};
-  it.a = {Address(a), seen.of[0]}, it.b = {Address(b), seen.of[1]}, it.c = {Address(c), seen.of[2]};
+  it.a = {arrays[0], seen.of[0]}, it.b = {arrays[1], seen.of[1]}, it.c = {arrays[2], seen.of[2]};
   it.batch = batch;
   Describe(it, set);
 }
@@ -151,9 +151,9 @@ void DescribeGrouped(const Copy& copy, AccessSet* set, P handle, const int* ta, 
   for (I group = 0; group < groups && set->known(); ++group) {
     if (sizes[group] < 0) return set->Doubtful(Doubt::kStrange);
     const auto count = static_cast<uint64_t>(sizes[group]);
-    const C arrays[3] = {a + at, b + at, c + at};
+    const uint64_t arrays[3] = {Address(a + at), Address(b + at), Address(c + at)};
     for (int i = 0; i < 3; ++i) {
-      if (!SeenPointers(Address(arrays[i]), count, &seen.of[i])) seen.of[i].clear();
+      if (!SeenPointers(arrays[i], count, &seen.of[i])) seen.of[i].clear();
     }
     const auto factor = static_cast<std::ptrdiff_t>(static_cast<uint64_t>(group) * kBytes[types.scalar]);
     blas::BatchedGemm it;
@@ -168,8 +168,7 @@ void DescribeGrouped(const Copy& copy, AccessSet* set, P handle, const int* ta, 
               call.Scalar(static_cast<const char*>(alpha) + factor, types.scalar, true),
               call.Scalar(static_cast<const char*>(beta) + factor, types.scalar, true),
               1};
-    it.a = {Address(arrays[0]), seen.of[0]}, it.b = {Address(arrays[1]), seen.of[1]},
-    it.c = {Address(arrays[2]), seen.of[2]};
+    it.a = {arrays[0], seen.of[0]}, it.b = {arrays[1], seen.of[1]}, it.c = {arrays[2], seen.of[2]};
     it.batch = sizes[group];
     Describe(it, set);
     at += count;

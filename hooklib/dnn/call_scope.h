@@ -62,6 +62,7 @@ inline Result Forward(const char* symbol, Describe describe, Args... args) {
 }
 
 inline uint64_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+inline uint64_t Address(const void* const* pointers) { return reinterpret_cast<uintptr_t>(pointers); }
 
 }  // namespace sluice::dnn
 

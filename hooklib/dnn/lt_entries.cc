@@ -60,7 +60,8 @@ class Attributes {
   bool Get(int attribute, T* out) const {
     T value{};
     std::size_t written = 0;
-    if (!get_ || !of_ || get_(of_, attribute, &value, sizeof value, &written) != 0 || written != sizeof value)
+    if (!get_ || !of_ || get_(of_, attribute, static_cast<void*>(&value), sizeof value, &written) != 0 ||
+        written != sizeof value)
       return false;
     *out = value;
     return true;

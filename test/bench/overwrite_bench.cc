@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <string>
 
-#include "test/simgpu/tests/card.h"
-#include "trace/replay/sleep.h"
+#include "test/bench/rig.h"
 
 namespace {
 
@@ -26,25 +25,12 @@ int main(int argc, char** argv) {
   }
   const uint64_t buffers = std::strtoull(argv[2], nullptr, 10) * kMiB / kBuffer;
   const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
-  simgpu_test::Card card;
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
-  CUstream stream = card.Stream();
-  CUmodule module = nullptr;
-  CUfunction two = nullptr;
-  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
-  OK(cuModuleGetFunction(&two, module, "two"));
+  sluice::bench::Rig rig;
+  CUstream stream = rig.stream;
   std::vector<CUdeviceptr> p;
-  // Kernels that read their operand many times, so that it has to be on the card. The shape tells launches apart.
-  const auto use = [&](uint64_t i, unsigned shape) {
-    simgpu_touch touch = simgpu_test::Update(p[i], kBuffer);
-    touch.access |= SIMGPU_PASSES(32);
-    simgpu_next_launch(&touch, 1, 500'000, 0);
-    CUdeviceptr a = p[i], none = 0;
-    void* params[] = {&a, &none};
-    OK(cuLaunchKernel(two, shape, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
-  };
+  const auto use = [&](uint64_t i, unsigned shape) { rig.Update(p[i], kBuffer, 500'000, shape); };
   for (uint64_t i = 0; i < buffers; ++i) {
-    p.push_back(card.Plain(kBuffer));
+    p.push_back(rig.card.Plain(kBuffer));
     OK(cuMemsetD8Async(p.back(), 1, kBuffer, stream));
   }
   void* host = nullptr;
@@ -65,11 +51,11 @@ int main(int argc, char** argv) {
   for (int i = 0; i < steps / 2; ++i) step();
   const int rest = steps - steps / 2;
   OK(cuStreamSynchronize(stream));
-  const auto before = card.Stats();
-  const uint64_t ns = card.Time([&] {
+  const auto before = rig.card.Stats();
+  const uint64_t ns = rig.card.Time([&] {
     for (int i = 0; i < rest; ++i) step();
   });
-  const auto after = card.Stats();
+  const auto after = rig.card.Stats();
   std::printf(
       "%.1f %.1f\n", static_cast<double>(ns) / 1e3 / rest,
       static_cast<double>(after.prefetch_in_bytes + after.fault_bytes - before.prefetch_in_bytes - before.fault_bytes) /

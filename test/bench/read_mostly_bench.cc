@@ -8,8 +8,7 @@
 // graph-ahead.
 #include <string>
 
-#include "test/simgpu/tests/card.h"
-#include "trace/replay/sleep.h"
+#include "test/bench/rig.h"
 
 extern "C" {
 int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
@@ -36,30 +35,18 @@ int main(int argc, char** argv) {
   }
   const uint64_t count = (std::strtoull(argv[2], nullptr, 10) * kMiB - kIn - kOut) / kWeight;
   const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
-  simgpu_test::Card card;
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
-  CUstream stream = card.Stream();
-  CUmodule module = nullptr;
-  CUfunction two = nullptr;
-  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
-  OK(cuModuleGetFunction(&two, module, "two"));
-  const auto update = [&](CUdeviceptr a) {
-    simgpu_touch touch = simgpu_test::Update(a, kWeight);
-    touch.access |= SIMGPU_PASSES(32);
-    simgpu_next_launch(&touch, 1, 100'000, 0);
-    CUdeviceptr none = 0;
-    void* params[] = {&a, &none};
-    OK(cuLaunchKernel(two, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
-  };
+  sluice::bench::Rig rig;
+  CUstream stream = rig.stream;
+  const auto update = [&](CUdeviceptr a) { rig.Update(a, kWeight, 100'000); };
   void* host = nullptr;
   OK(cuMemHostAlloc(&host, kWeight, 0));
   std::vector<CUdeviceptr> weights;
   const auto load = [&](uint64_t i) { OK(cuMemcpyHtoDAsync(weights[i], host, kWeight, stream)); };
   for (uint64_t i = 0; i < count; ++i) {
-    weights.push_back(card.Plain(kWeight));
+    weights.push_back(rig.card.Plain(kWeight));
     load(i);
   }
-  const CUdeviceptr in = card.Plain(kIn), out = card.Plain(kOut);
+  const CUdeviceptr in = rig.card.Plain(kIn), out = rig.card.Plain(kOut);
   OK(cuMemsetD8Async(in, 1, kIn, stream));
   cublasFakePasses(name == "once" || name == "graph-once" ? 1 : 32);
   int handle = 0;
@@ -98,11 +85,11 @@ int main(int argc, char** argv) {
   int number = 0;
   while (number < steps / 2) step(number++);
   OK(cuStreamSynchronize(stream));
-  const auto before = card.Stats();
-  const uint64_t ns = card.Time([&] {
+  const auto before = rig.card.Stats();
+  const uint64_t ns = rig.card.Time([&] {
     while (number < steps) step(number++);
   });
-  const auto after = card.Stats();
+  const auto after = rig.card.Stats();
   const int rest = steps - steps / 2;
   const auto mib = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 0x1p20 / rest; };
   std::fprintf(stderr,

@@ -81,7 +81,6 @@ CUmemoryPool DefaultPool(int card);
 CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,
                       SimKernelCall* call);
 SimKernelInfo* KernelInfo(CUfunction f);
-void LaunchGraphOps(Call& call, CUgraphExec exec, CUstream s);
 Op* CloneOp(const Op& op);
 
 bool HasSymbol(const char* elf_name);  // in the simulated driver's version

@@ -1,0 +1,36 @@
+// What the benches of single habits share: a simulated card whose clock goes on while somebody sleeps, a stream, and a
+// kernel with two pointers for parameters that touches what it is told.
+#ifndef SLUICE_TEST_BENCH_RIG_H_
+#define SLUICE_TEST_BENCH_RIG_H_
+
+#include "test/simgpu/tests/card.h"
+#include "trace/replay/sleep.h"
+
+namespace sluice::bench {
+
+struct Rig {
+  simgpu_test::Card card;
+  CUstream stream = card.Stream();
+  CUfunction two = nullptr;
+
+  Rig() {
+    sluice::replay::SleepOnCard(&simgpu_advance_host);
+    CUmodule module = nullptr;
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
+    OK(cuModuleGetFunction(&two, module, "two"));
+  }
+
+  // An update that reads its operand many times, so that it has to be on the card. The shape tells launches apart.
+  void Update(CUdeviceptr at, uint64_t bytes, uint64_t ns, unsigned shape = 1) {
+    simgpu_touch touch = simgpu_test::Update(at, bytes);
+    touch.access |= SIMGPU_PASSES(32);
+    simgpu_next_launch(&touch, 1, ns, 0);
+    CUdeviceptr none = 0;
+    void* params[] = {&at, &none};
+    OK(cuLaunchKernel(two, shape, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
+  }
+};
+
+}  // namespace sluice::bench
+
+#endif  // SLUICE_TEST_BENCH_RIG_H_

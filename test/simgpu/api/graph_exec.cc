@@ -1,0 +1,186 @@
+// Executable graphs: instantiation, changes, launch.
+#include <algorithm>
+#include <cstring>
+
+#include "graph_ops.h"
+
+using simgpu::Sim;
+using simgpu::ValidExec;
+using simgpu::ValidGraph;
+
+namespace {
+
+// The node of an executable graph that stands for the original's.
+CUgraphNode InExec(CUgraphExec exec, CUgraphNode n) {
+  if (!ValidExec(exec)) return nullptr;
+  auto it = exec->node.find(n);
+  return it == exec->node.end() ? nullptr : it->second;
+}
+
+CUresult Instantiate(CUgraphExec* out, CUgraph g, unsigned long long flags) {
+  NEED_ARG(out != nullptr && ValidGraph(g));
+  auto exec = std::make_unique<CUgraphExec_st>();
+  exec->graph = simgpu::CloneGraph(g, &exec->node);
+  exec->flags = flags;
+  NEED_ARG(simgpu::Order(exec->graph.get(), &exec->order));
+  *out = exec.release();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph g, unsigned long long flags) {
+  BEGIN(50000);
+  return Instantiate(out, g, flags);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  BEGIN(5000);
+  NEED_ARG(ValidExec(exec));
+  exec->magic = kDead;
+  exec->graph.reset();
+  exec->order.clear();
+  exec->node.clear();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t* flags) {
+  BEGIN(100);
+  NEED_ARG(ValidExec(exec) && flags != nullptr);
+  *flags = exec->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS* p) {
+  BEGIN(1000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_KERNEL);
+  return simgpu::SetKernel(mine, *p);
+}
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_MEMCPY3D* p, CUcontext) {
+  BEGIN(1000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_MEMCPY);
+  return simgpu::SetCopy(mine, *p);
+}
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* p, CUcontext) {
+  BEGIN(1000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_MEMSET);
+  return simgpu::SetMemset(mine, *p);
+}
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode n, const CUDA_HOST_NODE_PARAMS* p) {
+  BEGIN(1000);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && p != nullptr && mine->type == CU_GRAPH_NODE_TYPE_HOST);
+  return simgpu::SetHost(mine, *p);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode n, CUgraphNodeParams* p) {
+  NEED_ARG(p != nullptr);
+  switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      CUDA_KERNEL_NODE_PARAMS k{};
+      std::memcpy(&k, &p->kernel, std::min(sizeof k, sizeof p->kernel));
+      return cuGraphExecKernelNodeSetParams_v2(exec, n, &k);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphExecMemcpyNodeSetParams(exec, n, &p->memcpy.copyParams, p->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS m = {p->memset.dst,         p->memset.pitch, p->memset.value,
+                                         p->memset.elementSize, p->memset.width, p->memset.height};
+      return cuGraphExecMemsetNodeSetParams(exec, n, &m, p->memset.ctx);
+    }
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode n, unsigned int on) {
+  BEGIN(500);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr);
+  mine->enabled = on;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode n, unsigned int* on) {
+  BEGIN(500);
+  CUgraphNode mine = InExec(exec, n);
+  NEED_ARG(mine != nullptr && on != nullptr);
+  *on = mine->enabled;
+  return CUDA_SUCCESS;
+}
+
+// Same shape: the new graph's nodes take the places of the old ones.
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph g, CUgraphExecUpdateResultInfo* info) {
+  BEGIN(20000);
+  NEED_ARG(ValidExec(exec) && ValidGraph(g) && info != nullptr);
+  *info = CUgraphExecUpdateResultInfo{};
+  const auto fail = [&](CUgraphExecUpdateResult why, CUgraphNode n) {
+    info->result = why;
+    info->errorNode = n;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  };
+  if (g->nodes.size() != exec->graph->nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
+  std::map<CUgraphNode, size_t> index_new, index_old;
+  for (size_t i = 0; i < g->nodes.size(); ++i) {
+    index_new[g->nodes[i].get()] = i;
+    index_old[exec->graph->nodes[i].get()] = i;
+  }
+  for (size_t i = 0; i < g->nodes.size(); ++i) {
+    CUgraphNode a = exec->graph->nodes[i].get();
+    CUgraphNode b = g->nodes[i].get();
+    if (a->type != b->type) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, b);
+    if (a->after.size() != b->after.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, b);
+    for (size_t k = 0; k < a->after.size(); ++k) {
+      if (index_old[a->after[k]] != index_new[b->after[k]]) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, b);
+    }
+  }
+  CUgraphExec fresh = nullptr;
+  if (const CUresult r = Instantiate(&fresh, g, exec->flags); r != CUDA_SUCCESS) return r;
+  exec->graph = std::move(fresh->graph);
+  exec->order = std::move(fresh->order);
+  for (const auto& [n, copy] : fresh->node) exec->node[n] = copy;
+  delete fresh;
+  info->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
+
+ENTRY(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec * out, CUgraph g, CUDA_GRAPH_INSTANTIATE_PARAMS* p),
+      (out, g, p)) {
+  BEGIN(50000);
+  NEED_ARG(p != nullptr);
+  (void)kPerThread;
+  const CUresult r = Instantiate(out, g, p->flags);
+  p->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  return r;
+}
+
+ENTRY(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
+  BEGIN(5000);
+  NEED_ARG(ValidExec(exec));
+  NEED_STREAM(s);
+  return CUDA_SUCCESS;
+}
+
+ENTRY(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
+  BEGIN(Sim().profile().graph_launch_host_ns +
+        static_cast<int64_t>(ValidExec(exec) ? exec->order.size() : 0) * Sim().profile().graph_node_ns / 4);
+  NEED_ARG(ValidExec(exec));
+  NEED_STREAM(s);
+  if (simgpu::Capturing(stream)) {
+    // Becomes a child graph.
+    std::map<CUgraphNode, CUgraphNode> map;
+    CUgraphNode n =
+        simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_GRAPH, stream->tail.data(), stream->tail.size());
+    n->child = simgpu::CloneGraph(exec->graph.get(), &map).release();
+    stream->tail = {n};
+    return CUDA_SUCCESS;
+  }
+  simgpu::RunNodes(call, exec->order, stream);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,30 @@
+// What graphs are made of, for the entry points in graph.cc (nodes, edges) and graph_exec.cc (what is launched).
+#ifndef SIMGPU_API_GRAPH_OPS_H_
+#define SIMGPU_API_GRAPH_OPS_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "call.h"
+
+namespace simgpu {
+
+inline bool ValidGraph(CUgraph g) { return g != nullptr && g->magic == kGraphMagic; }
+inline bool ValidExec(CUgraphExec g) { return g != nullptr && g->magic == kGraphMagic; }
+
+// Dependencies first, else in the order of creation. False: there is a circle.
+bool Order(CUgraph g, std::vector<CUgraphNode>* out);
+// `map`: each node's copy.
+std::unique_ptr<CUgraph_st> CloneGraph(CUgraph g, std::map<CUgraphNode, CUgraphNode>* map);
+void RunNodes(Call& call, const std::vector<CUgraphNode>& order, CUstream s);
+
+// What a node does, made of its parameters.
+CUresult SetKernel(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS& p);
+CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p);
+CUresult SetMemset(CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS& p);
+CUresult SetHost(CUgraphNode n, const CUDA_HOST_NODE_PARAMS& p);
+
+}  // namespace simgpu
+
+#endif  // SIMGPU_API_GRAPH_OPS_H_
