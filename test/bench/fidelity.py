@@ -5,9 +5,10 @@
 
 FILE is fidelity_measured.json beside this program, or a results.json of `test/gpu/run --only fidelity` (same programs, same budgets, same engine);
 `--take` writes the latter's figures into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
-micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py); twice: with the host's pauses as recorded, and as the
-measured machine's host would have made them by a micro-benchmark of its own (test/gpu/workloads/host_pace.py), run in each measured process.
-PART: of cells' names, such as "decode unhooked". Exit 1 if a cell is off by more than 20 % (at the measured host's pace, where that is known).
+micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py); twice: by the profile's rates and with the host's pauses
+as recorded; and for the measured machine, by micro-benchmarks that were run there in the same call: the rates of its managed memory
+(test/gpu/workloads/rates.py), and how fast its host makes launches (host_pace.py, in each measured process). PART: of cells' names, such as "decode unhooked".
+Exit 1 if a cell is off by more than 20 % (in the prediction for its machine, where there is one).
 """
 import argparse
 import json
@@ -16,6 +17,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "test" / "gpu"))
@@ -29,37 +31,30 @@ PACE_TRACE, PACE_KERNELS = "decode", ("layer_norm", "ActivationSilu")
 
 
 def read(path):
-    """{"machine": ..., "ms": {trace: {variant: milliseconds}}, "host_us": {trace: {variant: microseconds}}}"""
+    """Calls of `test/gpu/run`, each of one machine: [{"machine": ..., "rates": {key of the profile: value}, "cells": {cell: {"ms", "host_us"}}}]"""
     data = json.loads(pathlib.Path(path).read_text())
     if "benchmarks" not in data:
-        return data
-    medians, pace = {}, {}
+        return data["calls"]
+    cells = {}
     for row in data["benchmarks"]:
+        if not row["name"].startswith("fidelity "):
+            continue
         # A row that ran out of time has the figures of those variants that ran.
-        figures = {variant: [ms for ms in all_ms if ms is not None] for variant, all_ms in row.get("figures", {}).items()}
-        if row["name"].startswith("fidelity ") and any(figures.values()):
-            name = row["name"].removeprefix("fidelity ")
-            medians[name] = {variant: statistics.median(ms) for variant, ms in figures.items() if ms}
-            pace[name] = row.get("host_us", {})
+        for variant, figures in row.get("figures", {}).items():
+            if figures := [ms for ms in figures if ms is not None]:
+                cell = cells[f"{row['name'].removeprefix('fidelity ')} {variant}"] = {"ms": statistics.median(figures)}
+                if variant in row.get("host_us", {}):
+                    cell["host_us"] = row["host_us"][variant]
     machine = data["machine"]
-    return {"machine": f"{', '.join(machine['gpus'])}, driver {machine['driver']}, {machine['date']}", "ms": medians, "host_us": pace}
+    return [{"machine": f"{', '.join(machine['gpus'])}, driver {machine['driver']}, {machine['date']}", "rates": data.get("rates") or {}, "cells": cells}]
 
 
 def take(fresh):
-    """A call that measured some cells replaces these, and their hosts' pace, alone."""
-    kept = json.loads(MEASURED.read_text()) if MEASURED.exists() else {"machine": "", "ms": {}}
-    cells = [f"{name} {variant}" for name, variants in fresh["ms"].items() for variant in variants]
-    before = [f"{name} {variant}" for name, variants in kept["ms"].items() for variant in variants]
-    all_new = set(before) <= set(cells)
-    kept["machine"] = fresh["machine"] if all_new else f"{kept['machine']}; {fresh['machine']} ({', '.join(cells)})"
-    for name, variants in fresh["ms"].items():
-        for variant, ms in variants.items():
-            kept["ms"].setdefault(name, {})[variant] = ms
-            pace = kept.setdefault("host_us", {}).setdefault(name, {})
-            pace.pop(variant, None)
-            if variant in fresh["host_us"][name]:
-                pace[variant] = fresh["host_us"][name][variant]
-    MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
+    """Cells that were measured anew replace those of older calls."""
+    kept = read(MEASURED) if MEASURED.exists() else []
+    for call in kept:
+        call["cells"] = {cell: figures for cell, figures in call["cells"].items() if not any(cell in new["cells"] for new in fresh)}
+    MEASURED.write_text(json.dumps({"calls": [call for call in kept + fresh if call["cells"]]}, indent=1) + "\n")
 
 
 def played(name):
@@ -68,11 +63,11 @@ def played(name):
     return row["command"][row["command"].index("--steps") + 1], str(row["skip"])
 
 
-def predict(build, hook, name, variant, pace=1.0):
+def predict(build, hook, name, variant, pace=1.0, profile="h200"):
     trace = ROOT / "trace" / "data" / f"{name}.sltrace"
     steps, skip = played(name)
     kind, _, mib = variant.partition(" ")
-    env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu")}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": str(profile)}
     if kind != "unhooked":
         # The factor comes to 100 by itself where cuBLAS' and cuDNN's calls are seen, as in these programs; traces hold no such calls.
         env |= {"LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": str(int(mib or FITS_MIB) << 20), "SLUICE_MEMORY_FACTOR": "100"}
@@ -112,29 +107,38 @@ def main():
     options = parser.parse_args()
     if not pathlib.Path(options.measured).exists():
         sys.exit(f"fidelity: {options.measured} is not there: run `test/gpu/run --only fidelity` on a card, and give its results.json to --measured --take")
-    measured = read(options.measured)
+    calls = read(options.measured)
     if options.take:
-        take(measured)
+        take(calls)
         return
     build = pathlib.Path(options.build).resolve()
     hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
     recorded = recorded_us(build)
-    print(f"Measured: {measured['machine']}\nThe traces' host took {recorded:.0f} us for host_pace.py's layer\n\n"
-          "| trace | variant | measured, ms | predicted, ms | off by | host, us | predicted at that pace, ms | off by |\n|---|---|---|---|---|---|---|---|")
+    print(f"The traces' host took {recorded:.0f} us for host_pace.py's layer. Measured:\n")
+    for number, call in enumerate(calls, 1):
+        rates = ", ".join(f"{key} {value}" for key, value in call["rates"].items())
+        print(f"{number}. {call['machine']}{': ' + rates if rates else ''}")
+    print("\n| trace | variant | call | measured, ms | predicted, ms | off by | host, us | predicted for that machine, ms | off by |\n|---|---|---|---|---|---|---|---|---|")
     wrong = 0
-    for name, variants in measured["ms"].items():
-        for variant, real in variants.items():
-            if not any(part in f"{name} {variant}" for part in options.only):
-                continue
-            plain = judged = predict(build, hook, name, variant)
-            host = measured.get("host_us", {}).get(name, {}).get(variant)
-            at_pace = ["not measured", "", ""]
-            if host:
-                judged = predict(build, hook, name, variant, host / recorded)
-                at_pace = [f"{host:.0f}", f"{judged:.1f}", off(judged, real)]
-            wrong += abs(judged / real - 1) > LIMIT
-            cells = [name, variant + (" MiB" if variant[-1].isdigit() else ""), f"{real:.1f}", f"{plain:.1f}", off(plain, real), *at_pace]
-            print(f"| {' | '.join(cells)} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for bench in rows.fidelity():
+            name = bench["name"].removeprefix("fidelity ")
+            for variant in bench["variants"]:
+                cell = f"{name} {variant}"
+                number, call = next(((n, c) for n, c in enumerate(calls, 1) if cell in c["cells"]), (0, None))
+                if call is None or not any(part in cell for part in options.only):
+                    continue
+                real, host = call["cells"][cell]["ms"], call["cells"][cell].get("host_us")
+                plain = judged = predict(build, hook, name, variant)
+                there = ["not measured", "", ""]
+                if host and call["rates"]:
+                    profile = pathlib.Path(folder) / f"{number}.profile"
+                    profile.write_text("".join(f"{key} = {value}\n" for key, value in call["rates"].items()))
+                    judged = predict(build, hook, name, variant, host / recorded, profile)
+                    there = [f"{host:.0f}", f"{judged:.1f}", off(judged, real)]
+                wrong += abs(judged / real - 1) > LIMIT
+                columns = [name, variant + (" MiB" if variant[-1].isdigit() else ""), str(number), f"{real:.1f}", f"{plain:.1f}", off(plain, real), *there]
+                print(f"| {' | '.join(columns)} |", flush=True)
     print(f"\n{wrong} cells are off by more than {100 * LIMIT:.0f} %")
     sys.exit(1 if wrong else 0)
 

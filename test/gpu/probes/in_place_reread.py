@@ -6,7 +6,6 @@ One operand of each call lies in managed memory of the host, mapped to the card;
 longer than a kernel that streams the same bytes once is re-reading: passes = time in place x the rate of streaming / the operand's bytes. Where the
 call takes as long with everything on the card, it did not wait for the link, and passes are at most that.
 """
-import ctypes
 import json
 import os
 import pathlib
@@ -14,45 +13,32 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "workloads")]
 import guard  # noqa: E402
+from managed import CARD, HOST, SET_ACCESSED_BY, SET_PREFERRED_LOCATION, Managed  # noqa: E402
 
 import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 MANAGED_BYTES, SMALLEST = 512 << 20, 1 << 20  # of smaller operands the time is latency
-SET_ACCESSED_BY, SET_PREFERRED_LOCATION, HOST = 5, 3, -1
 BEGIN = time.monotonic()
 SECONDS = 15
 
 
-class HostMemory:
+class HostMemory(Managed):
     """One managed buffer that stays in host memory and is mapped to the card; one operand at a time lies in it."""
 
     def __init__(self):
-        torch.zeros(1, device="cuda")  # PyTorch's context, which the driver's calls below then use
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        self.pointer = ctypes.c_ulonglong()
-        size = ctypes.c_size_t(MANAGED_BYTES)
-        self.call("cuMemAllocManaged", ctypes.byref(self.pointer), size, 1)
-        self.call("cuMemAdvise", self.pointer, size, SET_PREFERRED_LOCATION, HOST)
-        self.call("cuMemAdvise", self.pointer, size, SET_ACCESSED_BY, 0)
-        self.call("cuMemPrefetchAsync", self.pointer, size, HOST, None)
-        self.__cuda_array_interface__ = {"shape": (MANAGED_BYTES,), "typestr": "|u1", "data": (self.pointer.value, False), "version": 3}
-        self.bytes = torch.as_tensor(self, device="cuda")
-        assert self.bytes.data_ptr() == self.pointer.value, "PyTorch copied the buffer"
-
-    def call(self, name, *arguments):
-        code = getattr(self.driver, name)(*arguments)
-        if code != 0:
-            sys.exit(f"in_place_reread: {name}: CUDA error {code}")
+        super().__init__(torch, MANAGED_BYTES)
+        self.advise(SET_PREFERRED_LOCATION, HOST)
+        self.advise(SET_ACCESSED_BY, CARD)
+        self.prefetch(HOST)
 
     def take(self, tensor):
         """The same contents and layout, in host memory."""
         size = tensor.untyped_storage().nbytes()
         assert size <= MANAGED_BYTES
-        flat = self.bytes[:size].view(tensor.dtype)
-        here = torch.as_strided(flat, tensor.shape, tensor.stride())
+        here = torch.as_strided(self.bytes[:size].view(tensor.dtype), tensor.shape, tensor.stride())
         here.copy_(tensor)
         return here
 
