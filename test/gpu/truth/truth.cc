@@ -22,7 +22,6 @@
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +38,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "arguments.h"
+#include "calls.h"
 #include "shadow.h"
 #include "trace/recorder.h"
 
@@ -49,8 +50,12 @@ using sluice::trace::AccessRange;
 using sluice::trace::AccessSource;
 using sluice::trace::AllocKind;
 using sluice::trace::LaunchRecord;
-using sluice::trace::Parameter;
 using sluice::trace::Recorder;
+using sluice::truth::Arguments;
+using sluice::truth::Guard;
+using sluice::truth::Handle;
+using sluice::truth::ReadArguments;
+using sluice::truth::Shape;
 using Ranges = std::vector<AccessRange>;
 
 constexpr size_t kBufferBytes = size_t{4} << 20;
@@ -90,44 +95,7 @@ uint64_t g_arrived = 0;  // records of the launch being measured
 uint64_t g_transfers = 0, g_guesses = 0, g_late = 0, g_other_causes = 0, g_lost = 0, g_dropped = 0;
 uint64_t g_changed = 0, g_overwritten = 0;  // bytes by the shadow
 uint64_t g_out_bytes = 0;  // left the card while slow: more than came in by records means that records were lost
-uint64_t g_launches = 0, g_measured = 0, g_empty = 0, g_without_layout = 0, g_bytes = 0;
-
-thread_local bool t_inside = false;   // our own CUDA calls make callbacks too
-thread_local bool t_runtime = false;  // inside a runtime call that is recorded itself: its driver calls are not
-
-// The recording's clock stands still while we work.
-std::atomic<uint64_t> g_our_ns = 0;
-thread_local uint64_t t_entered_ns = 0;
-
-uint64_t Monotonic() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
-}
-
-uint64_t ProgramTime(void*) { return (t_entered_ns != 0 ? t_entered_ns : Monotonic()) - g_our_ns; }
-
-struct Guard {
-  Guard() {
-    t_inside = true;
-    t_entered_ns = Monotonic();
-  }
-  ~Guard() {
-    g_our_ns += Monotonic() - t_entered_ns;
-    t_entered_ns = 0;
-    t_inside = false;
-  }
-};
-
-void Complain(const char* what, int code) {
-  static std::atomic<int> said = 0;
-  if (said.fetch_add(1) < 20) std::fprintf(stderr, "sluice-truth: %s: %d\n", what, code);
-}
-
-#define TRY(call)                                                  \
-  do {                                                             \
-    if (const int code = (call); code != 0) Complain(#call, code); \
-  } while (0)
+uint64_t g_launches = 0, g_measured = 0, g_empty = 0, g_bytes = 0;
 
 uint64_t Now() {
   uint64_t now = 0;
@@ -373,72 +341,6 @@ void Watch() {
   }
 }
 
-// The parameters as one packed image of 8-byte words, by the driver's own layout.
-struct Arguments {
-  std::vector<Parameter> layout;
-  std::vector<uint64_t> words;
-};
-std::unordered_map<uint64_t, std::vector<Parameter>> g_layouts;
-
-std::vector<Parameter> Layout(CUfunction function) {
-  std::vector<Parameter> layout;
-  size_t offset = 0, bytes = 0;
-  CUresult result = CUDA_SUCCESS;
-  for (size_t i = 0; (result = cuFuncGetParamInfo(function, i, &offset, &bytes)) == CUDA_SUCCESS; ++i) {
-    layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
-  }
-  // Runtimes of CUDA 12 and later launch kernels of libraries as if they were functions. Only then: the driver does not
-  // survive being asked about a function as a kernel.
-  if (layout.empty() && result == CUDA_ERROR_INVALID_HANDLE) {
-    const auto kernel = reinterpret_cast<CUkernel>(function);
-    for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {
-      layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
-    }
-  }
-  return layout;
-}
-
-Arguments ReadArguments(CUfunction function, void** parameters, void** extra) {
-  Arguments out;
-  {
-    std::lock_guard lock(g_data);
-    const auto it = g_layouts.find(reinterpret_cast<uint64_t>(function));
-    if (it != g_layouts.end()) out.layout = it->second;
-  }
-  if (out.layout.empty()) {
-    out.layout = Layout(function);
-    std::lock_guard lock(g_data);
-    if (g_layouts.emplace(reinterpret_cast<uint64_t>(function), out.layout).second && out.layout.empty())
-      ++g_without_layout;
-  }
-  uint32_t end = 0;
-  for (const Parameter& p : out.layout) end = std::max(end, p.offset + p.bytes);
-  out.words.resize((end + 7) / 8);
-  char* image = reinterpret_cast<char*>(out.words.data());
-  if (parameters != nullptr) {
-    for (size_t i = 0; i < out.layout.size(); ++i) {
-      if (parameters[i] != nullptr) std::memcpy(image + out.layout[i].offset, parameters[i], out.layout[i].bytes);
-    }
-  } else if (extra != nullptr) {
-    const void* buffer = nullptr;
-    size_t size = 0;
-    for (void** e = extra; *e != CU_LAUNCH_PARAM_END; e += 2) {
-      if (*e == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = e[1];
-      if (*e == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *static_cast<size_t*>(e[1]);
-    }
-    if (buffer != nullptr) std::memcpy(image, buffer, std::min<size_t>(size, out.words.size() * 8));
-  }
-  return out;
-}
-
-struct Shape {
-  CUfunction function;
-  unsigned grid[3], block[3], shared;
-  CUstream stream;
-  void** parameters;
-  void** extra;
-};
-
 thread_local bool t_measured = false;  // between a slow launch's entry and its end: holds g_launch
 thread_local Ranges t_named;           // the tensors that its parameters point into
 thread_local CUstream t_stream = nullptr;
@@ -468,7 +370,70 @@ Ranges Named(const std::vector<uint64_t>& words) {
   return ranges;
 }
 
-void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
+// Never with g_data held: the driver may hand over records on the way.
+void ChangeShadow(uint64_t address, uint64_t bytes) {
+  if (!g_slow) return;
+  std::unique_lock lock(g_launch, std::defer_lock);
+  if (!t_measured) lock.lock();
+  bytes != 0 ? g_shadow.Follow(address, bytes, false) : g_shadow.Forget(address);
+}
+
+bool OnDevice(const void* pointer) {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  std::lock_guard lock(g_data);
+  for (const auto* blocks : {&g_blocks, &g_plain}) {
+    const auto block = blocks->upper_bound(address);
+    if (block != blocks->begin() && address < std::prev(block)->first + std::prev(block)->second) return true;
+  }
+  return false;
+}
+
+void Wrote(uint64_t to, uint64_t bytes) {
+  if (!g_slow) return;
+  std::lock_guard lock(g_data);
+  g_stale.push_back({to, bytes, Access::kWrite, AccessSource::kCopy});
+}
+
+void AtExit() {
+  const Guard guard;
+  g_phase = "the end";
+  cuptiActivityFlushAll(1);
+  WriteAll();
+  std::fprintf(
+      stderr,
+      "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
+      "records, %llu by the "
+      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %.2f GiB changed, "
+      "%.2f "
+      "GiB overwritten%s; %llu kernels without a launch, %llu functions without parameters\n",
+      static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
+      static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),
+      static_cast<unsigned long long>(g_transfers), static_cast<unsigned long long>(g_guesses),
+      static_cast<double>(g_bytes) / (1 << 30), static_cast<double>(g_out_bytes) / (1 << 30),
+      static_cast<unsigned long long>(g_late), static_cast<unsigned long long>(g_other_causes),
+      static_cast<unsigned long long>(g_dropped), static_cast<double>(g_changed) / (1 << 30),
+      static_cast<double>(g_overwritten) / (1 << 30), g_shadow.on() ? "" : " (not compared to the end)",
+      static_cast<unsigned long long>(g_lost),
+      static_cast<unsigned long long>(sluice::truth::FunctionsWithoutLayout()));
+  g_recorder->Finish();
+}
+
+void* Runtime(const char* name) {
+  static void* const library = [] {
+    void* found = nullptr;
+    for (const char* so : {"libcudart.so.13", "libcudart.so.12"}) {
+      if (found == nullptr) found = dlopen(so, RTLD_NOLOAD | RTLD_NOW);
+    }
+    return found;
+  }();
+  return library != nullptr ? dlsym(library, name) : nullptr;
+}
+
+}  // namespace
+
+namespace sluice::truth {
+
+void LaunchBegins(const Shape& shape, const char* symbol, uint32_t correlation) {
   ConfigureOnce();
   const Arguments arguments = ReadArguments(shape.function, shape.parameters, shape.extra);
   t_measured = g_slow && !g_over;
@@ -478,8 +443,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
     g_phase = "a launch";
   }
   LaunchRecord record;
-  record.function =
-      g_recorder->Function(reinterpret_cast<uint64_t>(shape.function), info->symbolName, arguments.layout);
+  record.function = g_recorder->Function(reinterpret_cast<uint64_t>(shape.function), symbol, arguments.layout);
   record.stream = reinterpret_cast<uint64_t>(shape.stream);
   std::copy(shape.grid, shape.grid + 3, record.grid);
   std::copy(shape.block, shape.block + 3, record.block);
@@ -489,7 +453,7 @@ void LaunchBegins(const Shape& shape, const CUpti_CallbackData* info) {
   const uint64_t ordinal = g_recorder->Launch(record);
   ++g_launches;
   if (!t_measured) {
-    if (!g_slow && (g_light_from < 0 || g_step < g_light_from)) g_launch_of[info->correlationId] = ordinal;
+    if (!g_slow && (g_light_from < 0 || g_step < g_light_from)) g_launch_of[correlation] = ordinal;
     return;
   }
   if (g_open.size() == kOpenLaunches) {
@@ -539,14 +503,6 @@ void LaunchEnded() {
   g_launch.unlock();
 }
 
-// Never with g_data held: the driver may hand over records on the way.
-void ChangeShadow(uint64_t address, uint64_t bytes) {
-  if (!g_slow) return;
-  std::unique_lock lock(g_launch, std::defer_lock);
-  if (!t_measured) lock.lock();
-  bytes != 0 ? g_shadow.Follow(address, bytes, false) : g_shadow.Forget(address);
-}
-
 void Freed(uint64_t address) {
   g_recorder->Free(address);
   {
@@ -558,22 +514,6 @@ void Freed(uint64_t address) {
     g_blocks.erase(it);
   }
   ChangeShadow(address, 0);
-}
-
-bool OnDevice(const void* pointer) {
-  const auto address = reinterpret_cast<uint64_t>(pointer);
-  std::lock_guard lock(g_data);
-  for (const auto* blocks : {&g_blocks, &g_plain}) {
-    const auto block = blocks->upper_bound(address);
-    if (block != blocks->begin() && address < std::prev(block)->first + std::prev(block)->second) return true;
-  }
-  return false;
-}
-
-void Wrote(uint64_t to, uint64_t bytes) {
-  if (!g_slow) return;
-  std::lock_guard lock(g_data);
-  g_stale.push_back({to, bytes, Access::kWrite, AccessSource::kCopy});
 }
 
 void Copied(CUstream stream, const void* to, const void* from, size_t bytes, bool waits) {
@@ -592,266 +532,15 @@ void Filled(CUstream stream, uint64_t to, size_t bytes, uint64_t value) {
   g_recorder->Set(reinterpret_cast<uint64_t>(stream), to, bytes, value);
 }
 
-template <typename T>
-const T& As(const CUpti_CallbackData* info) {
-  return *static_cast<const T*>(info->functionParams);
+void PlainAllocated(uint64_t address, uint64_t bytes) {
+  g_recorder->Alloc(AllocKind::kDevice, address, bytes);
+  std::lock_guard lock(g_data);
+  g_plain[address] = bytes;
 }
 
-uint64_t Handle(const void* p) { return reinterpret_cast<uint64_t>(p); }
-const void* Pointer(CUdeviceptr p) { return reinterpret_cast<const void*>(p); }
+Recorder& TheRecorder() { return *g_recorder; }
 
-void CopyOrWait(CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  switch (id) {
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2: {
-      const auto& p = As<cuMemcpyHtoDAsync_v2_params>(info);
-      Copied(p.hStream, Pointer(p.dstDevice), p.srcHost, p.ByteCount, false);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2: {
-      const auto& p = As<cuMemcpyDtoHAsync_v2_params>(info);
-      Copied(p.hStream, p.dstHost, Pointer(p.srcDevice), p.ByteCount, false);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2: {
-      const auto& p = As<cuMemcpyDtoDAsync_v2_params>(info);
-      Copied(p.hStream, Pointer(p.dstDevice), Pointer(p.srcDevice), p.ByteCount, false);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async: {
-      const auto& p = As<cuMemsetD8Async_params>(info);
-      Filled(p.hStream, p.dstDevice, p.N, p.uc);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async: {
-      const auto& p = As<cuMemsetD32Async_params>(info);
-      Filled(p.hStream, p.dstDevice, p.N * 4, p.ui);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuStreamSynchronize:
-      g_recorder->StreamSync(Handle(As<cuStreamSynchronize_params>(info).hStream));
-      break;
-    case CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize:
-      g_recorder->DeviceSync();
-      break;
-    case CUPTI_DRIVER_TRACE_CBID_cuEventRecord: {
-      const auto& p = As<cuEventRecord_params>(info);
-      g_recorder->EventRecord(Handle(p.hEvent), Handle(p.hStream));
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent: {
-      const auto& p = As<cuStreamWaitEvent_params>(info);
-      g_recorder->StreamWaitEvent(Handle(p.hStream), Handle(p.hEvent));
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuEventSynchronize:
-      g_recorder->EventSync(Handle(As<cuEventSynchronize_params>(info).hEvent));
-      break;
-    default:
-      break;
-  }
-}
-
-void Entered(CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  switch (id) {
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz: {
-      const auto& p = As<cuLaunchKernel_params>(info);
-      LaunchBegins({p.f,
-                    {p.gridDimX, p.gridDimY, p.gridDimZ},
-                    {p.blockDimX, p.blockDimY, p.blockDimZ},
-                    p.sharedMemBytes,
-                    p.hStream,
-                    p.kernelParams,
-                    p.extra},
-                   info);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz: {
-      const auto& p = As<cuLaunchKernelEx_params>(info);
-      const CUlaunchConfig& c = *p.config;
-      LaunchBegins({p.f,
-                    {c.gridDimX, c.gridDimY, c.gridDimZ},
-                    {c.blockDimX, c.blockDimY, c.blockDimZ},
-                    c.sharedMemBytes,
-                    c.hStream,
-                    p.kernelParams,
-                    p.extra},
-                   info);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz: {
-      const auto& p = As<cuLaunchCooperativeKernel_params>(info);
-      LaunchBegins({p.f,
-                    {p.gridDimX, p.gridDimY, p.gridDimZ},
-                    {p.blockDimX, p.blockDimY, p.blockDimZ},
-                    p.sharedMemBytes,
-                    p.hStream,
-                    p.kernelParams,
-                    nullptr},
-                   info);
-      break;
-    }
-    case CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2:
-      Freed(As<cuMemFree_v2_params>(info).dptr);
-      break;
-    default:
-      if (!t_runtime) CopyOrWait(id, info);
-      break;
-  }
-}
-
-// Calls of the runtime are recorded as such: which of the driver's they become is its own affair.
-void EnteredRuntime(CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  switch (id) {
-    case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020: {
-      const auto& p = As<cudaMemcpy_v3020_params>(info);
-      Copied(nullptr, p.dst, p.src, p.count, true);
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020: {
-      const auto& p = As<cudaMemcpyAsync_v3020_params>(info);
-      Copied(p.stream, p.dst, p.src, p.count, false);
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020: {
-      const auto& p = As<cudaMemsetAsync_v3020_params>(info);
-      Filled(p.stream, Handle(p.devPtr), p.count, static_cast<uint64_t>(p.value));
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamSynchronize_v3020:
-      g_recorder->StreamSync(Handle(As<cudaStreamSynchronize_v3020_params>(info).stream));
-      break;
-    case CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020:
-      g_recorder->DeviceSync();
-      break;
-    case CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020: {
-      const auto& p = As<cudaEventRecord_v3020_params>(info);
-      g_recorder->EventRecord(Handle(p.event), Handle(p.stream));
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaEventRecordWithFlags_v11010: {
-      const auto& p = As<cudaEventRecordWithFlags_v11010_params>(info);
-      g_recorder->EventRecord(Handle(p.event), Handle(p.stream));
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020: {
-      const auto& p = As<cudaStreamWaitEvent_v3020_params>(info);
-      g_recorder->StreamWaitEvent(Handle(p.stream), Handle(p.event));
-      break;
-    }
-    case CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020:
-      g_recorder->EventSync(Handle(As<cudaEventSynchronize_v3020_params>(info).event));
-      break;
-    default:
-      break;
-  }
-}
-
-void Left(CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  switch (id) {
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
-    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz:
-      LaunchEnded();
-      break;
-    case CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2: {  // a library's own, not PyTorch's
-      const auto& p = As<cuMemAlloc_v2_params>(info);
-      if (*static_cast<CUresult*>(info->functionReturnValue) != CUDA_SUCCESS) break;
-      g_recorder->Alloc(AllocKind::kDevice, *p.dptr, p.bytesize);
-      std::lock_guard lock(g_data);
-      g_plain[*p.dptr] = p.bytesize;
-      break;
-    }
-    default:
-      break;
-  }
-}
-
-void CUPTIAPI Callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData* info) {
-  if (t_inside) return;
-  const Guard guard;
-  const bool enters = info->callbackSite == CUPTI_API_ENTER;
-  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
-    if (enters) EnteredRuntime(id, info);
-    t_runtime = enters;
-  } else if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
-    enters ? Entered(id, info) : Left(id, info);
-  }
-}
-
-constexpr CUpti_CallbackId kCalls[] = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2,
-    CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async,
-    CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async,
-    CUPTI_DRIVER_TRACE_CBID_cuStreamSynchronize,
-    CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize,
-    CUPTI_DRIVER_TRACE_CBID_cuEventRecord,
-    CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent,
-    CUPTI_DRIVER_TRACE_CBID_cuEventSynchronize,
-};
-
-constexpr CUpti_CallbackId kRuntimeCalls[] = {
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaStreamSynchronize_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaEventRecordWithFlags_v11010,
-    CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020,
-};
-
-void AtExit() {
-  const Guard guard;
-  g_phase = "the end";
-  cuptiActivityFlushAll(1);
-  WriteAll();
-  std::fprintf(
-      stderr,
-      "sluice-truth: %llu MiB managed; %llu launches, %llu measured, %llu of them without any transfer; %llu transfer "
-      "records, %llu by the "
-      "driver's guess, %.2f GiB in, %.2f GiB out, %llu late, %llu of other causes, %llu dropped; %.2f GiB changed, "
-      "%.2f "
-      "GiB overwritten%s; %llu kernels without a launch, %llu functions without parameters\n",
-      static_cast<unsigned long long>(g_managed >> 20), static_cast<unsigned long long>(g_launches),
-      static_cast<unsigned long long>(g_measured), static_cast<unsigned long long>(g_empty),
-      static_cast<unsigned long long>(g_transfers), static_cast<unsigned long long>(g_guesses),
-      static_cast<double>(g_bytes) / (1 << 30), static_cast<double>(g_out_bytes) / (1 << 30),
-      static_cast<unsigned long long>(g_late), static_cast<unsigned long long>(g_other_causes),
-      static_cast<unsigned long long>(g_dropped), static_cast<double>(g_changed) / (1 << 30),
-      static_cast<double>(g_overwritten) / (1 << 30), g_shadow.on() ? "" : " (not compared to the end)",
-      static_cast<unsigned long long>(g_lost), static_cast<unsigned long long>(g_without_layout));
-  g_recorder->Finish();
-}
-
-void* Runtime(const char* name) {
-  static void* const library = [] {
-    void* found = nullptr;
-    for (const char* so : {"libcudart.so.13", "libcudart.so.12"}) {
-      if (found == nullptr) found = dlopen(so, RTLD_NOLOAD | RTLD_NOW);
-    }
-    return found;
-  }();
-  return library != nullptr ? dlsym(library, name) : nullptr;
-}
-
-}  // namespace
+}  // namespace sluice::truth
 
 extern "C" {
 
@@ -866,17 +555,13 @@ __attribute__((visibility("default"))) int InitializeInjection() {
   const char* limit = std::getenv("SLUICE_MANAGED_LIMIT");
   g_managed_limit = limit != nullptr ? std::strtoull(limit, nullptr, 10) : uint64_t{12} << 30;
   g_recorder = new Recorder(path);
-  g_recorder->UseClock(ProgramTime, nullptr);
+  g_recorder->UseClock(sluice::truth::ProgramTime, nullptr);
   g_recorder->Meta("source", "recorded by test/gpu/truth");
   if (const char* command = std::getenv("SLUICE_TRUTH_COMMAND")) g_recorder->Meta("command", command);
   if (const char* gpu = std::getenv("SLUICE_TRUTH_GPU")) g_recorder->Meta("gpu", gpu);
   if (g_slow_from >= 0) g_recorder->Meta("slow-from", std::to_string(g_slow_from).c_str());
   if (g_light_from >= 0) g_recorder->Meta("light-from", std::to_string(g_light_from).c_str());
-  CUpti_SubscriberHandle subscriber = nullptr;
-  TRY(cuptiSubscribe(&subscriber, reinterpret_cast<CUpti_CallbackFunc>(Callback), nullptr));
-  for (const CUpti_CallbackId id : kCalls) TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id));
-  for (const CUpti_CallbackId id : kRuntimeCalls)
-    TRY(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API, id));
+  sluice::truth::Subscribe();
   TRY(cuptiActivityRegisterCallbacks(BufferWanted, BufferDone));
   std::atexit(AtExit);
   std::thread(Watch).detach();
@@ -928,7 +613,7 @@ __attribute__((visibility("default"))) cudaError_t cudaFree(void* pointer) {
   if (real == nullptr) return cudaErrorInitializationError;
   if (g_recorder != nullptr && g_blocks.count(Handle(pointer)) != 0) {
     const Guard guard;
-    Freed(Handle(pointer));
+    sluice::truth::Freed(Handle(pointer));
     return real(pointer);
   }
   return real(pointer);
