@@ -7,19 +7,12 @@
 namespace sluice::replay {
 namespace {
 
-// The smallest alignment that puts a parameter at `offset` when the one before ended at `end`.
-uint32_t Alignment(uint32_t end, uint32_t offset) {
-  for (uint32_t a = 1; a <= 128; a *= 2) {
-    if ((end + a - 1) / a * a == offset) return a;
-  }
-  return 0;
-}
-
-// All that is touched is read, a byte of each sector of 32, so that what lies in host memory crosses the link whole: a
-// block of 1,024 threads takes 32 KiB, then the blocks' next. Then all wait until the time is over.
+// All that is touched is read, so that what lies in host memory crosses the link whole and as kernels read it, by lines
+// of 128 bytes: a block of 1,024 threads takes 16 KiB, then the blocks' next. A range's first bytes are those of its
+// first 16 aligned ones: no block ends within such. Then all wait until the time is over.
 constexpr const char* kBody = R"({
   .reg .pred %p<4>;
-  .reg .u32 %r<4>;
+  .reg .u32 %r<8>;
   .reg .u64 %rd<16>;
   mov.u64 %rd0, %globaltimer;
   ld.param.u32 %r0, [launch];
@@ -33,20 +26,23 @@ constexpr const char* kBody = R"({
   mov.u32 %r1, %ctaid.x;
   mov.u32 %r2, %nctaid.x;
   mov.u32 %r3, %tid.x;
-  mul.wide.u32 %rd6, %r2, 32768;
-  mul.wide.u32 %rd7, %r1, 32768;
-  mul.wide.u32 %rd8, %r3, 32;
+  mul.wide.u32 %rd6, %r2, 16384;
+  mul.wide.u32 %rd7, %r1, 16384;
+  mul.wide.u32 %rd8, %r3, 16;
 NEXT_RUN:
   setp.eq.u64 %p0, %rd4, 0;
   @%p0 bra SPIN;
   ld.global.u64 %rd9, [%rd3];
   ld.global.u64 %rd10, [%rd3+8];
+  and.b64 %rd14, %rd9, 15;
+  sub.u64 %rd9, %rd9, %rd14;
+  add.u64 %rd10, %rd10, %rd14;
   add.u64 %rd11, %rd7, %rd8;
 NEXT_PART:
   setp.ge.u64 %p1, %rd11, %rd10;
   @%p1 bra RUN_DONE;
   add.u64 %rd12, %rd9, %rd11;
-  ld.volatile.global.u8 %r1, [%rd12];
+  ld.volatile.global.v4.u32 {%r4, %r5, %r6, %r7}, [%rd12];
   add.u64 %rd11, %rd11, %rd6;
   bra NEXT_PART;
 RUN_DONE:
@@ -62,22 +58,16 @@ SPIN:
 }
 )";
 
+uint32_t NaturalAlignment(uint32_t bytes) { return bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1; }
+
 void Entry(const trace::Function& function, size_t index, std::string& text) {
   text += "// " + function.name.substr(0, 200) + "\n.visible .entry k" + std::to_string(index) + "(";
-  uint32_t end = 0;
-  bool first = true;
-  for (size_t i = 0; i < function.parameters.size(); ++i) {
-    const trace::Parameter& parameter = function.parameters[i];
-    const uint32_t align = Alignment(end, parameter.offset);
-    if (align == 0 || parameter.bytes == 0)
-      continue;  // a gap that alignment cannot make: such a parameter is not declared
-    text += first ? "\n  " : ",\n  ";
-    first = false;
-    text += ".param .align " + std::to_string(align) + " .b8 p" + std::to_string(i) + "[" +
-            std::to_string(parameter.bytes) + "]";
-    end = parameter.offset + parameter.bytes;
+  size_t number = 0;
+  for (const trace::Parameter& piece : Pieces(function)) {
+    text += "\n  .param .align " + std::to_string(NaturalAlignment(piece.bytes)) + " .b8 p" + std::to_string(number++) +
+            "[" + std::to_string(piece.bytes) + "],";
   }
-  text += std::string(first ? "\n  " : ",\n  ") + ".param .u32 launch)\n" + kBody;
+  text += std::string("\n  .param .u32 launch)\n") + kBody;
 }
 
 }  // namespace
@@ -113,7 +103,7 @@ std::vector<trace::Parameter> Pieces(const trace::Function& function) {
   };
   for (const trace::Parameter& p : sorted) {
     if (p.bytes == 0 || p.offset < end) continue;
-    const uint32_t align = p.bytes % 8 == 0 ? 8 : p.bytes % 4 == 0 ? 4 : p.bytes % 2 == 0 ? 2 : 1;
+    const uint32_t align = NaturalAlignment(p.bytes);
     if ((end + align - 1) / align * align != p.offset) fill(p.offset);
     if (p.offset % align == 0) {
       pieces.push_back(p);

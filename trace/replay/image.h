@@ -9,17 +9,19 @@
 
 namespace sluice::replay {
 
-// PTX with entry "k<i>" for function i. Its body reads, at index `launch` (a 4-byte parameter after the recorded ones),
-// what to touch and how long to run from the table whose address lies in the global "sluice_table".
+// PTX with entry "k<i>" for function i, its parameters those of Pieces(). Its body reads, at index `launch` (a 4-byte
+// parameter after them), what to touch and how long to run from the table whose address lies in the global
+// "sluice_table".
 std::string Image(const std::vector<trace::Function>& functions);
 
+// The recorded parameters, in such pieces that they land at the recorded offsets where each is aligned by its size.
+std::vector<trace::Parameter> Pieces(const trace::Function& function);
+
 // The same for the simulated card (test/simgpu/README.md), which is told by side channel what a launch touches. There
-// each parameter is aligned by its size; Pieces() gives parameters that land at the recorded offsets under that rule,
-// and kernels bear the names of SimulatedNames(): the recorded ones, since the engine knows some kernels' parameters by
+// kernels bear the names of SimulatedNames(): the recorded ones, since the engine knows some kernels' parameters by
 // them. Not so on a real card, where the grid is the replayer's own.
 std::string SimulatedImage(const std::vector<trace::Function>& functions);
 std::vector<std::string> SimulatedNames(const std::vector<trace::Function>& functions);
-std::vector<trace::Parameter> Pieces(const trace::Function& function);
 
 // Bytes of the parameters of `function`, without the added one.
 uint32_t ParameterBytes(const trace::Function& function);

@@ -74,7 +74,7 @@ std::string Player::Prepare() {
   for (size_t i = 0; i < functions_.size(); ++i) {
     const std::string name = driver_.simulated() ? names[i] : "k" + std::to_string(i);
     SLUICE_CALL(module_function, &functions_[i], module, name.c_str());
-    layouts_.push_back(driver_.simulated() ? Pieces(trace_.functions[i]) : trace_.functions[i].parameters);
+    layouts_.push_back(Pieces(trace_.functions[i]));
   }
   if (driver_.simulated()) return {};
   SLUICE_TRY(PrepareTable());
