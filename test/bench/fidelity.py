@@ -5,10 +5,10 @@
 
 FILE is fidelity_measured.json beside this program, or a results.json of `test/gpu/run --only fidelity` (same programs, same budgets, same engine);
 `--take` writes the latter's figures into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
-micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py); twice: by the profile's rates and with the host's pauses
-as recorded; and for the measured machine, by micro-benchmarks that were run there in the same call: the rates of its managed memory
-(test/gpu/workloads/rates.py), and how fast its host makes launches (host_pace.py, in each measured process). PART: of cells' names, such as "decode unhooked".
-Exit 1 if a cell is off by more than 20 % (in the prediction for its machine, where there is one).
+micro-benchmark rates alone, to the same step and with the same steps left out (test/gpu/rows.py). Three times: with the host's pauses as recorded; as
+long as the measured process' host makes them, by a micro-benchmark in that process (test/gpu/workloads/host_pace.py); and with that machine's own rates for
+managed memory, too (rates.py, in the same call). PART: of cells' names, such as "decode unhooked". Exit 1 if a cell is off by more than 20 % in the second
+prediction (the first, where the host's pace was not measured): the third one's rates are one machine's of one moment.
 """
 import argparse
 import json
@@ -118,7 +118,8 @@ def main():
     for number, call in enumerate(calls, 1):
         rates = ", ".join(f"{key} {value}" for key, value in call["rates"].items())
         print(f"{number}. {call['machine']}{': ' + rates if rates else ''}")
-    print("\n| trace | variant | call | measured, ms | predicted, ms | off by | host, us | predicted for that machine, ms | off by |\n|---|---|---|---|---|---|---|---|---|")
+    print("\n| trace | variant | call | measured, ms | predicted, ms | off by | host, us | at that pace, ms | off by | and that machine's rates, ms | off by |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|")
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for bench in rows.fidelity():
@@ -130,12 +131,15 @@ def main():
                     continue
                 real, host = call["cells"][cell]["ms"], call["cells"][cell].get("host_us")
                 plain = judged = predict(build, hook, name, variant)
-                there = ["not measured", "", ""]
+                there = ["not measured", "", "", "", ""]
+                if host:
+                    judged = predict(build, hook, name, variant, host / recorded)
+                    there[:3] = [f"{host:.0f}", f"{judged:.1f}", off(judged, real)]
                 if host and call["rates"]:
                     profile = pathlib.Path(folder) / f"{number}.profile"
                     profile.write_text("".join(f"{key} = {value}\n" for key, value in call["rates"].items()))
-                    judged = predict(build, hook, name, variant, host / recorded, profile)
-                    there = [f"{host:.0f}", f"{judged:.1f}", off(judged, real)]
+                    own = predict(build, hook, name, variant, host / recorded, profile)
+                    there[3:] = [f"{own:.1f}", off(own, real)]
                 wrong += abs(judged / real - 1) > LIMIT
                 columns = [name, variant + (" MiB" if variant[-1].isdigit() else ""), str(number), f"{real:.1f}", f"{plain:.1f}", off(plain, real), *there]
                 print(f"| {' | '.join(columns)} |", flush=True)

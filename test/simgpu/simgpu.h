@@ -17,13 +17,16 @@ extern "C" {
 /* How often the kernel reads what it reads: an operand of a matrix product is read again for each row of tiles. Matters
  * only for what is read over the link, in place. */
 #define SIMGPU_PASSES(n) ((uint32_t)(n) << 8)
+/* With these passes, that of a product of the same dimensions: the kernel is a convolution, which reads an operand
+ * again for each place of its filter, too. How much that makes, the profile says. */
+#define SIMGPU_FILTERS 4u
 
 /* A byte range that the next launch truly touches. `object` names what lies there (a tensor's number in a trace; 0: not
  * told): a read that finds another object's bytes, or a write over another object that is still in use, is misuse. */
 struct simgpu_touch {
   uint64_t address;
   uint64_t length;
-  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE, and SIMGPU_PASSES */
+  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE, and SIMGPU_PASSES, SIMGPU_FILTERS */
   uint32_t object;
 };
 

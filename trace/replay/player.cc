@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <set>
 
@@ -367,15 +368,15 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
 
 // How often a matrix product reads each operand: once for every row of tiles of the other dimension. Of three matrices
 // m x k, k x n and m x n the dimension that one lacks is the root of the others' product over it. Matters only where
-// an operand is read over the link. (H200: a product of m rows reads its weights ceil(m / 256) times and up to 1.4
-// times that.)
+// an operand is read over the link. (H200, test/gpu/probes: a product of 2,048 rows reads its weights 8.0 times, of
+// 8,192 columns its rows 32.0 times; convolutions read more often than such a product, by a factor of the card's.)
 void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
   const std::string& name = trace_.functions[launch.function].name;
-  constexpr const char* kProducts[] = {"gemm", "nvjet", "cutlass", "xmma", "fprop", "dgrad", "wgrad", "flash", "fmha"};
-  if (std::none_of(std::begin(kProducts), std::end(kProducts),
-                   [&name](const char* part) { return name.find(part) != std::string::npos; })) {
-    return;
-  }
+  const auto holds = [&name](std::initializer_list<const char*> parts) {
+    return std::any_of(parts.begin(), parts.end(), [&](const char* p) { return name.find(p) != std::string::npos; });
+  };
+  const bool convolution = holds({"fprop", "dgrad", "wgrad"});
+  if (!convolution && !holds({"gemm", "nvjet", "cutlass", "xmma", "flash", "fmha"})) return;
   std::map<uint64_t, double> sizes;  // by tensor
   const auto owner = [this](const simgpu_touch& touch) {
     // The card's addresses are not the recorded ones, but blocks are moved as wholes.
@@ -400,6 +401,7 @@ void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touc
     const double others = largest[0] * largest[1] * largest[2] / own;
     const double passes = std::ceil(std::sqrt(others / own) / 256);
     touch.access |= SIMGPU_PASSES(static_cast<uint32_t>(std::clamp(passes, 1.0, 1000.0)));
+    if (convolution) touch.access |= SIMGPU_FILTERS;
   }
 }
 

@@ -42,6 +42,7 @@ struct Profile {
   double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...
   double remote_one_way_gbps = 51.5;         // ... and one way alone
+  double filter_rereads = 3;                 // a convolution's passes, of those of a product: median of 32, 1 to 16
   double duplicate_write_ns_per_byte = 3.4;  // GPU write to a read-mostly duplicate: 16 MiB took 53 to 61 ms
 
   int64_t launch_host_ns = 3300;

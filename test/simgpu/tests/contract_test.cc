@@ -115,6 +115,23 @@ TEST_CASE("wrong arguments get the driver's codes") {
   YES(cuCtxPushCurrent(old));
 }
 
+TEST_CASE("a tensor's descriptor is aligned to 64 bytes") {
+  Context c;
+  alignas(128) char room[384];
+  CUdeviceptr p;
+  YES(cuMemAlloc(&p, 1 << 20));
+  const cuuint64_t dims[] = {512, 256}, strides[] = {2048};
+  const cuuint32_t box[] = {64, 16}, steps[] = {1, 1};
+  for (const size_t at : {0, 32, 64, 128}) {
+    const auto map = reinterpret_cast<CUtensorMap*>(room + at);
+    CHECK(cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void*>(p), dims, strides,
+                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) ==
+          (at % 64 == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+  }
+  YES(cuMemFree(p));
+}
+
 TEST_CASE("pointers tell what they are") {
   Context c;
   CUdeviceptr p, base;
