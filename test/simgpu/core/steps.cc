@@ -204,7 +204,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
 }
 
 // A kernel that reads its operands several times reads them over the link as often: nothing keeps them.
-void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) {
+void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const {
   const double passes =
       std::max<uint32_t>(1, touch.access >> 8) * ((touch.access & 4) != 0 ? profile_.filter_rereads : 1);
   if ((touch.access & 1) != 0) op->remote_in += static_cast<uint64_t>(static_cast<double>(bytes) * passes);
