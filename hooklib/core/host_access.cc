@@ -57,6 +57,7 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
   habit.verdict = probe.faults ? Verdict::kTryFaults : Verdict::kTry;
   habit.retry_at = now + 512;
+  if (!probe.faults) ++tries_.tries;
 }
 
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
@@ -70,6 +71,10 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
                                            : kHostRate;
   const uint64_t own = kStartNs + probe.resident / kCardRate;
   const uint64_t spent = ns - std::min(ns, own);
+  if (!probe.faults && spent > probe.host / rate) {
+    ++tries_.slow;
+    tries_.lost_ns += spent - probe.host / rate;
+  }
   // What came by faults leaves again, so it takes its time twice; against host memory that counts.
   // Of a few chunks most is chance, which part is touched.
   const bool part = habit.verdict == Verdict::kFaults && probe.host < habit.host_bytes / 2;

@@ -28,6 +28,12 @@ struct HostProbe {
   bool duplicates = false;  // fetched, they would leave again for nothing
 };
 
+// What launches that were tried cost: some re-read what was left in host memory.
+struct HostTries {
+  uint64_t tries = 0, slow = 0;  // launches; those of them that did not stream
+  uint64_t lost_ns = 0;          // GPU time beyond what fetching would have taken
+};
+
 class HostAccess {
  public:
   enum class Verdict : uint8_t {
@@ -52,6 +58,7 @@ class HostAccess {
   // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside
   // them: few, but enough to be seen in its time.
   static uint64_t TryBytes(Verdict verdict, uint64_t resident);
+  const HostTries& tries() const { return tries_; }
 
  private:
   struct Habit {
@@ -66,6 +73,7 @@ class HostAccess {
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   std::unordered_map<uint64_t, Habit> habits_;
+  HostTries tries_;
 };
 
 }  // namespace sluice::core

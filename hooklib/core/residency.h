@@ -129,6 +129,7 @@ class Residency {
   uint64_t capacity() const { return capacity_; }
   uint64_t resident_bytes() const { return resident_; }
   const ResidencyStats& stats() const { return stats_; }
+  const HostTries& tries() const { return host_access_.tries(); }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
   uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the last launch

@@ -511,6 +511,11 @@ uint64_t Device::LeftToFaults() {
   return residency.stats().left_launches;
 }
 
+std::tuple<uint64_t, core::HostTries, uint64_t> Device::HostMemoryUsed() {
+  std::lock_guard lock(mutex);
+  return {residency.stats().host_bytes_used, residency.tries(), map_ns};
+}
+
 void Device::DropContext(CUcontext handle) {
   {
     std::lock_guard lock(mutex);

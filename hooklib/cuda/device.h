@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -73,6 +74,7 @@ struct Device final : core::Timeline {
   Tokens tokens{&uuid};          // compute time: when a launch may go, and what it used; has locks of its own
   bool reports_seen = false, extents_seen = false;
   std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
+  uint64_t map_ns = 0;    // the calling threads' time in Map
   uint64_t stall_ns = 0;  // application streams waited for fetches, by events around the waits
   struct Wait {
     Context* context;
@@ -84,6 +86,7 @@ struct Device final : core::Timeline {
     Context* context;
     CUevent begin, end;
     core::HostProbe what;
+    std::string name;  // of the kernel
   };
   std::deque<Probe> probes;
   core::Pressure pressure;
@@ -113,7 +116,11 @@ struct Device final : core::Timeline {
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
   void ApplyBudget(const sluice_budget& next);
   void View(uint64_t* total_bytes, uint64_t* free_bytes);
-  uint64_t LeftToFaults();             // launches for which nothing was fetched by choice
+  uint64_t LeftToFaults();  // launches for which nothing was fetched by choice
+  // Of host memory used in place: bytes, once a launch; what tries of it cost; how long calls for it kept threads.
+  std::tuple<uint64_t, core::HostTries, uint64_t> HostMemoryUsed();
+  // Tells the driver what is used in host memory from now on, and what no longer. The lock is held.
+  void Map(const core::Plan& plan);
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
   void MarkCaptured(core::Va va);

@@ -4,6 +4,7 @@
 #include "hooklib/cuda/dead.h"
 #include "hooklib/cuda/device.h"
 #include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
 
@@ -196,6 +197,18 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   }
 }
 
+void Device::Map(const core::Plan& plan) {
+  if (plan.advise.empty() && plan.unadvise.empty()) return;
+  const uint64_t begin = MonotonicNs();
+  AdviseAccessedBy(plan.advise, ordinal);
+  UnadviseAccessedBy(plan.unadvise, ordinal);
+  const uint64_t spent = MonotonicNs() - begin;
+  map_ns += spent;
+  SLUICE_LOG(kDebug, "%zu ranges mapped in host memory, %zu no longer, %zu more to come with their fetch: %.2f ms",
+             plan.advise.size(), plan.unadvise.size(), plan.now.unmap.size() + plan.ahead.unmap.size(),
+             static_cast<double>(spent) / 1e6);
+}
+
 // The application stream waits, on the GPU, for a transfer of its own; events around the wait tell how long it stood.
 void Device::WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op) {
   const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
@@ -227,8 +240,9 @@ void Device::ReadProbes() {
     const Probe& probe = probes.front();
     float ms = 0;
     if (elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS) {
-      SLUICE_LOG(kDebug, "launch %llx used %llu MiB %s and %llu MiB on the card in %.3f ms",
-                 static_cast<unsigned long long>(probe.what.id), static_cast<unsigned long long>(probe.what.host >> 20),
+      SLUICE_LOG(kDebug, "launch %llx %s used %llu MiB %s and %llu MiB on the card in %.3f ms",
+                 static_cast<unsigned long long>(probe.what.id), probe.name.c_str(),
+                 static_cast<unsigned long long>(probe.what.host >> 20),
                  probe.what.faults ? "by faults" : "in host memory",
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms));
       if (!pressure.doubtful() &&

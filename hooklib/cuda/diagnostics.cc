@@ -92,17 +92,21 @@ void PrintSummary(const char* when) {
     device->Publish(&c);
     if (!c.launches && !c.requested_bytes && !c.plain_bytes) continue;
     const uint64_t looked = c.hits + c.misses;
+    const auto [in_place, tries, map_ns] = device->HostMemoryUsed();
     LogAlways(
         "%s pid %d %s: budget %.2f GiB, live %.2f GiB (peak %.2f GiB), plain %.2f GiB, in %.2f GiB, out %.2f GiB, "
         "without copy %.2f GiB, faults %.2f GiB (estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, "
-        "factor %u, launches %llu, over budget %llu, left to faults %llu",
+        "factor %u, launches %llu, over budget %llu, left to faults %llu, in place %.2f GiB (tried %llu, "
+        "%llu of them slow and %.0f ms lost; mapping took %.0f ms)",
         when, getpid(), device->uuid.c_str(), Gi(c.budget_bytes), Gi(c.live_bytes), Gi(device->peak_live_bytes),
         Gi(c.plain_bytes), Gi(c.bytes_in), Gi(c.bytes_out), Gi(c.bytes_saved), Gi(c.fault_bytes),
         looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0,
         static_cast<double>(c.stall_ns) / 1e9,
         c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
         static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches),
-        static_cast<unsigned long long>(device->LeftToFaults()));
+        static_cast<unsigned long long>(device->LeftToFaults()), Gi(in_place),
+        static_cast<unsigned long long>(tries.tries), static_cast<unsigned long long>(tries.slow),
+        static_cast<double>(tries.lost_ns) / 1e6, static_cast<double>(map_ns) / 1e6);
   }
 }
 

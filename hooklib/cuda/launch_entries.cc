@@ -96,6 +96,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.words = named.words;
   work.reaches = named.reaches;
   work.id = ExecutionId(function, shape);
+  work.function = info;
   const bool recording = Recording();
   uint64_t ordinal = 0;
   if (recording) ordinal = RecordLaunch(work, function, *info, dims, shape.shared, flags, all);

@@ -154,8 +154,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
-  AdviseAccessedBy(plan.advise, device->ordinal);
-  UnadviseAccessedBy(plan.unadvise, device->ordinal);
+  device->Map(plan);
   Reap(plan, stream_);
   device->Execute(plan.now, stream_);
   Renew(plan, stream_);
@@ -166,6 +165,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     begin_ = stream_->context->timers.Take();
     if (begin_) g_real.cuEventRecord(begin_, stream_->handle);
     probe_ = plan.probe;
+    if (work.function) name_ = work.function->name.substr(0, 96);
   }
   if (plan.after_op) {
     after_.evict_after = plan.evict_after;
@@ -187,7 +187,7 @@ void WorkScope::End(CUresult) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          stream_->device->probes.push_back({stream_->context, begin_, end, probe_});
+          stream_->device->probes.push_back({stream_->context, begin_, end, probe_, std::move(name_)});
         } else {
           timers->Give(begin_);
         }

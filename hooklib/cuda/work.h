@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hooklib/cuda/device.h"
+#include "hooklib/cuda/params.h"
 #include "hooklib/dnn/extents/torch_kernels.h"
 #include "hooklib/dnn/library_calls.h"
 
@@ -15,15 +16,16 @@ namespace sluice {
 // A piece of work about to be queued.
 struct Work {
   Stream* stream = nullptr;
-  std::span<const core::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
-  std::span<const uint64_t> words;       // words that may point at what it touches
-  std::span<const dnn::Reach> reaches;   // parts of what words point at; which of them are only read is told
-  bool known = true;                     // all that it touches is among these
-  bool hottest_first = false;            // reaches are in the order of use, most used first
-  uint64_t id = 0;                       // execution id; 0: not learnt
-  const LibraryCall* library = nullptr;  // the library call that makes it
-  size_t reads = 0;                      // so many at the begin of `exact` are read and not written, as is proven
-  bool copy = false;                     // the others are written by a copy
+  std::span<const core::Extent> exact;     // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const uint64_t> words;         // words that may point at what it touches
+  std::span<const dnn::Reach> reaches;     // parts of what words point at; which of them are only read is told
+  bool known = true;                       // all that it touches is among these
+  bool hottest_first = false;              // reaches are in the order of use, most used first
+  uint64_t id = 0;                         // execution id; 0: not learnt
+  const FunctionInfo* function = nullptr;  // of a launch of a kernel
+  const LibraryCall* library = nullptr;    // the library call that makes it
+  size_t reads = 0;                        // so many at the begin of `exact` are read and not written, as is proven
+  bool copy = false;                       // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
 };
 
@@ -56,6 +58,7 @@ class WorkScope {
   core::Plan after_;    // only evict_after is used
   bool quiet_ = false;  // nothing had to be done for it
   core::HostProbe probe_;
+  std::string name_;  // of what is timed
   CUevent begin_ = nullptr;
 };
 
