@@ -52,9 +52,10 @@ void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
   chunk->needed_by = id;
 }
 
-// It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer.
+// It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer, unless
+// it is used in host memory in nearly every round all the same.
 void Residency::Unmap(Chunk* chunk) {
-  if (!chunk->advised || IsLasting(*chunk, 0)) return;
+  if (!chunk->advised || (IsLasting(*chunk, 0) && chunk->host_window + 2 > window_)) return;
   chunk->advised = false;
   plan_.unadvise.push_back({chunk->base, kChunkBytes});
 }

@@ -493,8 +493,8 @@ void Residency::LookAhead(StreamId stream) {
         continue;
       }
       if (chunk->live_bytes == 0 || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
-      // What streams or is left to faults, or has not been tried yet, comes in nobody's place.
-      if (chunk->content && verdict != Verdict::kFetch && (settled || Room(stream) < kChunkBytes) &&
+      // What streams or is left to faults, or has not been tried yet, comes in no living byte's place.
+      if (chunk->content && verdict != Verdict::kFetch && (settled || Room(stream) + idle_ < kChunkBytes) &&
           (verdict == Verdict::kFaults || IsLasting(*chunk, id))) {
         continue;
       }

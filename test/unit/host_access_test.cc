@@ -13,6 +13,7 @@ namespace {
 // A card on which launches take the time that a function says.
 struct Machine : FakeCard {
   uint64_t advised = 0, withdrawn = 0;  // bytes that the driver was told to map in host memory, and no longer to map
+  uint64_t late = 0;                    // bytes that a launch waited for
 
   Machine(uint64_t total, uint64_t capacity) : FakeCard(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
@@ -22,6 +23,7 @@ struct Machine : FakeCard {
     const HostProbe probe = plan.probe;
     for (const Extent& run : plan.advise) advised += run.bytes;
     for (const Extent& run : plan.unadvise) withdrawn += run.bytes;
+    late += plan.now.content_in;
     Finish();
     const double gbps = probe.faults ? 11 / touched : rate;
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / gbps));
@@ -102,13 +104,46 @@ TEST_CASE("what launches come to need on the card is no longer mapped in host me
   REQUIRE(machine.advised > 0);
   const auto mapped = [&] {
     uint64_t chunks = 0;
-    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised; });
+    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised && !chunk.resident; });
     return chunks;
   };
   REQUIRE(mapped() > 5);
   for (int i = 0; i < 400; ++i) Train(&machine, 2);  // the optimizer re-reads from now on
   CHECK(mapped() == 0);
   CHECK(machine.withdrawn > 0);
+}
+
+TEST_CASE("what was used in host memory once, and is brought ever since, is no longer mapped there") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 100; ++i) Train(&machine, 42);
+  const auto mapped = [&] {
+    uint64_t chunks = 0;
+    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised && !chunk.resident; });
+    return chunks;
+  };
+  REQUIRE(mapped() > 5);
+  for (int i = 0; i < 100; ++i) {
+    for (uint64_t part = 0; part < 6; ++part) machine.Launch(0, {Chunks(part * 10, 10)}, 42);  // copies
+  }
+  CHECK(mapped() == 0);
+}
+
+TEST_CASE("what takes the place of dead bytes is brought ahead for launches that were never tried in host memory") {
+  Machine machine(32, 16);
+  machine.residency.RemoveLive(Chunks(16, 16));
+  const auto step = [&machine] {
+    for (uint64_t layer = 0; layer < 8; ++layer) {
+      machine.residency.AddLive(Chunks(16 + 2 * layer, 2));
+      machine.Launch(100 + layer, {Chunks(16 + 2 * layer, 2)}, 2);
+    }
+    machine.residency.RemoveLive(Chunks(16, 16));
+    for (uint64_t layer = 0; layer < 8; ++layer) machine.Launch(200 + layer, {Chunks(2 * layer, 2)}, 2);
+  };
+  for (int i = 0; i < 40; ++i) step();
+  const uint64_t before = machine.late;
+  for (int i = 0; i < 10; ++i) step();
+  CHECK(machine.residency.stats().host_bytes_used == 0);
+  CHECK(machine.late - before <= 10 * 2 * kChunkBytes);
 }
 
 TEST_CASE("launches that crawl over host memory are tried a few times and then always fetch") {
