@@ -37,11 +37,16 @@ struct Chunk {
   uint64_t overwritten_at = 0;   // launch number of the last launch that overwrote it whole
   uint64_t renewed_by = 0;       // execution id of the launch that it last came back empty for
   uint64_t withdrawn_until = 0;  // launch number: before it, not duplicated, since something wrote it
+  uint64_t link_window = 0;      // in which window of launches link_bytes counts
+  uint32_t link_bytes = 0;       // what launches name in it, which would cross the link if it lay in host memory
+  uint32_t link_before = 0;      // the same of the window before that one
+  uint32_t named_bytes = 0;      // by the last launch that has it in its set
   uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
   uint16_t host_uses = 0;        // launches of this window that used it in host memory
   bool advised = false;          // the GPU has been told to map it where it lies
   bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
   bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
+  bool cold = false;             // so little of it is used that it makes place for what is used more (placement.cc)
   bool duplicate = false;        // read-mostly: a fetch leaves its host copy where it is (read_mostly.cc)
   uint8_t withdrawals = 0;       // times that something wrote it while it was a duplicate
   bool first = false;            // of its arena

@@ -27,6 +27,8 @@ constexpr uint64_t kSparseRate = 20;
 // streams, reads parts of it again and again: it may be that it touches no others.
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kSlow = 3;  // times in a row: one may have found the link busy
+constexpr uint64_t kLinkRate = 51;
+constexpr uint8_t kTwice = 2;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 }  // namespace
@@ -47,6 +49,11 @@ bool HostAccess::Refused(uint64_t id, bool oversize) const {
   return it != habits_.end() && it->second.failures[0] > 0;
 }
 
+bool HostAccess::Sparse(uint64_t id) const {
+  const auto it = habits_.find(Key(id, false));
+  return it != habits_.end() && it->second.little >= kTwice;
+}
+
 bool HostAccess::Due(uint64_t id, bool oversize) {
   Habit& habit = habits_[Key(id, oversize)];
   const uint32_t n = habit.launches++;
@@ -63,6 +70,10 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  if (!probe.faults && probe.host >= 4 * kMiB) {
+    const bool little = ns < kStartNs + probe.host / kLinkRate / 4;
+    habit.little = little ? std::min<uint8_t>(habit.little + 1, kTwice) : 0;
+  }
   // Launches that were timed before faults were tried: what they say is known.
   if (habit.verdict == Verdict::kTryFaults && habit.host_rate && !probe.faults) return false;
   const uint64_t rate = probe.faults       ? kSparseRate

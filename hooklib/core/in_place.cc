@@ -27,6 +27,7 @@ void Residency::RollWindow(const Queues& queues) {
   window_length_ = std::clamp<uint64_t>(window_ == 1 ? round : std::max(round, window_length_ / 2), 16, 1 << 14);
   longest_period_ = 0;
   ++window_;
+  ChangePlaces();
 }
 
 // Whether the chunk has been alive for a round, in which no launch has used it that is known to need it on the card,
@@ -60,6 +61,12 @@ void Residency::Unmap(Chunk* chunk) {
   plan_.unadvise.push_back({chunk->base, kChunkBytes});
 }
 
+void Residency::MapInHost(Chunk* chunk) {
+  if (chunk->advised) return;
+  chunk->advised = true;
+  plan_.advise.push_back({chunk->base, kChunkBytes});
+}
+
 // The host runs ahead: what it brings for a later launch may be there before the one that is timed without it runs.
 bool Residency::IsBeingTried(const Chunk& chunk) {
   return chunk.tried && std::any_of(std::begin(chunk.use), std::end(chunk.use),
@@ -72,6 +79,10 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
       std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
   const Verdict verdict = host_access_.Of(id, oversize, now_, duplicates);
   std::erase_if(missing_, [this](const Chunk* chunk) { return IsBeingTried(*chunk); });
+  uint64_t stays = 0;
+  if (!host_access_.Refused(id, oversize)) {
+    stays = kChunkBytes * std::erase_if(missing_, [&](Chunk* chunk) { return StaysCold(chunk, id); });
+  }
   if (verdict == Verdict::kFetch) return;
   const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
   const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
@@ -87,7 +98,6 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
   // part (PyTorch's optimizers).
   constexpr uint16_t kMaxUses = 20;
-  uint64_t stays = 0;
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
     if (!chunk->content || stays >= most || (faults && MayDuplicate(*chunk))) return false;
@@ -122,10 +132,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     chunk->tried = trial;
     ++chunk->host_uses;
     stays += kChunkBytes;
-    if (!chunk->advised) {
-      chunk->advised = true;
-      plan_.advise.push_back({chunk->base, kChunkBytes});
-    }
+    MapInHost(chunk);
     return true;
   });
   if (stays && faults) ++stats_.left_launches;

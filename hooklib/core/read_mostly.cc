@@ -88,7 +88,7 @@ void Residency::Withdraw(Chunk* chunk) {
 // In Depart's place: it is on the card and in host memory, and nothing unfinished uses it.
 void Residency::Drop(Chunk* chunk, Step* step) {
   EndAhead(chunk);
-  EndPromotion(chunk);
+  if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
   chunk->duplicate = false;
   chunk->arrival_op = 0;

@@ -59,7 +59,10 @@ void Residency::AddLive(Extent range) {
   ForgetCopies(range);  // its bytes are nobody's yet
   chunks_.ForEach(range, [&](Chunk& chunk) {
     Withdraw(&chunk);  // what comes to life beside it will be written
-    if (chunk.live_bytes == 0) chunk.born = now_;
+    if (chunk.live_bytes == 0) {
+      chunk.born = now_;
+      chunk.cold = false;
+    }
     Change(&chunk, [&] { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
   });
 }
@@ -112,8 +115,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     const Extent& extent = extents[i];
     const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
     chunks_.ForEach(extent, [&](Chunk& chunk) {
-      if (chunk.mark == now_) return;
+      const auto named = static_cast<uint32_t>(Overlap(extent, chunk));
+      if (chunk.mark == now_) {
+        chunk.named_bytes += std::min<uint32_t>(named, kChunkBytes - chunk.named_bytes);
+        return;
+      }
       chunk.mark = now_;
+      chunk.named_bytes = named;
       set_.push_back(&chunk);
       if (whole && extent.base <= chunk.base && chunk.base + kChunkBytes <= extent.end()) chunk.overwritten_at = now_;
     });
@@ -132,6 +140,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     }
   }
   if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
+  CountLinkBytes(id);
   RollWindow(queues);
   const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
   const bool oversize = set_.size() * kChunkBytes > fits_at_all;
@@ -338,6 +347,7 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
+  if (chunk.cold) return 3 * kClass;
   if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
@@ -422,7 +432,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
   chunk->two_ways_out = false;
-  EndPromotion(chunk);
+  if (!chunk->cold) EndPromotion(chunk);
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;
   if (!chunk->ever_out) {
@@ -451,7 +461,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   }
   SetResident(chunk, true);
   chunk->sure = true;
-  chunk->tried = false;
+  chunk->tried = chunk->cold = false;
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
   step->fetch.push_back({chunk->base, kChunkBytes});
@@ -492,7 +502,7 @@ void Residency::LookAhead(StreamId stream) {
         }
         continue;
       }
-      if (chunk->live_bytes == 0 || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
+      if (chunk->live_bytes == 0 || chunk->cold || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
       // What streams or is left to faults, or has not been tried yet, comes in no living byte's place.
       if (chunk->content && verdict != Verdict::kFetch && (settled || Room(stream) + idle_ < kChunkBytes) &&
           (verdict == Verdict::kFaults || IsLasting(*chunk, id))) {

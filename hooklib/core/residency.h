@@ -210,6 +210,12 @@ class Residency {
   bool IsLasting(const Chunk& chunk, uint64_t id) const;
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
+  // placement.cc: which of what streaming launches use is worth its place on the card.
+  uint32_t OverLink(const Chunk& chunk, bool sparse) const;
+  void CountLinkBytes(uint64_t id);
+  void ChangePlaces();
+  bool StaysCold(Chunk* chunk, uint64_t id);
+  void MapInHost(Chunk* chunk);
   void Withdraw(Chunk* chunk);
   bool IsBeingTried(const Chunk& chunk);
   // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
@@ -283,7 +289,10 @@ class Residency {
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
-  uint64_t began_ = 0;  // number of the first launch that was looked at
+  uint64_t began_ = 0;                // number of the first launch that was looked at
+  uint64_t moved_before_window_ = 0;  // bytes
+  uint64_t still_length_ = 0;
+  uint32_t still_windows_ = 0;  // of one length in a row, in which next to nothing moved
   uint64_t least_slack_ = 0;
   uint64_t horizon_ = 0;  // 64 times the launches from when a chunk left for want of room to its next use, in the mean
   uint64_t promote_ = 0;  // bytes

@@ -258,4 +258,19 @@ TEST_CASE("the verdict on an execution id") {
   CHECK(habits.Of(7, false, uint64_t{1} << 40) == HostAccess::Verdict::kFetch);
 }
 
+TEST_CASE("launches that are done with host memory sooner than the link could bring it touch little of it") {
+  HostAccess habits;
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const HostProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
+  CHECK(!habits.Sparse(7));
+  habits.Measured(probe, 14'000, 1);
+  CHECK(!habits.Sparse(7));  // one may have met the part that it does not touch
+  habits.Measured(few, 5'000, 2);
+  CHECK(!habits.Sparse(7));  // too little to tell
+  habits.Measured(probe, 13'000, 3);
+  CHECK(habits.Sparse(7));
+  habits.Measured(probe, 175'000, 4);
+  CHECK(!habits.Sparse(7));
+}
+
 }  // namespace sluice::core
