@@ -225,7 +225,7 @@ class Machine {
       page.resident = false;
       --resident_;
       const bool needed = policy_ != Policy::kBelady || page.next != kNever;
-      if (page.dirty && needed) traffic.out_bytes += kPageBytes;
+      if (needed) (page.dirty ? traffic.out_bytes : traffic.clean_out_bytes) += kPageBytes;
       return true;
     }
     return false;
@@ -265,6 +265,12 @@ std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy pol
 
 double LinkLimitMs(const StepTraffic& step, double bytes_per_s) {
   const double link = static_cast<double>(std::max(step.in_bytes, step.out_bytes)) / bytes_per_s * 1e3;
+  return std::max(static_cast<double>(step.kernel_ns) / 1e6, link);
+}
+
+double ManagedLimitMs(const StepTraffic& step, double out_per_s, double both_per_s) {
+  const auto out = static_cast<double>(step.out_bytes + step.clean_out_bytes);
+  const double link = std::max(out / out_per_s, (static_cast<double>(step.in_bytes) + out) / both_per_s) * 1e3;
   return std::max(static_cast<double>(step.kernel_ns) / 1e6, link);
 }
 

@@ -15,6 +15,10 @@ struct StepTraffic {
   uint64_t in_bytes = 0, out_bytes = 0;
   uint64_t kernel_ns = 0;
   uint64_t touched_bytes = 0;
+  // Left although nothing had written them since they came, and were needed again (Belady) or might be (LRU, FIFO).
+  // `out_bytes` lets them go for nothing, as an engine can that keeps the host's copy. UVM's prefetch moves the only
+  // copy there is, so with managed memory they cost the way out as well, unless they were advised read-mostly.
+  uint64_t clean_out_bytes = 0;
 };
 
 // Bytes that a card with `budget` bytes moves in each step of the trace (events before the first step marker are
@@ -26,6 +30,10 @@ std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy pol
 
 // Milliseconds that a step takes at least: its kernels, or its traffic over a link of `bytes_per_s` in each direction.
 double LinkLimitMs(const StepTraffic& step, double bytes_per_s);
+
+// The same where pages of managed memory are moved, clean ones out as well: out at `out_per_s`, both ways together at
+// `both_per_s`.
+double ManagedLimitMs(const StepTraffic& step, double out_per_s, double both_per_s);
 
 }  // namespace sluice::trace
 

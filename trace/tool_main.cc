@@ -109,6 +109,9 @@ int Explain(const std::string& path, const std::string& replayed_path, bool as_j
   return 0;
 }
 
+// What moves pages of managed memory on an H200 with driver 580 (docs/benchmarks.md): out, and both ways together.
+constexpr double kManagedOut = 15.3e9, kManagedBoth = 28e9;
+
 int Bound(const std::string& path, double budget_gib, double link, bool as_json) {
   using sluice::trace::Policy;
   const absl::StatusOr<Trace> trace = sluice::trace::Load(path);
@@ -119,10 +122,11 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
     const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, Policy::kBelady).back();
     const sluice::trace::LiveBytes live = sluice::trace::PeakLive(*trace);
     std::printf(
-        "{\"in_bytes\": %llu, \"out_bytes\": %llu, \"kernel_ms\": %.4f, \"limit_ms\": %.4f, \"peak_live_bytes\": "
-        "%llu}\n",
+        "{\"in_bytes\": %llu, \"out_bytes\": %llu, \"clean_out_bytes\": %llu, \"kernel_ms\": %.4f, \"limit_ms\": %.4f, "
+        "\"managed_limit_ms\": %.4f, \"peak_live_bytes\": %llu}\n",
         static_cast<unsigned long long>(step.in_bytes), static_cast<unsigned long long>(step.out_bytes),
-        static_cast<double>(step.kernel_ns) / 1e6, sluice::trace::LinkLimitMs(step, link * 1e9),
+        static_cast<unsigned long long>(step.clean_out_bytes), static_cast<double>(step.kernel_ns) / 1e6,
+        sluice::trace::LinkLimitMs(step, link * 1e9), sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth),
         static_cast<unsigned long long>(live.reported_peak != 0 ? live.reported_peak : live.allocated_peak));
     return 0;
   }
@@ -130,10 +134,13 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
        {std::pair(Policy::kBelady, "belady"), {Policy::kLru, "lru"}, {Policy::kFifo, "fifo"}}) {
     // The last step: the others warm up.
     const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, policy).back();
-    std::printf("%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step; kernels %.2f ms, at least %.2f ms\n", name,
-                budget_gib, static_cast<double>(step.in_bytes) / (1 << 30),
-                static_cast<double>(step.out_bytes) / (1 << 30), static_cast<double>(step.kernel_ns) / 1e6,
-                sluice::trace::LinkLimitMs(step, link * 1e9));
+    std::printf(
+        "%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step, and clean pages %.3f GiB; kernels %.2f ms, at least "
+        "%.2f ms, moving managed memory %.2f ms\n",
+        name, budget_gib, static_cast<double>(step.in_bytes) / (1 << 30),
+        static_cast<double>(step.out_bytes) / (1 << 30), static_cast<double>(step.clean_out_bytes) / (1 << 30),
+        static_cast<double>(step.kernel_ns) / 1e6, sluice::trace::LinkLimitMs(step, link * 1e9),
+        sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth));
   }
   return 0;
 }

@@ -9,7 +9,10 @@ Budgets are live bytes divided by R. Columns, all of the same run of this progra
   lru      sluice --prefetch launch: fetched at launch, least recently used leaves
   pump     PUMP's rules (peer_replay.cc); the card is as large as the budget
   sluice   as shipped, with the factor that the recorded program would get
-  bound    Belady's bytes for the last step, the future known, and the time that kernels or the link need for them
+  bound    Belady's bytes for the last step, the future known, and the time that kernels or the link need for them; what was only read leaves for
+           nothing, which needs a copy that stays in host memory
+  managed  the same where what was only read is moved out like anything else, as prefetches of managed memory do: its bytes, and the time at the
+           rates of an H200's driver (sluice may be below both: it also uses host memory in place, and keeps duplicates)
 "known" is the share of truly touched bytes that lay inside the engine's access sets, "too much" the share of those sets that the launch did not
 touch; both over all launches that carry the truth column. What is too much need not move: "fetched, unused" is the share of the bytes that were
 moved to the card by prefetches in the whole run and that no launch or copy touched before they left again, or until the run's end (sluice's; in
@@ -104,15 +107,16 @@ def text(value, form):
 
 
 def table(rows, engines):
-    lines = ["| trace | live, budget GiB | " + " | ".join(f"{e}, ms" for e in engines) + " | bound, ms | faults / sluice | pump / sluice | moved / bound | known % | too much % | fetched, unused % of MiB |",
-             "|---|---|" + "---|" * (len(engines) + 7)]
+    lines = ["| trace | live, budget GiB | " + " | ".join(f"{e}, ms" for e in engines) + " | bound, ms | managed, ms | faults / sluice | pump / sluice | moved / bound | moved / managed | known % | too much % | fetched, unused % of MiB |",
+             "|---|---|" + "---|" * (len(engines) + 9)]
     for r in rows:
         bound, believed = r["bound"], r.get("believed")
         least = bound["in_bytes"] + bound["out_bytes"]
+        moving = least + bound["clean_out_bytes"]
         cells = [r["trace"], f"{r['live_bytes'] / GIB:.2f}, {r['budget_bytes'] / GIB:.2f}"]
-        cells += [f"{r['engines'][e]['ms']:.1f}" for e in engines] + [f"{bound['limit_ms']:.1f}"]
+        cells += [f"{r['engines'][e]['ms']:.1f}" for e in engines] + [f"{bound['limit_ms']:.1f}", f"{bound['managed_limit_ms']:.1f}"]
         cells += [text(ratio_of(r, "faults", "sluice"), ".2f"), text(ratio_of(r, "pump", "sluice"), ".2f")]
-        cells += [f"{r['engines']['sluice']['moved_bytes'] / least:.2f}" if least and "sluice" in r["engines"] else ""]
+        cells += [f"{r['engines']['sluice']['moved_bytes'] / b:.2f}" if b and "sluice" in r["engines"] else "" for b in (least, moving)]
         cells += [f"{100 * believed['covered_bytes'] / max(1, believed['touched_bytes']):.2f}",
                   f"{100 * (1 - believed['covered_bytes'] / max(1, believed['believed_bytes'])):.1f}"] if believed else ["", ""]
         fetched = r["engines"].get("sluice", {"total_in_bytes": 0})

@@ -370,6 +370,11 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
   const StepTraffic tight = Traffic(PageTrace(uses, 3, false), 2 * kPageBytes, Policy::kLru).back();
   CHECK(tight.in_bytes == 3 * kPageBytes);  // LRU misses each of the second round
   CHECK(tight.out_bytes == 0);              // only read: nothing to bring out
+  CHECK(tight.clean_out_bytes == 4 * kPageBytes);
+  // What nobody needs again leaves for nothing: page 1.
+  const StepTraffic read = Traffic(PageTrace({{0}, {1}, {0}}, 2, false), kPageBytes, Policy::kBelady).back();
+  CHECK(read.out_bytes == 0);
+  CHECK(read.clean_out_bytes == kPageBytes);
   // The same by what was truly touched; of unknown direction, it counts as written, and leaves with a copy.
   Trace touched = PageTrace(uses, 3, true);
   for (const Access access : {Access::kRead, Access::kUnknown}) {
@@ -394,6 +399,10 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
   CHECK(Traffic(dead, kPageBytes, Policy::kBelady).back().in_bytes == 0);
   CHECK(LinkLimitMs({51'000'000, 10, 2'000'000, 0}, 51e9) == 2.0);
   CHECK(LinkLimitMs({510'000'000, 10, 2'000'000, 0}, 51e9) == 10.0);
+  // Managed memory: out alone is the slower way, and both together have less than twice the one.
+  CHECK(ManagedLimitMs({0, 100'000'000, 0, 0, 50'000'000}, 15e9, 28e9) == 10.0);
+  CHECK(ManagedLimitMs({270'000'000, 5'000'000, 0, 0, 5'000'000}, 15e9, 28e9) == 10.0);
+  CHECK(ManagedLimitMs({270'000'000, 5'000'000, 20'000'000, 0, 5'000'000}, 15e9, 28e9) == 20.0);
 }
 
 TEST_CASE("an explanation counts what was known and what was too much") {
