@@ -1,15 +1,22 @@
-// Residency: of a launch that cannot be held whole and says what it uses most (a graph, whose nodes are counted), that
-// stays on the card. The rest is used in host memory or comes by faults, as for any launch larger than the budget;
-// which part that is does not change from launch to launch, so nothing goes to and fro.
+// Residency: of a graph that cannot be held whole what it uses most stays on the card, and the rest goes the
+// way that was measured to be the fastest (ways.h). Which part that is does not change from launch to launch, so
+// nothing goes to and fro.
 #include <algorithm>
 
 #include "hooklib/core/residency.h"
 
 namespace sluice::core {
 
-// set_ is in the order of use, most used first: its first `fits` bytes are to be on the card. What is missing of them
-// moves from missing_ to hottest_, and as much of the rest leaves, if it may.
-void Residency::SplitHottest(StreamId stream, uint64_t fits) {
+// The first `hotter` of set_ are used by more of its nodes than the rest, most used first: as far as they fit, they are
+// to be on the card, then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then
+// what is there already. What is missing of that moves from missing_ to hottest_, and as much of the rest leaves, if it
+// may.
+void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches) {
+  const auto order = [&](const Chunk* chunk) {
+    return (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
+  };
+  std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hotter), set_.end(),
+                   [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
   const size_t first_cold = std::min<size_t>(fits / kChunkBytes, set_.size());
   missing_.clear();
   for (size_t i = 0; i < set_.size(); ++i) {
@@ -25,6 +32,58 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits) {
     missing_.push_back(chunk);
     lacking -= kChunkBytes;
   }
+}
+
+// Of a graph that is larger than the capacity: the way that it goes. Takes out of missing_ what it uses in host
+// memory, and marks what is left to faults.
+void Residency::TakeWay(Way way, uint64_t id) {
+  cold_ = {};
+  // Duplicates that the way before brought beyond the capacity are still there.
+  bool settled = way == Way::kFetch || beyond_.empty();
+  const auto leave = [this](Chunk* chunk) {
+    chunk->left_at = now_;
+    if (!chunk->advised) return;
+    chunk->advised = false;
+    plan_.unadvise.push_back({chunk->base, kChunkBytes});
+  };
+  std::erase_if(missing_, [&](Chunk* chunk) {
+    // What was discarded or never written has no host pages worth using: to bring it moves nothing.
+    if (!chunk->content) return false;
+    NoteCold(*chunk);
+    if (way == Way::kAsOff || way == Way::kFaults) {
+      leave(chunk);
+      return false;
+    }
+    // What is still on its way out cannot be advised yet, so that it would be sent away after each launch for ever.
+    const bool once = way == Way::kFetch && may_stay_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
+    settled &= !once && !(way == Way::kFetch && chunk->sent && IsCopied(*chunk)) &&
+               !(way == Way::kInPlace && IsLeaving(*chunk));  // that would be found on the card
+    if (way == Way::kFetch && !once) return false;
+    if (!chunk->advised) {
+      chunk->advised = true;
+      plan_.advise.push_back({chunk->base, kChunkBytes});
+    }
+    return true;
+  });
+  if (way == Way::kAsOff || way == Way::kFaults) ++stats_.left_launches;
+  plan_.way = ways_.Planned(id, settled);
+  trial_until_ = ways_.IsTrying(id) ? now_ + 64 : 0;
+}
+
+bool Residency::Measured(const WayProbe& probe, uint64_t ns) {
+  const bool news = ways_.Measured(probe, ns);
+  if (!ways_.IsTrying(probe.id)) trial_until_ = 0;
+  return news;
+}
+
+void Residency::NoteCold(const Chunk& chunk) {
+  uint64_t* const which = IsCopied(chunk)                         ? &cold_.copied
+                          : chunk.live_bytes == 0                 ? &cold_.dead
+                          : !read_mostly_                         ? &cold_.off
+                          : chunk.withdrawn_until > now_          ? &cold_.withdrawn
+                          : chunk.copied_bytes < chunk.live_bytes ? &cold_.written
+                                                                  : &cold_.two_ways_out;
+  *which += kChunkBytes;
 }
 
 }  // namespace sluice::core

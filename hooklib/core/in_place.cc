@@ -105,7 +105,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
     // What is still on its way out would be found on the card.
-    if (trial && chunk->departure_op && !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) return false;
+    if (trial && IsLeaving(*chunk)) return false;
     if (chunk->host_window != window_) {
       chunk->host_window = window_;
       chunk->host_uses = 0;

@@ -67,9 +67,14 @@ std::vector<Extent> Residency::TakeWithdrawn() {
   return std::exchange(withdrawn_, {});
 }
 
-bool Residency::MayDuplicate(const Chunk& chunk) {
+// It could be a duplicate, but may still be on the card or on its way out.
+bool Residency::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
-         chunk.live_bytes > 0 && chunk.content && chunk.withdrawn_until <= now_ && !chunk.two_ways_out &&
+         chunk.live_bytes > 0 && chunk.content && chunk.withdrawn_until <= now_ && !chunk.two_ways_out;
+}
+
+bool Residency::MayDuplicate(const Chunk& chunk) {
+  return IsCopied(chunk) &&
          (chunk.duplicate || (chunk.departure_op && timeline_->OutDone(chunk.departure_stream, chunk.departure_op)));
 }
 

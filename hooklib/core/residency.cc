@@ -100,18 +100,21 @@ void Residency::ClearPlan() {
        {&plan_.evict_after, &plan_.discard, &plan_.reap, &plan_.advise, &plan_.unadvise, &plan_.renew})
     runs->clear();
   plan_.probe = {};
+  plan_.way = {};
   plan_.renew_after = plan_.wait_in = plan_.after_op = 0;
 }
 
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
-                               size_t overwritten, bool hottest_first) {
+                               size_t overwritten, std::optional<size_t> hotter) {
   ++now_;
   if (!began_) began_ = now_;
   ClearPlan();
   set_.clear();
   missing_.clear();
   Queues& queues = queues_[stream];
+  size_t hotter_chunks = 0;
   for (size_t i = 0; i < extents.size(); ++i) {
+    if (i == hotter) hotter_chunks = set_.size();
     const Extent& extent = extents[i];
     const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
     chunks_.ForEach(extent, [&](Chunk& chunk) {
@@ -145,16 +148,24 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
   const bool oversize = set_.size() * kChunkBytes > fits_at_all;
   const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
-  if (id && (!may_stay || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
+  std::optional<Way> way;
+  if (hotter && oversize && id && may_move && prefetch_ != Prefetch::kOff)
+    way = ways_.Next({id, set_.size() * kChunkBytes, capacity_, may_stay_});
+  if (id && (!may_stay || way || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
   }
-  if (id && may_stay && host_access_.Refused(id, oversize)) {
+  if (id && may_stay && !way && host_access_.Refused(id, oversize)) {
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
-  if (hottest_first && oversize && may_move && prefetch_ != Prefetch::kOff) SplitHottest(stream, fits_at_all);
+  if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff)))
+    SplitHottest(stream, fits_at_all, hotter_chunks, way == Way::kFetch);
   const size_t wanted = missing_.size();
-  if (may_stay && wanted && may_move) LeaveInHost(stream, id, oversize);
+  if (way) {
+    TakeWay(*way, id);
+  } else if (may_stay && wanted && may_move) {
+    LeaveInHost(stream, id, oversize);
+  }
   const size_t stayed = wanted - missing_.size();
   missing_.insert(missing_.begin(), hottest_.begin(), hottest_.end());
   stats_.misses += missing_.size();
@@ -179,13 +190,14 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
     if (in_set > fits_at_all) beyond = std::min(need, in_set - fits_at_all);
     if (room < fits || beyond) ++stats_.over_budget_launches;
-    uint64_t fetched = 0;
+    uint64_t fetched = 0, passing = 0;
     for (Chunk* chunk : missing_) {
       const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
       const bool too_much = fetched + kChunkBytes > need - beyond;
       // A duplicate costs nothing to get rid of behind the launch.
-      if (elsewhere || (too_much && (!MayDuplicate(*chunk) || resident_ + kChunkBytes > most_))) {
+      const bool brought = way ? way == Way::kFetch : MayDuplicate(*chunk);
+      if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {
         // Faults bring it; it is on its way out again as soon as the launch is over.
         chunk->two_ways_out = elsewhere;
         // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
@@ -196,6 +208,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         plan_.evict_after.push_back({chunk->base, kChunkBytes});
         chunk->content = true;
+        chunk->sent = true;
+        continue;
+      }
+      if (too_much && !MayDuplicate(*chunk)) {
+        // It comes, but only for this launch.
+        Pass(chunk, stream);
+        passing += kChunkBytes;
         continue;
       }
       if (too_much) {
@@ -287,9 +306,7 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
       chunk->dying = false;  // revived, or nothing is left of it
       continue;
     }
-    const bool leaving =
-        away && (chunk->two_ways_out ||
-                 (chunk->departure_op && !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)));
+    const bool leaving = away && (chunk->two_ways_out || IsLeaving(*chunk));
     const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
     if (!over && (leaving || !MayReap(*chunk, stream))) {
       waiting |= !away && chunk->pins == 0;
@@ -433,6 +450,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   chunk->departure_stream = stream;
   chunk->two_ways_out = false;
   if (!chunk->cold) EndPromotion(chunk);
+  chunk->sent = true;
   step->evict.push_back({chunk->base, kChunkBytes});
   stats_.bytes_out += kChunkBytes;
   if (!chunk->ever_out) {
@@ -455,6 +473,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   if (!step->in_op) step->in_op = ++queues.in_op;
   if (!chunk->duplicate && MayDuplicate(*chunk)) {
     chunk->duplicate = true;
+    chunk->sent = false;
     step->duplicate.push_back({chunk->base, kChunkBytes});
     if (chunk->advised) step->unmap.push_back({chunk->base, kChunkBytes});
     chunk->advised = false;
@@ -467,6 +486,20 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   step->fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
   if (chunk->content) step->content_in += kChunkBytes;
+}
+
+// Brought for one launch, behind which it is sent away again.
+void Residency::Pass(Chunk* chunk, StreamId stream) {
+  if (chunk->advised) {
+    chunk->advised = false;
+    plan_.unadvise.push_back({chunk->base, kChunkBytes});
+  }
+  if (!plan_.now.in_op) plan_.now.in_op = ++queues_[stream].in_op;
+  plan_.now.fetch.push_back({chunk->base, kChunkBytes});
+  (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+  if (chunk->content) plan_.now.content_in += kChunkBytes;
+  plan_.evict_after.push_back({chunk->base, kChunkBytes});
+  chunk->content = chunk->sent = true;
 }
 
 void Residency::Finish(StreamId stream, Step* step) {
@@ -492,6 +525,7 @@ void Residency::LookAhead(StreamId stream) {
     const auto chunks = queues.predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
     using Verdict = HostAccess::Verdict;
+    if (ways_.Knows(id)) continue;  // how what it misses comes was measured
     const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
     const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
     for (Chunk* chunk : chunks) {

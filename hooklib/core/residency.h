@@ -19,6 +19,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "hooklib/core/fences.h"
 #include "hooklib/core/host_access.h"
 #include "hooklib/core/predictor.h"
+#include "hooklib/core/ways.h"
 
 namespace sluice::core {
 
@@ -64,6 +66,7 @@ struct Plan {
   std::vector<Extent> renew;
   uint64_t renew_after = 0;         // number of the departures on the out queue that make its room; 0: none
   HostProbe probe;                  // id 0: the launch need not be timed
+  WayProbe way;                     // id 0: it is no graph larger than all that may be resident
   Step now;                         // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
   Step ahead;                       // for launches to come
@@ -81,6 +84,16 @@ struct ResidencyStats {
   uint64_t over_budget_launches = 0;
   uint64_t over_budget_max = 0;
   uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
+};
+
+// Of a graph larger than the capacity what is not held, and why it cannot be duplicated; bytes.
+struct Cold {
+  uint64_t copied = 0;     // it can: copies alone wrote it, or its departure is awaited
+  uint64_t dead = 0;       // it has no living byte
+  uint64_t written = 0;    // kernels wrote of it, or may have
+  uint64_t withdrawn = 0;  // it was written while it was a duplicate
+  uint64_t two_ways_out = 0;
+  uint64_t off = 0;  // switched off, or a peer uses the memory
 };
 
 class Residency {
@@ -121,6 +134,13 @@ class Residency {
   bool UsesHostMemory(const HostProbe& probe) {
     return host_access_.Of(probe.id, probe.oversize, now_) == HostAccess::Verdict::kStreams;
   }
+  // How graphs larger than the capacity go.
+  const Ways& ways() const { return ways_; }
+  bool Measured(const WayProbe& probe, uint64_t ns);
+  // A way is on trial: its launches are to begin when what comes before them is done, since what they move is decided
+  // by what has arrived and left.
+  bool tries_way() const { return now_ < trial_until_; }
+  const Cold& cold() const { return cold_; }  // of the last one
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
@@ -157,9 +177,10 @@ class Residency {
   // may_move false: nothing can be queued now; what is missing is left to faults.
   // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
   // nobody between what the stream holds already and that.
-  // hottest_first: `set` is in the order of use, most used first. Where it cannot be held whole, its begin is.
+  // hotter: it is a graph, of which so many extents at the begin of `set` are used more than the others, most used
+  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (ways.h).
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
-                      size_t overwritten = 0, bool hottest_first = false);
+                      size_t overwritten = 0, std::optional<size_t> hotter = {});
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
@@ -234,6 +255,9 @@ class Residency {
   }
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
+  bool IsLeaving(const Chunk& chunk) {
+    return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
+  }
   bool MayReap(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
   void Push(Chunk* chunk);
@@ -244,7 +268,11 @@ class Residency {
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
-  void SplitHottest(StreamId stream, uint64_t fits);
+  void Pass(Chunk* chunk, StreamId stream);
+  // hottest.cc
+  void TakeWay(Way way, uint64_t id);
+  void SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches);
+  void NoteCold(const Chunk& chunk);
   bool MayRenew(const Chunk& chunk);
   void Renew(Chunk* chunk, uint64_t id);
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
@@ -256,6 +284,7 @@ class Residency {
   void DrainOps(Queues* queues, StreamId stream);
   void ClearPlan();
   void Merge(std::vector<Extent>* runs);
+  bool IsCopied(const Chunk& chunk) const;
   bool MayDuplicate(const Chunk& chunk);
   void ForgetCopies(Extent range);
   void Unmap(Chunk* chunk);
@@ -286,6 +315,9 @@ class Residency {
   std::vector<Extent> withdrawn_;
   std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
   HostAccess host_access_;
+  Ways ways_;
+  uint64_t trial_until_ = 0;  // launch number; a phase may end with a trial open
+  Cold cold_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;

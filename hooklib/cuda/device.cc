@@ -437,8 +437,8 @@ void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
   SLUICE_LOG(
       kWarn,
       "%s: a CUDA graph uses %.2f GiB and %.2f GiB can be held: what most of its nodes use stays on the card, the "
-      "rest is used in host memory or comes by faults at each launch, whichever is measured to be faster; a "
-      "larger fraction or smaller graphs help",
+      "rest is fetched for each launch, used in host memory or comes by faults, whichever is measured to be the "
+      "fastest; a larger fraction or smaller graphs help",
       uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
 }
 

@@ -81,12 +81,13 @@ struct Device final : core::Timeline {
     CUevent begin, end;
   };
   std::deque<Wait> waits;
-  // Launches with host-resident bytes that are timed.
+  // Launches that are timed: with bytes in host memory, and graphs larger than the capacity.
   struct Probe {
     Context* context;
     CUevent begin, end;
     core::HostProbe what;
     std::string name;  // of the kernel
+    core::WayProbe way;
   };
   std::deque<Probe> probes;
   core::Pressure pressure;
@@ -131,7 +132,9 @@ struct Device final : core::Timeline {
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   // What the work touches of what is alive (work.cc). The lock is held.
   // `only_read`: for each extent, whether the work is known not to write it.
-  void Resolve(const Work& work, std::vector<core::Extent>* extents, std::vector<char>* only_read = nullptr);
+  // Of a graph how many of the extents, at the begin, are used more than the others.
+  std::optional<size_t> Resolve(const Work& work, std::vector<core::Extent>* extents,
+                                std::vector<char>* only_read = nullptr);
   std::optional<core::Extent> Resolve(const dnn::Reach& reach);
   // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. The lock is held.
   void NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read);
@@ -179,6 +182,8 @@ struct Device final : core::Timeline {
   void FollowCeiling();
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
+  // A graph larger than the capacity took so long.
+  void NoteWay(const core::WayProbe& probe, double ms);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
   bool Record(Stream* stream);
   void Poll(Stream* stream);
@@ -224,7 +229,7 @@ struct Device final : core::Timeline {
   CUevent clock_ = nullptr;        // the GPU's clock counts from here, in clock_context_
   Context* clock_context_ = nullptr;
   uint64_t clock_ns_ = 0, look_random_ = 1;  // as of the last look; which chunks come next
-  bool said_graph_ = false, said_faults_ = false, said_host_ = false, said_pressure_ = false;
+  bool said_graph_ = false, said_faults_ = false, said_host_ = false, said_way_ = false, said_pressure_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;
   uint64_t seconds_[kSeconds] = {};  // launch numbers at the last seconds in which something was launched

@@ -239,7 +239,10 @@ void Device::ReadProbes() {
   while (!probes.empty() && g_real.cuEventQuery(probes.front().end) == CUDA_SUCCESS) {
     const Probe& probe = probes.front();
     float ms = 0;
-    if (elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS) {
+    const bool told = elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS;
+    if (told && probe.way.id) {
+      NoteWay(probe.way, static_cast<double>(ms));
+    } else if (told) {
       SLUICE_LOG(kDebug, "launch %llx %s used %llu MiB %s and %llu MiB on the card in %.3f ms",
                  static_cast<unsigned long long>(probe.what.id), probe.name.c_str(),
                  static_cast<unsigned long long>(probe.what.host >> 20),
@@ -266,6 +269,35 @@ void Device::ReadProbes() {
     probe.context->timers.Give(probe.end);
     probes.pop_front();
   }
+}
+
+void Device::NoteWay(const core::WayProbe& probe, double ms) {
+  const core::Ways& ways = residency.ways();
+  SLUICE_LOG(kDebug, "graph %llx, larger than what can be held, took %.3f ms %s%s",
+             static_cast<unsigned long long>(probe.id), ms, core::Describe(probe.way),
+             probe.counts ? "" : " (on the way there)");
+  if (!residency.Measured(probe, static_cast<uint64_t>(ms * 1e6))) return;
+  std::string all;
+  const core::Ways::Times times = ways.TimesOf(probe.id);
+  for (size_t i = 0; i < core::kWays; ++i) {
+    char one[128];
+    std::snprintf(one, sizeof one, "%s%s %.1f ms", all.empty() ? "" : ", ", core::Describe(static_cast<core::Way>(i)),
+                  static_cast<double>(times[i]) / 1e6);
+    if (times[i]) all += one;
+  }
+  const auto mib = [](uint64_t bytes) { return static_cast<unsigned long long>(bytes >> 20); };
+  const core::Cold& cold = residency.cold();
+  const settings::LogLevel level = said_way_ ? settings::LogLevel::kDebug : settings::LogLevel::kInfo;
+  if (LogEnabled(level)) {
+    Log(level,
+        "%s: of a graph larger than what can be held the rest is used %s (%s); of that rest, in MiB: %llu loaded by "
+        "copies and only read, %llu may be written by kernels, %llu was written while it was a duplicate, %llu without "
+        "a "
+        "living byte, %llu otherwise",
+        uuid.c_str(), core::Describe(ways.Best(probe.id)), all.c_str(), mib(cold.copied), mib(cold.written),
+        mib(cold.withdrawn), mib(cold.dead), mib(cold.off + cold.two_ways_out));
+  }
+  said_way_ = true;
 }
 
 void Device::EvictAfter(const core::Plan& plan, Stream* stream) {

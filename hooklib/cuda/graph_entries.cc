@@ -24,8 +24,11 @@ struct GraphAccess {
     bool only_read = true;  // no node names the place otherwise
   };
   std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Use> places;  // by the reach's pointer, begin, end
-  // The places, most used first; null: to be made of them anew.
-  std::shared_ptr<const std::vector<dnn::Reach>> reaches;
+  struct Order {
+    std::vector<dnn::Reach> reaches;  // the places, most used first
+    size_t hotter = 0;                // so many of them are used by more nodes than the least used
+  };
+  std::shared_ptr<const Order> order;  // null: to be made anew
   bool known = true;
   bool by_extents = false;  // of some kernel all is known by its library call
   bool sized = false;       // looked at once for what cannot be held
@@ -145,16 +148,19 @@ void Mark(const GraphAccess& access) {
   if (access.by_extents) NoteExtentsSeen(device);
 }
 
-std::shared_ptr<const std::vector<dnn::Reach>> ByUse(const GraphAccess& access) {
+std::shared_ptr<const GraphAccess::Order> ByUse(const GraphAccess& access) {
   std::vector<std::pair<size_t, dnn::Reach>> counted;
   for (const auto& [place, use] : access.places) {
     const auto [pointer, begin, end] = place;
     counted.push_back({use.nodes, {pointer, begin, end, use.only_read}});
   }
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  auto reaches = std::make_shared<std::vector<dnn::Reach>>();
-  for (const auto& [count, reach] : counted) reaches->push_back(reach);
-  return reaches;
+  auto order = std::make_shared<GraphAccess::Order>();
+  for (const auto& [count, reach] : counted) {
+    order->reaches.push_back(reach);
+    order->hotter += count > counted.back().first;
+  }
+  return order;
 }
 
 // After instantiation or an update: what the graph's nodes name now.
@@ -162,11 +168,12 @@ void Learn(CUgraphExec executable, CUgraph graph) {
   GraphAccess access;
   RelaxedCapture relaxed;
   Walk(graph, &access, 0);
-  access.reaches = ByUse(access);
+  access.order = ByUse(access);
+  const std::vector<dnn::Reach>& reaches = access.order->reaches;
   const auto only_read = [](const dnn::Reach& reach) { return reach.only_read; };
   SLUICE_LOG(kDebug, "a graph of %zu kernels, %zu of them known by library calls: %zu places, %td only read",
              access.kernels, access.of_libraries, access.places.size(),
-             std::count_if(access.reaches->begin(), access.reaches->end(), only_read));
+             std::count_if(reaches.begin(), reaches.end(), only_read));
   Mark(access);
   std::lock_guard lock(g_mutex);
   Graphs()[executable] = std::move(access);
@@ -190,7 +197,7 @@ CUresult Change(CUgraphExec executable, CUresult result, Params params, Name nam
     const auto [it, fresh] = access.places.emplace(place, use);
     if (!fresh && it->second.only_read <= use.only_read) continue;
     it->second.only_read &= use.only_read;
-    access.reaches.reset();
+    access.order.reset();
   }
   return result;
 }
@@ -203,7 +210,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return turn.Run(issue); };
   if (!MustLook(stream)) return Counted(stream, run);
-  std::shared_ptr<const std::vector<dnn::Reach>> reaches;
+  std::shared_ptr<const GraphAccess::Order> order;
   Work work;
   work.stream = stream;
   work.known = false;
@@ -212,17 +219,17 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     std::lock_guard lock(g_mutex);
     if (const auto it = Graphs().find(executable); it != Graphs().end()) {
       GraphAccess& access = it->second;
-      if (!access.reaches) access.reaches = ByUse(access);
-      reaches = access.reaches;
+      if (!access.order) access.order = ByUse(access);
+      order = access.order;
       work.known = access.known;
       first = !access.sized && stream->device->active.load(std::memory_order_relaxed);
       access.sized |= first;
     }
   }
-  if (reaches) {
-    if (first) stream->device->SayIfTooLarge(*reaches);
-    work.reaches = *reaches;
-    work.hottest_first = true;
+  if (order) {
+    if (first) stream->device->SayIfTooLarge(order->reaches);
+    work.reaches = order->reaches;
+    work.hotter = order->hotter;
   }
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   return RunWork(work, run);

@@ -22,6 +22,7 @@ constexpr size_t kFull = 32;
 // Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
 constexpr uint64_t kMaxRunAhead = 32;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
+constexpr int kPatienceForTrial = 10000;                 // a graph that comes by faults takes hundreds of milliseconds
 // Waited for in vain, and nothing has moved since: not the whole time again, but a thread that goes on at its own pace
 // has a thousand launches queued before the card moves again, none of them with its bytes. What names more than the
 // budget comes by faults anyhow.
@@ -36,7 +37,8 @@ constexpr uint64_t kEventEvery = 16;
 // much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms and the time of the
 // next transfer, or for 150 ms where it waits for the sake of dead bytes (a kernel may be waiting for what this very
 // thread does next), the launch goes ahead; false: without any transfer, since the queues are full.
-bool WorkScope::HoldBack(Stream* stream) {
+bool WorkScope::HoldBack(const Work& work) {
+  Stream* stream = work.stream;
   Device* device = stream->device;
   size_t before = SIZE_MAX;
   uint64_t done_before = 0;
@@ -70,6 +72,15 @@ bool WorkScope::HoldBack(Stream* stream) {
         far_ahead |= device->residency.waits_for_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
         if (far_ahead) most = std::max(most, kPatienceForDead);
       }
+      if (work.hotter && device->residency.tries_way() && device->residency.launches() >= device->hold_back_from) {
+        device->Record(stream);
+        device->Poll(stream);
+        device->ReadProbes();
+        done = stream->completed;
+        far_ahead |= device->residency.tries_way() && stream->seq.load(std::memory_order_relaxed) > done;
+        if (far_ahead) most = std::max(most, kPatienceForTrial);
+        if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
+      }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
       const core::Residency& residency = device->residency;
@@ -89,7 +100,8 @@ bool WorkScope::HoldBack(Stream* stream) {
   return true;
 }
 
-void Device::Resolve(const Work& work, std::vector<core::Extent>* extents, std::vector<char>* only_read) {
+std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent>* extents,
+                                      std::vector<char>* only_read) {
   extents->clear();
   if (only_read) only_read->clear();
   const auto add = [&](const core::Extent& extent, bool reads) {
@@ -99,11 +111,15 @@ void Device::Resolve(const Work& work, std::vector<core::Extent>* extents, std::
   for (const uint64_t word : work.words) {
     if (const auto extent = live.Resolve(word)) add(*extent, false);
   }
-  for (const dnn::Reach& reach : work.reaches) {
-    if (const auto extent = Resolve(reach)) add(*extent, reach.only_read);
+  std::optional<size_t> hotter;
+  if (work.hotter) hotter = 0;
+  for (size_t i = 0; i < work.reaches.size(); ++i) {
+    if (const auto extent = Resolve(work.reaches[i])) add(*extent, work.reaches[i].only_read);
+    if (work.hotter && i < *work.hotter) hotter = extents->size();
   }
   // Last: those that are overwritten.
   for (size_t i = 0; i < work.exact.size(); ++i) add(work.exact[i], i < work.reads);
+  return hotter;
 }
 
 std::optional<core::Extent> Device::Resolve(const dnn::Reach& reach) {
@@ -126,7 +142,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
   if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
-  const bool may_move = HoldBack(stream_);
+  const bool may_move = HoldBack(work);
   stream_->order.lock();
   ordered_ = true;
   std::lock_guard lock(device->mutex);
@@ -135,7 +151,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   ++device->look;
   static thread_local std::vector<core::Extent> extents;
   static thread_local std::vector<char> only_read;
-  device->Resolve(work, &extents, &only_read);
+  const std::optional<size_t> hotter = device->Resolve(work, &extents, &only_read);
   device->NoteWriters(extents, only_read);
   device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
   if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
@@ -143,14 +159,22 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
   device->FollowCeiling();
+  device->ReadProbes();
   AwaitReaps(stream_);
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
-  const core::Plan& plan =
-      device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, work.hottest_first);
+  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, hotter);
+  const auto time = [&] {
+    if (device->probes.size() < 64) begin_ = stream_->context->timers.Take();
+    if (begin_) g_real.cuEventRecord(begin_, stream_->handle);
+    probe_ = plan.probe;
+    way_ = plan.way;
+    if (work.function) name_ = work.function->name.substr(0, 96);
+  };
+  if (plan.way.id) time();  // with all that is moved for it
   if (work.copy) device->NoteCopied(extents, only_read);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   quiet_ = plan.now.empty() && plan.ahead.empty() && plan.reap.empty() && plan.renew.empty() && !plan.wait_in &&
-           !plan.after_op && !plan.probe.id;
+           !plan.after_op && !plan.probe.id && !plan.way.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
@@ -160,13 +184,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   Renew(plan, stream_);
   if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
   device->Execute(plan.ahead, stream_);
-  device->ReadProbes();
-  if (plan.probe.id && device->probes.size() < 64) {
-    begin_ = stream_->context->timers.Take();
-    if (begin_) g_real.cuEventRecord(begin_, stream_->handle);
-    probe_ = plan.probe;
-    if (work.function) name_ = work.function->name.substr(0, 96);
-  }
+  if (plan.probe.id) time();
   if (plan.after_op) {
     after_.evict_after = plan.evict_after;
     after_.after_op = plan.after_op;
@@ -187,7 +205,7 @@ void WorkScope::End(CUresult) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          stream_->device->probes.push_back({stream_->context, begin_, end, probe_, std::move(name_)});
+          stream_->device->probes.push_back({stream_->context, begin_, end, probe_, std::move(name_), way_});
         } else {
           timers->Give(begin_);
         }

@@ -20,7 +20,7 @@ struct Work {
   std::span<const uint64_t> words;         // words that may point at what it touches
   std::span<const dnn::Reach> reaches;     // parts of what words point at; which of them are only read is told
   bool known = true;                       // all that it touches is among these
-  bool hottest_first = false;              // reaches are in the order of use, most used first
+  std::optional<size_t> hotter;            // a graph: so many reaches at the begin are used more than the rest
   uint64_t id = 0;                         // execution id; 0: not learnt
   const FunctionInfo* function = nullptr;  // of a launch of a kernel
   const LibraryCall* library = nullptr;    // the library call that makes it
@@ -51,7 +51,7 @@ class WorkScope {
   void End(CUresult result);
 
  private:
-  bool HoldBack(Stream* stream);
+  bool HoldBack(const Work& work);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;
@@ -59,6 +59,7 @@ class WorkScope {
   bool quiet_ = false;  // nothing had to be done for it
   core::HostProbe probe_;
   std::string name_;  // of what is timed
+  core::WayProbe way_;
   CUevent begin_ = nullptr;
 };
 

@@ -26,8 +26,8 @@ struct FakeCard {
   }
   // Queued, and the GPU has not begun with it.
   const Plan& Queue(const std::vector<Extent>& set, StreamId stream = 1, uint64_t id = 0, size_t overwritten = 0,
-                    bool hottest_first = false) {
-    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id, true, overwritten, hottest_first);
+                    std::optional<size_t> hotter = {}) {
+    const Plan& plan = residency.Prepare(stream, ++seq[stream], set, id, true, overwritten, hotter);
     time.Queue(stream, seq[stream]);
     return plan;
   }

@@ -22,9 +22,17 @@ struct Card : FakeCard {
     }
     residency.NoteCopied(Chunks(0, total));
   }
-  const Plan& Launch(const Runs& set, uint64_t id = 0, bool hottest_first = false) {
-    const Plan& plan = Queue(set, 1, id, 0, hottest_first);
+  const Plan& Launch(const Runs& set, uint64_t id = 0) {
+    const Plan& plan = Queue(set, 1, id);
     Finish();
+    return plan;
+  }
+  // Larger than the capacity, its first extent by most nodes; fetching the rest is the fastest way.
+  const Plan& LaunchLarger(const Runs& set) {
+    residency.DropBeyond();
+    const Plan& plan = Queue(set, 1, 7, 0, 1);
+    Finish();
+    residency.Measured(plan.way, plan.way.way == Way::kFetch ? 1000 : 2000);
     return plan;
   }
   // The chunk is on the card, as a duplicate if it may be; whether it is one.
@@ -200,11 +208,12 @@ TEST_CASE(
 
 TEST_CASE("a launch larger than the capacity has its cold rest fetched, and dropped behind it") {
   Card card(12, 4);
-  card.Launch({Chunks(0, 4)});
   const Runs set{Chunks(8, 3), Chunks(0, 8)};
+  for (int i = 0; i < 12; ++i) card.LaunchLarger(set);
+  card.residency.DropBeyond();
   const uint64_t faults = card.residency.stats().fault_bytes, launches = card.residency.stats().over_budget_launches;
   for (int round = 0; round < 4; ++round) {
-    const Plan& plan = card.Launch(set, 7, true);
+    const Plan& plan = card.LaunchLarger(set);
     CHECK(plan.evict_after.empty());
     CHECK(card.residency.resident_bytes() == 11 * kChunkBytes);
     CHECK(card.residency.stats().over_budget_launches == launches + static_cast<uint64_t>(round) + 1);
@@ -221,8 +230,9 @@ TEST_CASE("a launch larger than the capacity has its cold rest fetched, and drop
 TEST_CASE("beyond the capacity, but not beyond the card") {
   Card card(12, 4);
   card.residency.set_most(6 * kChunkBytes);
-  card.Launch({Chunks(0, 4)});
-  const Plan& plan = card.Launch({Chunks(8, 3), Chunks(0, 8)}, 7, true);
+  const Runs set{Chunks(8, 3), Chunks(0, 8)};
+  for (int i = 0; i < 12; ++i) card.LaunchLarger(set);
+  const Plan& plan = card.LaunchLarger(set);
   CHECK(card.residency.resident_bytes() == 6 * kChunkBytes);
   uint64_t by_faults = 0;
   for (const Extent& run : plan.evict_after) by_faults += run.bytes;

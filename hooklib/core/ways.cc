@@ -1,0 +1,143 @@
+#include "hooklib/core/ways.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+namespace {
+
+// What settles is settled after two or three launches: what leaves behind the first is away, and advised with the next.
+constexpr uint32_t kMostUnsettled = 6;
+constexpr uint64_t kPatience = 64;    // launches
+constexpr uint64_t kFirstRetry = 64;  // launches
+constexpr uint64_t kLossShare = 200;  // a way's tries may cost a 200th of the time
+constexpr uint64_t kBetterBy = 33;    // a 33th faster, or the present best stays
+constexpr std::array<Way, kWays> kOrder{Way::kAsOff, Way::kFetch, Way::kInPlace, Way::kFaults};
+
+bool IsAnother(uint64_t now, uint64_t then) { return now > then + then / 4 || then > now + now / 4; }
+
+}  // namespace
+
+const char* Describe(Way way) {
+  switch (way) {
+    case Way::kAsOff:
+      return "by faults";
+    case Way::kFetch:
+      return "fetched before and dropped or sent away after each launch";
+    case Way::kInPlace:
+      return "in host memory";
+    default:
+      return "by faults beside what is used most";
+  }
+}
+
+// Whether the way may be gone at all.
+bool Ways::Habit::IsOpen(Way w) const {
+  if (w == Way::kInPlace) return may_stay;
+  // Faults cost about the same whatever is held: worth a try only where they are the best.
+  if (w == Way::kFaults) return best == Way::kAsOff || best == w;
+  return true;
+}
+
+bool Ways::Habit::IsDue(Way w) const {
+  if (!IsOpen(w)) return false;
+  const Tried& tried = ways[static_cast<size_t>(w)];
+  if (tried.ns == 0) return true;
+  const uint64_t best_ns = std::max<uint64_t>(1, ways[static_cast<size_t>(best)].ns);
+  const uint64_t pause =
+      std::max(kFirstRetry << (2 * std::min<uint32_t>(tried.tries, 8)), tried.loss / best_ns * kLossShare);
+  return w != best && launches >= tried.at + pause;
+}
+
+Way Ways::Next(const Launch& launch) {
+  if (habits_.size() > (1 << 14)) habits_.clear();  // ids of phases that are long over
+  Habit& habit = habits_[launch.id];
+  // Another question: a graph that was updated or made where another was, a budget that moved.
+  if (IsAnother(launch.bytes, habit.bytes) || IsAnother(launch.capacity, habit.capacity) ||
+      launch.may_stay != habit.may_stay) {
+    habit = {.bytes = launch.bytes, .capacity = launch.capacity, .may_stay = launch.may_stay};
+  }
+  ++habit.launches;
+  if (habit.awaited_to && habit.launches > habit.awaited_to) habit.awaited_to = 0;  // it was not timed
+  if (!habit.trying && !habit.awaited_to) {
+    const auto due = std::find_if(kOrder.begin(), kOrder.end(), [&](Way w) { return habit.IsDue(w); });
+    if (due != kOrder.end()) {
+      habit.trying = true;
+      habit.on_trial = *due;
+    }
+  }
+  const Way way = habit.trying ? habit.on_trial : habit.best;
+  if (way != habit.way) {
+    habit.run = 0;
+    habit.changed = habit.launches;
+  }
+  habit.way = way;
+  ++habit.run;
+  return way;
+}
+
+WayProbe Ways::Planned(uint64_t id, bool settled) {
+  Habit& habit = habits_[id];
+  const bool counts = habit.run > 1 && (settled || habit.run > kMostUnsettled);
+  if (habit.trying && counts) {
+    habit.trying = false;
+    habit.awaited_to = habit.launches + kPatience;
+  }
+  return {id, habit.way, habit.launches, counts};
+}
+
+bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
+  const auto it = habits_.find(probe.id);
+  if (it == habits_.end()) return false;
+  Habit& habit = it->second;
+  Tried& tried = habit.Of(probe.way);
+  const uint64_t best_ns = habit.Of(habit.best).ns;
+  // The way that was last on trial answers for the launches that lead back, too.
+  if (best_ns && (!probe.counts || probe.way != habit.best))
+    habit.Of(habit.on_trial).loss += ns - std::min(ns, best_ns);
+  if (!probe.counts) return false;
+  // The next launch went another way before this one was over: what was brought for it helped this one. So the way is
+  // no faster than that, and may be as slow as anything.
+  const bool helped = habit.changed > probe.number;
+  if (habit.awaited_to && probe.way == habit.on_trial) {
+    habit.awaited_to = 0;
+    tried.ns = helped ? std::max(ns, best_ns) : ns;
+    tried.at = habit.launches;
+    ++tried.tries;
+  } else if (!helped) {
+    // One slow launch may have run beside others' work.
+    tried.ns = tried.ns ? std::min(ns, tried.ns + tried.ns / 4) : ns;
+  }
+  const auto time = [&](Way w) { return habit.IsOpen(w) && habit.Of(w).ns ? habit.Of(w).ns : UINT64_MAX; };
+  const Way fastest = *std::min_element(kOrder.begin(), kOrder.end(), [&](Way a, Way b) { return time(a) < time(b); });
+  const bool another = time(fastest) + time(fastest) / kBetterBy < time(habit.best);
+  if (another) habit.best = fastest;
+  const bool complete =
+      std::all_of(kOrder.begin(), kOrder.end(), [&](Way w) { return !habit.IsOpen(w) || habit.Of(w).ns; });
+  const bool first = complete && !habit.complete;
+  habit.complete |= complete;
+  if (!first && !(complete && another)) return false;
+  // One time decided; it is seen once more before many launches go that way.
+  habit.trying = true;
+  habit.on_trial = habit.best;
+  return true;
+}
+
+bool Ways::IsTrying(uint64_t id) const {
+  const auto it = habits_.find(id);
+  return it != habits_.end() && (it->second.trying || it->second.awaited_to);
+}
+
+Way Ways::Best(uint64_t id) const {
+  const auto it = habits_.find(id);
+  return it == habits_.end() ? Way::kAsOff : it->second.best;
+}
+
+Ways::Times Ways::TimesOf(uint64_t id) const {
+  Times times{};
+  const auto it = habits_.find(id);
+  for (size_t i = 0; it != habits_.end() && i < kWays; ++i) times[i] = it->second.ways[i].ns;
+  return times;
+}
+
+}  // namespace sluice::core

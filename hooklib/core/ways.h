@@ -1,0 +1,89 @@
+// Which way what does not fit of a graph larger than all that may be resident comes to its kernels.
+//
+// Whole launches are timed, with all that the engine moves for them, and nothing is concluded from parts: on an H200 a
+// graph whose weights missed a third of their room took 86 ms by faults on one machine, 134 on another, 142 with other
+// chunks held and 151 with the rest used in host memory, and no rate of a part told these apart. Each way is given a
+// few launches; the first in a row does not count, nor do those that still bring things into order for the way. While
+// the answer is awaited (nothing waits for it) launches go the best way known. The others are tried again ever more
+// rarely, and so that what all tries of a way cost stays within a 200th of the time. Not thread-safe: the device's lock
+// is held.
+#ifndef SLUICE_HOOKLIB_CORE_WAYS_H_
+#define SLUICE_HOOKLIB_CORE_WAYS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+namespace sluice::core {
+
+enum class Way : uint8_t {
+  kAsOff,  // all that is missing is left to faults, whatever is held: as with `--prefetch off`
+  kFetch,  // the hottest part is held, the rest is brought before each launch, beyond the budget, and leaves behind it
+  kInPlace,  // the hottest part is held, the rest is used in host memory
+  kFaults,   // the hottest part is held, the rest is left to faults
+};
+inline constexpr size_t kWays = 4;
+const char* Describe(Way way);
+
+// One launch that went some way and is timed.
+struct WayProbe {
+  uint64_t id = 0;  // execution id; 0: nothing to time
+  Way way = Way::kAsOff;
+  uint64_t number = 0;  // among the launches of its id
+  bool counts = false;  // for what the way costs; otherwise for what it cost to try it
+};
+
+class Ways {
+ public:
+  using Times = std::array<uint64_t, kWays>;  // ns of a launch; 0: not known
+  struct Launch {
+    uint64_t id;        // execution id
+    uint64_t bytes;     // that it names
+    uint64_t capacity;  // that may be resident
+    bool may_stay;      // host memory may be used in place
+  };
+
+  // The way of the next launch of this id.
+  Way Next(const Launch& launch);
+  // The launch that Next was asked for is planned. `settled`: the plan has nothing in it that only the first launches
+  // of a way need.
+  WayProbe Planned(uint64_t id, bool settled);
+  // How long it took, in ns of the GPU's clock. True where all ways are known with this for the first time, or the best
+  // is another than before.
+  bool Measured(const WayProbe& probe, uint64_t ns);
+  // A way is on trial, or its answer is awaited.
+  bool IsTrying(uint64_t id) const;
+  Way Best(uint64_t id) const;
+  Times TimesOf(uint64_t id) const;
+  // Whether it is a graph that was larger than what may be resident.
+  bool Knows(uint64_t id) const { return habits_.contains(id); }
+
+ private:
+  struct Tried {
+    uint64_t ns = 0;    // of a launch
+    uint64_t at = 0;    // number of the launch at which it was last tried
+    uint64_t loss = 0;  // ns: what its tries took beyond what the best way would have
+    uint32_t tries = 0;
+  };
+  struct Habit {
+    uint64_t bytes = 0, capacity = 0;
+    uint64_t launches = 0;
+    Way way = Way::kAsOff, best = Way::kAsOff, on_trial = Way::kAsOff;
+    uint32_t run = 0;         // launches since the way changed
+    uint64_t changed = 0;     // number of the launch with which it did
+    bool trying = false;      // launches go the way on trial, until one of them counts
+    uint64_t awaited_to = 0;  // the answer is awaited, but no longer than up to this launch; 0: it is not
+    bool may_stay = true;
+    bool complete = false;  // all ways are known
+    std::array<Tried, kWays> ways;
+    Tried& Of(Way w) { return ways[static_cast<size_t>(w)]; }
+    bool IsOpen(Way w) const;
+    bool IsDue(Way w) const;
+  };
+  std::unordered_map<uint64_t, Habit> habits_;
+};
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_WAYS_H_

@@ -1,0 +1,228 @@
+// Launches larger than all that may be resident: which way what does not fit comes.
+#include "hooklib/core/ways.h"
+
+#include <algorithm>
+#include <catch2/catch_test_macros.hpp>
+#include <map>
+
+#include "test/unit/fake_card.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr uint64_t kMs = 1'000'000, kGiB = uint64_t{1} << 30;
+
+// A launch that takes as long as its way says. What it took is told `late` launches later.
+struct Program {
+  Ways ways;
+  std::map<Way, uint64_t> ms;
+  size_t late = 0;
+  bool may_stay = true;
+  uint64_t unsettled = 0;  // launches of a way, after the first, that still bring things into order for it
+  std::vector<std::pair<WayProbe, uint64_t>> under_way;
+  uint64_t total = 0, news = 0;
+  Way last = Way::kAsOff;
+  uint64_t run = 0;
+
+  Way Launch(uint64_t capacity = kGiB) {
+    const Way way = ways.Next({7, 3 * kGiB / 2, capacity, may_stay});
+    run = way == last ? run + 1 : 1;
+    last = way;
+    const WayProbe probe = ways.Planned(7, run > 1 + unsettled);
+    total += ms[way];
+    under_way.push_back({probe, ms[way]});
+    while (under_way.size() > late) {
+      news += ways.Measured(under_way.front().first, under_way.front().second * kMs);
+      under_way.erase(under_way.begin());
+    }
+    return way;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("each way is tried with two launches, then the fastest is taken") {
+  for (const Way fastest : {Way::kAsOff, Way::kFetch, Way::kInPlace, Way::kFaults}) {
+    Program program;
+    program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 110}, {Way::kInPlace, 140}, {Way::kFaults, 120}};
+    program.ms[fastest] = 40;
+    const std::vector<Way> tried{Way::kAsOff, Way::kAsOff, Way::kFetch, Way::kFetch, Way::kInPlace, Way::kInPlace};
+    for (const Way way : tried) CHECK(program.Launch() == way);
+    // Other chunks held while all the rest faults: only where faults are the best.
+    const bool faults = fastest == Way::kAsOff || fastest == Way::kFaults;
+    for (int i = 0; faults && i < 2; ++i) CHECK(program.Launch() == Way::kFaults);
+    for (int i = 0; i < 20; ++i) CHECK(program.Launch() == fastest);
+    CHECK(program.news == 1);
+    CHECK(program.ways.Best(7) == fastest);
+  }
+}
+
+TEST_CASE("what the way before left, and what a way does once, does not count") {
+  Program program;
+  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 140}};
+  program.unsettled = 2;
+  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == Way::kAsOff);
+  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == Way::kFetch);
+  CHECK(program.Launch() == Way::kInPlace);
+  Program never;  // never settled: it counts all the same in the end
+  never.ms = program.ms;
+  never.unsettled = 1000;
+  for (int i = 0; i < 60; ++i) never.Launch();
+  CHECK(never.Launch() == Way::kFetch);
+}
+
+TEST_CASE("while the answer is awaited the best way known is gone; an answer that never comes is asked for again") {
+  Program program;
+  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 5000}, {Way::kFaults, 90}};
+  program.late = 10;
+  uint64_t slow = 0;
+  for (int i = 0; i < 60; ++i) slow += program.Launch() == Way::kInPlace;
+  CHECK(slow == 2);
+  // A way whose next launch but one was planned before its answer was known may only have looked faster.
+  CHECK(program.Launch() == Way::kAsOff);
+  program.late = 0;
+  for (int i = 0; i < 400; ++i) program.Launch();
+  CHECK(program.Launch() == Way::kFetch);
+  Program deaf;
+  deaf.late = 100000;
+  std::map<Way, int> times;
+  for (int i = 0; i < 300; ++i) ++times[deaf.Launch()];
+  CHECK(times[Way::kAsOff] == 300);
+}
+
+TEST_CASE("settled, it is no slower than the fastest by more than two in a hundred, whatever the others take") {
+  for (const uint64_t slow : {31u, 60u, 140u, 3000u}) {
+    Program program;
+    program.ms = {{Way::kAsOff, 30}, {Way::kFetch, slow}, {Way::kInPlace, slow}, {Way::kFaults, slow}};
+    for (int i = 0; i < 200; ++i) program.Launch();
+    program.total = 0;
+    for (int i = 0; i < 4000; ++i) program.Launch();
+    CHECK(program.total <= 4000 * 30 * 102 / 100);
+  }
+}
+
+TEST_CASE(
+    "a way that became the fastest is found, one slow launch changes nothing, and without host memory none is used") {
+  Program program;
+  program.may_stay = false;
+  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 40}, {Way::kFaults, 95}};
+  for (int i = 0; i < 40; ++i) CHECK(program.Launch() != Way::kInPlace);
+  program.ms[Way::kFetch] = 400;
+  program.Launch();
+  program.ms[Way::kFetch] = 40;
+  for (int i = 0; i < 10; ++i) CHECK(program.Launch() == Way::kFetch);
+  program.ms[Way::kFetch] = 200;
+  for (int i = 0; i < 20; ++i) program.Launch();
+  CHECK(program.Launch() == Way::kAsOff);
+  program.ms[Way::kFetch] = 20;
+  for (int i = 0; i < 3000; ++i) program.Launch();
+  CHECK(program.Launch() == Way::kFetch);
+}
+
+TEST_CASE("another size or another budget is another question") {
+  Program program;
+  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 40}, {Way::kInPlace, 100}};
+  for (int i = 0; i < 20; ++i) program.Launch();
+  CHECK(program.Launch(kGiB * 9 / 10) == Way::kFetch);
+  CHECK(program.Launch(kGiB / 2) == Way::kAsOff);
+}
+
+namespace {
+
+// Under the policy: `total` chunks, `capacity` of them may be there; copies wrote the last `copied`.
+struct Card : FakeCard {
+  std::map<Way, uint64_t> ms{{Way::kAsOff, 90}, {Way::kFetch, 100}, {Way::kInPlace, 110}, {Way::kFaults, 95}};
+  std::vector<Extent> set;
+  Way way = Way::kAsOff;
+  std::vector<Extent> drop, fetch, after, duplicate;
+
+  Card(uint64_t total, uint64_t capacity, uint64_t copied) : FakeCard(total, capacity), set{Chunks(0, total)} {
+    residency.set_read_mostly(true);
+    for (uint64_t i = 0; i < total; ++i) {
+      Queue({Chunks(i)});
+      Finish();
+    }
+    residency.NoteCopied(Chunks(total - copied, copied));
+  }
+  void Launch(size_t hotter = 0) {
+    drop = residency.DropBeyond().now.drop;
+    const Plan& plan = Queue(set, 1, 7, 0, hotter);
+    Finish();
+    REQUIRE(plan.way.id == 7);
+    way = plan.way.way;
+    fetch = plan.now.fetch;
+    after = plan.evict_after;
+    duplicate = plan.now.duplicate;
+    residency.Measured(plan.way, ms[way] * kMs);
+  }
+  void Settle(Way best) {
+    ms[best] = 10;
+    for (int i = 0; i < 16; ++i) Launch();
+    REQUIRE(way == best);
+  }
+  static uint64_t Count(const std::vector<Extent>& runs) {
+    uint64_t bytes = 0;
+    for (const Extent& run : runs) bytes += run.bytes;
+    return bytes / kChunkBytes;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("by faults nothing is fetched, and what did not fit leaves behind the launch") {
+  Card card(12, 4, 0);
+  card.Settle(Way::kAsOff);
+  CHECK(card.fetch.empty());
+  CHECK(Card::Count(card.after) == 8);
+  CHECK(card.residency.stats().left_launches > 0);
+}
+
+TEST_CASE("fetched: what copies alone wrote is dropped behind the launch, the rest is sent away") {
+  Card card(12, 4, 5);
+  card.Settle(Way::kFetch);
+  CHECK(Card::Count(card.fetch) == 8);
+  CHECK(Card::Count(card.duplicate) + Card::Count(card.after) == 8);
+  CHECK(Card::Count(card.drop) == Card::Count(card.duplicate));
+  CHECK(Card::Count(card.duplicate) >= 4);
+  const ResidencyStats before = card.residency.stats();
+  for (int i = 0; i < 5; ++i) card.Launch();
+  CHECK(card.residency.stats().fault_bytes == before.fault_bytes);
+  CHECK(card.residency.resident_bytes() <= 12 * kChunkBytes);
+  card.residency.DropBeyond();
+  CHECK(card.residency.resident_bytes() <= 4 * kChunkBytes);
+}
+
+TEST_CASE("fetched, but never more than the card itself holds") {
+  Card card(12, 4, 0);
+  card.residency.set_most(6 * kChunkBytes);
+  card.Settle(Way::kFetch);
+  CHECK(Card::Count(card.fetch) == 2);
+  CHECK(Card::Count(card.after) == 8);
+}
+
+TEST_CASE("in host memory nothing moves") {
+  Card card(12, 4, 6);
+  card.Settle(Way::kInPlace);
+  const ResidencyStats before = card.residency.stats();
+  for (int i = 0; i < 5; ++i) card.Launch();
+  const ResidencyStats& after = card.residency.stats();
+  CHECK(after.bytes_in == before.bytes_in);
+  CHECK(after.bytes_out == before.bytes_out);
+  CHECK(after.fault_bytes == before.fault_bytes);
+  CHECK(after.host_bytes_used == before.host_bytes_used + 5 * 8 * kChunkBytes);
+}
+
+TEST_CASE("why what is not held cannot be duplicated is told") {
+  Card card(12, 4, 12);
+  card.residency.Pin(Chunks(5), true);
+  card.residency.RemoveLive(Chunks(5));
+  card.residency.NoteWritten(Chunks(0, 5));  // four of them are held
+  card.Settle(Way::kFetch);
+  const Cold& cold = card.residency.cold();
+  CHECK(cold.dead == kChunkBytes);
+  CHECK(cold.written == kChunkBytes);
+  CHECK(cold.copied == 6 * kChunkBytes);
+}
+
+}  // namespace sluice::core
