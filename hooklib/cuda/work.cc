@@ -159,7 +159,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
   device->FollowCeiling();
-  device->ReadProbes();
+  if (work.hotter) device->ReadProbes();  // says which way it goes
   AwaitReaps(stream_);
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, hotter);
@@ -184,6 +184,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   Renew(plan, stream_);
   if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
   device->Execute(plan.ahead, stream_);
+  device->ReadProbes();
   if (plan.probe.id) time();
   if (plan.after_op) {
     after_.evict_after = plan.evict_after;
