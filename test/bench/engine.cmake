@@ -4,6 +4,7 @@ add_executable(engine_micro ${CMAKE_CURRENT_LIST_DIR}/engine_micro.cc)
 set_target_properties(engine_micro PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(engine_micro PRIVATE sluice::cuda_headers ${CMAKE_DL_LIBS})
 target_link_options(engine_micro PRIVATE -static-libstdc++ -static-libgcc)
+add_test(NAME "fidelity: cells, calls and which prediction counts" COMMAND ${CMAKE_CURRENT_LIST_DIR}/fidelity_test.py)
 # Other engines' rules on the simulated card.
 if(TARGET sluice_player)
   find_package(CLI11 CONFIG REQUIRED)
