@@ -5,7 +5,7 @@
 // host waits for nothing), written (as reread; in every eighth step a kernel that nothing is known of updates one of
 // the weights), loaded (as written, by a copy), trained (as reread; every second weight is updated by a kernel in each
 // step, so that others leave the card all the time), graph (as reread, a step is a CUDA graph), graph-once,
-// graph-ahead.
+// graph-ahead, graph-made (the weights are made by kernels, not loaded), graph-mixed (every second is).
 #include <string>
 
 #include "test/bench/rig.h"
@@ -28,7 +28,7 @@ constexpr uint64_t kWeight = 4ull * kRows * kDepth, kIn = 4ull * kDepth * kBatch
 
 int main(int argc, char** argv) {
   const std::string name = argc > 2 ? argv[1] : "";
-  const std::string names = "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead";
+  const std::string names = "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed";
   if (name.empty() || ("|" + names + "|").find("|" + name + "|") == std::string::npos) {
     std::fprintf(stderr, "usage: read_mostly_bench %s LIVE_MIB [STEPS]\n", names.c_str());
     return 2;
@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   for (uint64_t i = 0; i < count; ++i) {
     weights.push_back(rig.card.Plain(kWeight));
     load(i);
+    if (name == "graph-made" || (name == "graph-mixed" && i % 2)) update(weights[i]);
   }
   const CUdeviceptr in = rig.card.Plain(kIn), out = rig.card.Plain(kOut);
   OK(cuMemsetD8Async(in, 1, kIn, stream));

@@ -286,6 +286,19 @@ def graph_larger_than_the_budget():
 
 
 @test
+def graph_goes_the_fastest_way():
+    env = {"SLUICE_MEMORY_FACTOR": "100", "SLUICE_LOG_LEVEL": "DEBUG"}
+    tight = run("graph_keeps_what_most_nodes_use", SMALL, env=env)
+    timed = re.findall(r"DEBUG graph \w+, larger than what can be held, took ([0-9.]+) ms (.*)", tight.err)
+    expect(len(timed) > 20, "each replay is timed", tight.err)
+    chosen = re.findall(r"INFO .* the rest is used (.*?) \((.*?)\); of that rest, in MiB: 0 loaded by copies", tight.err)
+    expect(len(chosen) == 1, "the way is said once, with the times of all", tight.err)
+    expect(timed[-1][1] == chosen[0][0], "the last replay goes that way", tight.err)
+    rows = [re.fullmatch(r"(.*) ([0-9.]+) ms", row).groups() for row in chosen[0][1].split(", ")]
+    expect(len(rows) >= 3 and min(rows, key=lambda row: float(row[1]))[0] == chosen[0][0], "it is the fastest", tight.err)
+
+
+@test
 def over_budget_only_where_nothing_can_leave():
     """One stream, everything but the launch's own blocks may leave: no launch has a reason to go over its budget."""
     for name in ("blocks", "many_rounds"):
