@@ -28,7 +28,8 @@ constexpr uint64_t kWeight = 4ull * kRows * kDepth, kIn = 4ull * kDepth * kBatch
 
 int main(int argc, char** argv) {
   const std::string name = argc > 2 ? argv[1] : "";
-  const std::string names = "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed";
+  const std::string names =
+      "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed";
   if (name.empty() || ("|" + names + "|").find("|" + name + "|") == std::string::npos) {
     std::fprintf(stderr, "usage: read_mostly_bench %s LIVE_MIB [STEPS]\n", names.c_str());
     return 2;
