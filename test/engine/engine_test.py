@@ -198,6 +198,17 @@ FETCHED = {"SLUICE_HOST_ACCESS": "0", "SLUICE_MEMORY_FACTOR": "100"}
 
 
 @test
+def in_place_is_counted():
+    """The exit line says how much was used in host memory, and what it cost to find out which launches may."""
+    line = r"in place (\d+\.\d+) GiB \(tried (\d+), \d+ of them slow and \d+ ms lost; mapping took \d+ ms\)"
+    for env, some in ({}, True), ({"SLUICE_HOST_ACCESS": "0"}, False):
+        hooked = run("kinds_of_launch", SMALL, env=env)
+        found = re.search(line, hooked.line())
+        expect(found, "the exit line counts what is used in place", hooked.line())
+        expect((float(found[1]) > 0) == some and (int(found[2]) > 0) == some, f"used in place with {env}: {some}", hooked.line())
+
+
+@test
 def overwritten_by_copies():
     """What a copy or a memset overwrites whole is not fetched; with the switch off, or a driver without discard, it is."""
     same("overwritten_by_copies", env=FETCHED, modes=("launch", "predict"))
