@@ -82,7 +82,7 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
                                            : kHostRate;
   const uint64_t own = kStartNs + probe.resident / kCardRate;
   const uint64_t spent = ns - std::min(ns, own);
-  if (!probe.faults && spent > probe.host / rate) {
+  if (probe.trial && !probe.faults && spent > probe.host / rate) {
     ++tries_.slow;
     tries_.lost_ns += spent - probe.host / rate;
   }
@@ -93,17 +93,21 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   const bool dear = probe.faults && habit.host_rate && 2 * spent > probe.host / habit.host_rate;
   if (spent <= probe.host / rate && !dear) {
     if (habit.verdict == Verdict::kStreams && !probe.oversize && !probe.duplicates && probe.host >= 32 * kMiB &&
-        habit.failures[1] < 2 && (habit.slow = spent > probe.host / kOnceRate ? habit.slow + 1 : 0) == kSlow) {
-      habit.slow = 0;
-      habit.host_rate = probe.host / spent;
-      habit.host_bytes = probe.host;
-      habit.verdict = Verdict::kTryFaults;
-      habit.retry_at = now;
-      return false;
+        habit.failures[1] < 2) {
+      habit.slow = spent > probe.host / kOnceRate ? habit.slow + 1 : 0;
+      if (habit.slow == kSlow) {
+        habit.slow = 0;
+        habit.host_rate = probe.host / spent;
+        habit.host_bytes = probe.host;
+        habit.verdict = Verdict::kTryFaults;
+        habit.retry_at = now;
+        return false;
+      }
     }
     habit.verdict = probe.faults ? Verdict::kFaults : Verdict::kStreams;
     habit.failures[probe.faults] = 0;
-    return probe.faults && habit.confirmed < kSettled && ++habit.confirmed == kSettled;
+    if (!probe.faults || habit.confirmed == kSettled) return false;
+    return ++habit.confirmed == kSettled;
   }
   habit.launches = 0;
   habit.confirmed = 0;

@@ -26,9 +26,10 @@ struct HostProbe {
   bool oversize = false;    // the set is larger than all that may be resident: faults are what it is compared with
   bool faults = false;      // they are left to faults, not used where they lie
   bool duplicates = false;  // fetched, they would leave again for nothing
+  bool trial = false;       // it is a try, not a launch of a kind that is timed again
 };
 
-// What launches that were tried cost: some re-read what was left in host memory.
+// What tries cost: some launches re-read what was left in host memory.
 struct HostTries {
   uint64_t tries = 0, slow = 0;  // launches; those of them that did not stream
   uint64_t lost_ns = 0;          // GPU time beyond what fetching would have taken

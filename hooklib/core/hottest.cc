@@ -17,15 +17,15 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool
   };
   std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hotter), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
-  const size_t first_cold = std::min<size_t>(fits / kChunkBytes, set_.size());
+  const size_t held = std::min<size_t>(fits / kChunkBytes, set_.size());
   missing_.clear();
   for (size_t i = 0; i < set_.size(); ++i) {
-    if (!set_[i]->resident) (i < first_cold ? hottest_ : missing_).push_back(set_[i]);
+    if (!set_[i]->resident) (i < held ? hottest_ : missing_).push_back(set_[i]);
   }
   uint64_t lacking = hottest_.size() * kChunkBytes;
   const uint64_t room = Room(stream);
   lacking -= std::min(lacking, room);
-  for (size_t i = set_.size(); i > first_cold && lacking; --i) {
+  for (size_t i = set_.size(); i > held && lacking; --i) {
     Chunk* const chunk = set_[i - 1];
     if (!chunk->resident || !MayLeave(*chunk, stream)) continue;
     Depart(chunk, stream, &plan_.now);
@@ -37,21 +37,16 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool
 // Of a graph that is larger than the capacity: the way that it goes. Takes out of missing_ what it uses in host
 // memory, and marks what is left to faults.
 void Residency::TakeWay(Way way, uint64_t id) {
-  cold_ = {};
+  rest_ = {};
   // Duplicates that the way before brought beyond the capacity are still there.
   bool settled = way == Way::kFetch || beyond_.empty();
-  const auto leave = [this](Chunk* chunk) {
-    chunk->left_at = now_;
-    if (!chunk->advised) return;
-    chunk->advised = false;
-    plan_.unadvise.push_back({chunk->base, kChunkBytes});
-  };
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
     if (!chunk->content) return false;
-    NoteCold(*chunk);
+    NoteRest(*chunk);
     if (way == Way::kAsOff || way == Way::kFaults) {
-      leave(chunk);
+      chunk->left_at = now_;
+      Unadvise(chunk);
       return false;
     }
     // What is still on its way out cannot be advised yet, so that it would be sent away after each launch for ever.
@@ -59,10 +54,7 @@ void Residency::TakeWay(Way way, uint64_t id) {
     settled &= !once && !(way == Way::kFetch && chunk->sent && IsCopied(*chunk)) &&
                !(way == Way::kInPlace && IsLeaving(*chunk));  // that would be found on the card
     if (way == Way::kFetch && !once) return false;
-    if (!chunk->advised) {
-      chunk->advised = true;
-      plan_.advise.push_back({chunk->base, kChunkBytes});
-    }
+    MapInHost(chunk);
     return true;
   });
   if (way == Way::kAsOff || way == Way::kFaults) ++stats_.left_launches;
@@ -76,13 +68,13 @@ bool Residency::Measured(const WayProbe& probe, uint64_t ns) {
   return news;
 }
 
-void Residency::NoteCold(const Chunk& chunk) {
-  uint64_t* const which = IsCopied(chunk)                         ? &cold_.copied
-                          : chunk.live_bytes == 0                 ? &cold_.dead
-                          : !read_mostly_                         ? &cold_.off
-                          : chunk.withdrawn_until > now_          ? &cold_.withdrawn
-                          : chunk.copied_bytes < chunk.live_bytes ? &cold_.written
-                                                                  : &cold_.two_ways_out;
+void Residency::NoteRest(const Chunk& chunk) {
+  uint64_t* const which = IsCopied(chunk)                         ? &rest_.copied
+                          : chunk.live_bytes == 0                 ? &rest_.dead
+                          : !read_mostly_                         ? &rest_.off
+                          : chunk.withdrawn_until > now_          ? &rest_.withdrawn
+                          : chunk.copied_bytes < chunk.live_bytes ? &rest_.written
+                                                                  : &rest_.two_ways_out;
   *which += kChunkBytes;
 }
 

@@ -56,15 +56,19 @@ void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
 // It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer, unless
 // it is used in host memory in nearly every round all the same.
 void Residency::Unmap(Chunk* chunk) {
-  if (!chunk->advised || (IsLasting(*chunk, 0) && chunk->host_window + 2 > window_)) return;
-  chunk->advised = false;
-  plan_.unadvise.push_back({chunk->base, kChunkBytes});
+  if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= window_) Unadvise(chunk);
 }
 
 void Residency::MapInHost(Chunk* chunk) {
   if (chunk->advised) return;
   chunk->advised = true;
   plan_.advise.push_back({chunk->base, kChunkBytes});
+}
+
+void Residency::Unadvise(Chunk* chunk) {
+  if (!chunk->advised) return;
+  chunk->advised = false;
+  plan_.unadvise.push_back({chunk->base, kChunkBytes});
 }
 
 // The host runs ahead: what it brings for a later launch may be there before the one that is timed without it runs.
@@ -111,10 +115,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
       chunk->host_uses = 0;
     }
     if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
-      if (chunk->advised) {
-        chunk->advised = false;
-        plan_.unadvise.push_back({chunk->base, kChunkBytes});
-      }
+      Unadvise(chunk);
       chunk->left_at = now_;
       stays += kChunkBytes;
       return false;
@@ -137,7 +138,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   });
   if (stays && faults) ++stats_.left_launches;
   if (stays && (trial || host_access_.Due(id, oversize)))
-    plan_.probe = {id, stays, resident, oversize, faults, duplicates};
+    plan_.probe = {id, stays, resident, oversize, faults, duplicates, trial};
   if (stays && trial) host_access_.Trying(plan_.probe, now_);
 }
 

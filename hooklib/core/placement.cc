@@ -28,16 +28,13 @@ constexpr uint64_t kMost = uint64_t{256} << 20;  // at once: 30 ms
 // What the launch whose set has it now would bring over the link, if it lay in host memory.
 uint32_t Residency::OverLink(const Chunk& chunk, bool sparse) const { return chunk.named_bytes / (sparse ? 16 : 1); }
 
-void Residency::CountLinkBytes(uint64_t id) {
-  const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
-  for (Chunk* chunk : set_) {
-    if (chunk->link_window != window_) {
-      chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
-      chunk->link_bytes = 0;
-      chunk->link_window = window_;
-    }
-    chunk->link_bytes += OverLink(*chunk, sparse);
+void Residency::CountLinkBytes(Chunk* chunk, bool sparse) const {
+  if (chunk->link_window != window_) {
+    chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
+    chunk->link_bytes = 0;
+    chunk->link_window = window_;
   }
+  chunk->link_bytes += OverLink(*chunk, sparse);
 }
 
 // When a window has just begun: what of the chunks would leave their places for others.

@@ -129,7 +129,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       if (whole && extent.base <= chunk.base && chunk.base + kChunkBytes <= extent.end()) chunk.overwritten_at = now_;
     });
   }
+  const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
   for (Chunk* chunk : set_) {
+    CountLinkBytes(chunk, sparse);
     if (chunk->resident) {
       ++stats_.hits;
       // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
@@ -143,7 +145,6 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     }
   }
   if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
-  CountLinkBytes(id);
   RollWindow(queues);
   const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
   const bool oversize = set_.size() * kChunkBytes > fits_at_all;
@@ -201,10 +202,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         // Faults bring it; it is on its way out again as soon as the launch is over.
         chunk->two_ways_out = elsewhere;
         // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
-        if (chunk->advised) {
-          chunk->advised = false;
-          plan_.unadvise.push_back({chunk->base, kChunkBytes});
-        }
+        Unadvise(chunk);
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
         plan_.evict_after.push_back({chunk->base, kChunkBytes});
         chunk->content = true;
@@ -490,10 +488,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
 
 // Brought for one launch, behind which it is sent away again.
 void Residency::Pass(Chunk* chunk, StreamId stream) {
-  if (chunk->advised) {
-    chunk->advised = false;
-    plan_.unadvise.push_back({chunk->base, kChunkBytes});
-  }
+  Unadvise(chunk);
   if (!plan_.now.in_op) plan_.now.in_op = ++queues_[stream].in_op;
   plan_.now.fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;

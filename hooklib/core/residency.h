@@ -87,7 +87,7 @@ struct ResidencyStats {
 };
 
 // Of a graph larger than the capacity what is not held, and why it cannot be duplicated; bytes.
-struct Cold {
+struct GraphRest {
   uint64_t copied = 0;     // it can: copies alone wrote it, or its departure is awaited
   uint64_t dead = 0;       // it has no living byte
   uint64_t written = 0;    // kernels wrote of it, or may have
@@ -140,7 +140,7 @@ class Residency {
   // A way is on trial: its launches are to begin when what comes before them is done, since what they move is decided
   // by what has arrived and left.
   bool tries_way() const { return now_ < trial_until_; }
-  const Cold& cold() const { return cold_; }  // of the last one
+  const GraphRest& rest() const { return rest_; }  // of the last one
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
   void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
@@ -233,10 +233,11 @@ class Residency {
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   // placement.cc: which of what streaming launches use is worth its place on the card.
   uint32_t OverLink(const Chunk& chunk, bool sparse) const;
-  void CountLinkBytes(uint64_t id);
+  void CountLinkBytes(Chunk* chunk, bool sparse) const;
   void ChangePlaces();
   bool StaysCold(Chunk* chunk, uint64_t id);
   void MapInHost(Chunk* chunk);
+  void Unadvise(Chunk* chunk);
   void Withdraw(Chunk* chunk);
   bool IsBeingTried(const Chunk& chunk);
   // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
@@ -272,7 +273,7 @@ class Residency {
   // hottest.cc
   void TakeWay(Way way, uint64_t id);
   void SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches);
-  void NoteCold(const Chunk& chunk);
+  void NoteRest(const Chunk& chunk);
   bool MayRenew(const Chunk& chunk);
   void Renew(Chunk* chunk, uint64_t id);
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
@@ -317,7 +318,7 @@ class Residency {
   HostAccess host_access_;
   Ways ways_;
   uint64_t trial_until_ = 0;  // launch number; a phase may end with a trial open
-  Cold cold_;
+  GraphRest rest_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;

@@ -286,16 +286,15 @@ void Device::NoteWay(const core::WayProbe& probe, double ms) {
     if (times[i]) all += one;
   }
   const auto mib = [](uint64_t bytes) { return static_cast<unsigned long long>(bytes >> 20); };
-  const core::Cold& cold = residency.cold();
+  const core::GraphRest& rest = residency.rest();
   const settings::LogLevel level = said_way_ ? settings::LogLevel::kDebug : settings::LogLevel::kInfo;
   if (LogEnabled(level)) {
     Log(level,
         "%s: of a graph larger than what can be held the rest is used %s (%s); of that rest, in MiB: %llu loaded by "
         "copies and only read, %llu may be written by kernels, %llu was written while it was a duplicate, %llu without "
-        "a "
-        "living byte, %llu otherwise",
-        uuid.c_str(), core::Describe(ways.Best(probe.id)), all.c_str(), mib(cold.copied), mib(cold.written),
-        mib(cold.withdrawn), mib(cold.dead), mib(cold.off + cold.two_ways_out));
+        "a living byte, %llu otherwise",
+        uuid.c_str(), core::Describe(ways.Best(probe.id)), all.c_str(), mib(rest.copied), mib(rest.written),
+        mib(rest.withdrawn), mib(rest.dead), mib(rest.off + rest.two_ways_out));
   }
   said_way_ = true;
 }

@@ -113,6 +113,19 @@ TEST_CASE("what launches come to need on the card is no longer mapped in host me
   CHECK(machine.withdrawn > 0);
 }
 
+TEST_CASE("what tries cost is counted, not what launches that are timed again take") {
+  Machine machine(60, 40);
+  for (int i = 0; i < 100; ++i) Train(&machine, 42);
+  const HostTries before = machine.residency.tries();
+  CHECK(before.tries > before.slow);
+  CHECK(before.slow > 0);  // the layers
+  REQUIRE(machine.residency.UsesHostMemory({.id = 300}));
+  for (int i = 0; i < 25; ++i) Train(&machine, 2);
+  REQUIRE(!machine.residency.UsesHostMemory({.id = 300}));  // found by timing it again; its next try comes later
+  CHECK(machine.residency.tries().slow == before.slow);
+  CHECK(machine.residency.tries().lost_ns == before.lost_ns);
+}
+
 TEST_CASE("what was used in host memory once, and is brought ever since, is no longer mapped there") {
   Machine machine(60, 40);
   for (int i = 0; i < 100; ++i) Train(&machine, 42);

@@ -219,10 +219,10 @@ TEST_CASE("why what is not held cannot be duplicated is told") {
   card.residency.RemoveLive(Chunks(5));
   card.residency.NoteWritten(Chunks(0, 5));  // four of them are held
   card.Settle(Way::kFetch);
-  const Cold& cold = card.residency.cold();
-  CHECK(cold.dead == kChunkBytes);
-  CHECK(cold.written == kChunkBytes);
-  CHECK(cold.copied == 6 * kChunkBytes);
+  const GraphRest& rest = card.residency.rest();
+  CHECK(rest.dead == kChunkBytes);
+  CHECK(rest.written == kChunkBytes);
+  CHECK(rest.copied == 6 * kChunkBytes);
 }
 
 }  // namespace sluice::core
