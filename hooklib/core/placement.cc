@@ -25,18 +25,6 @@ constexpr uint64_t kLeast = uint64_t{8} << 20;   // less is not worth a look
 constexpr uint64_t kMost = uint64_t{256} << 20;  // at once: 30 ms
 }  // namespace
 
-// What the launch whose set has it now would bring over the link, if it lay in host memory.
-uint32_t Residency::OverLink(const Chunk& chunk, bool sparse) const { return chunk.named_bytes / (sparse ? 16 : 1); }
-
-void Residency::CountLinkBytes(Chunk* chunk, bool sparse) const {
-  if (chunk->link_window != window_) {
-    chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
-    chunk->link_bytes = 0;
-    chunk->link_window = window_;
-  }
-  chunk->link_bytes += OverLink(*chunk, sparse);
-}
-
 // When a window has just begun: what of the chunks would leave their places for others.
 void Residency::ChangePlaces() {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;

@@ -232,8 +232,16 @@ class Residency {
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   // placement.cc: which of what streaming launches use is worth its place on the card.
-  uint32_t OverLink(const Chunk& chunk, bool sparse) const;
-  void CountLinkBytes(Chunk* chunk, bool sparse) const;
+  // What the launch whose set has it now would bring over the link, if it lay in host memory.
+  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes / (sparse ? 16 : 1); }
+  void CountLinkBytes(Chunk* chunk, bool sparse) const {
+    if (chunk->link_window != window_) {
+      chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
+      chunk->link_bytes = 0;
+      chunk->link_window = window_;
+    }
+    chunk->link_bytes += OverLink(*chunk, sparse);
+  }
   void ChangePlaces();
   bool StaysCold(Chunk* chunk, uint64_t id);
   void MapInHost(Chunk* chunk);
