@@ -111,7 +111,9 @@ void Share(const AllocationStatus& a, size_t gpu, const Labels& labels, Families
   out.Counter("sluice_evicted_bytes_total", "Bytes moved to host memory.", labels, D(sum.bytes_out));
   out.Counter("sluice_saved_bytes_total", "Bytes of fetches and evictions that needed no copy.", labels,
               D(sum.bytes_saved));
-  out.Counter("sluice_fault_bytes_total", "Bytes moved by demand faults.", labels, D(sum.fault_bytes));
+  out.Counter("sluice_fault_bytes_total",
+              "Bytes moved by demand faults; estimated where the driver does not count them.", labels,
+              D(sum.fault_bytes));
   out.Counter("sluice_stall_seconds_total", "Time that streams waited for transfers.", labels, D(sum.stall_ns) / 1e9);
   out.Counter("sluice_launches_total", "Kernel and graph launches.", labels, D(sum.launches));
   out.Counter("sluice_launches_known_total", "Launches with a complete access set.", labels, D(sum.launches_known));

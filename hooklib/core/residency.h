@@ -78,7 +78,7 @@ struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks
   uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
   uint64_t bytes_dropped = 0;    // duplicates thrown away, which moves nothing
-  uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; nobody sees what no parameter names
+  uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; what no parameter names is not in it
   uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
   uint64_t left_launches = 0;    // launches that were left to faults by choice
   uint64_t over_budget_launches = 0;
@@ -201,6 +201,7 @@ class Residency {
   // Of what is queued for this stream, bytes of the two transfers that run or come first.
   uint64_t NextBytes(StreamId stream);
   uint64_t departing() const { return departing_; }
+  uint64_t arriving() const;  // bytes fetched that may still be on their way, as the GPU last answered
   // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
   void NoteUnseenUse();
   // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.

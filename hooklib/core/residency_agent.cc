@@ -98,6 +98,14 @@ uint64_t Residency::Departing() {
   return departing_ = bytes;
 }
 
+uint64_t Residency::arriving() const {
+  uint64_t bytes = 0;
+  for (const auto& [stream, queues] : queues_) {
+    for (const auto& [op, n] : queues.arriving) bytes += n;
+  }
+  return bytes;
+}
+
 uint64_t Residency::NextBytes(StreamId stream) {
   Queues& queues = queues_[stream];
   DrainOps(&queues, stream);

@@ -24,6 +24,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   const auto get_uuid = g_real.cuDeviceGetUuid_v2 ? g_real.cuDeviceGetUuid_v2 : g_real.cuDeviceGetUuid;
   if (get_uuid && get_uuid(&raw, number) == CUDA_SUCCESS) {
     const auto* b = reinterpret_cast<const unsigned char*>(raw.bytes);
+    std::memcpy(raw_uuid_, b, sizeof raw_uuid_);
     char text[SLUICE_UUID_CHARS];
     std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
                   b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
@@ -97,11 +98,28 @@ void Device::UpdateMode() {
 void Device::StartActive() {
   if (!active.exchange(true)) {
     WantLibraryCalls();
+    StartCounting();
     residency.NoteUnseenUse();
     if (CountLaunches() != unseen_launches_) residency.ForgetAllCopies();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),
                static_cast<double>(requested_bytes) / 0x1p30, static_cast<double>(budget.budget_bytes) / 0x1p30);
   }
+}
+
+// What fits has no faults, and asks nothing of the driver.
+void Device::StartCounting() {
+  // Of one card the driver counts without being told which: a part of a card may go by another name there.
+  if (counts_.Open(Devices().size() > 1 ? raw_uuid_ : nullptr)) {
+    faults_.Begin(residency.stats().bytes_in);
+  } else {
+    SLUICE_LOG(kDebug, "%s: the driver counts no faults for us, they are estimated: %s", uuid.c_str(),
+               counts_.why().c_str());
+  }
+}
+
+void Device::CountFaults() {
+  if (faults_.counting())
+    faults_.Read(counts_.ToCard(), counts_.Faults(), residency.stats().bytes_in, residency.arriving());
 }
 
 Context* Device::ContextFor(CUcontext handle) {
@@ -581,7 +599,9 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->bytes_in, stats.bytes_in);
   put(&slot->bytes_out, stats.bytes_out);
   put(&slot->bytes_saved, stats.bytes_saved);
-  put(&slot->fault_bytes, stats.fault_bytes);
+  CountFaults();
+  put(&slot->fault_bytes, faults_.counting() ? faults_.bytes() : stats.fault_bytes);
+  __atomic_store_n(&slot->fault_exact, faults_.counting() ? 1 : 0, __ATOMIC_RELAXED);
   const uint64_t launches = CountLaunches();
   put(&slot->launches, launches);
   put(&slot->launches_known, launches - launches_looked_at.load() + launches_known.load());

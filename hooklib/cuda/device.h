@@ -17,9 +17,11 @@
 #include <vector>
 
 #include "hooklib/core/arena_allocator.h"
+#include "hooklib/core/fault_ledger.h"
 #include "hooklib/core/live_map.h"
 #include "hooklib/core/pressure.h"
 #include "hooklib/core/residency.h"
+#include "hooklib/cuda/driver_counts.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/tokens.h"
 #include "hooklib/dnn/extents/torch_kernels.h"
@@ -180,6 +182,8 @@ struct Device final : core::Timeline {
   void LookAround(Stream* stream);
   // Holds no more than the driver says there is room for beside what others have taken.
   void FollowCeiling();
+  // Reads what the driver has counted since the last time: as often as launches are planned.
+  void CountFaults();
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // A graph larger than the capacity took so long.
@@ -222,6 +226,10 @@ struct Device final : core::Timeline {
   void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive
   bool MayBeWrittenByHost(core::Va va);
   void StartActive();
+  void StartCounting();
+  unsigned char raw_uuid_[16] = {};
+  DriverCounts counts_{TheKernelSide()};
+  core::FaultLedger faults_;
   std::vector<CUdevice> peers_;
   uint32_t launches_waiting_ = 0;  // in AwaitRoom
   uint64_t awaited_bytes_ = 0;     // asked for by allocations that wait for their share

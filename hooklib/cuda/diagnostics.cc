@@ -95,11 +95,14 @@ void PrintSummary(const char* when) {
     const auto [in_place, tries, map_ns] = device->HostMemoryUsed();
     LogAlways(
         "%s pid %d %s: budget %.2f GiB, live %.2f GiB (peak %.2f GiB), plain %.2f GiB, in %.2f GiB, out %.2f GiB, "
-        "without copy %.2f GiB, faults %.2f GiB (estimated), hits %.1f %%, stalls %.2f s, access known %.1f %%, "
+        "without copy %.2f GiB, faults %.2f GiB%s, hits %.1f %%, stalls %.2f s, access known %.1f %%, "
         "factor %u, launches %llu, over budget %llu, left to faults %llu, in place %.2f GiB (tried %llu, "
         "%llu of them slow and %.0f ms lost; mapping took %.0f ms)",
         when, getpid(), device->uuid.c_str(), Gi(c.budget_bytes), Gi(c.live_bytes), Gi(device->peak_live_bytes),
         Gi(c.plain_bytes), Gi(c.bytes_in), Gi(c.bytes_out), Gi(c.bytes_saved), Gi(c.fault_bytes),
+        !device->active.load() ? ""  // all fits
+        : c.fault_exact        ? " (counted)"
+                               : " (estimated)",
         looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0,
         static_cast<double>(c.stall_ns) / 1e9,
         c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,

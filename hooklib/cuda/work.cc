@@ -159,6 +159,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
   device->FollowCeiling();
+  device->CountFaults();
   if (work.hotter) device->ReadProbes();  // says which way it goes
   AwaitReaps(stream_);
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));

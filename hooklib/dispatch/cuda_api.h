@@ -14,5 +14,9 @@
 // Exported by the driver; cuda.h declares it only where it renames everything to _ptsz.
 extern "C" CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                                                      CUdriverProcAddressQueryResult* symbolStatus);
+// Exported by the simulated driver alone, which has no kernel under it: its answers to open and ioctl of
+// /dev/nvidia-uvm-tools (test/simgpu/simgpu.h).
+extern "C" int simgpu_uvm_open(void);
+extern "C" int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
 
 #endif  // SLUICE_HOOKLIB_DISPATCH_CUDA_API_H_

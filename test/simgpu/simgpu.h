@@ -85,6 +85,11 @@ const char* simgpu_last_misuse(void);
 /* A named instant in the timeline (SIMGPU_TIMELINE). */
 void simgpu_mark(const char* name);
 
+/* What open and ioctl of /dev/nvidia-uvm-tools answer on a machine with a card: the counters of what the driver moves
+ * (request 56 without a queue, request 60). There is no kernel under this driver, so the hook asks here. */
+int simgpu_uvm_open(void);
+int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
+
 /* An XID error on a card, as NVML's event set reports it. Returns 0. */
 int simgpu_inject_xid(int device, uint32_t xid);
 

@@ -1,6 +1,7 @@
 // simgpu.h: what tests and replayers tell and ask behind the hook's back; what is written at the end.
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -160,6 +161,17 @@ void simgpu_mark(const char* name) {
   if (!Ready(0) || name == nullptr) return;
   simgpu::Simulator::Lock lock(Sim().mutex);
   Sim().timeline().Mark(name, simgpu::ThisThread().now);
+}
+
+int simgpu_uvm_open(void) { return simgpu::UvmTools::Open(); }
+
+int simgpu_uvm_ioctl(int device, unsigned long request, void* argument) {
+  if (!Ready(0)) {
+    errno = ENODEV;
+    return -1;
+  }
+  simgpu::Simulator::Lock lock(Sim().mutex);
+  return Sim().uvm_tools().Control(device, request, argument);
 }
 
 int simgpu_inject_xid(int device, uint32_t xid) {

@@ -19,6 +19,7 @@
 #include "profile.h"
 #include "shared_state.h"
 #include "timeline.h"
+#include "uvm_tools.h"
 
 namespace simgpu {
 
@@ -99,6 +100,7 @@ class Simulator {
   SharedState& state() { return state_; }
   Memory& memory() { return memory_; }
   Timeline& timeline() { return timeline_; }
+  UvmTools& uvm_tools() { return uvm_tools_; }
   CardFigures& figures(int card) { return figures_[card]; }
   int64_t worked_until() const { return worked_until_; }
   uint64_t operations() const { return next_number_; }
@@ -167,6 +169,7 @@ class Simulator {
   SharedState& state_;
   Memory memory_;
   Timeline timeline_;
+  UvmTools uvm_tools_;
   std::vector<CardFigures> figures_;
   std::vector<Stream*> streams_, spare_streams_;
   std::vector<Op*> spare_ops_;

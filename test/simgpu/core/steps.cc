@@ -162,6 +162,7 @@ int64_t Simulator::MakeRoom(int card, uint64_t bytes, int64_t t, bool* room) {
     }
     const int64_t end = Transfer(card, kManagedOut, static_cast<uint64_t>(out), profile_.evict_gbps, t);
     figures_[card].evicted += static_cast<uint64_t>(out);
+    uvm_tools_.Count(card, UvmTools::kToHost, static_cast<uint64_t>(out));
     timeline_.Span(card, "driver eviction", "evict", t, end, static_cast<uint64_t>(out));
     t = end;
   }
@@ -193,6 +194,8 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : profile_.populate_gbps);
   if (from_peer != 0) end += Nanoseconds(BytesOf(from_peer, part.block_bytes), profile_.peer_gbps);
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
+  if (fault) uvm_tools_.Count(card, UvmTools::kCardFaults, 1);
+  uvm_tools_.Count(card, UvmTools::kToCard, in);
   if (in != 0) {
     timeline_.Span(card, fault ? "faults" : "prefetch in", fault ? "fault" : "prefetch", t, end, in);
   }
@@ -426,6 +429,7 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
                           (bytes == 0 ? profile_.read_mostly_card_ns_per_block : 0) +
                           (b->accessed_by != 0 && bytes != 0 ? profile_.advise_ns_per_block : 0);
       figures_[card].prefetch_out += bytes;
+      uvm_tools_.Count(card, UvmTools::kToHost, bytes);
       CheckUnused(s, *op, part.address, part.block_bytes, t, false);
       if (b->read_mostly) {  // makes the host's copy; the card keeps its own
         b->host |= out;

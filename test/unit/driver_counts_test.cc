@@ -1,0 +1,130 @@
+#include "hooklib/cuda/driver_counts.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <cerrno>
+#include <cstring>
+
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+constinit Real g_real;
+}
+
+namespace {
+
+// A kernel module as the tests want it.
+struct Module {
+  int open_error = 0;
+  uint32_t init_status = 0, enable_status = 0;
+  bool knows_requests = true;
+  int good_space = 0;  // of the spaces
+  int inits = 0, opened = -1;
+  uint64_t enabled = 0;
+  uint64_t* page = nullptr;
+  unsigned char uuid[16] = {};
+  uint32_t all_cards = 0;
+} g_module;
+
+int Open() {
+  if (g_module.open_error) {
+    errno = g_module.open_error;
+    return -1;
+  }
+  return g_module.opened = dup(0);
+}
+
+// Offsets of the driver's structures.
+template <typename T>
+T At(const void* argument, size_t offset) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(argument) + offset, sizeof value);
+  return value;
+}
+void SetStatus(void* argument, size_t offset, uint32_t status) {
+  std::memcpy(static_cast<char*>(argument) + offset, &status, sizeof status);
+}
+
+int Control(int, unsigned long request, void* argument) {
+  if (!g_module.knows_requests) {
+    errno = EINVAL;
+    return -1;
+  }
+  if (request == 56) {
+    ++g_module.inits;
+    CHECK(At<uint64_t>(argument, 8) == 0);
+    g_module.page = At<uint64_t*>(argument, 16);
+    CHECK(reinterpret_cast<uint64_t>(g_module.page) % 4096 == 0);
+    std::memcpy(g_module.uuid, static_cast<const char*>(argument) + 24, 16);
+    g_module.all_cards = At<uint32_t>(argument, 40);
+    const bool right = At<uint32_t>(argument, 44) == static_cast<uint32_t>(g_module.good_space);
+    SetStatus(argument, 48, right ? g_module.init_status : 0x16);
+    return 0;
+  }
+  CHECK(request == 60);
+  g_module.enabled = At<uint64_t>(argument, 0);
+  SetStatus(argument, 8, g_module.enable_status);
+  return 0;
+}
+
+std::vector<int> Spaces(int) { return {7, 8}; }
+
+sluice::DriverCounts Counts() { return sluice::DriverCounts({Open, Control, Spaces}); }
+
+void Reset() { g_module = {}, g_module.good_space = 7; }
+
+bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+}  // namespace
+
+TEST_CASE("the counters of the driver's page are read") {
+  Reset();
+  sluice::DriverCounts counts = Counts();
+  REQUIRE(counts.Open(nullptr));
+  CHECK(g_module.all_cards == 1);
+  CHECK(g_module.enabled == 0x201);
+  g_module.page[0] = 4096;
+  g_module.page[9] = 3;
+  CHECK(counts.ToCard() == 4096);
+  CHECK(counts.Faults() == 3);
+  CHECK(counts.Open(nullptr));
+  CHECK(g_module.inits == 1);
+}
+
+TEST_CASE("one card of several is asked for by its UUID") {
+  Reset();
+  unsigned char uuid[16];
+  std::memset(uuid, 0xab, sizeof uuid);
+  sluice::DriverCounts counts = Counts();
+  REQUIRE(counts.Open(uuid));
+  CHECK(g_module.all_cards == 0);
+  CHECK(std::memcmp(g_module.uuid, uuid, 16) == 0);
+}
+
+TEST_CASE("of the process' descriptors the one with the address space is found") {
+  Reset();
+  g_module.good_space = 8;
+  sluice::DriverCounts counts = Counts();
+  CHECK(counts.Open(nullptr));
+  CHECK(g_module.inits == 2);
+}
+
+TEST_CASE("where the driver does not count, it is said why, and nothing stays open") {
+  Reset();
+  SECTION("no device in the container") { g_module.open_error = ENOENT; }
+  SECTION("no permission") { g_module.open_error = EACCES; }
+  SECTION("another interface") { g_module.knows_requests = false; }
+  SECTION("no descriptor with an address space") { g_module.good_space = 99; }
+  SECTION("the tracker is refused") { g_module.init_status = 0x1b; }
+  SECTION("the counters are refused") { g_module.enable_status = 0x1f; }
+  sluice::DriverCounts counts = Counts();
+  CHECK_FALSE(counts.Open(nullptr));
+  CHECK_FALSE(counts.counting());
+  CHECK(!counts.why().empty());
+  CHECK((g_module.opened < 0 || !IsOpen(g_module.opened)));
+  const int inits = g_module.inits;
+  CHECK_FALSE(counts.Open(nullptr));  // asked once
+  CHECK(g_module.inits == inits);
+}

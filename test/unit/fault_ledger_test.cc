@@ -1,0 +1,66 @@
+#include "hooklib/core/fault_ledger.h"
+
+#include <catch2/catch_test_macros.hpp>
+
+using sluice::core::FaultLedger;
+using sluice::core::kChunkBytes;
+
+TEST_CASE("without faults nothing came by them, whatever was asked for") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(10 * kChunkBytes, 0, 10 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == 0);
+  // More than the engine asked for: the application's own prefetches.
+  ledger.Read(14 * kChunkBytes, 0, 10 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == 0);
+}
+
+TEST_CASE("what moves beyond what was asked for came by faults") {
+  FaultLedger ledger;
+  ledger.Begin(7 * kChunkBytes);  // before the driver counted
+  ledger.Read(3 * kChunkBytes, 40, 9 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == kChunkBytes);
+  ledger.Read(5 * kChunkBytes, 80, 9 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == 3 * kChunkBytes);
+}
+
+TEST_CASE("what was asked for and is still on its way is owed, and no fault when it comes") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
+  ledger.Read(5 * kChunkBytes, 3, 4 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == kChunkBytes);
+}
+
+TEST_CASE("what was asked for and had come before hides no later fault") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(0, 0, 4 * kChunkBytes, 0);  // nothing is on its way, and nothing moved
+  ledger.Read(2 * kChunkBytes, 9, 4 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == 2 * kChunkBytes);
+}
+
+TEST_CASE("a fault brings a chunk at most") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(9 * kChunkBytes, 2, 0, 0);
+  CHECK(ledger.bytes() == 2 * kChunkBytes);
+}
+
+TEST_CASE("a fault may be counted in one interval and its bytes in the next") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(0, 1, 0, 0);
+  ledger.Read(kChunkBytes, 1, 0, 0);
+  CHECK(ledger.bytes() == kChunkBytes);
+  ledger.Read(2 * kChunkBytes, 1, 0, 0);
+  CHECK(ledger.bytes() == kChunkBytes);
+}
+
+TEST_CASE("what the driver refused to fetch is owed no more") {
+  FaultLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
+  ledger.Read(4 * kChunkBytes, 64, 0, 4 * kChunkBytes);
+  CHECK(ledger.bytes() == 4 * kChunkBytes);
+}
