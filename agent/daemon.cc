@@ -333,7 +333,8 @@ class Daemon {
     std::string error;
     if (!nvml_) nvml_ = Nvml::Load(options_.nvml.empty() ? config_.nvml : options_.nvml, &error);
     if (!nvml_) {
-      if (error != card_error_) Say(config_, spdlog::level::warn, error);
+      // An agent for one program answers that program's only question with it.
+      if (error != card_error_ && options_.end_with == 0) Say(config_, spdlog::level::warn, error);
     } else {
       const std::vector<Card> cards = nvml_->Cards();
       if (cards.empty()) error = "NVML lists no GPU";

@@ -647,6 +647,14 @@ def wrong_flags_and_files_are_refused(a):
 
 
 @test()
+def without_a_gpu_one_line_says_so(a):
+    (a.dir / "libnvidia-ml.so.1").write_text("no library")  # found before a real one
+    r = subprocess.run([BIN / "sluice", "run", "--own-agent", "--", "true"], capture_output=True, text=True, timeout=60,
+                       env={**os.environ, "LD_LIBRARY_PATH": str(a.dir)})
+    assert r.returncode == 125 and r.stderr.startswith("sluice: no usable GPU: NVML") and r.stderr.count("\n") == 1, r
+
+
+@test()
 def pages_that_only_the_start_needed_are_given_back(a):
     if a.sanitized():
         raise Skipped("a sanitizer's own memory is most of it")
