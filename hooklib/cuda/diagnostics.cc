@@ -39,13 +39,17 @@ void Say(const Device& device, const sluice_gpu_counters& now, const sluice_gpu_
          double waited) {
   if (g_said) return;
   g_said = true;
-  SLUICE_LOG(
-      kWarn,
-      "%s: live %.1f GiB in %.1f GiB: %s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %.0f %% of the "
-      "time waits for the link; a larger fraction or a smaller batch helps",
-      device.uuid.c_str(), Gi(std::max(now.live_bytes, device.peak_live_bytes)), Gi(now.budget_bytes), since,
-      Gi(now.bytes_in - then.bytes_in), Gi(now.bytes_out - then.bytes_out), Gi(now.fault_bytes - then.fault_bytes),
-      100 * waited);
+  const uint64_t in = now.bytes_in - then.bytes_in, faults = now.fault_bytes - then.fault_bytes;
+  char share[64] = "";
+  if (in > 0) std::snprintf(share, sizeof share, "%.0f %% of the time waits for the link; ", 100 * waited);
+  // Streams are seen to wait for fetches; a kernel that waits for its faults just runs.
+  const bool unseen = 4 * faults > in;
+  SLUICE_LOG(kWarn,
+             "%s: live %.1f GiB in %.1f GiB: %s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %s%sa larger "
+             "fraction or a smaller batch helps",
+             device.uuid.c_str(), Gi(std::max(now.live_bytes, device.peak_live_bytes)), Gi(now.budget_bytes), since,
+             Gi(in), Gi(now.bytes_out - then.bytes_out), Gi(faults), share,
+             unseen ? "how long kernels wait for faults is not known; " : "");
 }
 
 }  // namespace

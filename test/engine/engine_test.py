@@ -495,6 +495,10 @@ def diagnostics():
     expect(tight.figure("peak") == 1, "16 blocks of 64 MiB were live", line)
     warned = [w for w in tight.err.splitlines() if "WARN" in w and "waits for the link" in w]
     expect(len(warned) == 1 and re.search(r"live 1\.0 GiB in 0\.5 GiB", warned[0]), "one sentence says why it is slow", tight.err)
+    faults = run("many_rounds", SMALL, env={"SLUICE_PREFETCH": "off"})
+    warned = [w for w in faults.err.splitlines() if "WARN" in w and " by faults" in w]
+    expect(len(warned) == 1 and "kernels wait for faults is not known" in warned[0] and "% of the time" not in warned[0],
+           "by faults no share of the time is claimed", faults.err)
     easy = run("many_rounds", LARGE)
     expect("WARN" not in easy.err, "nothing to warn of where it fits", easy.err)
     expect("faults 0.00 GiB, hits" in easy.line(), "nothing is asked of the driver where it fits", easy.line())
