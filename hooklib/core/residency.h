@@ -11,9 +11,9 @@
 //  stream alone works on the device, which then takes the discard in its order.
 // Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
 // bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
-// chunks that only streaming launches use (host_access.h: they need not come back), then chunks of which no next use is
-// known, least recently used first, then those whose predicted next use is farthest (Belady 1966). Not thread-safe: the
-// device's lock is held.
+// chunks that make place for what is used more (placement.cc), then those that only streaming launches use
+// (host_access.h: they need not come back), then chunks of which no next use is known, least recently used first, then
+// those whose predicted next use is farthest (Belady 1966). Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 

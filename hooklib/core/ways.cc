@@ -55,7 +55,11 @@ Way Ways::Next(const Launch& launch) {
   // Another question: a graph that was updated or made where another was, a budget that moved.
   if (IsAnother(launch.bytes, habit.bytes) || IsAnother(launch.capacity, habit.capacity) ||
       launch.may_stay != habit.may_stay) {
-    habit = {.bytes = launch.bytes, .capacity = launch.capacity, .may_stay = launch.may_stay};
+    habit = {.bytes = launch.bytes,
+             .capacity = launch.capacity,
+             .launches = habit.launches,
+             .asked = habit.launches,
+             .may_stay = launch.may_stay};
   }
   ++habit.launches;
   if (habit.awaited_to && habit.launches > habit.awaited_to) habit.awaited_to = 0;  // it was not timed
@@ -90,6 +94,7 @@ bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
   const auto it = habits_.find(probe.id);
   if (it == habits_.end()) return false;
   Habit& habit = it->second;
+  if (probe.number <= habit.asked) return false;  // that was another question
   Tried& tried = habit.Of(probe.way);
   const uint64_t best_ns = habit.Of(habit.best).ns;
   // The way that was last on trial answers for the launches that lead back, too.

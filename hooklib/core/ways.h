@@ -69,6 +69,7 @@ class Ways {
   struct Habit {
     uint64_t bytes = 0, capacity = 0;
     uint64_t launches = 0;
+    uint64_t asked = 0;  // so many of them were before the question was this one
     Way way = Way::kAsOff, best = Way::kAsOff, on_trial = Way::kAsOff;
     uint32_t run = 0;         // launches since the way changed
     uint64_t changed = 0;     // number of the launch with which it did

@@ -72,6 +72,20 @@ TEST_CASE("what the way before left, and what a way does once, does not count") 
   CHECK(never.Launch() == Way::kFetch);
 }
 
+TEST_CASE("what launches before a budget moved took is no answer for those behind") {
+  Program program;
+  program.ms = {{Way::kAsOff, 90}};
+  program.late = 2;
+  program.Launch();
+  program.Launch();
+  program.Launch(kGiB / 2);
+  program.Launch(kGiB / 2);  // now the second is told, which counted
+  CHECK(program.ways.TimesOf(7)[0] == 0);
+  program.Launch(kGiB / 2);
+  program.Launch(kGiB / 2);
+  CHECK(program.ways.TimesOf(7)[0] == 90 * kMs);
+}
+
 TEST_CASE("while the answer is awaited the best way known is gone; an answer that never comes is asked for again") {
   Program program;
   program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 5000}, {Way::kFaults, 90}};
