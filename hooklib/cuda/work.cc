@@ -32,11 +32,12 @@ constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 constexpr uint64_t kEventEvery = 16;
 }  // namespace
 
-// Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes wait
-// for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training moves twice as
-// much: what died cannot be discarded yet, so living bytes leave). But if nothing moves for 20 ms and the time of the
-// next transfer, or for 150 ms where it waits for the sake of dead bytes (a kernel may be waiting for what this very
-// thread does next), the launch goes ahead; false: without any transfer, since the queues are full.
+// Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
+// duplicates wait for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training
+// moves twice as much: what died cannot be discarded yet, so living bytes leave), or a graph's way is being timed. But
+// if nothing moves for 20 ms and the time of the next transfer, for 150 ms where it waits for bytes that are to go, for
+// a second where a graph is timed (a kernel may be waiting for what this very thread does next), the launch goes ahead;
+// false: without any transfer, since the queues are full.
 bool WorkScope::HoldBack(const Work& work) {
   Stream* stream = work.stream;
   Device* device = stream->device;
