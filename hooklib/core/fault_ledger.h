@@ -19,6 +19,10 @@ class FaultLedger {
     counting_ = true;
   }
   bool counting() const { return counting_; }
+  // Read would change nothing: the way of a launch whose set is there.
+  bool Still(uint64_t moved, uint64_t faults, uint64_t asked) const {
+    return moved == moved_ && faults == faults_ && asked == asked_ && owed_ == 0;
+  }
   // Totals: bytes moved, faults, bytes asked for; and those of the latter that may be on their way still. Read often:
   // it cannot tell asked from unasked within one interval better than by their sum.
   void Read(uint64_t moved, uint64_t faults, uint64_t asked, uint64_t on_way) {

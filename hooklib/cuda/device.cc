@@ -118,8 +118,9 @@ void Device::StartCounting() {
 }
 
 void Device::CountFaults() {
-  if (faults_.counting())
-    faults_.Read(counts_.ToCard(), counts_.Faults(), residency.stats().bytes_in, residency.arriving());
+  if (!faults_.counting()) return;
+  const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
+  if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
 }
 
 Context* Device::ContextFor(CUcontext handle) {

@@ -57,6 +57,18 @@ TEST_CASE("a fault may be counted in one interval and its bytes in the next") {
   CHECK(ledger.bytes() == kChunkBytes);
 }
 
+TEST_CASE("a ledger is still while nothing moves, faults, is asked for or owed") {
+  FaultLedger ledger;
+  ledger.Begin(kChunkBytes);
+  CHECK(ledger.Still(0, 0, kChunkBytes));
+  CHECK_FALSE(ledger.Still(1, 0, kChunkBytes));
+  CHECK_FALSE(ledger.Still(0, 1, kChunkBytes));
+  ledger.Read(0, 0, 2 * kChunkBytes, kChunkBytes);
+  CHECK_FALSE(ledger.Still(0, 0, 2 * kChunkBytes));  // it may have been there already
+  ledger.Read(0, 0, 2 * kChunkBytes, 0);
+  CHECK(ledger.Still(0, 0, 2 * kChunkBytes));
+}
+
 TEST_CASE("what the driver refused to fetch is owed no more") {
   FaultLedger ledger;
   ledger.Begin(0);

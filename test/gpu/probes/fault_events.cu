@@ -75,6 +75,12 @@ struct Event {  // a migration, second layout
   uint16_t pad, from, to;
   int32_t from_node, to_node;
   uint64_t address, bytes, begin, end, group, gpu_begin, gpu_end;
+  // Of a fault's record, which has it 8 bytes from the begin, where nodes are here.
+  uint64_t FaultAddress() const {
+    uint64_t a;
+    std::memcpy(&a, reinterpret_cast<const char*>(this) + 8, sizeof a);
+    return a;
+  }
 };
 struct Event1 {  // first layout
   uint8_t type, cause, from, to;
@@ -403,8 +409,43 @@ int main() {
                   (unsigned long long)small.control->dropped[2]);
     }
     small.Close();
-    events.Drain();
     events.Set(kDisableEvents, kMigration);
+    events.Drain();
+    events.Set(kEnableEvents, kGpuFault);
+    auto faulted = [&](const char* what, auto act, bool each) {
+      Move(false), Sync(), events.Drain();
+      act();
+      Sync();
+      const auto all = events.Drain();
+      std::map<uint64_t, size_t> pages, chunks;
+      for (const Event& e : all) {
+        const uint64_t address = e.FaultAddress();
+        ++pages[(address - reinterpret_cast<uint64_t>(g_p)) / kPage];
+        ++chunks[(address - reinterpret_cast<uint64_t>(g_p)) / kChunk];
+      }
+      std::printf("%s: %zu records of faults at once, %zu pages in %zu chunks of 2 MiB;", what, all.size(),
+                  pages.size(), chunks.size());
+      size_t shown = 0;
+      for (const auto& [page, n] : pages) {
+        if (each && ++shown <= 40) std::printf(" %llux%zu", (unsigned long long)page, n);
+      }
+      std::printf("\n");
+    };
+    faulted("pages 0, 5, 300", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
+    faulted("a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
+    faulted("8 MiB from +16 MiB", [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, false);
+    faulted("all", ReadAll, false);
+    faulted("prefetch, then all", [] { Move(true), ReadAll(); }, false);
+    faulted(
+        "copied by cudaMemcpy",
+        [] {
+          void* q = nullptr;
+          CHECK(cudaMalloc(&q, kBytes));
+          CHECK(cudaMemcpy(q, g_p, kBytes, cudaMemcpyDefault));
+          CHECK(cudaFree(q));
+        },
+        false);
+    events.Set(kDisableEvents, kGpuFault);
   }
   if (have_counters) counters.Set(kDisableCounters, kToCard | kToHost | kCpuFaults | kGpuFaults);
 
@@ -413,21 +454,23 @@ int main() {
   Tracker::g_tell = false;
   struct Way {
     const char* name;
-    bool count, tell, fault;
+    bool count;
+    uint64_t tell;  // kinds of records
     std::vector<double> ms[4] = {};
   };
-  Way ways[] = {{"nothing told", false, false, false},
-                {"byte counters", true, false, false},
-                {"migration events", false, true, false},
-                {"migration and gpu fault events", false, true, true},
-                {"counters and migration events", true, true, false}};
+  Way ways[] = {{"nothing told", false, 0},
+                {"byte counters", true, 0},
+                {"gpu fault events", false, kGpuFault},
+                {"counters and gpu fault events", true, kGpuFault},
+                {"migration events", false, kMigration},
+                {"migration and gpu fault events", false, kMigration | kGpuFault}};
   const char* const acts[] = {"faults", "to the host", "to the card", "to the card, 2 MiB a call"};
   size_t drained = 0;
   for (int round = 0; round < 9; ++round) {
     for (Way& w : ways) {
-      if ((w.count && !have_counters) || (w.tell && !have_events)) continue;
+      if ((w.count && !have_counters) || (w.tell != 0 && !have_events)) continue;
       if (w.count) counters.Set(kEnableCounters, kToCard | kToHost);
-      if (w.tell) events.Set(kEnableEvents, w.fault ? kMigration | kGpuFault : kMigration);
+      if (w.tell != 0) events.Set(kEnableEvents, w.tell);
       Move(false), Sync();
       for (int act = 0; act < 4; ++act) {
         if (act == 3) Move(false), Sync();
@@ -442,7 +485,7 @@ int main() {
         Sync();
         w.ms[act].push_back(Since(begin));
       }
-      if (w.tell) {
+      if (w.tell != 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
         const auto begin = Clock::now();
         const size_t n = events.Drain().size();
