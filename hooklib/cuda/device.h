@@ -90,6 +90,7 @@ struct Device final : core::Timeline {
     core::HostProbe what;
     std::string name;  // of the kernel
     core::WayProbe way;
+    uint64_t by_faults;  // FaultBytes() when it was queued
   };
   std::deque<Probe> probes;
   core::Pressure pressure;
@@ -184,6 +185,7 @@ struct Device final : core::Timeline {
   void FollowCeiling();
   // Reads what the driver has counted since the last time: as often as launches are planned.
   void CountFaults();
+  uint64_t FaultBytes() const { return faults_.bytes(); }  // 0 where the driver does not count
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // A graph larger than the capacity took so long.

@@ -240,14 +240,18 @@ void Device::ReadProbes() {
     const Probe& probe = probes.front();
     float ms = 0;
     const bool told = elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS;
+    CountFaults();
     if (told && probe.way.id) {
       NoteWay(probe.way, static_cast<double>(ms));
     } else if (told) {
-      SLUICE_LOG(kDebug, "launch %llx %s used %llu MiB %s and %llu MiB on the card in %.3f ms",
+      SLUICE_LOG(kDebug,
+                 "launch %llx %s used %llu MiB %s and %llu MiB on the card in %.3f ms, and %.2f MiB came by faults "
+                 "since it was queued",
                  static_cast<unsigned long long>(probe.what.id), probe.name.c_str(),
                  static_cast<unsigned long long>(probe.what.host >> 20),
                  probe.what.faults ? "by faults" : "in host memory",
-                 static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms));
+                 static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms),
+                 static_cast<double>(FaultBytes() - probe.by_faults) / 0x1p20);
       if (!pressure.doubtful() &&
           residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_) {
         said_faults_ = true;

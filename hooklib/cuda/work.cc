@@ -208,7 +208,8 @@ void WorkScope::End(CUresult) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          stream_->device->probes.push_back({stream_->context, begin_, end, probe_, std::move(name_), way_});
+          stream_->device->probes.push_back(
+              {stream_->context, begin_, end, probe_, std::move(name_), way_, stream_->device->FaultBytes()});
         } else {
           timers->Give(begin_);
         }
