@@ -30,7 +30,8 @@ constexpr int kOwnFailure = 125;  // as env, timeout and docker do: sluice's own
 
 struct Options {
   std::map<std::string, std::string> values;  // by key of the settings table
-  std::string run_dir, gpu = "auto", backend, on_error, record;
+  std::string run_dir, gpu = "auto", backend, on_error;
+  std::vector<std::string> before;  // words of a program that no -- stands before
   bool run_dir_given = false;
   bool own_agent = false;
 };
@@ -135,6 +136,8 @@ std::string Before(const std::string& first, const char* variable) {
 
 int Run(const Options& o, const std::vector<std::string>& program) {
   const settings::Settings s = Check(o);
+  if (!o.before.empty())
+    Fail(2, "run: '" + o.before.front() + "' has no -- before it; accepted: sluice run [flags] -- CMD...");
   if (program.empty()) Fail(2, "run: no program is given; accepted: sluice run [flags] -- CMD...");
   const std::string shim = FindShim();
   if (shim.empty()) Fail(kOwnFailure, "the hook library was looked for and not found: " + Join(ShimCandidates(), ", "));
@@ -214,6 +217,7 @@ void AddRunCommand(CLI::App& app) {
                       "where the hook's engine cannot be loaded: run (unhooked, default), stop");
   command->add_option("--gpu", o->gpu, "auto: the card with most room; sim: the simulated one; or a UUID");
   AddRunDirOption(*command, &o->run_dir);
+  command->add_option("CMD", o->before, "the program and its arguments, after --");
   command->add_flag("--own-agent", o->own_agent, "with an agent of its own, even where the node has one");
   command->callback([o, command] {
     o->run_dir_given = command->get_option("--run-dir")->count() > 0;

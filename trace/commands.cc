@@ -196,7 +196,7 @@ void Replay(const ReplayOptions& options) {
 void AddTraceCommands(CLI::App& app) {
   const auto record = std::make_shared<RecordOptions>();
   CLI::App* r = app.add_subcommand(
-      "record", "Runs a program and writes a trace of what it asks of the GPU: sluice record -o FILE -- CMD...");
+      "record", "run a program and write a trace of what it asks of the GPU: sluice record -o FILE -- CMD...");
   r->add_option("-o,--output", record->file, "the trace to write")->required();
   r->add_option("--gpu", record->gpu, "auto, or sim: the simulated card")->check(CLI::IsMember({"auto", "sim"}));
   r->add_option("--level", record->level, "compression, 1 to 19")->check(CLI::Range(1, 19));
@@ -205,7 +205,7 @@ void AddTraceCommands(CLI::App& app) {
   r->callback([record] { Record(*record); });
 
   const auto replay = std::make_shared<ReplayOptions>();
-  CLI::App* p = app.add_subcommand("replay", "Plays a trace under the hook, on the simulated or the real card");
+  CLI::App* p = app.add_subcommand("replay", "play a trace under the hook, on the simulated or the real card");
   p->add_option("FILE", replay->file, "the trace")->required();
   p->add_option("--gpu", replay->gpu, "auto, sim, or a GPU's UUID");
   p->add_option("--memory", replay->settings["gpu-memory"], "budget, a quantity (4Gi)");

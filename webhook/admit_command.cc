@@ -167,7 +167,7 @@ class Admit {
 
 void AddAdmitCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* admit = app.add_subcommand("admit", "What the webhook would do to these manifests, without a cluster");
+  CLI::App* admit = app.add_subcommand("admit", "what the webhook would do to these manifests, without a cluster");
   admit->add_option("-f,--filename", options->files, "Manifests, YAML or JSON, several documents; - is stdin")
       ->required();
   admit->add_option("--config", options->config, "The webhook's configuration");

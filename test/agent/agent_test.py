@@ -641,7 +641,8 @@ def wrong_flags_and_files_are_refused(a):
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, (text, r)
     for args, word in [(["--fraction", "1.5"], "--fraction: '1.5' is not accepted"), (["--memory", "x"], "--memory: 'x' is not accepted"),
                        (["--backend", "mapped"], "--backend: 'mapped' is not accepted; accepted: managed"),
-                       (["--fraction", "0.5", "--memory", "1Gi"], "beside --fraction '0.5'"), (["--nope"], "--nope")]:
+                       (["--fraction", "0.5", "--memory", "1Gi"], "beside --fraction '0.5'"), (["--nope"], "--nope"),
+                       (["--fraction", "0.5", "sleep"], "'sleep' has no -- before it; accepted: sluice run [flags] -- CMD...")]:
         r = a.cli("run", *args, "--", "true", check=False)
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, r
 
