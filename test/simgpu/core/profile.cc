@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -193,6 +195,20 @@ std::string LoadProfile(const std::string& path, Profile* profile) {
   return wrong.empty() ? "" : path + ": " + wrong;
 }
 
+namespace {
+
+// The profiles that are named without a folder.
+std::string KnownProfiles(const std::string& folder) {
+  std::set<std::string> names;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) names.insert(entry.path().stem());
+  std::string list;
+  for (const std::string& name : names) list += ", " + name;
+  return list;
+}
+
+}  // namespace
+
 const Profile& TheProfile() {
   static const Profile* profile = [] {
     auto* p = new Profile;
@@ -207,7 +223,13 @@ const Profile& TheProfile() {
     if (wanted == nullptr || *wanted == '\0') return p;
     std::string path = wanted;
     if (path.find('/') == std::string::npos && path.find(".profile") == std::string::npos) {
-      path = LibraryFolder() + "/profiles/" + path + ".profile";
+      const std::string folder = LibraryFolder() + "/profiles";
+      path = folder + "/" + path + ".profile";
+      if (access(path.c_str(), R_OK) != 0) {
+        std::fprintf(stderr, "simgpu: SIMGPU_PROFILE: '%s' is not accepted; accepted: a file%s\n", wanted,
+                     KnownProfiles(folder).c_str());
+        std::_Exit(2);
+      }
     }
     wrong = LoadProfile(path, p);
     if (!wrong.empty()) {
