@@ -33,9 +33,9 @@ int Play(const std::string& file, const Options& options, int warm_up, bool as_j
   if (as_json) {
     std::printf("%s\n", json.dump().c_str());
   } else {
-    std::printf("%s%s: %llu launches, %zu steps, median step %.2f ms\n", file.c_str(),
+    std::printf("%s%s: %llu launches, %zu step%s, median step %.2f ms\n", file.c_str(),
                 json["synthetic"] ? " (synthetic)" : "", static_cast<unsigned long long>(outcome.launches),
-                outcome.steps.size(), json["median_ms"].get<double>());
+                outcome.steps.size(), outcome.steps.size() == 1 ? "" : "s", json["median_ms"].get<double>());
     if (const auto sim = json.find("simulated"); sim != json.end()) {
       const auto mib = [&sim](const char* key) { return sim->at(key).get<double>() / (1 << 20); };
       std::printf(
