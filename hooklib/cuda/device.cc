@@ -123,6 +123,13 @@ void Device::CountFaults() {
   if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
 }
 
+void Device::SayCounts() {
+  std::lock_guard lock(mutex);
+  if (faults_.counting())
+    SLUICE_LOG(kDebug, "%s: the driver counts %.2f GiB moved to the card and %llu faults", uuid.c_str(),
+               static_cast<double>(counts_.ToCard()) / 0x1p30, static_cast<unsigned long long>(counts_.Faults()));
+}
+
 Context* Device::ContextFor(CUcontext handle) {
   std::unique_ptr<Context>& entry = contexts[handle];
   if (!entry) {

@@ -487,6 +487,10 @@ def diagnostics():
                  "launches", "over budget"):
         expect(re.search(rf"\b{part} [0-9.]+", line), f"the line has {part}", line)
     expect("GiB (counted), hits" in line, "fault bytes are the driver's count, and say so", line)
+    told = run("many_rounds", SMALL, env={"SLUICE_LOG_LEVEL": "DEBUG"})
+    counts = re.findall(r"the driver counts ([0-9.]+) GiB moved to the card and 0 faults", told.err)
+    moved_in = sum(c["fault_bytes"] + c["prefetch_in_bytes"] for c in cards(told)) / (1 << 30)
+    expect(counts and abs(float(counts[-1]) - moved_in) < 0.01, "at DEBUG the driver's own totals", told.err[-2000:])
     denied = run("many_rounds", SMALL, env={"SIMGPU_UVM_TOOLS": "0", "SLUICE_LOG_LEVEL": "DEBUG"})
     expect("GiB (estimated), hits" in denied.line(), "where the driver does not count they are estimated, and say so", denied.line())
     said = [w for w in denied.err.splitlines() if "counts no faults" in w and "/dev/nvidia-uvm-tools: No such file" in w]
