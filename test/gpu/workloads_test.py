@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What the workloads share, without a card: a RESULT line carries bits, and no value that is equal to nothing."""
+"""Without a card: a RESULT line carries bits, and no value that is equal to nothing; a benchmark of which a program crashed has failed."""
+import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -18,3 +20,32 @@ line = json.loads(fine.stdout.removeprefix("RESULT "))
 assert line["values"] == ["0x1.8000000000000p+0", 3, "a"] and line["live_bytes"] == 7, line
 refused = said("[1.5, float('nan')]")
 assert refused.returncode == 1 and "RESULT" not in refused.stdout and "not a number" in refused.stderr, refused
+
+loader = importlib.machinery.SourceFileLoader("gpu_run", str(WORKLOADS.parent / "run"))
+gpu_run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
+sys.dont_write_bytecode = True  # run has no name of a module
+loader.exec_module(gpu_run)
+
+
+class Session:
+    """Programs whose status is their name's."""
+
+    def __init__(self):
+        self.results = {"correctness": [], "benchmarks": []}
+
+    def left(self):
+        return 1000
+
+    def start(self, command, env, label, seconds=60):
+        crashed, skipped = "crashes" in label, "skips" in label
+        result = None if crashed else {"skipped": "no such package"} if skipped else {"step_ms": [1.0, 2.0]}
+        return {"status": 134 if crashed else 0, "result": result, "stderr": "terminate called", "out_gib": None, "in_gib": None}
+
+    def save(self):
+        pass
+
+
+for second, fails in (("too", False), ("crashes", True), ("skips", False)):
+    session = Session()
+    gpu_run.benchmark(session, {"name": "row", "command": [], "rounds": 1, "figure": "step", "variants": {"runs": {}, second: {}}, "ratio": ("runs", second)})
+    assert bool(gpu_run.failed(session.results)) == fails, (second, session.results)
