@@ -75,7 +75,7 @@ std::vector<NodeAnswer> Ask(const Options& o) {
         {"get", "--raw",
          "/api/v1/namespaces/" + a.space + "/pods/" + a.pod + ":" + std::to_string(port) + "/proxy/status.json"});
     if (!answer.ok()) {
-      a.error = answer.error.substr(0, answer.error.find('\n'));
+      a.error = answer.Reason();
     } else if (!ReadStatus(answer.out, &a.status)) {
       a.error = "its answer is not this program's: the agent is of another version";
     }
@@ -257,7 +257,7 @@ void Doctor(const Options& o) {
 
 void AddOutput(CLI::App& command, Options* o) {
   command.add_option("-o,--output", o->output, "text or json")->check([](const std::string& v) -> std::string {
-    return v == "text" || v == "json" ? "" : "-o: '" + v + "' is not accepted; accepted: text, json";
+    return v == "text" || v == "json" ? "" : "'" + v + "' is not accepted; accepted: text, json";
   });
 }
 

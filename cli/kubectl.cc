@@ -6,9 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/agent_connection.h"
 
@@ -71,11 +74,24 @@ Kubectl::Answer Kubectl::Run(std::vector<std::string> arguments) const {
   return answer;
 }
 
+std::string Kubectl::Answer::Reason() const {
+  std::istringstream lines(error);
+  std::string line, first;
+  while (std::getline(lines, line)) {
+    if (first.empty()) first = line;
+    // klog: E1122 20:26:09.151259 ...
+    const bool log = line.size() > 5 && std::strchr("EWI", line[0]) != nullptr && line[5] == ' ' &&
+                     std::all_of(&line[1], &line[5], [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (!log) return line;
+  }
+  return first;
+}
+
 nlohmann::json Kubectl::Get(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), "get");
   arguments.insert(arguments.end(), {"-o", "json"});
   const Answer answer = Run(std::move(arguments));
-  if (!answer.ok()) Fail(1, answer.error.substr(0, answer.error.find_last_not_of('\n') + 1));
+  if (!answer.ok()) Fail(1, answer.Reason());
   auto json = nlohmann::json::parse(answer.out, nullptr, false);
   if (!json.is_object()) Fail(1, "kubectl: its answer is no JSON");
   return json;

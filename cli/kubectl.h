@@ -17,6 +17,7 @@ class Kubectl {
     int status = 0;  // exit status; 127: no kubectl
     std::string out, error;
     bool ok() const { return status == 0; }
+    std::string Reason() const;  // one line: what kubectl says, without the log of how it came to that
   };
   Answer Run(std::vector<std::string> arguments) const;
   // `get ... -o json`; Fail()s with kubectl's own words.

@@ -23,7 +23,7 @@ struct Options {
 
 void AddOutputOption(CLI::App& command, Options* o) {
   command.add_option("-o,--output", o->output, "text or json")->check([](const std::string& v) -> std::string {
-    return v == "text" || v == "json" ? "" : "-o: '" + v + "' is not accepted; accepted: text, json";
+    return v == "text" || v == "json" ? "" : "'" + v + "' is not accepted; accepted: text, json";
   });
 }
 

@@ -77,7 +77,7 @@ void AddTopCommand(CLI::App& app) {
   command->add_flag("--once", o->once, "print one table and end");
   command->add_option("--interval", o->interval, "seconds between tables")->check(CLI::Range(0.1, 60.0));
   command->add_option("-o,--output", o->output, "text or json")->check([](const std::string& v) -> std::string {
-    return v == "text" || v == "json" ? "" : "-o: '" + v + "' is not accepted; accepted: text, json";
+    return v == "text" || v == "json" ? "" : "'" + v + "' is not accepted; accepted: text, json";
   });
   command->callback([o] { Top(*o); });
 }

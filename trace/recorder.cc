@@ -28,7 +28,7 @@ uint64_t MonotonicNow() {
 // One line, one write: lines of several threads or processes do not mix.
 void Say(const char* text) {
   char line[768];
-  int n = snprintf(line, sizeof line, "sluice[%d] WARN: %s\n", static_cast<int>(getpid()), text);
+  int n = snprintf(line, sizeof line, "sluice: WARN %s\n", text);
   if (n > static_cast<int>(sizeof line) - 1) n = sizeof line - 1;
   if (n > 0 && write(STDERR_FILENO, line, static_cast<size_t>(n)) < 0) return;
 }

@@ -19,7 +19,7 @@ using sluice::trace::Trace;
 
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
-  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "sluice-trace: %s\n", std::string(status.message()).c_str());
   return 1;
 }
 

@@ -656,6 +656,17 @@ def without_a_gpu_one_line_says_so(a):
 
 
 @test()
+def of_kubectls_words_the_one_that_counts(a):
+    kubectl = a.dir / "kubectl"
+    kubectl.write_text("#!/bin/sh\nfor i in 1 2; do echo 'E1122 20:26:09.151259   27056 memcache.go:265] \"Unhandled Error\"' >&2; done\n"
+                       "echo 'The connection to the server x was refused' >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    r = subprocess.run([BIN / "kubectl-sluice", "top"], capture_output=True, text=True, timeout=60,
+                       env={**os.environ, "PATH": "%s:%s" % (a.dir, os.environ["PATH"])})
+    assert r.returncode == 1 and r.stderr == "sluice: The connection to the server x was refused\n", r
+
+
+@test()
 def pages_that_only_the_start_needed_are_given_back(a):
     if a.sanitized():
         raise Skipped("a sanitizer's own memory is most of it")
@@ -774,6 +785,8 @@ def two_cards(a):
     assert sorted(l[1] for l in lines if l[0] == "budget") == [UUID % 0, UUID % 1], lines
     out = a.cli("run", "--fraction", "0.5", "--gpu", UUID % 1, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert out.stdout.strip() == UUID % 1
+    r = a.cli("run", "--fraction", "3", "--", "true", check=False)
+    assert r.returncode == 125 and r.stderr == "sluice: 3 GPUs are asked for, this node has 2\n", r
 
 
 def main():

@@ -13,6 +13,7 @@ WRONG = {
     "kubectl-sluice frob": ("'frob'", "accepted: top, status"),
     "sluice-trace frob": ("'frob'", "accepted: info, pack"),
     "sluice run": ("no program", "-- CMD"),
+    "sluice run --fraction 0.5 true": ("'true'", "has no --", "-- CMD"),
     "sluice run --fraction abc -- true": ("--fraction", "'abc'", "0.01 to 1"),
     "sluice run --memory 4Gx -- true": ("--memory", "'4Gx'", "4Gi"),
     "sluice run --fraction 0.5 --memory 4Gi -- true": ("--memory", "--fraction", "one of the two"),
