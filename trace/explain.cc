@@ -86,7 +86,10 @@ absl::StatusOr<std::vector<LaunchExplanation>> Explain(const Trace& source, cons
       const auto block = small.upper_bound(range.address);
       if (block != small.begin() && range.address - std::prev(block)->first < std::prev(block)->second) continue;
       e.believed_by_source.at(static_cast<size_t>(range.source)) += range.bytes;
-      believed.push_back({range.address, range.bytes});
+      // What was touched is told by pages, so a byte of one stands for it.
+      const uint64_t first = range.address / kPageBytes * kPageBytes;
+      const uint64_t end = (range.address + range.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+      believed.push_back({first, end - first});
     }
     e.has_truth = of_source->has_truth;
     for (const Range& range : of_source->truth) {

@@ -38,8 +38,11 @@ struct Chunk {
   uint64_t renewed_by = 0;       // execution id of the launch that it last came back empty for
   uint64_t withdrawn_until = 0;  // launch number: before it, not duplicated, since something wrote it
   uint64_t link_window = 0;      // in which window of launches link_bytes counts
+  uint64_t hot_window = 0;       // in which window of launches it is to come back into a place that others leave
+  uint64_t link_id = 0;          // execution id of the launch that named most of it lately
   uint32_t link_bytes = 0;       // what launches name in it, which would cross the link if it lay in host memory
   uint32_t link_before = 0;      // the same of the window before that one
+  uint32_t link_most = 0;        // by that launch
   uint32_t named_bytes = 0;      // by the last launch that has it in its set
   uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
   uint16_t host_uses = 0;        // launches of this window that used it in host memory

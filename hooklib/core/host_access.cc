@@ -28,7 +28,7 @@ constexpr uint64_t kSparseRate = 20;
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kSlow = 3;  // times in a row: one may have found the link busy
 constexpr uint64_t kLinkRate = 51;
-constexpr uint8_t kTwice = 2;
+constexpr uint8_t kTwice = 2, kSure = 4;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 }  // namespace
@@ -51,13 +51,14 @@ bool HostAccess::Refused(uint64_t id, bool oversize) const {
 
 bool HostAccess::Sparse(uint64_t id) const {
   const auto it = habits_.find(Key(id, false));
-  return it != habits_.end() && it->second.little >= kTwice;
+  return it != habits_.end() && it->second.sparse;
 }
 
 bool HostAccess::Due(uint64_t id, bool oversize) {
   Habit& habit = habits_[Key(id, oversize)];
   const uint32_t n = habit.launches++;
-  return n < 4 || n % 64 == 0;
+  const bool unsure = habit.little && habit.little < kSure;
+  return n < 4 || n % 64 == 0 || unsure;
 }
 
 void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
@@ -72,7 +73,9 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
   if (!probe.faults && probe.host >= 4 * kMiB) {
     const bool little = ns < kStartNs + probe.host / kLinkRate / 4;
-    habit.little = little ? std::min<uint8_t>(habit.little + 1, kTwice) : 0;
+    if (little && habit.little < kSure) ++habit.little;
+    if (!little && habit.little) --habit.little;
+    habit.sparse = habit.little >= kTwice || (habit.sparse && habit.little);
   }
   // Launches that were timed before faults were tried: what they say is known.
   if (habit.verdict == Verdict::kTryFaults && habit.host_rate && !probe.faults) return false;

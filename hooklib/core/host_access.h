@@ -50,8 +50,9 @@ class HostAccess {
   Verdict Of(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
   // Whether launches of this id were seen to be slow in host memory, and not to stream since.
   bool Refused(uint64_t id, bool oversize) const;
-  // Whether launches of this id were twice in a row done with what they name in host memory in less than a quarter of
-  // the time that the link takes for it: they touch little of it.
+  // Whether launches of this id were done with what they name in host memory in less than a quarter of the time that
+  // the link takes for it, twice more often than not: they touch little of it. That stands until as many were not, so
+  // that one which met a busy link or a slow host changes nothing.
   bool Sparse(uint64_t id) const;
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
@@ -69,12 +70,13 @@ class HostAccess {
     Verdict verdict = Verdict::kTry;
     uint8_t failures[2] = {};  // of using host memory, of faults
     uint8_t slow = 0;          // times in a row that it streamed, but slower than once over
-    uint8_t little = 0;        // times in a row that it touched little of what it names in host memory
-    uint8_t confirmed = 0;     // times that faults were the better, one after the other
-    uint64_t host_rate = 0;    // bytes a ns in host memory, which faults are held against; 0: only against fetching
-    uint64_t host_bytes = 0;   // that this was measured with
-    uint32_t launches = 0;     // that were not fetched for, since the verdict
-    uint64_t retry_at = 0;     // launch number
+    uint8_t little = 0;        // times that it touched little of what it names in host memory, less those that not
+    bool sparse = false;
+    uint8_t confirmed = 0;    // times that faults were the better, one after the other
+    uint64_t host_rate = 0;   // bytes a ns in host memory, which faults are held against; 0: only against fetching
+    uint64_t host_bytes = 0;  // that this was measured with
+    uint32_t launches = 0;    // that were not fetched for, since the verdict
+    uint64_t retry_at = 0;    // launch number
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   std::unordered_map<uint64_t, Habit> habits_;

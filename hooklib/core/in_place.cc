@@ -110,6 +110,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
       return false;
     // What is still on its way out would be found on the card.
     if (trial && IsLeaving(*chunk)) return false;
+    // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
+    if (trial && chunk->cold) return false;
     if (chunk->host_window != window_) {
       chunk->host_window = window_;
       chunk->host_uses = 0;
@@ -125,7 +127,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
         NoteNeeded(chunk, 0, 16);
         return false;
       }
-      if (promote_ >= kChunkBytes) {
+      if (promote_ >= kChunkBytes && (!chosen_ || chunk->hot_window == window_)) {
         promote_ -= kChunkBytes;
         return false;
       }

@@ -10,6 +10,10 @@
 // To exchange two chunks costs 100 and 22 ms a GiB, once; it saves 24 in each round. So only what differs by much is
 // exchanged, and only where nothing else has moved for two rounds: a program whose working set comes and goes places
 // its chunks anyway.
+//
+// Then the order: what a launch uses on the card is done before the host has queued the next one, and the link has
+// nothing to do meanwhile; what it uses in host memory crosses the link while the host queues the rest. So what is used
+// first after the host has waited makes place for what is used much later.
 #include <algorithm>
 
 #include "hooklib/core/residency.h"
@@ -22,37 +26,114 @@ constexpr uint32_t kMuch = kChunkBytes / 2;
 constexpr uint64_t kStill = uint64_t{16} << 20;  // bytes a window that may move all the same
 constexpr uint32_t kStillWindows = 2;
 constexpr uint64_t kLeast = uint64_t{8} << 20;   // less is not worth a look
-constexpr uint64_t kMost = uint64_t{256} << 20;  // at once: 30 ms
+constexpr uint64_t kMost = uint64_t{512} << 20;  // at once: 60 ms
+constexpr uint64_t kLeastOrder = uint64_t{32} << 20;
 }  // namespace
+
+void Residency::NoteWaited() {
+  if (now_ - run_begin_ >= window_length_ / 2) {
+    long_run_begin_ = run_begin_;
+    long_run_ = now_ - run_begin_;
+  }
+  run_begin_ = now_;
+}
+
+// How many launches after the host began anew its newest one came; nothing: not since the last two times.
+std::optional<uint64_t> Residency::PlaceInRun(const Chunk& chunk) const {
+  if (chunk.last_use > run_begin_) return chunk.last_use - run_begin_;
+  if (chunk.last_use > long_run_begin_) return chunk.last_use - long_run_begin_;
+  return std::nullopt;
+}
 
 // When a window has just begun: what of the chunks would leave their places for others.
 void Residency::ChangePlaces() {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const bool still = moved - moved_before_window_ <= kStill && window_length_ == still_length_;
+  still_windows_ = still ? still_windows_ + 1 : 0;
+  places_ = {window_, still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
   moved_before_window_ = moved;
   still_length_ = window_length_;
-  still_windows_ = still ? still_windows_ + 1 : 0;
+  chosen_ = false;
   if (still_windows_ < kStillWindows || promote_ || !may_stay_ || prefetch_ != Prefetch::kPredict) return;
-  std::vector<Chunk*> cold;
-  uint64_t hot = 0;
+  std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.link_window + 1 != window_) return;  // not used in the window that is over
     if (chunk.resident) {
+      if (!chunk.live_bytes || chunk.mark == now_ || !IsLasting(chunk, 0)) return;
       const bool little = std::max(chunk.link_bytes, chunk.link_before) <= kLittle;
-      if (little && chunk.live_bytes && chunk.mark != now_ && IsLasting(chunk, 0)) cold.push_back(&chunk);
+      const bool streams = chunk.last_fetcher + window_length_ < now_;
+      if (little || (streams && chunk.link_bytes >= kMuch)) (little ? cold : first).push_back(&chunk);
     } else if (chunk.host_window + 1 == window_ && chunk.link_bytes >= kMuch) {
-      hot += kChunkBytes;
+      hot.push_back(&chunk);
     }
   });
-  const uint64_t bytes = std::min({cold.size() * kChunkBytes, hot, kMost});
-  if (bytes < kLeast) return;
+  places_.cold = cold.size() * kChunkBytes;
+  places_.hot = hot.size() * kChunkBytes;
   std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
-  cold.resize(bytes / kChunkBytes);
+  if (cold.size() > hot.size()) cold.resize(hot.size());
+  AddFirstUsed(&first, &hot, &cold);
+  cold.resize(std::min<size_t>(cold.size(), kMost / kChunkBytes));
+  const uint64_t bytes = cold.size() * kChunkBytes;
+  if (bytes < kLeast) return;
+  places_.leaves = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
     Push(chunk);
   }
   promote_ = bytes;
+}
+
+// `hot` may have more places than the `cold` leave: those of the first half of what follows when the host begins anew,
+// where they are used much later themselves. Of who comes then, those are chosen that are used last.
+void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
+  const auto place = [this](const Chunk* chunk) { return PlaceInRun(*chunk).value_or(0); };
+  const auto unknown = [this](const Chunk* chunk) { return !PlaceInRun(*chunk); };
+  if (long_run_ < window_length_ / 2 || run_begin_ + 2 * window_length_ < now_ ||
+      std::any_of(hot->begin(), hot->end(), unknown)) {
+    return;
+  }
+  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || place(chunk) > long_run_ / 2; });
+  std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return place(a) < place(b); });
+  std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return place(a) > place(b); });
+  size_t changes = 0;
+  if (window_ >= next_order_) {
+    const size_t most = std::min(first->size(), hot->size() - cold->size());
+    while (changes < most && place((*first)[changes]) + long_run_ / 8 < place((*hot)[cold->size() + changes]))
+      ++changes;
+  }
+  if (changes * kChunkBytes >= kLeastOrder) {
+    cold->insert(cold->end(), first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
+    places_.first = std::min(changes * kChunkBytes, kMost - std::min(kMost, (cold->size() - changes) * kChunkBytes));
+    next_order_ = window_ + order_pause_;
+    order_pause_ = std::min(64u, 2 * order_pause_);
+  }
+  chosen_ = true;
+  for (size_t i = 0; i < std::min(cold->size(), kMost / kChunkBytes); ++i) (*hot)[i]->hot_window = window_;
+}
+
+std::vector<Place> Residency::ListPlaces() {
+  std::vector<Place> places;
+  const auto alike = [](const Place& a, const Place& b) {
+    const auto degree = [](uint64_t bytes) { return bytes <= kLittle ? 0 : bytes < kMuch ? 1 : 2; };
+    return a.range.end() == b.range.base && a.resident == b.resident && a.lasting == b.lasting && a.used == b.used &&
+           a.id == b.id && degree(a.link_bytes) == degree(b.link_bytes);
+  };
+  chunks_.ForAll([&](const Chunk& chunk) {
+    if (!chunk.live_bytes) return;
+    const Place place{{chunk.base, kChunkBytes},
+                      chunk.resident,
+                      IsLasting(chunk, 0),
+                      chunk.link_window + 1 >= window_,
+                      std::max(chunk.link_bytes, chunk.link_before),
+                      chunk.link_id};
+    if (!places.empty() && alike(places.back(), place)) {
+      places.back().range.bytes += kChunkBytes;
+      places.back().link_bytes = std::max(places.back().link_bytes, place.link_bytes);
+    } else {
+      places.push_back(place);
+    }
+  });
+  return places;
 }
 
 // Whether a launch uses so little of it that it stays in host memory, where it was put to make place. Launches of a

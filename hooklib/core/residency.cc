@@ -131,7 +131,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   }
   const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
   for (Chunk* chunk : set_) {
-    CountLinkBytes(chunk, sparse);
+    CountLinkBytes(chunk, id, sparse);
     if (chunk->resident) {
       ++stats_.hits;
       // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not

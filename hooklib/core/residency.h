@@ -96,6 +96,28 @@ struct GraphRest {
   uint64_t off = 0;  // switched off, or a peer uses the memory
 };
 
+// What was seen of places on the card when the newest window began (placement.cc): for who looks for the reason of what
+// lies where.
+struct Places {
+  uint64_t window = 0, launches = 0;  // its number; how many the one before it had
+  uint64_t moved = 0;                 // bytes, in that one
+  uint32_t still = 0;                 // windows of one length in a row in which next to nothing moved
+  uint64_t cold = 0, hot = 0;         // bytes on the card of which little is used, in host memory of which much is
+  uint64_t leaves = 0;                // of the former, that make place for the latter ...
+  uint64_t first = 0;                 // ... among them such as are used first when the host begins anew
+  uint64_t fills = 0;                 // bytes to come into places that stayed free
+};
+
+// Living chunks side by side that are alike.
+struct Place {
+  Extent range;
+  bool resident = false;
+  bool lasting = false;     // alive for a round, and no launch is known to need them on the card
+  bool used = false;        // in the window that is over, or in this one
+  uint64_t link_bytes = 0;  // what a window's launches use of them
+  uint64_t id = 0;          // of the launch that names most of the first of them
+};
+
 class Residency {
  public:
   Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
@@ -140,6 +162,8 @@ class Residency {
   // A way is on trial: its launches are to begin when what comes before them is done, since what they move is decided
   // by what has arrived and left.
   bool tries_way() const { return now_ < trial_until_; }
+  const Places& places() const { return places_; }
+  std::vector<Place> ListPlaces();
   const GraphRest& rest() const { return rest_; }  // of the last one
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
@@ -171,6 +195,8 @@ class Residency {
   // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at):
   // nothing that died since then may be taken for "nothing launched between".
   void NoteWork() { ++now_; }
+  // The host has waited until what it had queued was done, and begins anew.
+  void NoteWaited();
 
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
   // learnt. The plan is valid until the next call.
@@ -235,15 +261,22 @@ class Residency {
   // placement.cc: which of what streaming launches use is worth its place on the card.
   // What the launch whose set has it now would bring over the link, if it lay in host memory.
   static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes / (sparse ? 16 : 1); }
-  void CountLinkBytes(Chunk* chunk, bool sparse) const {
+  void CountLinkBytes(Chunk* chunk, uint64_t id, bool sparse) const {
     if (chunk->link_window != window_) {
       chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
-      chunk->link_bytes = 0;
+      chunk->link_bytes = chunk->link_most = 0;
       chunk->link_window = window_;
     }
-    chunk->link_bytes += OverLink(*chunk, sparse);
+    const uint32_t bytes = OverLink(*chunk, sparse);
+    chunk->link_bytes += bytes;
+    if (bytes > chunk->link_most) {
+      chunk->link_most = bytes;
+      chunk->link_id = id;
+    }
   }
   void ChangePlaces();
+  void AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
+  std::optional<uint64_t> PlaceInRun(const Chunk& chunk) const;
   bool StaysCold(Chunk* chunk, uint64_t id);
   void MapInHost(Chunk* chunk);
   void Unadvise(Chunk* chunk);
@@ -334,6 +367,12 @@ class Residency {
   uint64_t began_ = 0;                // number of the first launch that was looked at
   uint64_t moved_before_window_ = 0;  // bytes
   uint64_t still_length_ = 0;
+  Places places_;
+  bool chosen_ = false;     // those that come into others' places are (Chunk::hot_window); false: who comes first
+  uint64_t run_begin_ = 0;  // launch number when the host began anew last ...
+  uint64_t long_run_begin_ = 0, long_run_ = 0;  // ... and the last time that it queued half a window; launches of that
+  uint64_t next_order_ = 0;                     // window before which what is used first leaves no place
+  uint32_t order_pause_ = 2;
   uint32_t still_windows_ = 0;  // of one length in a row, in which next to nothing moved
   uint64_t least_slack_ = 0;
   uint64_t horizon_ = 0;  // 64 times the launches from when a chunk left for want of room to its next use, in the mean

@@ -189,6 +189,8 @@ struct Device final : core::Timeline {
   uint64_t FaultBytes() const { return faults_.bytes(); }  // 0 where the driver does not count
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
+  // At DEBUG: what was seen of places on the card when a window of launches began, and what lies where.
+  void TellPlaces(const Work& work);
   // A graph larger than the capacity took so long.
   void NoteWay(const core::WayProbe& probe, double ms);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
@@ -239,7 +241,9 @@ struct Device final : core::Timeline {
   uint64_t waited_in_vain_ = 0;    // generation of the budget
   CUevent clock_ = nullptr;        // the GPU's clock counts from here, in clock_context_
   Context* clock_context_ = nullptr;
-  uint64_t clock_ns_ = 0, look_random_ = 1;  // as of the last look; which chunks come next
+  uint64_t clock_ns_ = 0, look_random_ = 1;          // as of the last look; which chunks come next
+  uint64_t told_window_ = 1;                         // the newest one that was told
+  std::unordered_map<uint64_t, std::string> names_;  // of kernels, by execution id; at DEBUG
   bool said_graph_ = false, said_faults_ = false, said_host_ = false, said_way_ = false, said_pressure_ = false;
   bool said_[8] = {};
   static constexpr size_t kSeconds = 10;

@@ -21,6 +21,7 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   if (stream && result == CUDA_SUCCESS) {
     std::lock_guard lock(stream->device->mutex);
     if (stream->completed < seq) stream->completed = seq;
+    stream->device->residency.NoteWaited();
     stream->device->DropBeyond();
     if (Recording()) {
       DrainTimers();
@@ -47,6 +48,7 @@ CUresult SynchronizeContext(Wait wait) {
     for (const auto& [stream, seq] : before) {
       if (stream->completed < seq) stream->completed = seq;
     }
+    device->residency.NoteWaited();
     device->DropBeyond();
     if (Recording()) {
       DrainTimers();

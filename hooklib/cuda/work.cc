@@ -165,6 +165,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   AwaitReaps(stream_);
   device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, hotter);
+  if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
   const auto time = [&] {
     if (device->probes.size() < 64) begin_ = stream_->context->timers.Take();
     if (begin_) g_real.cuEventRecord(begin_, stream_->handle);

@@ -338,7 +338,7 @@ TEST_CASE("a slice of a cache that lies in rows far apart is its rows, not the c
                           &reaches) == 2);
   Memory memory;
   memory.bytes = {{Memory::Base(0), 192 * kMiB}, {Memory::Base(1), 4096}};
-  CHECK(memory.Bytes(reaches) == 16 * 65536 + 4096);
+  CHECK(memory.Bytes(reaches) == 16 * 256 + 4096);
 }
 
 TEST_CASE("a kernel over contiguous operands touches n elements, and scalars behind its function's pointers") {

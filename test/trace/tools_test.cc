@@ -418,7 +418,8 @@ TEST_CASE("an explanation counts what was known and what was too much") {
   Launch truth, belief;
   truth.has_truth = true;
   truth.truth = {{0x10000000, 4 * kPageBytes}, {0x20000000 + 8 * kPageBytes, kPageBytes}};
-  belief.accesses = {{0x90000000 + kPageBytes, 4 * kPageBytes, Access::kRead, AccessSource::kLibrary},
+  // Believed to the byte, touched by pages: a byte of a page stands for it.
+  belief.accesses = {{0x90000000 + kPageBytes + 512, 4 * kPageBytes - 768, Access::kRead, AccessSource::kLibrary},
                      {0xa0000000, 8 * kPageBytes, Access::kRead, AccessSource::kLibrary}};
   source.launches = {truth};
   replayed.launches = {belief};

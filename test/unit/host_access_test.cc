@@ -282,8 +282,33 @@ TEST_CASE("launches that are done with host memory sooner than the link could br
   CHECK(!habits.Sparse(7));  // too little to tell
   habits.Measured(probe, 13'000, 3);
   CHECK(habits.Sparse(7));
+  // One slow sample is a busy link or a host that was held up, and says nothing ...
   habits.Measured(probe, 175'000, 4);
+  CHECK(habits.Sparse(7));
+  for (int i = 0; i < 100; ++i) {
+    habits.Measured(probe, i % 3 == 2 ? 175'000 : 13'000, 5);
+    CHECK(habits.Sparse(7));
+  }
+  // ... but is looked at again at once, and several say that it has changed.
+  for (int i = 0; i < 8; ++i) habits.Due(7, false);
+  CHECK_FALSE(habits.Due(7, false));
+  habits.Measured(probe, 175'000, 6);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(habits.Sparse(7));
+    CHECK(habits.Due(7, false));
+    habits.Measured(probe, 175'000, 7);
+  }
   CHECK(!habits.Sparse(7));
+}
+
+TEST_CASE("that launches touch little is found although every third one is held up") {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const HostProbe probe{7, 8 * kMiB, 0, false};
+  for (int first = 0; first < 3; ++first) {
+    HostAccess habits;
+    for (int i = 0; i < 6; ++i) habits.Measured(probe, i % 3 == first ? 175'000 : 13'000, 1);
+    CHECK(habits.Sparse(7));
+  }
 }
 
 }  // namespace sluice::core

@@ -67,6 +67,23 @@ TEST_CASE("launches of a shape never met before use little of it where it lies, 
   CHECK(decoder.TableChunks() == 0);
 }
 
+TEST_CASE("what made place returns to the card when launches of ever new shapes come to use much of it") {
+  Decoder decoder;
+  for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);
+  const uint64_t before = decoder.TableChunks();
+  REQUIRE(before >= 8);
+  for (int i = 0; i < 40; ++i) decoder.Step(4096, 400);
+  REQUIRE(decoder.TableChunks() == 0);
+  for (uint64_t i = 0; i < 20; ++i) {
+    const uint64_t named = kChunkBytes / 4 + 512 * i;
+    for (uint64_t chunk = 0; chunk < kTable; chunk += 2) {
+      decoder.Launch(1000 + kTable * i + chunk, {{Chunks(chunk).base, named}, {Chunks(chunk + 1).base, named}}, 12);
+    }
+    decoder.Step(4096, 400);
+  }
+  CHECK(decoder.TableChunks() >= before);
+}
+
 TEST_CASE("what is used whole keeps its place, whatever else there is") {
   Decoder decoder;
   for (int i = 0; i < 20; ++i) decoder.Step(kChunkBytes, kLink);
@@ -86,6 +103,51 @@ TEST_CASE("what was put in host memory comes back to launches that re-read it, a
   const uint64_t moved = decoder.Moved();
   for (int i = 0; i < 50; ++i) decoder.Step(kChunkBytes, 2);
   CHECK(decoder.Moved() == moved);
+}
+
+// Forty layers of two chunks in a card that holds half of them, of which some are asked for in `order`; then the host
+// waits.
+struct Layers : FakeCard {
+  static constexpr uint64_t kCount = 40;
+  Layers() : FakeCard(2 * kCount, kCount, Prefetch::kPredict) {}
+
+  void Step(bool backwards, bool waits) {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const uint64_t layer = backwards ? kCount - 1 - i : i;
+      const HostProbe probe = Queue({Chunks(2 * layer, 2)}, 1, 100 + layer % 4).probe;
+      Finish();
+      if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+    }
+    if (waits) residency.NoteWaited();
+  }
+  // Of the half that a step uses first, how many chunks lie in host memory.
+  uint64_t FirstInHost(bool backwards) {
+    uint64_t chunks = 0;
+    for (uint64_t i = 0; i < kCount; ++i) chunks += !Resident(backwards ? 2 * kCount - 1 - i : i);
+    return chunks;
+  }
+  uint64_t Moved() const { return residency.stats().bytes_in + residency.stats().bytes_out; }
+};
+
+TEST_CASE("what is used first after the host has waited lies in host memory, and what is used last on the card") {
+  Layers layers;
+  for (int i = 0; i < 60; ++i) layers.Step(false, true);
+  CHECK(layers.FirstInHost(false) >= 28);
+  CHECK(layers.residency.resident_bytes() == Layers::kCount * kChunkBytes);
+  // The other way round.
+  for (int i = 0; i < 400; ++i) layers.Step(true, true);
+  CHECK(layers.FirstInHost(true) >= 28);
+  const uint64_t moved = layers.Moved();
+  for (int i = 0; i < 400; ++i) layers.Step(true, true);
+  CHECK(layers.Moved() == moved);
+}
+
+TEST_CASE("where the host never waits, nothing moves for the order in which it is used") {
+  Layers layers;
+  for (int i = 0; i < 20; ++i) layers.Step(false, false);
+  const uint64_t moved = layers.Moved();
+  for (int i = 0; i < 200; ++i) layers.Step(true, false);
+  CHECK(layers.Moved() - moved <= 16 * kChunkBytes);
 }
 
 }  // namespace sluice::core

@@ -241,7 +241,8 @@ uint32_t ReadStrided(const TorchKernel& k, void* const* parameters, std::vector<
       reaches->resize(before);
       return 0;
     }
-    for (const Range& range : ranges) reaches->push_back(Part(pointer, range.base, range.end(), kPage));
+    // To the byte: who reads a little of many places is known by it (hooklib/core/placement.cc).
+    for (const Range& range : ranges) reaches->push_back({pointer, range.base, range.end()});
   }
   Captured(f, PointersAt(k.operands) + 8 * k.operands, k.bytes[1], reaches);
   return 2;
