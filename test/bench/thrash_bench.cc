@@ -1,8 +1,9 @@
 // Work that hurts an engine which fetches what launches name, on the simulated card: too much of it, no order in it,
-// or names that say more than is touched. Prints virtual microseconds a launch.
-//   thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES]]
-// The program waits for the card after each 64 launches, and the second half of LAUNCHES is timed: how it settles. With
-// PHASES so many times; before each but the first a line of stdin is waited for (a neighbour comes and goes).
+// or names that say more than is touched. Prints virtual microseconds a launch of the second half of LAUNCHES (how it
+// settles), of the first 256 and of all (what settling costs).
+//   thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES [AHEAD]]]
+// The program waits for the card after each AHEAD launches (64; 0: never, so that it is as far ahead as the driver lets
+// it). With PHASES so many times; before each but the first a line of stdin is waited for (a neighbour comes and goes).
 #include <algorithm>
 #include <random>
 #include <string>
@@ -104,7 +105,7 @@ void Lookups(Program& p, uint64_t i, uint32_t passes) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: thrash_bench NAME LIVE_MIB [LAUNCHES]\n");
+    std::fprintf(stderr, "usage: thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES [AHEAD]]]\n");
     return 2;
   }
   const std::string name = argv[1];
@@ -134,18 +135,38 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "thrash_bench: no workload '%s'\n", name.c_str());
     return 2;
   }
-  uint64_t i = 0;
   const int phases = argc > 4 ? std::atoi(argv[4]) : 1;
-  const auto half = [&] {
-    for (const uint64_t end = i + launches / 2; i < end; ++i) {
-      work(p, i);
-      if (i % 64 == 63) OK(cuStreamSynchronize(p.stream));  // as a program does after each step
-    }
+  const uint64_t ahead = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : 64;
+  const uint64_t first = std::min<uint64_t>(256, launches / 2);
+  // On the card's clock: to wait for it in between would be another program.
+  const auto mark = [&p](CUevent* event) {
+    OK(cuEventCreate(event, CU_EVENT_DEFAULT));
+    OK(cuEventRecord(*event, p.stream));
   };
+  const auto each = [](CUevent from, CUevent to, uint64_t n) {
+    float ms = 0;
+    OK(cuEventElapsedTime(&ms, from, to));
+    return static_cast<double>(ms) * 1e3 / static_cast<double>(n);
+  };
+  uint64_t i = 0;
   for (int phase = 0; phase < phases; ++phase) {
     if (phase > 0 && std::getchar() == EOF) return 1;
-    half();
-    std::printf("%.1f\n", static_cast<double>(p.card.Time(half)) / 1e3 / static_cast<double>(launches / 2));
+    OK(cuStreamSynchronize(p.stream));
+    CUevent begin, after_first, half, end;
+    mark(&begin);
+    for (uint64_t n = 0; n < launches; ++n, ++i) {
+      if (n == first) mark(&after_first);
+      if (n == launches / 2) mark(&half);
+      work(p, i);
+      if (ahead && i % ahead == ahead - 1) OK(cuStreamSynchronize(p.stream));  // as a program does after each step
+    }
+    mark(&end);
+    OK(cuStreamSynchronize(p.stream));
+    std::fprintf(stderr, "on the card: %.0f MiB, at most %.0f\n",
+                 static_cast<double>(p.card.Stats().resident_bytes) / 0x1p20,
+                 static_cast<double>(p.card.Stats().resident_peak_bytes) / 0x1p20);
+    std::printf("%.1f %.1f %.1f\n", each(half, end, launches - launches / 2), each(begin, after_first, first),
+                each(begin, end, launches));
     std::fflush(stdout);
   }
   return 0;
