@@ -3,7 +3,8 @@
 // Whole launches are timed, with all that the engine moves for them, and nothing is concluded from parts: on an H200 a
 // graph whose weights missed a third of their room took 86 ms by faults on one machine, 134 on another, 142 with other
 // chunks held and 151 with the rest used in host memory, and no rate of a part told these apart. Each way is given a
-// few launches; the first in a row does not count, nor do those that still bring things into order for the way. While
+// few launches; the first in a row does not count, nor do those that still bring things into order for the way (but one
+// that took three times what every other way takes is the last that is tried of its way, for now). While
 // the answer is awaited (nothing waits for it) launches go the best way known. The others are tried again ever more
 // rarely, and so that what all tries of a way cost stays within a 200th of the time. Not thread-safe: the device's lock
 // is held.
@@ -81,6 +82,7 @@ class Ways {
     Tried& Of(Way w) { return ways[static_cast<size_t>(w)]; }
     bool IsOpen(Way w) const;
     bool IsDue(Way w) const;
+    bool IsHopeless(Way w, uint64_t ns) const;
   };
   std::unordered_map<uint64_t, Habit> habits_;
 };

@@ -58,6 +58,23 @@ TEST_CASE("each way is tried with two launches, then the fastest is taken") {
   }
 }
 
+TEST_CASE("a way whose first launch took several times what each other way takes is not tried with a second") {
+  for (const uint64_t in_place : {100u, 140u}) {
+    Program program;
+    program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 30}, {Way::kInPlace, in_place}};
+    for (int i = 0; i < 4; ++i) program.Launch();
+    CHECK(program.Launch() == Way::kInPlace);
+    CHECK((program.Launch() == Way::kInPlace) == (in_place == 100));
+    for (int i = 0; i < 20; ++i) CHECK(program.Launch() == Way::kFetch);
+    CHECK(program.news == 1);
+  }
+  // One way alone, and what its first launch does once, say nothing.
+  Program program;
+  program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 200}};
+  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == Way::kAsOff);
+  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == Way::kFetch);
+}
+
 TEST_CASE("what the way before left, and what a way does once, does not count") {
   Program program;
   program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 140}};
