@@ -88,8 +88,9 @@ void Residency::ChangePlaces() {
 void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
   const auto place = [this](const Chunk* chunk) { return PlaceInRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PlaceInRun(*chunk); };
-  if (long_run_ < window_length_ / 2 || run_begin_ + 2 * window_length_ < now_ ||
-      std::any_of(hot->begin(), hot->end(), unknown)) {
+  // Once a round, which a window is a little longer than.
+  const bool once = long_run_ >= window_length_ * 3 / 4 && long_run_ <= window_length_;
+  if (!once || run_begin_ + 2 * window_length_ < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
     return;
   }
   std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || place(chunk) > long_run_ / 2; });

@@ -1,4 +1,5 @@
 #include <catch2/catch_test_macros.hpp>
+#include <functional>
 
 #include "hooklib/core/residency.h"
 #include "test/unit/fake_card.h"
@@ -111,12 +112,13 @@ struct Layers : FakeCard {
   static constexpr uint64_t kCount = 40;
   Layers() : FakeCard(2 * kCount, kCount, Prefetch::kPredict) {}
 
-  void Step(bool backwards, bool waits) {
+  void Step(bool backwards, bool waits, const std::function<void()>& after_each = [] {}) {
     for (uint64_t i = 0; i < kCount; ++i) {
       const uint64_t layer = backwards ? kCount - 1 - i : i;
       const HostProbe probe = Queue({Chunks(2 * layer, 2)}, 1, 100 + layer % 4).probe;
       Finish();
       if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+      after_each();
     }
     if (waits) residency.NoteWaited();
   }
@@ -140,6 +142,19 @@ TEST_CASE("what is used first after the host has waited lies in host memory, and
   const uint64_t moved = layers.Moved();
   for (int i = 0; i < 400; ++i) layers.Step(true, true);
   CHECK(layers.Moved() == moved);
+}
+
+TEST_CASE("where the host waits, but not once a round, nothing moves for the order in which it is used") {
+  Layers layers;
+  for (int i = 0; i < 20; ++i) layers.Step(false, false);
+  const uint64_t moved = layers.Moved();
+  uint64_t launches = 0;
+  for (int i = 0; i < 200; ++i) {
+    layers.Step(true, false, [&] {
+      if (++launches % 64 == 0) layers.residency.NoteWaited();
+    });
+  }
+  CHECK(layers.Moved() - moved <= 16 * kChunkBytes);
 }
 
 TEST_CASE("where the host never waits, nothing moves for the order in which it is used") {
