@@ -1,11 +1,14 @@
 // The policy alone against the offline optimum: plays a trace's launches through core::Residency with a clock of its
 // own, and prints bytes moved a step beside those of Belady's rule with full knowledge of the future, at the same
-// capacity.
+// capacity. On stderr what Residency::Prepare took of the calling thread, the driver's calls not among it.
 //   residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP]]
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "hooklib/core/arena_allocator.h"
@@ -62,6 +65,13 @@ uint64_t Belady(const std::vector<Use>& uses, size_t from, uint64_t capacity_chu
   return out;
 }
 
+void SayTimes(const char* which, std::vector<double> times) {
+  if (times.empty()) return;
+  std::sort(times.begin(), times.end());
+  std::fprintf(stderr, "Prepare, %s: %zu, median %.2f us, 99th of 100 %.2f us\n", which, times.size(),
+               times[times.size() / 2], times[times.size() * 99 / 100]);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -102,6 +112,7 @@ int main(int argc, char** argv) {
   // A trace without step marks is cut into pieces of so many launches.
   const uint64_t period = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0;
   uint64_t ops = 0, evict_runs = 0, fetch_runs = 0;
+  std::vector<double> moving_us, still_us;
   std::vector<size_t> step_start;
   std::vector<trace::Event> events = trace->events;
   if (argc > 5) {
@@ -160,12 +171,17 @@ int main(int argc, char** argv) {
       }
       uint64_t id = launch.function * uint64_t{1000003} + launch.grid[0] * 31 + launch.grid[1] * 17 + launch.grid[2] +
                     launch.block[0];
+      const auto begin = std::chrono::steady_clock::now();
       const core::Plan& plan = residency.Prepare(1, ++launches, set, id | 1);
+      const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+      bool moves = false;
       for (const core::Step* part : {&plan.now, &plan.ahead}) {
+        moves |= !part->empty();
         ops += !part->empty();
         evict_runs += part->evict.size();
         fetch_runs += part->fetch.size();
       }
+      (moves ? moving_us : still_us).push_back(took.count());
       Use use;
       for (const auto& extent : set) {
         residency.chunks().ForEach(extent, [&](core::Chunk& chunk) { use.chunks.push_back(chunk.base); });
@@ -201,5 +217,10 @@ int main(int argc, char** argv) {
       static_cast<double>(residency.stats().bytes_in + residency.stats().bytes_saved) / 0x1p20 /
           static_cast<double>(fetch_runs ? fetch_runs : 1));
   std::printf("Belady: %.0f MiB out in the last step\n", static_cast<double>((out - at) * core::kChunkBytes) / 0x1p20);
+  std::vector<double> all_us = moving_us;
+  all_us.insert(all_us.end(), still_us.begin(), still_us.end());
+  SayTimes("all launches", std::move(all_us));
+  SayTimes("that move something", std::move(moving_us));
+  SayTimes("that move nothing", std::move(still_us));
   return 0;
 }
