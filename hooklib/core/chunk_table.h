@@ -58,6 +58,7 @@ struct Chunk {
   bool resident = false;         // believed: only speed depends on it
   bool ahead = false;            // fetched for a launch to come
   bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
+  bool scattered = false;        // in residency's list of what faults brought a part of
   bool dying = false;            // in residency's list of what died
   bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on
   bool content = false;  // holds bytes that may matter. False: discarded or never written, a fetch moves nothing

@@ -28,9 +28,12 @@ constexpr uint64_t kSparseRate = 20;
 constexpr uint64_t kOnceRate = 40;
 constexpr uint8_t kSlow = 3;  // times in a row: one may have found the link busy
 constexpr uint64_t kLinkRate = 51;
+constexpr uint64_t kFastestFaults = 12;  // 10 to 12 GB/s
 constexpr uint8_t kTwice = 2, kSure = 4;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
+constexpr uint32_t kDeciding = 4;  // launches of a verdict that are all timed
+constexpr uint32_t kCrowd = 32;    // more than a training step has of most kinds
 }  // namespace
 
 HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, bool duplicates) {
@@ -57,20 +60,52 @@ bool HostAccess::Sparse(uint64_t id) const {
 bool HostAccess::Due(uint64_t id, bool oversize) {
   Habit& habit = habits_[Key(id, oversize)];
   const uint32_t n = habit.launches++;
+  if (n < kDeciding) ++habit.awaited;
   const bool unsure = habit.little && habit.little < kSure;
-  return n < 4 || n % 64 == 0 || unsure;
+  return n < kDeciding || n % 64 == 0 || unsure;
+}
+
+void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
+  const auto it = habits_.find(Key(id, oversize));
+  if (it == habits_.end() || !it->second.awaited) return;
+  Habit& habit = it->second;
+  ++habit.crowd;
+  habit.crowd_bytes += bytes;
+  habit.crowded |= habit.crowd >= kCrowd || habit.crowd_bytes >= capacity;
+}
+
+bool HostAccess::Crowded(uint64_t id) const {
+  for (const bool oversize : {false, true}) {
+    const auto it = habits_.find(Key(id, oversize));
+    if (it != habits_.end() && it->second.crowded) return true;
+  }
+  return false;
+}
+
+void HostAccess::Answered(const HostProbe& probe) {
+  const auto it = habits_.find(Key(probe.id, probe.oversize));
+  if (it == habits_.end() || !it->second.awaited) return;
+  if (--it->second.awaited > 0) return;
+  it->second.crowd = 0;
+  it->second.crowd_bytes = 0;
+  it->second.crowded = false;
 }
 
 void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
   habit.verdict = probe.faults ? Verdict::kTryFaults : Verdict::kTry;
   habit.retry_at = now + 512;
+  ++habit.awaited;
   if (!probe.faults) ++tries_.tries;
 }
 
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  if (probe.faults) {
+    habit.faults_before_ns = habit.faults_ns;
+    habit.faults_ns = ns;
+  }
   if (!probe.faults && probe.host >= 4 * kMiB) {
     const bool little = ns < kStartNs + probe.host / kLinkRate / 4;
     if (little && habit.little < kSure) ++habit.little;
@@ -128,6 +163,15 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
                                           : Verdict::kFetch;
   habit.retry_at = failures == 0 || failures >= kMaxFailures ? now : now + (uint64_t{256} << (2 * failures));
   return false;
+}
+
+uint64_t HostAccess::BytesByFaults(uint64_t id) const {
+  const auto it = habits_.find(Key(id, true));
+  if (it == habits_.end() || !it->second.faults_ns) return UINT64_MAX;
+  const Habit& habit = it->second;
+  // One may have run beside others' work, or what the one before sent away.
+  const uint64_t before = habit.faults_before_ns ? habit.faults_before_ns : habit.faults_ns;
+  return std::min(habit.faults_ns, before) * kFastestFaults;
 }
 
 uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {

@@ -56,10 +56,20 @@ class HostAccess {
   bool Sparse(uint64_t id) const;
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
+  // A launch of this id misses so many bytes, where `capacity` may be resident.
+  void Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity);
+  // So many did while a time is awaited which decides how they go that the host had better wait for it: a program that
+  // runs a thousand launches ahead sends all of them a way that may be the wrong one.
+  bool Crowded(uint64_t id) const;
+  // The time of a timed launch is known, or never will be.
+  void Answered(const HostProbe& probe);
   // The launch is tried; until its time is known, others of its id fetch.
   void Trying(const HostProbe& probe, uint64_t now);
   // How long the timed launch ran, in ns of the GPU's clock. True where this settles that its id is left to faults.
   bool Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
+  // How many bytes faults bring for a launch of this id that is larger than all that may be resident, at most: by how
+  // long the last timed ones ran. kNever: not known.
+  uint64_t BytesByFaults(uint64_t id) const;
   // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside
   // them: few, but enough to be seen in its time.
   static uint64_t TryBytes(Verdict verdict, uint64_t resident);
@@ -76,7 +86,13 @@ class HostAccess {
     uint64_t host_rate = 0;   // bytes a ns in host memory, which faults are held against; 0: only against fetching
     uint64_t host_bytes = 0;  // that this was measured with
     uint32_t launches = 0;    // that were not fetched for, since the verdict
-    uint64_t retry_at = 0;    // launch number
+    uint16_t awaited = 0;     // times of launches that decide how the next ones go
+    bool crowded = false;
+    uint32_t crowd = 0;             // launches that missed something while any was
+    uint64_t crowd_bytes = 0;       // that they missed
+    uint64_t retry_at = 0;          // launch number
+    uint64_t faults_ns = 0;         // of the last timed launch that was left to faults
+    uint64_t faults_before_ns = 0;  // of the one before
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   std::unordered_map<uint64_t, Habit> habits_;

@@ -2,10 +2,16 @@
 // way that was measured to be the fastest (ways.h). Which part that is does not change from launch to launch, so
 // nothing goes to and fro.
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/core/residency.h"
 
 namespace sluice::core {
+
+namespace {
+constexpr uint64_t kFarSmaller = 4;  // an operand, than the largest
+constexpr uint64_t kSmallShare = 4;  // all of them are at most such a share of what may be held
+}  // namespace
 
 // The first `hotter` of set_ are used by more of its nodes than the rest, most used first: as far as they fit, they are
 // to be on the card, then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then
@@ -32,6 +38,33 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool
     missing_.push_back(chunk);
     lacking -= kChunkBytes;
   }
+}
+
+// Of a launch that cannot be held whole, and is no graph: an operand that is far smaller than its largest is likely to
+// be used whole (a batch, a result, beside the table that its rows come from). Such ones come first in set_, the
+// smallest first; how many chunks that are.
+size_t Residency::SmallFirst(uint64_t fits) {
+  uint64_t largest = 0, bytes = 0;
+  for (const Operand& operand : operands_) largest = std::max(largest, operand.bytes);
+  std::vector<std::pair<uint64_t, size_t>> small;  // bytes, place among the operands
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    if (operands_[i].bytes <= largest / kFarSmaller) small.emplace_back(operands_[i].bytes, i);
+  }
+  std::sort(small.begin(), small.end());
+  const std::vector<Chunk*> all = std::exchange(set_, {});
+  std::vector<bool> taken(all.size());
+  for (const auto& [size, i] : small) {
+    if ((bytes += size) > fits / kSmallShare) break;
+    for (size_t at = i ? operands_[i - 1].end : 0; at < operands_[i].end; ++at) {
+      set_.push_back(all[at]);
+      taken[at] = true;
+    }
+  }
+  const size_t first = set_.size();
+  for (size_t at = 0; at < all.size(); ++at) {
+    if (!taken[at]) set_.push_back(all[at]);
+  }
+  return first;
 }
 
 // Of a graph that is larger than the capacity: the way that it goes. Takes out of missing_ what it uses in host

@@ -87,6 +87,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   if (!host_access_.Refused(id, oversize)) {
     stays = kChunkBytes * std::erase_if(missing_, [&](Chunk* chunk) { return StaysCold(chunk, id); });
   }
+  host_access_.Missed(id, oversize, missing_.size() * kChunkBytes, capacity_);
   if (verdict == Verdict::kFetch) return;
   const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
   const bool trial = verdict == Verdict::kTry || verdict == Verdict::kTryFaults;
@@ -108,8 +109,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
-    // What is still on its way out would be found on the card.
-    if (trial && IsLeaving(*chunk)) return false;
+    // What is still on its way out would be found on the card. Of a launch that cannot be held something always is.
+    if (trial && !oversize && IsLeaving(*chunk)) return false;
     // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
     if (trial && chunk->cold) return false;
     if (chunk->host_window != window_) {
@@ -138,10 +139,52 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     MapInHost(chunk);
     return true;
   });
-  if (stays && faults) ++stats_.left_launches;
+  if (stays && faults) {
+    ++stats_.left_launches;
+    left_launch_ = now_;
+  }
   if (stays && (trial || host_access_.Due(id, oversize)))
     plan_.probe = {id, stays, resident, oversize, faults, duplicates, trial};
   if (stays && trial) host_access_.Trying(plan_.probe, now_);
+}
+
+// What faults bring of it stays until Sweep: to send away all that a launch names takes 1.6 us a chunk even
+// where nothing of it has come, which is more than a launch takes that looks up a few rows of a large table.
+void Residency::Scatter(Chunk* chunk) {
+  chunk->content = chunk->sent = true;
+  if (chunk->scattered) return;
+  chunk->scattered = true;
+  scattered_.push_back(chunk->base);
+}
+
+void Residency::NoteScattered(uint64_t bytes) {
+  stats_.fault_bytes += bytes;
+  scattered_bytes_ += bytes;
+  scattered_at_ = now_;
+}
+
+// Sends away behind the launch what faults have scattered, once it is 64 MiB or the capacity shrank, or no launch has
+// brought any for a while.
+void Residency::Sweep(StreamId stream) {
+  if (scattered_.empty()) return;
+  constexpr uint64_t kLong = 1024;  // launches
+  if (scattered_bytes_ < kMostScattered && now_ < scattered_at_ + kLong) return;
+  std::erase_if(scattered_, [&](Va base) {
+    Chunk* const chunk = chunks_.Find(base);
+    if (!chunk || !chunk->scattered) return true;
+    const bool stays = chunk->resident || chunk->advised || chunk->live_bytes == 0;  // what is dead is discarded
+    // One queue at a time: it is known of one alone when it is done.
+    const bool leaving = IsLeaving(*chunk) && chunk->departure_stream != stream;
+    if (!stays && (leaving || chunk->two_ways_out || !MayLeave(*chunk, stream))) return false;
+    if (stays) {
+      chunk->scattered = false;
+    } else {
+      LeaveBehind(chunk);
+    }
+    return true;
+  });
+  scattered_bytes_ = 0;
+  scattered_at_ = now_;
 }
 
 }  // namespace sluice::core

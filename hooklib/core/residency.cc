@@ -102,6 +102,7 @@ void Residency::ClearPlan() {
   plan_.probe = {};
   plan_.way = {};
   plan_.renew_after = plan_.wait_in = plan_.after_op = 0;
+  behind_.clear();
 }
 
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
@@ -110,6 +111,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (!began_) began_ = now_;
   ClearPlan();
   set_.clear();
+  operands_.clear();
   missing_.clear();
   Queues& queues = queues_[stream];
   size_t hotter_chunks = 0;
@@ -128,6 +130,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       set_.push_back(&chunk);
       if (whole && extent.base <= chunk.base && chunk.base + kChunkBytes <= extent.end()) chunk.overwritten_at = now_;
     });
+    operands_.push_back({extent.bytes, set_.size()});
   }
   const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
   for (Chunk* chunk : set_) {
@@ -148,6 +151,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   RollWindow(queues);
   const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
   const bool oversize = set_.size() * kChunkBytes > fits_at_all;
+  const bool scatters = oversize && !hotter && id;
   const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
   std::optional<Way> way;
   if (hotter && oversize && id && may_move && prefetch_ != Prefetch::kOff)
@@ -159,8 +163,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
-  if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff)))
+  if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff))) {
     SplitHottest(stream, fits_at_all, hotter_chunks, way == Way::kFetch);
+  } else if (scatters && may_move) {
+    if (const size_t small = SmallFirst(fits_at_all)) SplitHottest(stream, small * kChunkBytes, small, false);
+  }
   const size_t wanted = missing_.size();
   if (way) {
     TakeWay(*way, id);
@@ -173,25 +180,35 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   stats_.host_bytes_used += stayed * kChunkBytes;
 
   if (!may_move) {
+    uint64_t scattered = 0;
     for (Chunk* chunk : missing_) {
+      if (scatters && resident_ + kChunkBytes > fits_at_all) {
+        // All of it is never there; it leaves with the next sweep.
+        scattered += kChunkBytes;
+        Scatter(chunk);
+        continue;
+      }
       SetResident(chunk, true);
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
       chunk->arrival_op = 0;
     }
-    if (resident_ > fits_at_all && !missing_.empty()) ++stats_.over_budget_launches;
+    if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
+    if ((resident_ > fits_at_all || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
   } else if (!missing_.empty()) {
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
-    const uint64_t fits = std::min(need, fits_at_all);
+    uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
+    if (in_set > fits_at_all) beyond = std::min(need, in_set - fits_at_all);
+    // Faults bring what is touched, nobody knows of which chunks: no others make place for that.
+    const bool by_faults = scatters && (prefetch_ == Prefetch::kOff || left_launch_ == now_);
+    const uint64_t fits = std::min(by_faults ? need - beyond : need, fits_at_all);
     if (resident_ <= fits_at_all) beyond_.clear();
     uint64_t room = Room(stream);
     // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
     const uint64_t over = resident_ > fits_at_all ? resident_ - fits_at_all : 0;
     if (room < fits) room += MakeRoom(stream, fits - room + over, 0, &plan_.now);
-    uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
-    if (in_set > fits_at_all) beyond = std::min(need, in_set - fits_at_all);
     if (room < fits || beyond) ++stats_.over_budget_launches;
-    uint64_t fetched = 0, passing = 0;
+    uint64_t fetched = 0, passing = 0, scattered = 0;
     for (Chunk* chunk : missing_) {
       const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
                              !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
@@ -203,10 +220,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
         chunk->two_ways_out = elsewhere;
         // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
         Unadvise(chunk);
+        if (by_faults && !elsewhere) {
+          scattered += kChunkBytes;
+          Scatter(chunk);
+          continue;
+        }
         if (chunk->content) stats_.fault_bytes += kChunkBytes;
-        plan_.evict_after.push_back({chunk->base, kChunkBytes});
-        chunk->content = true;
-        chunk->sent = true;
+        LeaveBehind(chunk);
         continue;
       }
       if (too_much && !MayDuplicate(*chunk)) {
@@ -237,16 +257,19 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
     Merge(&plan_.renew);
     if (!plan_.renew.empty()) plan_.renew_after = queues.out_op;
-    if (!plan_.evict_after.empty()) {
-      Merge(&plan_.evict_after);
-      plan_.after_op = ++queues.out_op;
-      for (Chunk* chunk : missing_) {
-        if (chunk->resident) continue;
-        chunk->departure_op = plan_.after_op;
-        chunk->departure_stream = stream;
-      }
-      for (const Extent& run : plan_.evict_after) stats_.bytes_out += run.bytes;
+    if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
+    if (scattered && prefetch_ == Prefetch::kOff && host_access_.Due(id, oversize))
+      plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, oversize, true};
+  }
+  if (may_move) Sweep(stream);
+  if (!behind_.empty()) {
+    Merge(&plan_.evict_after);
+    plan_.after_op = ++queues.out_op;
+    for (Chunk* chunk : behind_) {
+      chunk->departure_op = plan_.after_op;
+      chunk->departure_stream = stream;
     }
+    stats_.bytes_out += behind_.size() * kChunkBytes;
   }
   if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
     // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
@@ -366,7 +389,10 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
-  if (chunk.next_use != kNever && chunk.next_use >= now_) {
+  // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
+  // and had better go early than while the next faults come in.
+  const bool scattered = chunk.left_at && !chunk.sure;
+  if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
     // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
     const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
     return std::min(now_ + away, kClass - 1);
@@ -493,7 +519,14 @@ void Residency::Pass(Chunk* chunk, StreamId stream) {
   plan_.now.fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
   if (chunk->content) plan_.now.content_in += kChunkBytes;
+  LeaveBehind(chunk);
+}
+
+// It leaves as soon as the launch is over.
+void Residency::LeaveBehind(Chunk* chunk) {
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
+  behind_.push_back(chunk);
+  chunk->scattered = false;
   chunk->content = chunk->sent = true;
 }
 

@@ -122,7 +122,10 @@ class Residency {
  public:
   Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
 
-  void set_capacity(uint64_t bytes) { capacity_ = bytes; }
+  void set_capacity(uint64_t bytes) {
+    if (bytes < capacity_ && !scattered_.empty()) scattered_bytes_ = kMostScattered;  // all of that goes now
+    capacity_ = bytes;
+  }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   void set_can_discard(bool can) { can_discard_ = can; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
@@ -156,6 +159,10 @@ class Residency {
   bool UsesHostMemory(const HostProbe& probe) {
     return host_access_.Of(probe.id, probe.oversize, now_) == HostAccess::Verdict::kStreams;
   }
+  // The same, or that it will never be known.
+  void Answered(const HostProbe& probe) { host_access_.Answered(probe); }
+  // Launches of this id should wait until those that are timed are done: these decide how the next ones go.
+  bool Crowded(uint64_t id) const { return host_access_.Crowded(id); }
   // How graphs larger than the capacity go.
   const Ways& ways() const { return ways_; }
   bool Measured(const WayProbe& probe, uint64_t ns);
@@ -316,6 +323,12 @@ class Residency {
   void TakeWay(Way way, uint64_t id);
   void SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches);
   void NoteRest(const Chunk& chunk);
+  size_t SmallFirst(uint64_t fits);
+  void LeaveBehind(Chunk* chunk);
+  // in_place.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
+  void Scatter(Chunk* chunk);
+  void NoteScattered(uint64_t bytes);
+  void Sweep(StreamId stream);
   bool MayRenew(const Chunk& chunk);
   void Renew(Chunk* chunk, uint64_t id);
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
@@ -341,7 +354,18 @@ class Residency {
   Plan plan_;
   uint64_t departing_ = 0;
   std::vector<Chunk*> set_, missing_, hottest_;
-  std::deque<Chunk*> dying_;  // their last live byte was freed; in that order
+  struct Operand {
+    uint64_t bytes;
+    size_t end;  // in set_; its chunks begin where those of the one before it end
+  };
+  std::vector<Operand> operands_;
+  std::vector<Chunk*> behind_;  // leave behind the launch that is being planned
+  std::vector<Va> scattered_;   // chunks of which faults brought some pages, none of them counted as held
+  static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
+  uint64_t scattered_bytes_ = 0;  // of these, about
+  uint64_t scattered_at_ = 0;     // launch number of the last that brought any
+  uint64_t left_launch_ = 0;      // launch number of the last that left something to faults by choice
+  std::deque<Chunk*> dying_;      // their last live byte was freed; in that order
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap
   uint64_t rebuilt_at_ = 0;            // launch number

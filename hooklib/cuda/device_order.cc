@@ -241,6 +241,7 @@ void Device::ReadProbes() {
     float ms = 0;
     const bool told = elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS;
     CountFaults();
+    residency.Answered(probe.what);
     if (told && probe.way.id) {
       NoteWay(probe.way, static_cast<double>(ms));
     } else if (told) {
@@ -253,7 +254,8 @@ void Device::ReadProbes() {
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms),
                  static_cast<double>(FaultBytes() - probe.by_faults) / 0x1p20);
       if (!pressure.doubtful() &&
-          residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_) {
+          residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_ &&
+          budget.prefetch != SLUICE_PREFETCH_OFF) {
         said_faults_ = true;
         SLUICE_LOG(
             kWarn,

@@ -34,10 +34,11 @@ constexpr uint64_t kEventEvery = 16;
 
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
 // duplicates wait for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training
-// moves twice as much: what died cannot be discarded yet, so living bytes leave), or a graph's way is being timed. But
-// if nothing moves for 20 ms and the time of the next transfer, for 150 ms where it waits for bytes that are to go, for
-// a second where a graph is timed (a kernel may be waiting for what this very thread does next), the launch goes ahead;
-// false: without any transfer, since the queues are full.
+// moves twice as much: what died cannot be discarded yet, so living bytes leave), or a time is awaited that decides how
+// a graph, or many launches of a kind, go. But if nothing moves for 20 ms and the time of the next transfer, for 150 ms
+// where it waits for bytes that are to go or for a launch's time, for a second where a graph is timed (a kernel may be
+// waiting for what this very thread does next), the launch goes ahead; false: without any transfer, since the queues
+// are full.
 bool WorkScope::HoldBack(const Work& work) {
   Stream* stream = work.stream;
   Device* device = stream->device;
@@ -73,13 +74,16 @@ bool WorkScope::HoldBack(const Work& work) {
         far_ahead |= device->residency.waits_for_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
         if (far_ahead) most = std::max(most, kPatienceForDead);
       }
-      if (work.hotter && device->residency.tries_way() && device->residency.launches() >= device->hold_back_from) {
+      const auto tries = [&] {
+        return work.hotter ? device->residency.tries_way() : work.id && device->residency.Crowded(work.id);
+      };
+      if (tries() && device->residency.launches() >= device->hold_back_from) {
         device->Record(stream);
         device->Poll(stream);
         device->ReadProbes();
         done = stream->completed;
-        far_ahead |= device->residency.tries_way() && stream->seq.load(std::memory_order_relaxed) > done;
-        if (far_ahead) most = std::max(most, kPatienceForTrial);
+        far_ahead |= tries() && stream->seq.load(std::memory_order_relaxed) > done;
+        if (far_ahead) most = std::max(most, work.hotter ? kPatienceForTrial : kPatienceForDead);
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
@@ -168,7 +172,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
   const auto time = [&] {
     if (device->probes.size() < 64) begin_ = stream_->context->timers.Take();
-    if (begin_) g_real.cuEventRecord(begin_, stream_->handle);
+    if (begin_) {
+      g_real.cuEventRecord(begin_, stream_->handle);
+    } else {
+      device->residency.Answered(plan.probe);
+    }
     probe_ = plan.probe;
     way_ = plan.way;
     if (work.function) name_ = work.function->name.substr(0, 96);
@@ -213,6 +221,7 @@ void WorkScope::End(CUresult) {
               {stream_->context, begin_, end, probe_, std::move(name_), way_, stream_->device->FaultBytes()});
         } else {
           timers->Give(begin_);
+          stream_->device->residency.Answered(probe_);
         }
       }
       const uint64_t seq = stream_->seq.load(std::memory_order_relaxed);

@@ -14,6 +14,7 @@ namespace {
 struct Machine : FakeCard {
   uint64_t advised = 0, withdrawn = 0;  // bytes that the driver was told to map in host memory, and no longer to map
   uint64_t late = 0;                    // bytes that a launch waited for
+  uint64_t swept = 0, sweeps = 0;       // bytes that left behind launches, and behind how many
 
   Machine(uint64_t total, uint64_t capacity) : FakeCard(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
@@ -24,6 +25,8 @@ struct Machine : FakeCard {
     for (const Extent& run : plan.advise) advised += run.bytes;
     for (const Extent& run : plan.unadvise) withdrawn += run.bytes;
     late += plan.now.content_in;
+    for (const Extent& run : plan.evict_after) swept += run.bytes;
+    sweeps += !plan.evict_after.empty();
     Finish();
     const double gbps = probe.faults ? 11 / touched : rate;
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / gbps));
@@ -219,6 +222,75 @@ TEST_CASE("the verdict on a launch larger than its budget") {
   CHECK(habits.Of(8, true, 7) == HostAccess::Verdict::kFaults);
 }
 
+TEST_CASE("what faults bring for a launch larger than its budget leaves when it is much, not behind each launch") {
+  for (const Prefetch mode : {Prefetch::kOff, Prefetch::kPredict}) {
+    Machine machine(400, 80);
+    machine.residency.set_prefetch(mode);
+    for (int i = 0; i < 20; ++i) machine.Launch(7, {Chunks(0, 400)}, 11, 0.001);
+    machine.sweeps = machine.swept = 0;
+    for (int i = 0; i < 3000; ++i) machine.Launch(7, {Chunks(0, 400)}, 11, 0.001);  // some 0.7 MiB each
+    CHECK(machine.sweeps >= 10);
+    CHECK(machine.sweeps <= 60);
+    CHECK(machine.swept >= machine.sweeps * 320 * kChunkBytes);
+    CHECK(machine.residency.resident_bytes() <= 80 * kChunkBytes);
+    // A capacity that shrinks has it leave at once.
+    for (int i = 0; i < 3; ++i) machine.Launch(7, {Chunks(0, 400)}, 11, 0.001);
+    machine.residency.set_capacity(70 * kChunkBytes);
+    machine.sweeps = 0;
+    machine.Launch(8, {Chunks(0, 2)}, 11);
+    CHECK(machine.sweeps == 1);
+    machine.Launch(8, {Chunks(0, 2)}, 11);
+    CHECK(machine.sweeps == 1);
+    for (int i = 0; i < 3; ++i) machine.Launch(7, {Chunks(0, 400)}, 11, 0.001);
+    // Nobody launches it any more: what it left on the card goes with the launches of others.
+    machine.sweeps = 0;
+    for (int i = 0; i < 2000; ++i) machine.Launch(8, {Chunks(0, 2)}, 11);
+    CHECK(machine.sweeps == 1);
+    // It touches all of it from now on.
+    machine.sweeps = 0;
+    for (int i = 0; i < 200; ++i) machine.Launch(7, {Chunks(0, 400)}, 1, 1);
+    CHECK(machine.sweeps >= 100);
+  }
+}
+
+TEST_CASE("where nothing can be queued, what does not fit of a launch is not believed to be held") {
+  FakeCard card(12, 4);
+  const std::vector<Extent> set{Chunks(0, 12)};
+  card.residency.Prepare(1, ++card.seq[1], set, 7, false);
+  CHECK(card.residency.resident_bytes() == 4 * kChunkBytes);
+  CHECK(card.residency.stats().over_budget_launches == 1);
+  const Plan& plan = card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0)}, 8);
+  uint64_t leaves = 0;
+  for (const Extent& run : plan.evict_after) leaves += run.bytes;
+  CHECK(leaves == 0);  // 16 MiB: it waits for more
+}
+
+TEST_CASE("what another queue is sending away is not swept, nor what is dead") {
+  FakeCard card(12, 4);
+  card.time.transfers_instant = false;
+  card.Queue({Chunks(0, 4)}, 2);
+  card.Finish(2);
+  card.time.FinishTransfers(2, 1, 0);
+  REQUIRE(card.Queue({Chunks(4, 4)}, 2).now.out_op == 1);  // 0 to 3 are on their way out
+  card.Finish(2);
+  card.time.FinishTransfers(2, 2, 0);
+  const auto swept = [&card](uint64_t capacity) {
+    card.residency.set_capacity(capacity * kChunkBytes);
+    std::vector<uint64_t> chunks;
+    for (const Extent& run : card.Queue({Chunks(4)}, 1, 8).evict_after) {
+      for (Va at = run.base; at < run.end(); at += kChunkBytes) chunks.push_back((at - kBase) / kChunkBytes);
+    }
+    card.Finish();
+    return chunks;
+  };
+  card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0, 12)}, 7, false);
+  card.residency.RemoveLive(Chunks(11));
+  CHECK(swept(3) == std::vector<uint64_t>{8, 9, 10});
+  card.time.FinishTransfers(2, 2, 1);
+  CHECK(swept(2) == std::vector<uint64_t>{0, 1, 2, 3});
+  CHECK(swept(1).empty());
+}
+
 TEST_CASE("a launch larger than its budget that re-reads comes by faults, and is no longer mapped in host memory") {
   Machine machine(12, 4);
   // 7 GB/s: what comes by faults and leaves again is no slower.
@@ -248,6 +320,44 @@ TEST_CASE("a launch that streams and re-reads the little that it touches is left
     habits.Measured(faults, sparse ? 300'000 : 1'500'000, 7);
     CHECK(habits.Of(7, false, 8) == (sparse ? HostAccess::Verdict::kFaults : HostAccess::Verdict::kStreams));
   }
+}
+
+TEST_CASE("a host far ahead waits for the time that decides how its launches go") {
+  HostAccess habits;
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const HostProbe probe{7, 8 * kMiB, 0, false};
+  for (int i = 0; i < 100; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.Crowded(7));  // nothing is awaited
+  habits.Trying(probe, 1);
+  for (int i = 0; i < 31; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.Crowded(7));  // it is not far ahead
+  habits.Missed(7, false, kMiB, 100 * kMiB);
+  CHECK(habits.Crowded(7));
+  CHECK_FALSE(habits.Crowded(8));  // another kind of launch goes on
+  habits.Answered(probe);
+  // Few that miss much are as bad as many.
+  habits.Trying(probe, 1);
+  habits.Missed(7, false, 60 * kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.Crowded(7));
+  habits.Missed(7, false, 60 * kMiB, 100 * kMiB);
+  CHECK(habits.Crowded(7));
+  habits.Answered(probe);
+  CHECK_FALSE(habits.Crowded(7));
+  habits.Measured(probe, 200000, 2);
+  REQUIRE(habits.Of(7, false, 3) == HostAccess::Verdict::kStreams);
+  // The first of a verdict are all timed, and may change it; later ones do no more than look now and then.
+  for (int i = 0; i < 4; ++i) CHECK(habits.Due(7, false));
+  for (int i = 0; i < 32; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
+  CHECK(habits.Crowded(7));
+  for (int i = 0; i < 4; ++i) habits.Answered(probe);
+  CHECK_FALSE(habits.Crowded(7));
+  int due = 0;
+  for (int i = 0; i < 200; ++i) {
+    due += habits.Due(7, false);
+    habits.Missed(7, false, kMiB, 100 * kMiB);
+  }
+  CHECK(due == 3);
+  CHECK_FALSE(habits.Crowded(7));
 }
 
 TEST_CASE("the verdict on an execution id") {

@@ -58,6 +58,24 @@ TEST_CASE("where all of it is used alike, by faults, or where all fits, nothing 
   CHECK(card.Try({Chunks(0, 3), Chunks(4, 8)}, 1).now.empty());
 }
 
+TEST_CASE(
+    "of a launch that cannot be held, and is no graph, far smaller operands are held and the largest makes place") {
+  for (const bool small : {true, false}) {
+    Card card(40, 16);  // 24 to 39 are on the card
+    // A table of 32 chunks, and one that is named behind it: far smaller, or half as large.
+    const Extent other = small ? Chunks(0, 2) : Chunks(0, 16);
+    const std::vector<Extent> set{Chunks(8, 32), other};
+    card.Launch(set, {});
+    CHECK(card.Resident(0) == small);
+    CHECK(card.Resident(1) == small);
+    CHECK(card.residency.resident_bytes() <= 16 * kChunkBytes);
+    const ResidencyStats before = card.residency.stats();
+    for (int i = 0; i < 10; ++i) card.Launch(set, {});
+    CHECK(card.Resident(0) == small);
+    CHECK(card.residency.stats().bytes_in - before.bytes_in == 0);  // nothing goes to and fro
+  }
+}
+
 TEST_CASE("work in between takes its part; the graph takes it back from that, not from itself") {
   Card card(12, 4);
   const std::vector<Extent> set{Chunks(0, 3), Chunks(4, 6)};
