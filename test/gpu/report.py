@@ -27,6 +27,7 @@ def markdown(results):
         for b in others:
             figures = ", ".join(f"{k} {v:.2f}" for k, v in b.get("medians", {}).items()) or "; ".join(b["errors"])[:300]
             moved = ", ".join(f"{k} {i}/{o}" for k, (i, o) in b.get("moved", {}).items() if i is not None)
+            moved += "".join(f"; {k} {v / GIB:.2f} on the card" for k, v in b.get("on_card_bytes", {}).items())
             ratio = f"{b['ratio']:.3f} ({b['ratio_of']})" if "ratio" in b else ""
             lines.append(f"| {b['name']} | {figures} | {ratio} | {b['goal']} | {verdict(b.get('met'))} | {moved} |")
             lines += [f"|  | {e[:200]} | | | | |" for e in b["errors"] if b.get("medians")]
