@@ -80,7 +80,7 @@ BENCHMARKS = [
                   "sluice, no duplicates": {**HOOK, "budget": 1342 << 20, "env": {"SLUICE_READ_MOSTLY": "0"}}},
      "ratio": ("faults", "sluice"), "goal": "(0.85 of the link's rate: 32 ms)", "evicts": True},
     {"name": "lookups in a table three times the budget", "command": [PYTHON, "test/gpu/workloads/lookups.py"], "rounds": 1, "figure": "step",
-     "skip": 12, "variants": {"faults": {**HOOK, "budget": 1 << 30, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "budget": 1 << 30}},
+     "skip": 8, "variants": {"faults": {**HOOK, "budget": 1 << 30, "env": {"SLUICE_PREFETCH": "off"}}, "sluice": {**HOOK, "budget": 1 << 30}},
      "ratio": ("faults", "sluice"), "goal": ">= 0.97 (never slower than by faults), and held to the budget", "at_least": 0.97, "evicts": True,
      "on_card_beyond": 256 << 20},
     {"name": "CUDA graph inference that fits", "command": train("inference", "--layers", "24", "--steps", "40"), "rounds": 2, "figure": "step", "skip": 8,

@@ -28,9 +28,9 @@ def on_card_bytes(tensor):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--table-mib", type=int, default=3072)
-    p.add_argument("--lookups", type=int, default=64, help="in a step, of --rows rows of 4 KiB each")
+    p.add_argument("--lookups", type=int, default=32, help="in a step, of --rows rows of 4 KiB each")
     p.add_argument("--rows", type=int, default=512)
-    p.add_argument("--steps", type=int, default=24)
+    p.add_argument("--steps", type=int, default=16)
     a = p.parse_args()
     torch = seeded_torch()
     table = torch.empty(a.table_mib << 8, 2048, device="cuda", dtype=torch.bfloat16)
