@@ -2,6 +2,7 @@
 #ifndef SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
 #define SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -12,23 +13,32 @@
 namespace sluice::core {
 
 struct Chunk {
+  // What every launch that names it reads and writes, side by side.
   Va base = 0;
   Mark use[2];                 // the last queued uses by two streams
   Epoch use_epoch = 0;         // more than two streams: behind this fence all uses are over
   uint64_t last_use = 0;       // launch number, device-wide
   uint64_t next_use = kNever;  // predicted launch number; kNever: not known
-  Epoch dead_epoch = 0;        // the last live byte was freed before this fence was closed
-  uint64_t dead_launch = 0;    // launch number at that time
-  uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
-  uint64_t departure_op = 0;   // eviction that takes it away, on departure_stream's out queue
-  StreamId arrival_stream = 0;
-  StreamId departure_stream = 0;
-  uint32_t live_bytes = 0;
-  uint32_t log_ref = 0;          // predictor's newest reference
-  uint64_t log_match = 0;        // the reference that its newest use repeats; 0: none
-  uint32_t rank_stamp = 0;       // residency's newest entry for it
   uint64_t mark = 0;             // launch number that has this chunk in its set
   uint64_t last_fetcher = 0;     // launch number of the last use by work that must have it on the card
+  uint64_t log_match = 0;        // the reference that its newest use repeats; 0: none
+  uint64_t link_window = 0;      // in which window of launches link_bytes counts
+  uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
+  StreamId arrival_stream = 0;
+  uint32_t log_ref = 0;          // predictor's newest reference
+  uint32_t named_bytes = 0;      // by the last launch that has it in its set
+  uint32_t link_bytes = 0;       // what launches name in it, which would cross the link if it lay in host memory
+  bool resident = false;         // believed: only speed depends on it
+  bool ahead = false;            // fetched for a launch to come
+  bool content = false;  // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  bool unranked = false;         // in residency's list of those whose place among the candidates is out of date
+  // The rest.
+  Epoch dead_epoch = 0;        // the last live byte was freed before this fence was closed
+  uint64_t dead_launch = 0;    // launch number at that time
+  uint64_t departure_op = 0;   // eviction that takes it away, on departure_stream's out queue
+  StreamId departure_stream = 0;
+  uint32_t live_bytes = 0;
+  uint32_t rank_stamp = 0;       // residency's newest entry for it
   uint64_t born = 0;             // launch number when its first live byte came
   uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
   uint64_t needed_by = 0;        // its execution id
@@ -37,13 +47,10 @@ struct Chunk {
   uint64_t overwritten_at = 0;   // launch number of the last launch that overwrote it whole
   uint64_t renewed_by = 0;       // execution id of the launch that it last came back empty for
   uint64_t withdrawn_until = 0;  // launch number: before it, not duplicated, since something wrote it
-  uint64_t link_window = 0;      // in which window of launches link_bytes counts
   uint64_t hot_window = 0;       // in which window of launches it is to come back into a place that others leave
   uint64_t link_id = 0;          // execution id of the launch that named most of it lately
-  uint32_t link_bytes = 0;       // what launches name in it, which would cross the link if it lay in host memory
   uint32_t link_before = 0;      // the same of the window before that one
   uint32_t link_most = 0;        // by that launch
-  uint32_t named_bytes = 0;      // by the last launch that has it in its set
   uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
   uint16_t host_uses = 0;        // launches of this window that used it in host memory
   bool advised = false;          // the GPU has been told to map it where it lies
@@ -55,15 +62,17 @@ struct Chunk {
   uint8_t withdrawals = 0;       // times that something wrote it while it was a duplicate
   bool first = false;            // of its arena
   bool ever_out = false;         // was evicted once: its host pages exist until the block is freed
-  bool resident = false;         // believed: only speed depends on it
-  bool ahead = false;            // fetched for a launch to come
   bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
   bool scattered = false;        // in residency's list of what faults brought a part of
   bool dying = false;            // in residency's list of what died
   bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on
-  bool content = false;  // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
   uint16_t pins = 0;     // allocations in it that are never dead before their free (captured, or the host may write)
 };
+
+// Bytes of the chunk in the range, which overlap.
+inline uint32_t Overlap(const Extent& range, const Chunk& chunk) {
+  return static_cast<uint32_t>(std::min(range.end(), chunk.base + kChunkBytes) - std::max(range.base, chunk.base));
+}
 
 class ChunkTable {
  public:
@@ -78,8 +87,23 @@ class ChunkTable {
   // Calls f(Chunk&) for each chunk that the extent touches; what lies outside the arenas is passed over.
   template <typename F>
   void ForEach(Extent extent, F f) {
-    for (Va va = RoundDown(extent.base, kChunkBytes); va < extent.end(); va += kChunkBytes) {
-      if (Chunk* chunk = Find(va)) f(*chunk);
+    ForEachRun(extent, [&f](Chunk* begin, Chunk* end) {
+      for (Chunk* chunk = begin; chunk < end; ++chunk) f(*chunk);
+    });
+  }
+  // Calls f(begin, end) for those of each arena.
+  template <typename F>
+  void ForEachRun(Extent extent, F f) {
+    for (Va va = RoundDown(extent.base, kChunkBytes); va < extent.end();) {
+      const Arena* const arena = Locate(va);
+      if (!arena || !arena->chunks) {
+        va += kChunkBytes;
+        continue;
+      }
+      const Va end = RoundUp(std::min(extent.end(), arena->range.end()), kChunkBytes);
+      Chunk* const chunks = arena->chunks.get();
+      f(chunks + (va - arena->range.base) / kChunkBytes, chunks + (end - arena->range.base) / kChunkBytes);
+      va = end;
     }
   }
   template <typename F>

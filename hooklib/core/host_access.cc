@@ -36,29 +36,46 @@ constexpr uint32_t kDeciding = 4;  // launches of a verdict that are all timed
 constexpr uint32_t kCrowd = 32;    // more than a training step has of most kinds
 }  // namespace
 
+HostAccess::Habit* HostAccess::Find(uint64_t id, bool oversize) const {
+  const uint64_t key = Key(id, oversize);
+  Asked* const asked = Ask(key);
+  if (asked->key != key) {
+    const auto it = habits_.find(key);
+    *asked = {key, it == habits_.end() ? nullptr : const_cast<Habit*>(&it->second)};
+  }
+  return asked->habit;
+}
+
+HostAccess::Habit& HostAccess::Make(uint64_t id, bool oversize) {
+  const uint64_t key = Key(id, oversize);
+  Habit& habit = habits_[key];
+  *Ask(key) = {key, &habit};
+  return habit;
+}
+
 HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, bool duplicates) {
-  const auto it = habits_.find(Key(id, oversize));
+  const Habit* const habit = Find(id, oversize);
   // What does not fit comes by faults or is used where it lies: faults first, since what has once been mapped in host
   // memory no longer faults.
-  if (it == habits_.end()) return oversize && !duplicates ? Verdict::kTryFaults : Verdict::kTry;
-  Verdict verdict = it->second.verdict;
-  if (duplicates && verdict == Verdict::kTryFaults) verdict = it->second.failures[0] ? Verdict::kFetch : Verdict::kTry;
-  if ((verdict == Verdict::kTry || verdict == Verdict::kTryFaults) && now < it->second.retry_at) return Verdict::kFetch;
+  if (!habit) return oversize && !duplicates ? Verdict::kTryFaults : Verdict::kTry;
+  Verdict verdict = habit->verdict;
+  if (duplicates && verdict == Verdict::kTryFaults) verdict = habit->failures[0] ? Verdict::kFetch : Verdict::kTry;
+  if ((verdict == Verdict::kTry || verdict == Verdict::kTryFaults) && now < habit->retry_at) return Verdict::kFetch;
   return verdict;
 }
 
 bool HostAccess::Refused(uint64_t id, bool oversize) const {
-  const auto it = habits_.find(Key(id, oversize));
-  return it != habits_.end() && it->second.failures[0] > 0;
+  const Habit* const habit = Find(id, oversize);
+  return habit && habit->failures[0] > 0;
 }
 
 bool HostAccess::Sparse(uint64_t id) const {
-  const auto it = habits_.find(Key(id, false));
-  return it != habits_.end() && it->second.sparse;
+  const Habit* const habit = Find(id, false);
+  return habit && habit->sparse;
 }
 
 bool HostAccess::Due(uint64_t id, bool oversize) {
-  Habit& habit = habits_[Key(id, oversize)];
+  Habit& habit = Make(id, oversize);
   const uint32_t n = habit.launches++;
   if (n < kDeciding) ++habit.awaited;
   const bool unsure = habit.little && habit.little < kSure;
@@ -66,33 +83,36 @@ bool HostAccess::Due(uint64_t id, bool oversize) {
 }
 
 void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
-  const auto it = habits_.find(Key(id, oversize));
-  if (it == habits_.end() || !it->second.awaited) return;
-  Habit& habit = it->second;
-  ++habit.crowd;
-  habit.crowd_bytes += bytes;
-  habit.crowded |= habit.crowd >= kCrowd || habit.crowd_bytes >= capacity;
+  Habit* const habit = Find(id, oversize);
+  if (!habit || !habit->awaited) return;
+  ++habit->crowd;
+  habit->crowd_bytes += bytes;
+  if (habit->crowded || (habit->crowd < kCrowd && habit->crowd_bytes < capacity)) return;
+  habit->crowded = true;
+  ++crowds_;
 }
 
 bool HostAccess::Crowded(uint64_t id) const {
+  if (!crowds_) return false;
   for (const bool oversize : {false, true}) {
-    const auto it = habits_.find(Key(id, oversize));
-    if (it != habits_.end() && it->second.crowded) return true;
+    const Habit* const habit = Find(id, oversize);
+    if (habit && habit->crowded) return true;
   }
   return false;
 }
 
 void HostAccess::Answered(const HostProbe& probe) {
-  const auto it = habits_.find(Key(probe.id, probe.oversize));
-  if (it == habits_.end() || !it->second.awaited) return;
-  if (--it->second.awaited > 0) return;
-  it->second.crowd = 0;
-  it->second.crowd_bytes = 0;
-  it->second.crowded = false;
+  Habit* const habit = Find(probe.id, probe.oversize);
+  if (!habit || !habit->awaited) return;
+  if (--habit->awaited > 0) return;
+  habit->crowd = 0;
+  habit->crowd_bytes = 0;
+  crowds_ -= habit->crowded;
+  habit->crowded = false;
 }
 
 void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
-  Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  Habit& habit = Make(probe.id, probe.oversize);
   habit.verdict = probe.faults ? Verdict::kTryFaults : Verdict::kTry;
   habit.retry_at = now + 512;
   ++habit.awaited;
@@ -100,8 +120,12 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
 }
 
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
-  if (habits_.size() > (1 << 16)) habits_.clear();  // ids of phases that are long over
-  Habit& habit = habits_[Key(probe.id, probe.oversize)];
+  if (habits_.size() > (1 << 16)) {  // ids of phases that are long over
+    habits_.clear();
+    crowds_ = 0;
+    std::fill(std::begin(asked_), std::end(asked_), Asked{});
+  }
+  Habit& habit = Make(probe.id, probe.oversize);
   if (probe.faults) {
     habit.faults_before_ns = habit.faults_ns;
     habit.faults_ns = ns;
@@ -166,12 +190,11 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
 }
 
 uint64_t HostAccess::BytesByFaults(uint64_t id) const {
-  const auto it = habits_.find(Key(id, true));
-  if (it == habits_.end() || !it->second.faults_ns) return UINT64_MAX;
-  const Habit& habit = it->second;
+  const Habit* const habit = Find(id, true);
+  if (!habit || !habit->faults_ns) return UINT64_MAX;
   // One may have run beside others' work, or what the one before sent away.
-  const uint64_t before = habit.faults_before_ns ? habit.faults_before_ns : habit.faults_ns;
-  return std::min(habit.faults_ns, before) * kFastestFaults;
+  const uint64_t before = habit->faults_before_ns ? habit->faults_before_ns : habit->faults_ns;
+  return std::min(habit->faults_ns, before) * kFastestFaults;
 }
 
 uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {

@@ -14,6 +14,7 @@
 #define SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
 
 #include <cstdint>
+#include <iterator>
 #include <unordered_map>
 
 namespace sluice::core {
@@ -95,7 +96,17 @@ class HostAccess {
     uint64_t faults_before_ns = 0;  // of the one before
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
+  // A launch asks about the same id several times, and the next ones are of few ids.
+  struct Asked {
+    uint64_t key = 0;
+    Habit* habit = nullptr;  // null: there is none
+  };
+  Asked* Ask(uint64_t key) const { return &asked_[key >> 1 & (std::size(asked_) - 1)]; }
+  Habit* Find(uint64_t id, bool oversize) const;
+  Habit& Make(uint64_t id, bool oversize);
   std::unordered_map<uint64_t, Habit> habits_;
+  mutable Asked asked_[256];
+  uint32_t crowds_ = 0;  // habits that are crowded
   HostTries tries_;
 };
 

@@ -114,7 +114,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
     if (trial && chunk->cold) return false;
     if (chunk->host_window != window_) {
-      chunk->host_window = window_;
+      chunk->host_window = host_window_ = window_;
       chunk->host_uses = 0;
     }
     if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {

@@ -55,6 +55,8 @@ void Residency::ChangePlaces() {
   still_length_ = window_length_;
   chosen_ = false;
   if (still_windows_ < kStillWindows || promote_ || !may_stay_ || prefetch_ != Prefetch::kPredict) return;
+  // Nothing was used in host memory: nothing waits for a place, and all chunks of the card are many.
+  if (host_window_ + 1 != window_) return;
   std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.link_window + 1 != window_) return;  // not used in the window that is over
@@ -78,7 +80,7 @@ void Residency::ChangePlaces() {
   places_.leaves = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
-    Push(chunk);
+    Unrank(chunk);
   }
   promote_ = bytes;
 }

@@ -16,9 +16,15 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   if (log_.empty()) {
     log_.resize(kLog);
     refs_.resize(kRefs);
+    newest_.resize(size_t{1} << (64 - kHeadShift));
   }
   uint64_t place = id;
-  for (const Chunk* chunk : set) place = Mix(place, chunk->base);
+  Va next = 0;  // of a run of chunks its begin and its end say enough
+  for (const Chunk* chunk : set) {
+    if (chunk->base != next) place = Mix(Mix(place, next), chunk->base);
+    next = chunk->base + kChunkBytes;
+  }
+  place = Mix(place, next);
   const uint64_t three = Mix(Mix(last_places_[0], last_places_[1]), place);
   last_places_[0] = last_places_[1];
   last_places_[1] = place;
@@ -27,10 +33,7 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   const bool follows = cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id;
   const bool exact = follows && log_[(cursor_ + 1) % kLog].place == place;
   uint64_t found = 0;
-  if (!exact) {
-    const auto it = where_.find(three);
-    if (it != where_.end() && Valid(it->second)) found = it->second;
-  }
+  if (!exact) found = Where(three);
   if (follows && !found) {
     ++cursor_;
     ++streak_;
@@ -40,16 +43,14 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
     cursor_ = found;
     looked_ = cursor_;
   }
-  if (where_.size() > 4 * kLog) where_.clear();  // ids of phases that are long over
 
   const uint64_t pos = ++count_;
-  where_[three] = pos;
   Entry& entry = log_[pos % kLog];
-  entry = {id, place, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
+  entry = {id, place, three, 0, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
+  Enter(three, pos);
   const Entry* before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
   for (uint32_t i = 0; i < entry.count; ++i) {
     Chunk* chunk = set[i];
-    chunk->next_use = kNever;
     // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very
     // entry asked below.
     Ref& last = refs_[chunk->log_ref % kRefs];
@@ -57,26 +58,40 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
       last.next_pos = pos;
       last.next_ref = refs_count_;
     }
-    chunk->log_match = 0;
-    if (before) {
-      // The same place in the set almost always; else look near it.
-      const Ref* match = nullptr;
-      for (uint32_t j = i < before->count ? i : 0, tries = 0; tries < before->count && tries < 64; ++tries) {
-        const Ref& ref = refs_[(before->first + j) % kRefs];
-        if (ref.chunk == chunk) {
-          match = &ref;
-          break;
-        }
-        if (++j == before->count) j = 0;
-      }
-      if (match) chunk->log_match = static_cast<uint64_t>(match - refs_.data()) + kRefs;  // never 0
-      if (match && match->next_pos > cursor_) chunk->next_use = now + (match->next_pos - cursor_);
-    }
+    // The same place in the set almost always; else look near it.
+    const Ref* match = before && i < before->count ? &refs_[(before->first + i) % kRefs] : nullptr;
+    if (before && (!match || match->chunk != chunk)) match = Near(*before, i, chunk);
+    chunk->log_match = match ? static_cast<uint64_t>(match - refs_.data()) + kRefs : 0;  // never 0
+    chunk->next_use = match && match->next_pos > cursor_ ? now + (match->next_pos - cursor_) : kNever;
     chunk->log_ref = static_cast<uint32_t>(refs_count_ % kRefs);
     refs_[refs_count_ % kRefs] = {chunk, pos, 0, 0};
     ++refs_count_;
   }
   looked_ = std::max(looked_, cursor_);
+}
+
+const Predictor::Ref* Predictor::Near(const Entry& entry, uint32_t place, const Chunk* chunk) const {
+  for (uint32_t j = place < entry.count ? place : 0, tries = 0; tries < entry.count && tries < 64; ++tries) {
+    const Ref& ref = refs_[(entry.first + j) % kRefs];
+    if (ref.chunk == chunk) return &ref;
+    if (++j == entry.count) j = 0;
+  }
+  return nullptr;
+}
+
+uint64_t Predictor::Where(uint64_t three) const {
+  for (uint64_t pos = newest_[three >> kHeadShift]; Valid(pos); pos = log_[pos % kLog].older) {
+    if (log_[pos % kLog].three == three) return pos;
+  }
+  return 0;
+}
+
+void Predictor::Enter(uint64_t three, uint64_t pos) {
+  uint64_t& newest = newest_[three >> kHeadShift];
+  // Of those alike in a row the newest is enough: a loop of few launches would make the way as long as the log.
+  const Entry& last = log_[newest % kLog];
+  log_[pos % kLog].older = Valid(newest) && last.three == three ? last.older : newest;
+  newest = pos;
 }
 
 std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at, uint64_t* id) {

@@ -11,7 +11,6 @@
 
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "hooklib/core/chunk_table.h"
@@ -51,10 +50,13 @@ class Predictor {
  private:
   static constexpr size_t kLog = 1 << 14;   // launches remembered
   static constexpr size_t kRefs = 1 << 17;  // chunk references remembered
+  static constexpr int kHeadShift = 64 - 15;  // a hash's best bits are its highest
 
   struct Entry {
     uint64_t id = 0;
     uint64_t place = 0;  // hash of id and chunks
+    uint64_t three = 0;  // hash of the places of the two before it and of this
+    uint64_t older = 0;  // the next older position whose three may be found by the same way
     uint64_t now = 0;
     uint64_t first = 0;  // position of its references, never wrapped
     uint32_t count = 0;
@@ -66,6 +68,11 @@ class Predictor {
     uint64_t next_ref;  // its reference there, never wrapped
   };
 
+  // The chunk's reference in the entry, looked for from a place in it.
+  const Ref* Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
+  // The newest position with this hash of three places; 0: none that is remembered.
+  uint64_t Where(uint64_t three) const;
+  void Enter(uint64_t three, uint64_t pos);
   bool Valid(uint64_t pos) const {
     return pos >= 1 && pos <= count_ && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
   }
@@ -73,8 +80,8 @@ class Predictor {
   std::vector<Entry> log_;
   std::vector<Ref> refs_;
   std::vector<Chunk*> ahead_;
-  std::unordered_map<uint64_t, uint64_t> where_;  // hash of three places -> log position of the last
-  uint64_t count_ = 0;                            // launches entered; the newest has this position
+  std::vector<uint64_t> newest_;  // by a part of the hash of three places: the newest log position with such a one
+  uint64_t count_ = 0;            // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t looked_ = 0;  // look-ahead has been done up to this position

@@ -14,12 +14,6 @@
 
 namespace sluice::core {
 
-namespace {
-uint32_t Inside(const Extent& part, const Chunk& chunk) {
-  return static_cast<uint32_t>(std::min(part.end(), chunk.base + kChunkBytes) - std::max(part.base, chunk.base));
-}
-}  // namespace
-
 void Residency::set_read_mostly(bool may) {
   read_mostly_ = may;
   if (may) return;
@@ -33,14 +27,14 @@ void Residency::set_read_mostly(bool may) {
 void Residency::NoteCopied(Extent range) {
   if (!read_mostly_) return;
   copied_.Add(range, [this](Extent part) {
-    chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Inside(part, chunk); });
+    chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Overlap(part, chunk); });
   });
 }
 
 void Residency::ForgetCopies(Extent range) {
   copied_.Remove(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) {
-      chunk.copied_bytes -= Inside(part, chunk);
+      chunk.copied_bytes -= Overlap(part, chunk);
       Withdraw(&chunk);
     });
   });

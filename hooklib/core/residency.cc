@@ -9,10 +9,6 @@ namespace {
 // The stream stands still for a discard in its order: then at least so much, if it is there.
 constexpr uint64_t kReapBytes = uint64_t{32} << 20;
 
-uint64_t Overlap(const Extent& range, const Chunk& chunk) {
-  return std::min(range.end(), chunk.base + kChunkBytes) - std::max(range.base, chunk.base);
-}
-
 }  // namespace
 
 void Step::Clear() {
@@ -36,7 +32,7 @@ void Residency::AddArena(Extent arena, bool populated) {
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, true);
     chunk.sure = true;
-    Push(&chunk);
+    Unrank(&chunk);
   });
 }
 
@@ -49,6 +45,7 @@ void Residency::RemoveArena(Extent arena) {
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
   std::erase_if(dying_, gone);
+  std::erase_if(unranked_, gone);
   std::erase_if(candidates_, [&gone](const Candidate& candidate) { return gone(candidate.chunk); });
   std::make_heap(candidates_.begin(), candidates_.end());
   chunks_.RemoveArena(arena.base);
@@ -63,7 +60,7 @@ void Residency::AddLive(Extent range) {
       chunk.born = now_;
       chunk.cold = false;
     }
-    Change(&chunk, [&] { chunk.live_bytes += static_cast<uint32_t>(Overlap(range, chunk)); });
+    Change(&chunk, [&] { chunk.live_bytes += Overlap(range, chunk); });
   });
 }
 
@@ -71,7 +68,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
   ForgetCopies(range);
   chunks_.ForEach(range, [&](Chunk& chunk) {
     chunk.owned = owner.base <= chunk.base && chunk.base + kChunkBytes <= owner.end();
-    Change(&chunk, [&] { chunk.live_bytes -= static_cast<uint32_t>(Overlap(range, chunk)); });
+    Change(&chunk, [&] { chunk.live_bytes -= Overlap(range, chunk); });
     if (chunk.live_bytes == 0) {
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
@@ -110,42 +107,27 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   ++now_;
   if (!began_) began_ = now_;
   ClearPlan();
-  set_.clear();
-  operands_.clear();
   missing_.clear();
-  Queues& queues = queues_[stream];
-  size_t hotter_chunks = 0;
-  for (size_t i = 0; i < extents.size(); ++i) {
-    if (i == hotter) hotter_chunks = set_.size();
-    const Extent& extent = extents[i];
-    const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
-    chunks_.ForEach(extent, [&](Chunk& chunk) {
-      const auto named = static_cast<uint32_t>(Overlap(extent, chunk));
-      if (chunk.mark == now_) {
-        chunk.named_bytes += std::min<uint32_t>(named, kChunkBytes - chunk.named_bytes);
-        return;
-      }
-      chunk.mark = now_;
-      chunk.named_bytes = named;
-      set_.push_back(&chunk);
-      if (whole && extent.base <= chunk.base && chunk.base + kChunkBytes <= extent.end()) chunk.overwritten_at = now_;
-    });
-    operands_.push_back({extent.bytes, set_.size()});
-  }
+  if (last_queues_.first != stream || !last_queues_.second) last_queues_ = {stream, &queues_[stream]};
+  Queues& queues = *last_queues_.second;
+  const size_t hotter_chunks = Collect(extents, overwritten, hotter);
   const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
   for (Chunk* chunk : set_) {
-    CountLinkBytes(chunk, id, sparse);
-    if (chunk->resident) {
-      ++stats_.hits;
-      // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
-      // order before us.
-      if (chunk->arrival_stream == stream && chunk->arrival_op > queues.waited_in &&
-          !timeline_->InDone(stream, chunk->arrival_op)) {
-        plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
-      }
-    } else {
+    CountLinkBytes(chunk, sparse);
+    if (!chunk->resident) {
       missing_.push_back(chunk);
+      continue;
     }
+    // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
+    // order before us.
+    if (chunk->arrival_op > queues.waited_in && chunk->arrival_stream == stream &&
+        !timeline_->InDone(stream, chunk->arrival_op)) {
+      plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
+    }
+  }
+  stats_.hits += set_.size() - missing_.size();
+  if (names_launches_) {
+    for (Chunk* chunk : set_) NoteNamer(chunk, id, sparse);
   }
   if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
   RollWindow(queues);
@@ -278,12 +260,12 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Finish(stream, &plan_.now);
   }
   if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
-  for (Chunk* chunk : set_) Touch(chunk, stream, seq);
+  NoteUses(stream, seq);
   const uint64_t held = resident_;
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
-  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(stream);
+  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(&queues, stream);
   Merge(&plan_.advise);
   Merge(&plan_.unadvise);
   Merge(&plan_.discard);
@@ -383,41 +365,11 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
-uint64_t Residency::Rank(const Chunk& chunk) const {
-  constexpr uint64_t kClass = uint64_t{1} << 62;
-  if (chunk.cold) return 3 * kClass;
-  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
-    return 2 * kClass + std::min(chunk.next_use, kClass - 1);
-  }
-  // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
-  // and had better go early than while the next faults come in.
-  const bool scattered = chunk.left_at && !chunk.sure;
-  if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
-    // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
-    const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
-    return std::min(now_ + away, kClass - 1);
-  }
-  return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
-}
-
-void Residency::Push(Chunk* chunk) {
-  candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
-  std::push_heap(candidates_.begin(), candidates_.end());
-}
-
-// Drops outdated entries, and ranks anew what was predicted for a time that has passed.
-void Residency::Rebuild() {
-  rebuilt_at_ = now_;
-  candidates_.clear();
-  chunks_.ForAll([this](Chunk& chunk) {
-    if (chunk.resident) candidates_.push_back({Rank(chunk), &chunk, ++chunk.rank_stamp});
-  });
-  std::make_heap(candidates_.begin(), candidates_.end());
-}
-
 uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
   uint64_t freed = DiscardDead(bytes, stream, step);
-  if (candidates_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();
+  if (candidates_.size() + unranked_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192)
+    Rebuild();
+  RankAnew();
   aside_.clear();
   bool waiting = false;
   while (freed < bytes && !candidates_.empty()) {
@@ -543,14 +495,13 @@ void Residency::Finish(StreamId stream, Step* step) {
 
 // Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link.
 // Only in place of what is needed later than they are.
-void Residency::LookAhead(StreamId stream) {
-  Queues& queues = queues_[stream];
-  if (!queues.predictor.confident()) return;
-  DrainOps(&queues, stream);
-  if (queues.arriving.size() > 12 || queues.departing.size() > 12) return;
+void Residency::LookAhead(Queues* queues, StreamId stream) {
+  if (!queues->predictor.confident()) return;
+  DrainOps(queues, stream);
+  if (queues->arriving.size() > 12 || queues->departing.size() > 12) return;
   uint64_t at = 0, id = 0;
-  while (queues.ahead_bytes < ahead_bytes_) {
-    const auto chunks = queues.predictor.Ahead(256, &at, &id);
+  while (queues->ahead_bytes < ahead_bytes_) {
+    const auto chunks = queues->predictor.Ahead(256, &at, &id);
     if (chunks.empty()) break;
     using Verdict = HostAccess::Verdict;
     if (ways_.Knows(id)) continue;  // how what it misses comes was measured
@@ -560,7 +511,7 @@ void Residency::LookAhead(StreamId stream) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
           chunk->next_use = at;
-          Push(chunk);
+          Unrank(chunk);
         }
         continue;
       }
@@ -581,12 +532,12 @@ void Residency::LookAhead(StreamId stream) {
       Unmap(chunk);
       Arrive(chunk, stream, &plan_.ahead);
       chunk->ahead = true;
-      queues.ahead_bytes += kChunkBytes;
+      queues->ahead_bytes += kChunkBytes;
       chunk->next_use = at;
-      Push(chunk);
+      Unrank(chunk);
     }
   }
-  Finish(stream, &plan_.ahead);
+  if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
 }
 
 void Residency::EndAhead(Chunk* chunk) {
@@ -596,26 +547,9 @@ void Residency::EndAhead(Chunk* chunk) {
   bytes -= std::min(bytes, kChunkBytes);
 }
 
-void Residency::Touch(Chunk* chunk, StreamId stream, Seq seq) {
-  EndAhead(chunk);
-  chunk->last_use = now_;
-  chunk->content = true;
-  const auto own = [stream](const Mark& use) { return use.stream == stream || use.stream == 0; };
-  const auto over = [this](const Mark& use) { return timeline_->Done(use); };
-  Mark* place = std::find_if(std::begin(chunk->use), std::end(chunk->use), own);
-  if (place == std::end(chunk->use)) place = std::find_if(std::begin(chunk->use), std::end(chunk->use), over);
-  if (place != std::end(chunk->use)) {
-    *place = {stream, seq};
-  } else {
-    chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
-  }
-  if (chunk->resident) Push(chunk);
-}
-
 // Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it. Never across
 // the border of two arenas, which may be neighbours: the driver refuses a range of two allocations.
-void Residency::Merge(std::vector<Extent>* runs) {
-  if (runs->size() < 2) return;
+void Residency::MergeRuns(std::vector<Extent>* runs) {
   std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });
   size_t out = 0;
   for (size_t i = 1; i < runs->size(); ++i) {
@@ -631,6 +565,7 @@ void Residency::Merge(std::vector<Extent>* runs) {
 
 void Residency::ForgetStream(StreamId stream) {
   queues_.erase(stream);
+  last_queues_ = {};
   chunks_.ForAll([stream](Chunk& chunk) {
     for (Mark& use : chunk.use) {
       if (use.stream == stream) use = {};

@@ -18,6 +18,7 @@
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -170,6 +171,8 @@ class Residency {
   // by what has arrived and left.
   bool tries_way() const { return now_ < trial_until_; }
   const Places& places() const { return places_; }
+  // Whether ListPlaces is to name launches.
+  void set_names_launches(bool does) { names_launches_ = does; }
   std::vector<Place> ListPlaces();
   const GraphRest& rest() const { return rest_; }  // of the last one
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
@@ -252,11 +255,14 @@ class Residency {
     uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
     Predictor predictor;
   };
-  struct Candidate {  // in a max-heap by key; outdated once the chunk's rank_stamp has moved on
+  struct Candidate {  // in a max-heap by key; outdated once the chunk's rank_stamp has moved on, or it is unranked
     uint64_t key;
     Chunk* chunk;
     uint32_t stamp;
-    bool operator<(const Candidate& other) const { return key < other.key; }
+    // Of those used alike, as a launch's all are, neighbours go one after the other: they move as one run.
+    bool operator<(const Candidate& other) const {
+      return key != other.key ? key < other.key : std::greater<>()(chunk, other.chunk);
+    }
   };
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
@@ -268,18 +274,20 @@ class Residency {
   // placement.cc: which of what streaming launches use is worth its place on the card.
   // What the launch whose set has it now would bring over the link, if it lay in host memory.
   static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes / (sparse ? 16 : 1); }
-  void CountLinkBytes(Chunk* chunk, uint64_t id, bool sparse) const {
+  void CountLinkBytes(Chunk* chunk, bool sparse) const {
     if (chunk->link_window != window_) {
       chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
       chunk->link_bytes = chunk->link_most = 0;
       chunk->link_window = window_;
     }
+    chunk->link_bytes += OverLink(*chunk, sparse);
+  }
+  // After that.
+  static void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
     const uint32_t bytes = OverLink(*chunk, sparse);
-    chunk->link_bytes += bytes;
-    if (bytes > chunk->link_most) {
-      chunk->link_most = bytes;
-      chunk->link_id = id;
-    }
+    if (bytes <= chunk->link_most) return;
+    chunk->link_most = bytes;
+    chunk->link_id = id;
   }
   void ChangePlaces();
   void AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
@@ -310,7 +318,14 @@ class Residency {
   }
   bool MayReap(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
-  void Push(Chunk* chunk);
+  // Its place among the candidates is out of date. Nobody asks for it before room is needed, and where a program has
+  // all that it uses on the card nobody ever does.
+  void Unrank(Chunk* chunk) {
+    if (chunk->unranked) return;
+    chunk->unranked = true;
+    unranked_.push_back(chunk);
+  }
+  void RankAnew();
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What
   // it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
@@ -334,12 +349,18 @@ class Residency {
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
-  void LookAhead(StreamId stream);
+  void LookAhead(Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
-  void Touch(Chunk* chunk, StreamId stream, Seq seq);
+  // uses.cc
+  size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter);
+  void NoteUses(StreamId stream, Seq seq);
+  void NoteUse(Chunk* chunk, Mark mark);
   void DrainOps(Queues* queues, StreamId stream);
   void ClearPlan();
-  void Merge(std::vector<Extent>* runs);
+  void Merge(std::vector<Extent>* runs) {
+    if (runs->size() > 1) MergeRuns(runs);
+  }
+  void MergeRuns(std::vector<Extent>* runs);
   bool IsCopied(const Chunk& chunk) const;
   bool MayDuplicate(const Chunk& chunk);
   void ForgetCopies(Extent range);
@@ -351,6 +372,7 @@ class Residency {
   Fences* fences_;
   ChunkTable chunks_;
   std::unordered_map<StreamId, Queues> queues_;
+  std::pair<StreamId, Queues*> last_queues_;  // the last launch's
   Plan plan_;
   uint64_t departing_ = 0;
   std::vector<Chunk*> set_, missing_, hottest_;
@@ -368,6 +390,7 @@ class Residency {
   std::deque<Chunk*> dying_;      // their last live byte was freed; in that order
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap
+  std::vector<Chunk*> unranked_;
   uint64_t rebuilt_at_ = 0;            // launch number
   uint64_t dead_waited_ = 0;           // launch number
   bool dead_waiting_ = false;          // the last look at what died found some whose fence is not done
@@ -390,6 +413,8 @@ class Residency {
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
   uint64_t began_ = 0;                // number of the first launch that was looked at
   uint64_t moved_before_window_ = 0;  // bytes
+  uint64_t host_window_ = 0;          // the last one in which a launch left something in host memory
+  bool names_launches_ = false;
   uint64_t still_length_ = 0;
   Places places_;
   bool chosen_ = false;     // those that come into others' places are (Chunk::hot_window); false: who comes first

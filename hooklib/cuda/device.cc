@@ -99,6 +99,7 @@ void Device::StartActive() {
   if (!active.exchange(true)) {
     WantLibraryCalls();
     StartCounting();
+    residency.set_names_launches(LogEnabled(settings::LogLevel::kDebug));
     residency.NoteUnseenUse();
     if (CountLaunches() != unseen_launches_) residency.ForgetAllCopies();
     SLUICE_LOG(kInfo, "%s: %.2f GiB requested, budget %.2f GiB: residency is managed from here on", uuid.c_str(),

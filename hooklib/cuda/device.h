@@ -93,6 +93,9 @@ struct Device final : core::Timeline {
     uint64_t by_faults;  // FaultBytes() when it was queued
   };
   std::deque<Probe> probes;
+  // What the work that is being looked at touches, and which of it is only read: the room is used again.
+  std::vector<core::Extent> named;
+  std::vector<char> named_only_read;
   core::Pressure pressure;
   // A few chunks that are fetched once more, to see whether the driver has left them there (device_pressure.cc).
   struct Look {
@@ -178,7 +181,7 @@ struct Device final : core::Timeline {
   uint32_t Default() const;  // percent where nothing shows that the driver takes pages away
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
-  void EvictAfter(const core::Plan& plan, Stream* stream);
+  void EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream);
   // After a launch was planned: looks whether what it uses of what was long brought is there when it runs, where such a
   // look is due, and sets the factor by what the last looks found.
   void LookAround(Stream* stream);

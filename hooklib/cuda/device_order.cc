@@ -198,7 +198,6 @@ void Device::Execute(const core::Step& step, Stream* stream) {
 }
 
 void Device::Map(const core::Plan& plan) {
-  if (plan.advise.empty() && plan.unadvise.empty()) return;
   const uint64_t begin = MonotonicNs();
   AdviseAccessedBy(plan.advise, ordinal);
   UnadviseAccessedBy(plan.unadvise, ordinal);
@@ -305,11 +304,11 @@ void Device::NoteWay(const core::WayProbe& probe, double ms) {
   said_way_ = true;
 }
 
-void Device::EvictAfter(const core::Plan& plan, Stream* stream) {
-  if (!plan.after_op || !stream->out.Ready()) return;
+void Device::EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream) {
+  if (!op || !stream->out.Ready()) return;
   WaitFor(stream->events, stream->recorded, stream->out.stream);
-  EvictRuns(plan.evict_after, stream->out.stream);
-  stream->out.Stamp(plan.after_op, &stream->context->events);
+  EvictRuns(runs, stream->out.stream);
+  stream->out.Stamp(op, &stream->context->events);
 }
 
 }  // namespace sluice

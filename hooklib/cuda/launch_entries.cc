@@ -64,10 +64,16 @@ CUresult Unmet(CUstream handle, Issue issue) {
 template <typename Issue>
 __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
                                           void** extra, uint32_t flags, Issue issue) {
-  static thread_local Named named;
-  static thread_local std::vector<uint64_t> all;
+  struct Room {  // used again; one, since each look for what a thread owns costs
+    Named named;
+    std::vector<uint64_t> all;
+    std::vector<core::Extent> exact;
+  };
+  static thread_local Room room;
+  auto& [named, all, exact] = room;
   named.clear();
   all.clear();
+  exact.clear();
   if (IsCapturing(*stream)) {
     // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is
     // instantiated.
@@ -87,8 +93,6 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.stream = stream;
   const dnn::LaunchShape dims = LaunchShapeOf(shape);
   work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
-  static thread_local std::vector<core::Extent> exact;
-  exact.clear();
   LibraryCall* const library = CurrentLibraryCall();
   if (library && AttachLibraryCall(stream, library, &named, &exact, &work.reads, &work.overwritten)) work.known = true;
   work.library = library;

@@ -35,14 +35,13 @@ CUevent Take() {
 }
 }  // namespace
 
-LaunchTimer::LaunchTimer(const Stream& stream, uint64_t ordinal, bool on) : stream_(stream.handle), ordinal_(ordinal) {
-  if (!on || g_captures.load() > 0) return;
+void LaunchTimer::Begin() {
+  if (g_captures.load() > 0) return;
   begin_ = Take();
   if (begin_) g_real.cuEventRecord(begin_, stream_);
 }
 
-LaunchTimer::~LaunchTimer() {
-  if (!begin_) return;
+void LaunchTimer::End() {
   CUevent end = Take();
   if (!end || g_real.cuEventRecord(end, stream_) != CUDA_SUCCESS) return;
   {

@@ -22,12 +22,18 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
 // Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.
 class LaunchTimer {
  public:
-  LaunchTimer(const Stream& stream, uint64_t ordinal, bool on);
-  ~LaunchTimer();
+  LaunchTimer(const Stream& stream, uint64_t ordinal, bool on) : stream_(stream.handle), ordinal_(ordinal) {
+    if (on) Begin();
+  }
+  ~LaunchTimer() {
+    if (begin_) End();
+  }
   LaunchTimer(const LaunchTimer&) = delete;
   LaunchTimer& operator=(const LaunchTimer&) = delete;
 
  private:
+  void Begin();
+  void End();
   CUstream stream_;
   uint64_t ordinal_;
   CUevent begin_ = nullptr;

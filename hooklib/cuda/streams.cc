@@ -129,16 +129,11 @@ void RetireStream(CUstream handle) {
   ForgetStreamCache();
 }
 
-RelaxedCapture::RelaxedCapture() : active_(g_captures.load(std::memory_order_relaxed) > 0) {
-  if (active_ && g_real.cuThreadExchangeStreamCaptureMode) g_real.cuThreadExchangeStreamCaptureMode(&mode_);
+void RelaxedCapture::Exchange() {
+  if (g_real.cuThreadExchangeStreamCaptureMode) g_real.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
-RelaxedCapture::~RelaxedCapture() {
-  if (active_ && g_real.cuThreadExchangeStreamCaptureMode) g_real.cuThreadExchangeStreamCaptureMode(&mode_);
-}
-
-bool IsCapturing(const Stream& stream) {
-  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+bool AsksIsCapturing(const Stream& stream) {
   if (stream.legacy()) return true;  // nothing enters the legacy stream while any capture is active
   RelaxedCapture relaxed;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

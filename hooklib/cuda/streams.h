@@ -90,18 +90,26 @@ void ForgetStreamCache();
 extern std::atomic<int> g_captures;
 class RelaxedCapture {
  public:
-  RelaxedCapture();
-  ~RelaxedCapture();
+  RelaxedCapture() : active_(g_captures.load(std::memory_order_relaxed) > 0) {
+    if (active_) Exchange();
+  }
+  ~RelaxedCapture() {
+    if (active_) Exchange();
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  bool active_;
+  void Exchange();
+  const bool active_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 // Whether work given to this stream now is captured instead of run (true also where the driver would refuse to say).
-bool IsCapturing(const Stream& stream);
+bool AsksIsCapturing(const Stream& stream);
+inline bool IsCapturing(const Stream& stream) {
+  return g_captures.load(std::memory_order_relaxed) > 0 && AsksIsCapturing(stream);
+}
 
 }  // namespace sluice
 

@@ -105,6 +105,15 @@ bool WorkScope::HoldBack(const Work& work) {
   return true;
 }
 
+// Whether there is anything that HoldBack might wait for. The device's lock is held.
+bool WorkScope::MustHoldBack(const Work& work) {
+  Device* const device = work.stream->device;
+  const core::Residency& residency = device->residency;
+  return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
+         residency.waits_for_duplicates() ||
+         (work.hotter ? residency.tries_way() : work.id && residency.Crowded(work.id));
+}
+
 std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent>* extents,
                                       std::vector<char>* only_read) {
   extents->clear();
@@ -147,15 +156,25 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
   if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
-  const bool may_move = HoldBack(work);
   stream_->order.lock();
   ordered_ = true;
-  std::lock_guard lock(device->mutex);
+  std::unique_lock lock(device->mutex);
   if (!stream_->context) return;
   RelaxedCapture relaxed;
   ++device->look;
-  static thread_local std::vector<core::Extent> extents;
-  static thread_local std::vector<char> only_read;
+  bool may_move = true;
+  if (MustHoldBack(work)) {
+    // Others must be able to queue what this stream waits for.
+    lock.unlock();
+    stream_->order.unlock();
+    may_move = HoldBack(work);
+    stream_->order.lock();
+    lock.lock();
+    if (!stream_->context) return;
+    ++device->look;
+  }
+  std::vector<core::Extent>& extents = device->named;
+  std::vector<char>& only_read = device->named_only_read;
   const std::optional<size_t> hotter = device->Resolve(work, &extents, &only_read);
   device->NoteWriters(extents, only_read);
   device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
@@ -189,26 +208,29 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (!quiet_) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
-  device->Map(plan);
-  Reap(plan, stream_);
-  device->Execute(plan.now, stream_);
-  Renew(plan, stream_);
-  if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
-  device->Execute(plan.ahead, stream_);
-  device->ReadProbes();
+  if (!plan.advise.empty() || !plan.unadvise.empty()) device->Map(plan);
+  if (!quiet_) {
+    Reap(plan, stream_);
+    device->Execute(plan.now, stream_);
+    Renew(plan, stream_);
+    if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
+    device->Execute(plan.ahead, stream_);
+  }
+  if (!device->probes.empty()) device->ReadProbes();
   if (plan.probe.id) time();
   if (plan.after_op) {
-    after_.evict_after = plan.evict_after;
-    after_.after_op = plan.after_op;
+    evict_after_ = plan.evict_after;
+    after_op_ = plan.after_op;
   }
   if (work.id) device->LookAround(stream_);  // the plan is over
+  follow_up_ = !quiet_ || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead();
 }
 
 void WorkScope::End(CUresult) {
   if (capturing_) return;
   stream_->seq.fetch_add(1, std::memory_order_release);
   if (!ordered_) return;
-  {
+  if (follow_up_) {
     std::lock_guard lock(stream_->device->mutex);
     stream_->reaping = 0;
     if (stream_->context) {
@@ -224,10 +246,8 @@ void WorkScope::End(CUresult) {
           stream_->device->residency.Answered(probe_);
         }
       }
-      const uint64_t seq = stream_->seq.load(std::memory_order_relaxed);
-      if (!quiet_ || seq >= stream_->recorded + kEventEvery || stream_->device->residency.waits_for_dead())
-        stream_->device->Record(stream_);
-      stream_->device->EvictAfter(after_, stream_);
+      stream_->device->Record(stream_);
+      stream_->device->EvictAfter(evict_after_, after_op_, stream_);
     }
   }
   stream_->order.unlock();

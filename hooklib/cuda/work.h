@@ -51,12 +51,15 @@ class WorkScope {
   void End(CUresult result);
 
  private:
-  bool HoldBack(const Work& work);
+  static bool MustHoldBack(const Work& work);
+  static bool HoldBack(const Work& work);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;
-  core::Plan after_;    // only evict_after is used
-  bool quiet_ = false;  // nothing had to be done for it
+  bool follow_up_ = true;  // there is something to do behind the driver's call
+  bool quiet_ = false;     // nothing had to be done before it
+  std::vector<core::Extent> evict_after_;
+  uint64_t after_op_ = 0;
   core::HostProbe probe_;
   std::string name_;  // of what is timed
   core::WayProbe way_;

@@ -1,5 +1,5 @@
-// What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB or one, malloc +
-// free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of that size and of a
+// What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB, one, or two of
+// 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of that size and of a
 // part of a large block. Run with and without the hook in turn; the ratio of the two is the row. Prints one RESULT line
 // of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
@@ -19,6 +19,8 @@ namespace {
 constexpr const char* kEmptyKernel =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u32 n)\n{\n  ret;\n}\n";
+// The same for the simulated card, which takes PTX for a kernel without parameters: nothing would be named.
+constexpr const char* kSimulatedEmptyKernel = "simgpu-module 1\nkernel empty params 8,8,4\n";
 
 void* g_cuda = nullptr;
 
@@ -70,12 +72,13 @@ int main(int argc, char** argv) {
   CALL(cuCtxSetCurrent, context);
   CUmodule module = nullptr;
   CUfunction empty = nullptr;
-  CALL(cuModuleLoadData, &module, kEmptyKernel);
+  const bool simulated = dlsym(g_cuda, "simgpu_next_launch") != nullptr;
+  CALL(cuModuleLoadData, &module, simulated ? kSimulatedEmptyKernel : kEmptyKernel);
   CALL(cuModuleGetFunction, &empty, module, "empty");
   CUstream stream = nullptr;
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   const size_t most = size_t{64} << 20;
-  CUdeviceptr a = 0, b = 0;  // b is the large block
+  CUdeviceptr a = 0, b = 0, c = 0, d = 0;  // b is the large block
   CALL(cuMemAlloc, &a, most);
   CALL(cuMemAlloc, &b, most);
   CALL(cuMemsetD8, a, 1, most);
@@ -83,15 +86,22 @@ int main(int argc, char** argv) {
   Sync();
 
   unsigned n = 3;
-  void* parameters[] = {&a, &b, &n};
-  const auto launch = [&] { CALL(cuLaunchKernel, empty, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); };
-  Median(20, 100, launch, Sync);
-  const double launch_us = Median(40 * scale, 100, launch, Sync);
-  // With a budget between 64 and 128 MiB: not everything fits, and what this one names is there.
-  void* one[] = {&a, &a, &n};
-  const auto launch_one = [&] { CALL(cuLaunchKernel, empty, 1, 1, 1, 32, 1, 1, 0, stream, one, nullptr); };
-  Median(20, 100, launch_one, Sync);
-  const double launch_one_us = Median(40 * scale, 100, launch_one, Sync);
+  const auto time_launch = [&](CUdeviceptr* first, CUdeviceptr* second, int grid) {
+    void* parameters[] = {first, second, &n};
+    const auto launch = [&] { CALL(cuLaunchKernel, empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); };
+    Median(20, 100, launch, Sync);
+    return Median(40 * scale, 100, launch, Sync);
+  };
+  // With a budget between 72 and 128 MiB: not everything fits, and what these name is there.
+  CALL(cuMemAlloc, &c, size_t{4} << 20);
+  CALL(cuMemAlloc, &d, size_t{4} << 20);
+  CALL(cuMemsetD8, c, 3, size_t{4} << 20);
+  CALL(cuMemsetD8, d, 4, size_t{4} << 20);
+  Sync();
+  const double launch_small_us = time_launch(&c, &d, 1);
+  const double launch_one_us = time_launch(&b, &b, 2);
+  // More than the budget.
+  const double launch_us = time_launch(&a, &b, 3);
   const double alloc_us = Median(
       20 * scale, 10,
       [] {
@@ -100,8 +110,10 @@ int main(int argc, char** argv) {
         CALL(cuMemFree, p);
       },
       Sync);
-  std::printf("RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"malloc_free_8m_us\": %.4f, \"copies\": {",
-              launch_us, launch_one_us, alloc_us);
+  std::printf(
+      "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, "
+      "\"malloc_free_8m_us\": %.4f, \"copies\": {",
+      launch_us, launch_one_us, launch_small_us, alloc_us);
   void* pinned = nullptr;
   CALL(cuMemHostAlloc, &pinned, most, 0);
   std::vector<char> pageable(most, 1);
