@@ -35,18 +35,15 @@ void ChunkTable::Bound() {
   last_ = 0;
 }
 
-ChunkTable::Arena* ChunkTable::Locate(Va va) {
+ChunkTable::Arena* ChunkTable::Search(Va va) {
   if (!MayHold(va)) return nullptr;
-  auto holds = [va](const Arena& arena) { return va >= arena.range.base && va < arena.range.end(); };
-  if (last_ >= arenas_.size() || !holds(arenas_[last_])) {
-    auto it = std::upper_bound(arenas_.begin(), arenas_.end(), va,
-                               [](Va value, const Arena& a) { return BaseBelow(value, a.range); });
-    if (it == arenas_.begin()) return nullptr;
-    --it;
-    if (!holds(*it)) return nullptr;
-    last_ = static_cast<size_t>(it - arenas_.begin());
-  }
-  return &arenas_[last_];
+  auto it = std::upper_bound(arenas_.begin(), arenas_.end(), va,
+                             [](Va value, const Arena& a) { return BaseBelow(value, a.range); });
+  if (it == arenas_.begin()) return nullptr;
+  --it;
+  if (!Holds(*it, va)) return nullptr;
+  last_ = static_cast<size_t>(it - arenas_.begin());
+  return &*it;
 }
 
 Chunk* ChunkTable::Find(Va va) {

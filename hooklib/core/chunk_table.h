@@ -19,23 +19,23 @@ struct Chunk {
   Epoch use_epoch = 0;         // more than two streams: behind this fence all uses are over
   uint64_t last_use = 0;       // launch number, device-wide
   uint64_t next_use = kNever;  // predicted launch number; kNever: not known
-  uint64_t mark = 0;             // launch number that has this chunk in its set
-  uint64_t last_fetcher = 0;     // launch number of the last use by work that must have it on the card
-  uint64_t log_match = 0;        // the reference that its newest use repeats; 0: none
-  uint64_t link_window = 0;      // in which window of launches link_bytes counts
+  uint64_t mark = 0;           // launch number that has this chunk in its set
+  uint64_t last_fetcher = 0;   // launch number of the last use by work that must have it on the card
+  uint64_t log_match = 0;      // the reference that its newest use repeats; 0: none
+  uint64_t link_window = 0;    // in which window of launches link_bytes counts
   uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
   StreamId arrival_stream = 0;
-  uint32_t log_ref = 0;          // predictor's newest reference
-  uint32_t named_bytes = 0;      // by the last launch that has it in its set
-  uint32_t link_bytes = 0;       // what launches name in it, which would cross the link if it lay in host memory
-  bool resident = false;         // believed: only speed depends on it
-  bool ahead = false;            // fetched for a launch to come
-  bool content = false;  // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
-  bool unranked = false;         // in residency's list of those whose place among the candidates is out of date
+  uint32_t log_ref = 0;      // predictor's newest reference
+  uint32_t named_bytes = 0;  // by the last launch that has it in its set
+  uint32_t link_bytes = 0;   // what launches name in it, which would cross the link if it lay in host memory
+  bool resident = false;     // believed: only speed depends on it
+  bool ahead = false;        // fetched for a launch to come
+  bool content = false;      // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  bool unranked = false;     // in residency's list of those whose place among the candidates is out of date
   // The rest.
-  Epoch dead_epoch = 0;        // the last live byte was freed before this fence was closed
-  uint64_t dead_launch = 0;    // launch number at that time
-  uint64_t departure_op = 0;   // eviction that takes it away, on departure_stream's out queue
+  Epoch dead_epoch = 0;       // the last live byte was freed before this fence was closed
+  uint64_t dead_launch = 0;   // launch number at that time
+  uint64_t departure_op = 0;  // eviction that takes it away, on departure_stream's out queue
   StreamId departure_stream = 0;
   uint32_t live_bytes = 0;
   uint32_t rank_stamp = 0;       // residency's newest entry for it
@@ -66,7 +66,7 @@ struct Chunk {
   bool scattered = false;        // in residency's list of what faults brought a part of
   bool dying = false;            // in residency's list of what died
   bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on
-  uint16_t pins = 0;     // allocations in it that are never dead before their free (captured, or the host may write)
+  uint16_t pins = 0;  // allocations in it that are never dead before their free (captured, or the host may write)
 };
 
 // Bytes of the chunk in the range, which overlap.
@@ -124,7 +124,9 @@ class ChunkTable {
     std::unique_ptr<Chunk[]> chunks;  // null: held
   };
   void Insert(Arena arena);
-  Arena* Locate(Va va);
+  static bool Holds(const Arena& arena, Va va) { return va - arena.range.base < arena.range.bytes; }
+  Arena* Locate(Va va) { return last_ < arenas_.size() && Holds(arenas_[last_], va) ? &arenas_[last_] : Search(va); }
+  Arena* Search(Va va);
   // After arenas_ changed.
   void Bound();
 

@@ -9,6 +9,7 @@ std::optional<Allocation> LiveMap::Remove(Va base) {
   const auto it = allocations_.find(base);
   if (it == allocations_.end()) return std::nullopt;
   Allocation gone = it->second;
+  Forget({base, gone.bytes});
   if (gone.reported) reports_.erase(reports_.lower_bound(base), reports_.lower_bound(base + gone.bytes));
   allocations_.erase(it);
   return gone;
@@ -38,6 +39,7 @@ bool LiveMap::Report(Extent range) {
 
 bool LiveMap::Report(Extent range, Va base, Allocation* allocation) {
   if (range.end() > base + allocation->bytes) return false;
+  Forget(allocation->reported ? range : Extent{base, allocation->bytes});
   allocation->reported = true;
   reports_[range.base] = range.bytes;
   return true;
@@ -48,10 +50,19 @@ std::optional<Extent> LiveMap::Unreport(Va base) {
   if (it == reports_.end()) return std::nullopt;
   const Extent range{it->first, it->second};
   reports_.erase(it);
+  Forget(range);
   return range;
 }
 
-std::optional<Extent> LiveMap::Resolve(Va va) {
+void LiveMap::Forget(Extent range) {
+  if (range.bytes > 64 * kChunkBytes) {
+    ++forgotten_;
+    return;
+  }
+  for (Va va = RoundDown(range.base, kChunkBytes); va < range.end(); va += kChunkBytes) ++changes_[Part(va)];
+}
+
+std::optional<Extent> LiveMap::Search(Va va) {
   Va base = 0;
   Allocation* allocation = Find(va, &base);
   if (!allocation) return std::nullopt;
@@ -59,12 +70,12 @@ std::optional<Extent> LiveMap::Resolve(Va va) {
     auto it = reports_.upper_bound(va);
     if (it != reports_.begin()) {
       --it;
-      if (va < it->first + it->second) return Extent{it->first, it->second};
+      if (va < it->first + it->second) return Keep(va, {it->first, it->second});
     }
     // Reports end while a graph goes on using the range: then the whole segment may be meant.
     if (!allocation->captured) return std::nullopt;
   }
-  return Extent{base, allocation->bytes};
+  return Keep(va, {base, allocation->bytes});
 }
 
 std::optional<Extent> LiveMap::Resolve(Va va, Va begin, Va end) {

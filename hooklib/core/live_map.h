@@ -3,6 +3,7 @@
 #ifndef SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
 #define SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
 
+#include <array>
 #include <map>
 #include <optional>
 #include <vector>
@@ -25,7 +26,10 @@ static_assert(sizeof(Allocation) == 16);
 
 class LiveMap {
  public:
-  Allocation* Add(Va base, const Allocation& allocation) { return &(allocations_[base] = allocation); }
+  Allocation* Add(Va base, const Allocation& allocation) {
+    Forget({base, allocation.bytes});
+    return &(allocations_[base] = allocation);
+  }
   // The allocation at exactly `base`; removes its reports with it.
   std::optional<Allocation> Remove(Va base);
   // The allocation that contains the address.
@@ -42,7 +46,11 @@ class LiveMap {
 
   // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
   // for an address that is not ours or lies in a reported segment's dead space.
-  std::optional<Extent> Resolve(Va va);
+  std::optional<Extent> Resolve(Va va) {
+    const Answer& known = answers_[va >> 9 & (kAnswers - 1)];
+    if (known.va == va && known.stamp == Stamp(va)) return known.extent;
+    return Search(va);
+  }
   // The part of it inside [begin, end).
   std::optional<Extent> Resolve(Va va, Va begin, Va end);
 
@@ -50,6 +58,26 @@ class LiveMap {
   size_t size() const { return allocations_.size(); }
 
  private:
+  // Launches name the same addresses again and again: what was found for one stands until something changes in its
+  // part of the address space.
+  struct Answer {
+    Va va = 0;
+    uint64_t stamp = 0;
+    Extent extent;
+  };
+  static constexpr size_t kAnswers = 1024, kParts = 4096;
+  std::optional<Extent> Search(Va va);
+  Extent Keep(Va va, Extent extent) {
+    answers_[va >> 9 & (kAnswers - 1)] = {va, Stamp(va), extent};
+    return extent;
+  }
+  void Forget(Extent range);
+  static size_t Part(Va va) { return va / kChunkBytes % kParts; }
+  uint64_t Stamp(Va va) const { return forgotten_ + changes_[Part(va)]; }
+
+  std::array<Answer, kAnswers> answers_;
+  std::array<uint64_t, kParts> changes_{};
+  uint64_t forgotten_ = 1;  // times that everything was
   std::map<Va, Allocation> allocations_;
   std::map<Va, uint64_t> reports_;
 };

@@ -49,24 +49,28 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   entry = {id, place, three, 0, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
   Enter(three, pos);
   const Entry* before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
-  for (uint32_t i = 0; i < entry.count; ++i) {
-    Chunk* chunk = set[i];
+  // Chunks and references may lie anywhere, for all that a compiler knows: what does not change is at hand here.
+  Ref* const refs = refs_.data();
+  const uint64_t cursor = cursor_, first = refs_count_, match_first = before ? before->first : 0;
+  const uint32_t count = entry.count, match_count = before ? before->count : 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    Chunk* const chunk = set[i];
     // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very
     // entry asked below.
-    Ref& last = refs_[chunk->log_ref % kRefs];
+    Ref& last = refs[chunk->log_ref];
     if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) {
       last.next_pos = pos;
-      last.next_ref = refs_count_;
+      last.next_ref = first + i;
     }
     // The same place in the set almost always; else look near it.
-    const Ref* match = before && i < before->count ? &refs_[(before->first + i) % kRefs] : nullptr;
-    if (before && (!match || match->chunk != chunk)) match = Near(*before, i, chunk);
-    chunk->log_match = match ? static_cast<uint64_t>(match - refs_.data()) + kRefs : 0;  // never 0
-    chunk->next_use = match && match->next_pos > cursor_ ? now + (match->next_pos - cursor_) : kNever;
-    chunk->log_ref = static_cast<uint32_t>(refs_count_ % kRefs);
-    refs_[refs_count_ % kRefs] = {chunk, pos, 0, 0};
-    ++refs_count_;
+    const Ref* match = i < match_count ? &refs[(match_first + i) % kRefs] : nullptr;
+    if (match_count && (!match || match->chunk != chunk)) match = Near(*before, i, chunk);
+    chunk->log_match = match ? static_cast<uint64_t>(match - refs) + kRefs : 0;  // never 0
+    chunk->next_use = match && match->next_pos > cursor ? now + (match->next_pos - cursor) : kNever;
+    chunk->log_ref = static_cast<uint32_t>((first + i) % kRefs);
+    refs[(first + i) % kRefs] = {chunk, pos, 0, 0};
   }
+  refs_count_ += count;
   looked_ = std::max(looked_, cursor_);
 }
 
@@ -101,7 +105,8 @@ std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at, uint64_
     const Entry& entry = log_[++looked_ % kLog];
     *at = log_[count_ % kLog].now + (looked_ - cursor_);
     *id = entry.id;
-    for (uint32_t i = 0; i < entry.count; ++i) ahead_.push_back(refs_[(entry.first + i) % kRefs].chunk);
+    ahead_.resize(entry.count);
+    for (uint32_t i = 0; i < entry.count; ++i) ahead_[i] = refs_[(entry.first + i) % kRefs].chunk;
     if (!ahead_.empty()) break;
   }
   return ahead_;

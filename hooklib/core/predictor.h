@@ -48,8 +48,8 @@ class Predictor {
   void Forget();
 
  private:
-  static constexpr size_t kLog = 1 << 14;   // launches remembered
-  static constexpr size_t kRefs = 1 << 17;  // chunk references remembered
+  static constexpr size_t kLog = 1 << 14;     // launches remembered
+  static constexpr size_t kRefs = 1 << 17;    // chunk references remembered
   static constexpr int kHeadShift = 64 - 15;  // a hash's best bits are its highest
 
   struct Entry {

@@ -140,6 +140,8 @@ class Residency {
   void set_read_mostly(bool may);
   // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
   void NoteWritten(Extent range);
+  bool has_copies() const { return !copied_.empty(); }
+  bool has_withdrawn() const { return !withdrawn_.empty(); }
   // It was a copy; behind Prepare.
   void NoteCopied(Extent range);
   // Anything may have been written unseen.
@@ -171,6 +173,8 @@ class Residency {
   // by what has arrived and left.
   bool tries_way() const { return now_ < trial_until_; }
   const Places& places() const { return places_; }
+  // What is kept for the question who leaves first: no more than a few entries for each chunk that is held.
+  size_t ranked() const { return candidates_.size() + unranked_.size(); }
   // Whether ListPlaces is to name launches.
   void set_names_launches(bool does) { names_launches_ = does; }
   std::vector<Place> ListPlaces();
@@ -391,10 +395,10 @@ class Residency {
   std::vector<Candidate> aside_;
   std::vector<Candidate> candidates_;  // heap
   std::vector<Chunk*> unranked_;
-  uint64_t rebuilt_at_ = 0;            // launch number
-  uint64_t dead_waited_ = 0;           // launch number
-  bool dead_waiting_ = false;          // the last look at what died found some whose fence is not done
-  uint64_t shrink_at_ = 0;             // launch number before which more is not sent away to come down to the capacity
+  uint64_t rebuilt_at_ = 0;    // launch number
+  uint64_t dead_waited_ = 0;   // launch number
+  bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
+  uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
   bool in_order_ = false;
   bool filling_ = false;

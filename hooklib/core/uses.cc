@@ -12,7 +12,7 @@ namespace sluice::core {
 // Each chunk once, in the order in which they are named. How many are among the first `hotter` extents.
 size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter) {
   set_.clear();
-  operands_.clear();
+  operands_.resize(extents.size());
   size_t hotter_chunks = 0;
   for (size_t i = 0; i < extents.size(); ++i) {
     if (i == hotter) hotter_chunks = set_.size();
@@ -35,9 +35,9 @@ size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, s
       }
       set_.resize(count);
     });
-    operands_.push_back({extent.bytes, set_.size()});
+    operands_[i] = {extent.bytes, set_.size()};
   }
-  return hotter_chunks;
+  return hotter && *hotter >= extents.size() ? set_.size() : hotter_chunks;
 }
 
 void Residency::NoteUses(StreamId stream, Seq seq) {

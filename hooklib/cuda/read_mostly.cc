@@ -6,14 +6,14 @@
 namespace sluice {
 
 void Device::Withdraw() {
+  if (!residency.has_withdrawn()) return;
   const std::vector<core::Extent> runs = residency.TakeWithdrawn();
-  if (runs.empty()) return;
   RelaxedCapture relaxed;
   WithdrawReadMostly(runs, ordinal);
 }
 
 void Device::NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read) {
-  for (size_t i = 0; i < extents.size(); ++i) {
+  for (size_t i = 0; i < extents.size() && residency.has_copies(); ++i) {
     if (!only_read[i]) residency.NoteWritten(extents[i]);
   }
   Withdraw();

@@ -116,11 +116,14 @@ bool WorkScope::MustHoldBack(const Work& work) {
 
 std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent>* extents,
                                       std::vector<char>* only_read) {
-  extents->clear();
-  if (only_read) only_read->clear();
+  size_t count = 0;
+  const size_t most = work.words.size() + work.reaches.size() + work.exact.size();
+  extents->resize(most);
+  if (only_read) only_read->resize(most);
   const auto add = [&](const core::Extent& extent, bool reads) {
-    extents->push_back(extent);
-    if (only_read) only_read->push_back(reads);
+    (*extents)[count] = extent;
+    if (only_read) (*only_read)[count] = reads;
+    ++count;
   };
   for (const uint64_t word : work.words) {
     if (const auto extent = live.Resolve(word)) add(*extent, false);
@@ -129,10 +132,12 @@ std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent
   if (work.hotter) hotter = 0;
   for (size_t i = 0; i < work.reaches.size(); ++i) {
     if (const auto extent = Resolve(work.reaches[i])) add(*extent, work.reaches[i].only_read);
-    if (work.hotter && i < *work.hotter) hotter = extents->size();
+    if (work.hotter && i < *work.hotter) hotter = count;
   }
   // Last: those that are overwritten.
   for (size_t i = 0; i < work.exact.size(); ++i) add(work.exact[i], i < work.reads);
+  extents->resize(count);
+  if (only_read) only_read->resize(count);
   return hotter;
 }
 
@@ -190,15 +195,10 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, hotter);
   if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
   const auto time = [&] {
-    if (device->probes.size() < 64) begin_ = stream_->context->timers.Take();
-    if (begin_) {
-      g_real.cuEventRecord(begin_, stream_->handle);
-    } else {
-      device->residency.Answered(plan.probe);
-    }
-    probe_ = plan.probe;
-    way_ = plan.way;
-    if (work.function) name_ = work.function->name.substr(0, 96);
+    CUevent begin = device->probes.size() < 64 ? stream_->context->timers.Take() : nullptr;
+    if (!begin) return device->residency.Answered(plan.probe);
+    g_real.cuEventRecord(begin, stream_->handle);
+    timed_.emplace(plan.probe, plan.way, work.function ? work.function->name.substr(0, 96) : "", begin);
   };
   if (plan.way.id) time();  // with all that is moved for it
   if (work.copy) device->NoteCopied(extents, only_read);
@@ -235,15 +235,15 @@ void WorkScope::End(CUresult) {
     stream_->reaping = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
-      if (begin_) {
+      if (timed_) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          stream_->device->probes.push_back(
-              {stream_->context, begin_, end, probe_, std::move(name_), way_, stream_->device->FaultBytes()});
+          stream_->device->probes.push_back({stream_->context, timed_->begin, end, timed_->probe,
+                                             std::move(timed_->name), timed_->way, stream_->device->FaultBytes()});
         } else {
-          timers->Give(begin_);
-          stream_->device->residency.Answered(probe_);
+          timers->Give(timed_->begin);
+          stream_->device->residency.Answered(timed_->probe);
         }
       }
       stream_->device->Record(stream_);

@@ -3,7 +3,9 @@
 #ifndef SLUICE_HOOKLIB_CUDA_WORK_H_
 #define SLUICE_HOOKLIB_CUDA_WORK_H_
 
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "hooklib/cuda/device.h"
@@ -60,10 +62,13 @@ class WorkScope {
   bool quiet_ = false;     // nothing had to be done before it
   std::vector<core::Extent> evict_after_;
   uint64_t after_op_ = 0;
-  core::HostProbe probe_;
-  std::string name_;  // of what is timed
-  core::WayProbe way_;
-  CUevent begin_ = nullptr;
+  struct Timed {
+    core::HostProbe probe;
+    core::WayProbe way;
+    std::string name;
+    CUevent begin;
+  };
+  std::optional<Timed> timed_;
 };
 
 template <typename Issue>

@@ -1,7 +1,7 @@
 // What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB, one, or two of
-// 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of that size and of a
-// part of a large block. Run with and without the hook in turn; the ratio of the two is the row. Prints one RESULT line
-// of JSON. Needs only libcuda.so.1, found as applications find it.
+// 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of
+// that size and of a part of a large block. Run with and without the hook in turn; the ratio of the two is the row.
+// Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
 

@@ -89,4 +89,11 @@ TEST_CASE("work in between takes its part; the graph takes it back from that, no
   for (uint64_t i = 0; i < 3; ++i) CHECK(card.Resident(i));
 }
 
+TEST_CASE("of a graph of which all that is alive is used more than the rest, what is used most is held") {
+  Card card(12, 4);  // 8 to 11 are on the card
+  const std::vector<Extent> set{Chunks(0, 4), Chunks(4, 8)};
+  for (int i = 0; i < 12; ++i) card.Launch(set, 2);
+  for (uint64_t i = 0; i < 4; ++i) CHECK(card.Resident(i));
+}
+
 }  // namespace sluice::core

@@ -1,6 +1,10 @@
 #include "hooklib/core/live_map.h"
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <map>
+#include <optional>
+#include <random>
 
 namespace sluice::core {
 
@@ -63,6 +67,76 @@ TEST_CASE("removing an allocation removes its reports with it") {
   CHECK(map.Remove(0x1000));
   CHECK(map.reports().empty());
   CHECK_FALSE(map.Remove(0x1000));
+}
+
+// What was found for an address stands only until something changes there.
+TEST_CASE("an address is resolved by what is alive now, whatever it was before") {
+  constexpr Va kBegin = uint64_t{1} << 40;
+  constexpr uint64_t kUnit = kChunkBytes / 4, kUnits = 2048;  // 1 GiB
+  std::minstd_rand random(7);
+  const auto below = [&random](uint64_t n) { return random() % n; };
+  LiveMap map;
+  struct Block {
+    uint64_t units = 0;
+    bool reported = false, captured = false;
+    std::map<uint64_t, uint64_t> reports;  // unit, units
+  };
+  std::map<uint64_t, Block> blocks;
+  const auto expected = [&](uint64_t unit) -> std::optional<Extent> {
+    const auto of = [](uint64_t at, uint64_t units) { return Extent{kBegin + at * kUnit, units * kUnit}; };
+    for (const auto& [base, block] : blocks) {
+      if (unit < base || unit >= base + block.units) continue;
+      for (const auto& [at, units] : block.reports) {
+        if (unit >= at && unit < at + units) return of(at, units);
+      }
+      if (block.reported && !block.captured) return std::nullopt;
+      return of(base, block.units);
+    }
+    return std::nullopt;
+  };
+  const auto free_at = [&](uint64_t base, uint64_t units) {
+    return std::none_of(blocks.begin(), blocks.end(), [&](const auto& entry) {
+      return entry.first < base + units && base < entry.first + entry.second.units;
+    });
+  };
+  for (int step = 0; step < 20000; ++step) {
+    const uint64_t unit = below(kUnits);
+    auto it = blocks.upper_bound(unit);
+    const bool inside = it != blocks.begin() && unit < std::prev(it)->first + std::prev(it)->second.units;
+    if (!inside) {
+      const uint64_t units = std::min(1 + below(below(8) ? 16 : 600), kUnits - unit);
+      if (!free_at(unit, units)) continue;
+      blocks[unit].units = units;
+      Allocation allocation;
+      allocation.bytes = units * kUnit;
+      map.Add(kBegin + unit * kUnit, allocation);
+    } else {
+      auto& [base, block] = *std::prev(it);
+      const uint64_t what = below(10), units = 1 + below(base + block.units - unit);
+      const auto report = block.reports.upper_bound(unit);
+      const bool taken =
+          (report != block.reports.end() && report->first < unit + units) ||
+          (report != block.reports.begin() && std::prev(report)->first + std::prev(report)->second > unit);
+      if (what == 0) {
+        map.Remove(kBegin + base * kUnit);
+        blocks.erase(std::prev(it));
+      } else if (what == 1) {
+        block.captured = true;
+        map.Find(kBegin + unit * kUnit, nullptr)->captured = true;
+      } else if (taken && block.reports.contains(unit)) {
+        map.Unreport(kBegin + unit * kUnit);
+        block.reports.erase(unit);
+      } else if (!taken) {
+        REQUIRE(map.Report({kBegin + unit * kUnit, units * kUnit}));
+        block.reports[unit] = units;
+        block.reported = true;
+      }
+    }
+    for (int i = 0; i < 8; ++i) {
+      const uint64_t asked = i ? below(kUnits) : unit;
+      REQUIRE(map.Resolve(kBegin + asked * kUnit) == expected(asked));
+    }
+  }
 }
 
 }  // namespace sluice::core

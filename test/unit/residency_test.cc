@@ -241,4 +241,25 @@ TEST_CASE("while the capacity is being raised nothing leaves for what is only pr
   CHECK(left[true] == 0);
 }
 
+// Nobody asks who leaves first while nothing has to.
+TEST_CASE("what is kept of who leaves first does not grow where all that launches name is there") {
+  for (const Prefetch mode : {Prefetch::kOff, Prefetch::kLaunch, Prefetch::kPredict}) {
+    FakeCard card(24, 16, mode);
+    card.residency.set_host_access(false);
+    for (uint64_t i = 0; i < 24; ++i) card.Queue({Chunks(i)});
+    card.Finish();
+    for (int round = 0; round < 1000; ++round) {
+      for (uint64_t i = 0; i < 4; ++i) card.Queue({Chunks(8 + 4 * i, 4)}, 1, 1 + i);
+      card.Finish();
+    }
+    CHECK(card.residency.ranked() <= 2 * 24);
+    // And who was used long ago goes first all the same.
+    card.Queue({Chunks(12, 12)}, 1, 9);
+    card.Finish();
+    card.Queue({Chunks(0, 4)}, 1, 10);
+    for (uint64_t i = 8; i < 12; ++i) CHECK_FALSE(card.Resident(i));
+    for (uint64_t i = 12; i < 24; ++i) CHECK(card.Resident(i));
+  }
+}
+
 }  // namespace sluice::core
