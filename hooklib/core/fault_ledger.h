@@ -1,6 +1,5 @@
-// Tells what came by faults from what was asked for. The driver counts bytes that it moved to the card, whoever wanted
-// them, and the faults of its kernels and copies. What was asked for and has not arrived yet is owed; what moves while
-// there are faults, beyond what is owed, they brought.
+// Tells what the driver moved by itself from what was asked for. It counts bytes that it moved each way, whoever wanted
+// them. What was asked for and has not moved yet is owed; what moves beyond what is owed, nobody asked for.
 #ifndef SLUICE_HOOKLIB_CORE_FAULT_LEDGER_H_
 #define SLUICE_HOOKLIB_CORE_FAULT_LEDGER_H_
 
@@ -11,7 +10,8 @@
 
 namespace sluice::core {
 
-class FaultLedger {
+// One way.
+class MoveLedger {
  public:
   // The driver begins to count now, and so much was asked for before.
   void Begin(uint64_t asked) {
@@ -20,32 +20,49 @@ class FaultLedger {
   }
   bool counting() const { return counting_; }
   // Read would change nothing: the way of a launch whose set is there.
-  bool Still(uint64_t moved, uint64_t faults, uint64_t asked) const {
-    return moved == moved_ && faults == faults_ && asked == asked_ && owed_ == 0;
-  }
-  // Totals: bytes moved, faults, bytes asked for; and those of the latter that may be on their way still. Read often:
-  // it cannot tell asked from unasked within one interval better than by their sum.
-  void Read(uint64_t moved, uint64_t faults, uint64_t asked, uint64_t on_way) {
-    const uint64_t came = moved - std::min(moved, moved_), faulted = faults - std::min(faults, faults_);
+  bool Still(uint64_t moved, uint64_t asked) const { return moved == moved_ && asked == asked_ && owed_ == 0; }
+  // Totals: bytes moved, bytes asked for; and those of the latter that may be on their way still. `most`: so much at
+  // most may be unasked. Read often: it cannot tell asked from unasked within one interval better than by their sum.
+  void Read(uint64_t moved, uint64_t asked, uint64_t on_way, uint64_t most = kNever) {
+    const uint64_t came = moved - std::min(moved, moved_);
     owed_ += asked - std::min(asked, asked_);
     owed_ -= std::min(owed_, asked_ - std::min(asked, asked_));  // the driver refused some
-    // A fault is counted before its bytes are: they may be of the last interval's faults. One brings a chunk at most.
-    const uint64_t unasked = std::min(came - std::min(came, owed_), (faulted + faulted_) * kChunkBytes);
+    const uint64_t unasked = std::min(came - std::min(came, owed_), most);
     bytes_ += unasked;
     // What is not on its way any more has moved, or was there already.
     owed_ = std::min(owed_ - std::min(owed_, came - unasked), on_way);
     moved_ = moved;
-    faults_ = faults;
     asked_ = asked;
-    faulted_ = faulted;
   }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return bytes_; }  // that nobody asked for
 
  private:
   bool counting_ = false;
-  uint64_t moved_ = 0, faults_ = 0, asked_ = 0;  // as of the last Read
-  uint64_t faulted_ = 0;                         // faults between the last two
+  uint64_t moved_ = 0, asked_ = 0;  // as of the last Read
   uint64_t owed_ = 0, bytes_ = 0;
+};
+
+// To the card: what moves unasked while there are faults, they brought.
+class FaultLedger {
+ public:
+  void Begin(uint64_t asked) { moves_.Begin(asked); }
+  bool counting() const { return moves_.counting(); }
+  bool Still(uint64_t moved, uint64_t faults, uint64_t asked) const {
+    return faults == faults_ && moves_.Still(moved, asked);
+  }
+  void Read(uint64_t moved, uint64_t faults, uint64_t asked, uint64_t on_way) {
+    const uint64_t faulted = faults - std::min(faults, faults_);
+    // A fault is counted before its bytes are: they may be of the last interval's faults. One brings a chunk at most.
+    moves_.Read(moved, asked, on_way, (faulted + faulted_) * kChunkBytes);
+    faults_ = faults;
+    faulted_ = faulted;
+  }
+  uint64_t bytes() const { return moves_.bytes(); }
+
+ private:
+  MoveLedger moves_;
+  uint64_t faults_ = 0;   // as of the last Read
+  uint64_t faulted_ = 0;  // between the last two
 };
 
 }  // namespace sluice::core

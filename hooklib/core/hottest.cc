@@ -14,12 +14,14 @@ constexpr uint64_t kSmallShare = 4;  // all of them are at most such a share of 
 }  // namespace
 
 // The first `hotter` of set_ are used by more of its nodes than the rest, most used first: as far as they fit, they are
-// to be on the card, then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then
-// what is there already. What is missing of that moves from missing_ to hottest_, and as much of the rest leaves, if it
+// to be on the card, then what other launches have used since the last graph (they would wait for it to leave and come),
+// then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then what is there
+// already. What is missing of that moves from missing_ to hottest_, and as much of the rest leaves, if it
 // may.
-void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches) {
+// `fits`: of the whole set, `more`: beside what of it is there.
+void Residency::SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches) {
   const auto order = [&](const Chunk* chunk) {
-    return (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
+    return (IsUsedBetween(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
   };
   std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hotter), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
@@ -29,8 +31,7 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool
     if (!set_[i]->resident) (i < held ? hottest_ : missing_).push_back(set_[i]);
   }
   uint64_t lacking = hottest_.size() * kChunkBytes;
-  const uint64_t room = Room(stream);
-  lacking -= std::min(lacking, room);
+  lacking -= std::min({lacking, more, Room(stream)});
   for (size_t i = set_.size(); i > held && lacking; --i) {
     Chunk* const chunk = set_[i - 1];
     if (!chunk->resident || !MayLeave(*chunk, stream)) continue;
@@ -73,6 +74,9 @@ void Residency::TakeWay(Way way, uint64_t id) {
   rest_ = {};
   // Duplicates that the way before brought beyond the capacity are still there.
   bool settled = way == Way::kFetch || beyond_.empty();
+  if (way == Way::kAsOff) {
+    std::stable_partition(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
+  }
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
     if (!chunk->content) return false;
@@ -92,13 +96,29 @@ void Residency::TakeWay(Way way, uint64_t id) {
   });
   if (way == Way::kAsOff || way == Way::kFaults) ++stats_.left_launches;
   plan_.way = ways_.Planned(id, settled);
-  trial_until_ = ways_.IsTrying(id) ? now_ + 64 : 0;
 }
 
-bool Residency::Measured(const WayProbe& probe, uint64_t ns) {
-  const bool news = ways_.Measured(probe, ns);
-  if (!ways_.IsTrying(probe.id)) trial_until_ = 0;
-  return news;
+// Bytes of the chunks that other launches than the present graph, which does not name them, have used since the last.
+uint64_t Residency::UsedBetween(uint64_t most) const {
+  const auto named = std::count_if(set_.begin(), set_.end(), [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
+  const uint64_t bytes = between_ - std::min(between_, static_cast<uint64_t>(named) * kChunkBytes);
+  return std::min(bytes, RoundDown(most, kChunkBytes));
+}
+
+// Whether what is brought need not wait for what leaves behind a graph larger than the capacity. The card holds more
+// than the budget until that is gone anyhow, and by faults nobody would wait: the launches between two graphs may bring
+// a little. Not what is on its way out itself, which would leave again.
+bool Residency::GoesBeside(Queues* queues, StreamId stream, const Step& step) {
+  constexpr uint64_t kBeside = uint64_t{32} << 20;
+  uint64_t bytes = 0;
+  for (const Extent& run : step.fetch) bytes += run.bytes;
+  if (!queues->graph_out || queues->beside + bytes > kBeside || timeline_->OutDone(stream, queues->graph_out))
+    return false;
+  for (const Extent& run : step.fetch) {
+    if (IsLeaving(*chunks_.Find(run.base))) return false;
+  }
+  queues->beside += bytes;
+  return true;
 }
 
 void Residency::NoteRest(const Chunk& chunk) {

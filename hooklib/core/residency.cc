@@ -145,10 +145,14 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
+  // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
+  // for theirs behind all that leaves after it.
+  const uint64_t holds = way ? fits_at_all - UsedBetween(fits_at_all / 8) : fits_at_all;
   if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff))) {
-    SplitHottest(stream, fits_at_all, hotter_chunks, way == Way::kFetch);
+    const uint64_t there = (set_.size() - missing_.size()) * kChunkBytes;
+    SplitHottest(stream, holds, holds - std::min(holds, there), hotter_chunks, way == Way::kFetch);
   } else if (scatters && may_move) {
-    if (const size_t small = SmallFirst(fits_at_all)) SplitHottest(stream, small * kChunkBytes, small, false);
+    if (const size_t small = SmallFirst(fits_at_all)) SplitHottest(stream, small * kChunkBytes, kNever, small, false);
   }
   const size_t wanted = missing_.size();
   if (way) {
@@ -180,10 +184,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     const uint64_t need = missing_.size() * kChunkBytes;
     const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
     uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
-    if (in_set > fits_at_all) beyond = std::min(need, in_set - fits_at_all);
-    // Faults bring what is touched, nobody knows of which chunks: no others make place for that.
+    if (in_set > holds) beyond = std::min(need, in_set - holds);
+    // Faults bring what is touched, nobody knows of which chunks: no others make place for that, nor for the rest of a
+    // graph.
     const bool by_faults = scatters && (prefetch_ == Prefetch::kOff || left_launch_ == now_);
-    const uint64_t fits = std::min(by_faults ? need - beyond : need, fits_at_all);
+    const uint64_t fits = std::min(by_faults || way ? need - beyond : need, fits_at_all);
     if (resident_ <= fits_at_all) beyond_.clear();
     uint64_t room = Room(stream);
     // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
@@ -252,6 +257,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       chunk->departure_stream = stream;
     }
     stats_.bytes_out += behind_.size() * kChunkBytes;
+    queues.graph_out = way ? plan_.after_op : 0;
+    queues.beside = 0;
   }
   if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
     // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
@@ -261,6 +268,10 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   }
   if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
   NoteUses(stream, seq);
+  if (way) {
+    graph_before_ = now_;
+    between_ = 0;
+  }
   const uint64_t held = resident_;
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
@@ -487,7 +498,8 @@ void Residency::Finish(StreamId stream, Step* step) {
   if (step->out_op) queues.departing.emplace_back(step->out_op, step->evict.size() * kChunkBytes);
   if (step->in_op) {
     queues.arriving.emplace_back(step->in_op, step->fetch.size() * kChunkBytes);
-    if (queues.out_op > queues.in_waited_out) step->in_after_out = queues.in_waited_out = queues.out_op;
+    if (queues.out_op > queues.in_waited_out && !GoesBeside(&queues, stream, *step))
+      step->in_after_out = queues.in_waited_out = queues.out_op;
   }
   for (std::vector<Extent>* runs : {&step->drop, &step->unmap, &step->duplicate, &step->evict, &step->fetch})
     Merge(runs);

@@ -168,10 +168,11 @@ class Residency {
   bool Crowded(uint64_t id) const { return host_access_.Crowded(id); }
   // How graphs larger than the capacity go.
   const Ways& ways() const { return ways_; }
-  bool Measured(const WayProbe& probe, uint64_t ns);
-  // A way is on trial: its launches are to begin when what comes before them is done, since what they move is decided
-  // by what has arrived and left.
-  bool tries_way() const { return now_ < trial_until_; }
+  bool Measured(const WayProbe& probe, uint64_t ns) { return ways_.Measured(probe, ns); }
+  void Left(const WayProbe& probe, uint64_t gap, uint64_t departing) { ways_.Left(probe, gap, departing); }
+  // A way of such launches is on trial: they are to begin when what comes before them is done, since what they move is
+  // decided by what has arrived and left.
+  bool tries_way(uint64_t id) const { return ways_.IsTrying(id); }
   const Places& places() const { return places_; }
   // What is kept for the question who leaves first: no more than a few entries for each chunk that is held.
   size_t ranked() const { return candidates_.size() + unranked_.size(); }
@@ -229,9 +230,6 @@ class Residency {
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
   const Plan& BringBack(StreamId queue, uint64_t bytes, uint64_t since);
-  // Fetches a few chunks of the last launch once more that it had brought before and believes to be there still (see
-  // pressure.h): `random` says which. The plan is empty where it meets none.
-  const Plan& Recheck(StreamId queue, uint64_t random);
   // Living bytes that would have to leave for work that touches this now.
   uint64_t MustLeave(std::span<const Extent> set);
   // Live bytes of the chunks that a launch since this one has touched.
@@ -242,6 +240,7 @@ class Residency {
   uint64_t NextBytes(StreamId stream);
   uint64_t departing() const { return departing_; }
   uint64_t arriving() const;  // bytes fetched that may still be on their way, as the GPU last answered
+  bool departs();             // whether anything may still be: asks the GPU
   // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
   void NoteUnseenUse();
   // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.
@@ -254,6 +253,8 @@ class Residency {
     uint64_t in_op = 0, out_op = 0;
     uint64_t waited_in = 0;                               // the application stream has waited up to here
     uint64_t in_waited_out = 0;                           // the in queue has waited up to here
+    uint64_t graph_out = 0;  // with this op leaves what a graph larger than the capacity left behind it
+    uint64_t beside = 0;     // bytes brought without waiting for that
     std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
     std::deque<std::pair<uint64_t, uint64_t>> arriving;
     uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
@@ -340,7 +341,10 @@ class Residency {
   void Pass(Chunk* chunk, StreamId stream);
   // hottest.cc
   void TakeWay(Way way, uint64_t id);
-  void SplitHottest(StreamId stream, uint64_t fits, size_t hotter, bool fetches);
+  bool IsUsedBetween(const Chunk& chunk) const { return chunk.last_use > graph_before_; }
+  uint64_t UsedBetween(uint64_t most) const;
+  bool GoesBeside(Queues* queues, StreamId stream, const Step& step);
+  void SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches);
   void NoteRest(const Chunk& chunk);
   size_t SmallFirst(uint64_t fits);
   void LeaveBehind(Chunk* chunk);
@@ -410,7 +414,8 @@ class Residency {
   std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
   HostAccess host_access_;
   Ways ways_;
-  uint64_t trial_until_ = 0;  // launch number; a phase may end with a trial open
+  uint64_t graph_before_ = 0;  // launch number of the last graph that went one
+  uint64_t between_ = 0;       // bytes of the chunks that were used since
   GraphRest rest_;
   // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
   // window may be filled, in the next, with chunks that would otherwise be used in host memory.

@@ -41,30 +41,6 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
   return plan_;
 }
 
-const Plan& Residency::Recheck(StreamId queue, uint64_t random) {
-  constexpr size_t kRun = 4, kFar = 64;
-  ClearPlan();
-  Step& step = plan_.now;
-  const size_t from = set_.empty() ? 0 : random % set_.size();
-  for (size_t i = from; i < std::min(set_.size(), from + kFar) && step.fetch.size() < kRun; ++i) {
-    Chunk& chunk = *set_[i];
-    const bool quiet = (!chunk.arrival_op || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op)) &&
-                       (!chunk.departure_op || timeline_->OutDone(chunk.departure_stream, chunk.departure_op));
-    // Of what is pinned the application itself may move pages.
-    if (chunk.resident && chunk.sure && chunk.content && chunk.live_bytes && !chunk.pins && !chunk.two_ways_out &&
-        quiet) {
-      if (!step.in_op) step.in_op = ++queues_[queue].in_op;
-      chunk.arrival_op = step.in_op;  // nothing may send it away or discard it meanwhile
-      chunk.arrival_stream = queue;
-      step.fetch.push_back({chunk.base, kChunkBytes});
-    } else if (!step.fetch.empty()) {
-      break;
-    }
-  }
-  Merge(&step.fetch);
-  return plan_;
-}
-
 uint64_t Residency::MustLeave(std::span<const Extent> set) {
   missing_.clear();
   for (const Extent& extent : set) {
@@ -104,6 +80,11 @@ uint64_t Residency::arriving() const {
     for (const auto& [op, n] : queues.arriving) bytes += n;
   }
   return bytes;
+}
+
+bool Residency::departs() {
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
 }
 
 uint64_t Residency::NextBytes(StreamId stream) {

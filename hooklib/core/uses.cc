@@ -44,6 +44,7 @@ void Residency::NoteUses(StreamId stream, Seq seq) {
   const uint64_t now = now_;
   for (Chunk* chunk : set_) {
     if (chunk->ahead) EndAhead(chunk);
+    if (chunk->last_use <= graph_before_) between_ += kChunkBytes;
     chunk->last_use = now;
     chunk->content = true;
     if (chunk->use[0].stream == stream) {

@@ -50,6 +50,27 @@ bool Ways::Habit::IsDue(Way w) const {
   return w != best && launches >= tried.at + pause;
 }
 
+// What the launch before held up. If all of it had left long before, it was the host that was late.
+uint64_t Ways::Habit::Behind(Way w) const {
+  if (w != left || gap <= soonest || gap - soonest > 2 * departing) return 0;
+  return std::min(gap - soonest, departing);
+}
+
+// What two in a row say counts whole. One slow launch may have run beside others' work, or the host waited for all that
+// was under way: an eighth of the difference, of a quarter of the time at most.
+void Ways::Tried::Follow(uint64_t time) {
+  const auto [low, high] = std::minmax(time, last);
+  if (ns == 0 || low > ns) {
+    ns = ns ? low : time;
+  } else if (high < ns) {
+    ns = high;
+  } else if (time > ns) {
+    ns += std::min(time - ns, ns / 4) / 8;
+  } else {
+    ns -= (ns - time) / 8;
+  }
+}
+
 // What only the first launches of a way need is in the time of its first, and may be several times what the fastest way
 // takes. Against all others, and more than one, it says enough: with a graph of weights that are read again and again
 // the first launch in host memory took 132 ms (simulated), the second 126, by faults 23 and fetched 6.
@@ -105,6 +126,16 @@ WayProbe Ways::Planned(uint64_t id, bool settled) {
   return {id, habit.way, habit.launches, counts};
 }
 
+void Ways::Left(const WayProbe& probe, uint64_t gap, uint64_t departing) {
+  const auto it = habits_.find(probe.id);
+  if (it == habits_.end() || probe.number <= it->second.asked) return;
+  Habit& habit = it->second;
+  habit.left = probe.way;
+  habit.gap = gap;
+  habit.departing = departing;
+  habit.soonest = std::min(habit.soonest, gap);
+}
+
 bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
   const auto it = habits_.find(probe.id);
   if (it == habits_.end()) return false;
@@ -112,6 +143,8 @@ bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
   if (probe.number <= habit.asked) return false;  // that was another question
   Tried& tried = habit.Of(probe.way);
   const uint64_t best_ns = habit.Of(habit.best).ns;
+  ns += habit.Behind(probe.way);
+  habit.gap = 0;  // so much for that
   // The way that was last on trial answers for the launches that lead back, too.
   if (best_ns && (!probe.counts || probe.way != habit.best))
     habit.Of(habit.on_trial).loss += ns - std::min(ns, best_ns);
@@ -129,9 +162,9 @@ bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
     tried.at = habit.launches;
     ++tried.tries;
   } else if (!helped) {
-    // One slow launch may have run beside others' work.
-    tried.ns = tried.ns ? std::min(ns, tried.ns + tried.ns / 4) : ns;
+    tried.Follow(ns);
   }
+  tried.last = ns;
   const auto time = [&](Way w) { return habit.IsOpen(w) && habit.Of(w).ns ? habit.Of(w).ns : UINT64_MAX; };
   const Way fastest = *std::min_element(kOrder.begin(), kOrder.end(), [&](Way a, Way b) { return time(a) < time(b); });
   const bool another = time(fastest) + time(fastest) / kBetterBy < time(habit.best);

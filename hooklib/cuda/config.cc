@@ -54,7 +54,6 @@ Config Read() {
   config.host_access = Flag(SLUICE_ENV_HOST_ACCESS, true);
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
-  config.looks = Flag(SLUICE_ENV_LOOKS, false);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;
   g_log_level = config.log_level;

@@ -16,7 +16,6 @@ struct Config {
   bool host_access = true;     // SLUICE_HOST_ACCESS=0: what a launch misses is always fetched
   bool overwrites = true;      // SLUICE_OVERWRITES=0: what is about to be overwritten whole is fetched like the rest
   bool read_mostly = true;     // SLUICE_READ_MOSTLY=0: what copies alone wrote is sent away like the rest
-  bool looks = false;          // SLUICE_LOOKS=1: what should be on the card is fetched once more and timed
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };

@@ -112,6 +112,7 @@ void Device::StartCounting() {
   // Of one card the driver counts without being told which: a part of a card may go by another name there.
   if (counts_.Open(Devices().size() > 1 ? raw_uuid_ : nullptr)) {
     faults_.Begin(residency.stats().bytes_in);
+    taken_.Begin(residency.stats().bytes_out);
   } else {
     SLUICE_LOG(kDebug, "%s: the driver counts no faults for us, they are estimated: %s", uuid.c_str(),
                counts_.why().c_str());
@@ -122,6 +123,8 @@ void Device::CountFaults() {
   if (!faults_.counting()) return;
   const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
   if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
+  const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
+  if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.departs() ? core::kNever : 0);
 }
 
 void Device::SayCounts() {
@@ -332,6 +335,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.bytes = bytes;
   allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_id_++;
   allocation.app_managed = app_managed;
+  managed_seen |= app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
   allocation.held = held;
   live.Add(*va, allocation);
@@ -517,6 +521,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   raised_until = 0;
   if (raised && next.budget_bytes < live_bytes + plain.load()) ExpectRaise();
   residency.set_filling(raised_until != 0);
+  if (next.budget_bytes != budget.budget_bytes) pressure.Restart();
   budget = next;
   if (budget.limit_bytes == 0) budget.limit_bytes = total;
   residency.set_prefetch(static_cast<core::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
@@ -577,8 +582,7 @@ void Device::DropContext(CUcontext handle) {
     }
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });
-    std::erase_if(looks, [context](const Look& one) { return one.context == context; });
-    if (clock_context_ == context) clock_context_ = nullptr;
+    if (left.context == context) left = {};
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
       stream->context = nullptr;  // events and queues went with the context

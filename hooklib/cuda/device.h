@@ -75,6 +75,7 @@ struct Device final : core::Timeline {
   sluice_budget budget{};        // in force
   Tokens tokens{&uuid};          // compute time: when a launch may go, and what it used; has locks of its own
   bool reports_seen = false, extents_seen = false;
+  bool managed_seen = false;  // the application itself asked for managed memory
   std::atomic<uint64_t> launches_known{0}, launches_looked_at{0};
   uint64_t map_ns = 0;    // the calling threads' time in Map
   uint64_t stall_ns = 0;  // application streams waited for fetches, by events around the waits
@@ -83,6 +84,13 @@ struct Device final : core::Timeline {
     CUevent begin, end;
   };
   std::deque<Wait> waits;
+  // Behind a graph larger than the capacity, until the next: events at its end, and where what it sent away is gone.
+  struct Left {
+    Context* context = nullptr;
+    CUevent end = nullptr, gone = nullptr;
+    core::WayProbe way;
+  };
+  Left left;
   // Launches that are timed: with bytes in host memory, and graphs larger than the capacity.
   struct Probe {
     Context* context;
@@ -90,21 +98,14 @@ struct Device final : core::Timeline {
     core::HostProbe what;
     std::string name;  // of the kernel
     core::WayProbe way;
-    uint64_t by_faults;  // FaultBytes() when it was queued
+    core::Pressure::Moved moved;  // Moved() when it was queued
+    Left before;                  // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
   // What the work that is being looked at touches, and which of it is only read: the room is used again.
   std::vector<core::Extent> named;
   std::vector<char> named_only_read;
   core::Pressure pressure;
-  // A few chunks that are fetched once more, to see whether the driver has left them there (device_pressure.cc).
-  struct Look {
-    Context* context;
-    CUevent begin, end;
-    uint64_t bytes;
-    core::Pressure::Look what;
-  };
-  std::deque<Look> looks;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
   std::atomic<uint64_t> raised_until{0};
@@ -182,20 +183,24 @@ struct Device final : core::Timeline {
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
   void EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream);
-  // After a launch was planned: looks whether what it uses of what was long brought is there when it runs, where such a
-  // look is due, and sets the factor by what the last looks found.
-  void LookAround(Stream* stream);
+  Left TakeLeft(const Context* context);
+  void SetLeft(const core::WayProbe& way, bool departs, Stream* stream);
+  // After a launch was planned: sets the factor by what the driver took away and faults brought back lately.
+  void FollowPressure(core::Mark launch);
   // Holds no more than the driver says there is room for beside what others have taken.
   void FollowCeiling();
   // Reads what the driver has counted since the last time: as often as launches are planned.
   void CountFaults();
-  uint64_t FaultBytes() const { return faults_.bytes(); }  // 0 where the driver does not count
+  // What the driver took away, and what came by faults; 0 where it does not count.
+  core::Pressure::Moved Moved() const { return {taken_.bytes(), faults_.bytes()}; }
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // At DEBUG: what was seen of places on the card when a window of launches began, and what lies where.
   void TellPlaces(const Work& work);
   // A graph larger than the capacity took so long.
   void NoteWay(const core::WayProbe& probe, double ms);
+  void NoteLeft(const Left& before, CUevent begin);
+  static void GiveBack(const Left& behind);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
   bool Record(Stream* stream);
   void Poll(Stream* stream);
@@ -223,8 +228,6 @@ struct Device final : core::Timeline {
   template <typename F>
   bool OnOwnQueue(F work);
   Stream* OwnStream(Context* context);
-  void ReadLooks();
-  void Judge(const Look& look, float ms);
   // Percent of the budget that the driver itself has room for beside all plain memory; 100 where it does not say.
   uint32_t Ceiling() const;  // percent of the budget that the driver has room for, whatever else is on the card
   uint32_t ceiling_ = 100;
@@ -238,13 +241,17 @@ struct Device final : core::Timeline {
   unsigned char raw_uuid_[16] = {};
   DriverCounts counts_{TheKernelSide()};
   core::FaultLedger faults_;
+  core::MoveLedger taken_;  // what left the card, and was not sent away
+  struct Part {             // of a round: the last of its launches, and what they name; bytes
+    core::Mark last;
+    uint64_t named;
+  };
+  std::deque<Part> parts_;   // not over yet
+  uint64_t part_named_ = 0;  // bytes, of the newest, which is not in it
   std::vector<CUdevice> peers_;
-  uint32_t launches_waiting_ = 0;  // in AwaitRoom
-  uint64_t awaited_bytes_ = 0;     // asked for by allocations that wait for their share
-  uint64_t waited_in_vain_ = 0;    // generation of the budget
-  CUevent clock_ = nullptr;        // the GPU's clock counts from here, in clock_context_
-  Context* clock_context_ = nullptr;
-  uint64_t clock_ns_ = 0, look_random_ = 1;          // as of the last look; which chunks come next
+  uint32_t launches_waiting_ = 0;                    // in AwaitRoom
+  uint64_t awaited_bytes_ = 0;                       // asked for by allocations that wait for their share
+  uint64_t waited_in_vain_ = 0;                      // generation of the budget
   uint64_t told_window_ = 1;                         // the newest one that was told
   std::unordered_map<uint64_t, std::string> names_;  // of kernels, by execution id; at DEBUG
   bool said_graph_ = false, said_faults_ = false, said_host_ = false, said_way_ = false, said_pressure_ = false;

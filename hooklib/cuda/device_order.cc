@@ -1,5 +1,6 @@
 // Device as core::Timeline: events behind launches, and the queues that the engine moves memory on.
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/cuda/dead.h"
 #include "hooklib/cuda/device.h"
@@ -242,6 +243,7 @@ void Device::ReadProbes() {
     CountFaults();
     residency.Answered(probe.what);
     if (told && probe.way.id) {
+      NoteLeft(probe.before, probe.begin);
       NoteWay(probe.way, static_cast<double>(ms));
     } else if (told) {
       SLUICE_LOG(kDebug,
@@ -251,8 +253,8 @@ void Device::ReadProbes() {
                  static_cast<unsigned long long>(probe.what.host >> 20),
                  probe.what.faults ? "by faults" : "in host memory",
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms),
-                 static_cast<double>(FaultBytes() - probe.by_faults) / 0x1p20);
-      if (!pressure.doubtful() &&
+                 static_cast<double>(Moved().faults - probe.moved.faults) / 0x1p20);
+      if (!pressure.doubtful() && core::Pressure::Lost(probe.moved, Moved()) == 0 &&
           residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_ &&
           budget.prefetch != SLUICE_PREFETCH_OFF) {
         said_faults_ = true;
@@ -272,8 +274,41 @@ void Device::ReadProbes() {
     }
     probe.context->timers.Give(probe.begin);
     probe.context->timers.Give(probe.end);
+    GiveBack(probe.before);
     probes.pop_front();
   }
+}
+
+// What the graph before one that began then left behind. What is not gone by now held that one up, at least until it
+// began.
+void Device::NoteLeft(const Left& before, CUevent begin) {
+  const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
+  float gap = 0, departing = 0;
+  if (!before.end || elapsed(&gap, before.end, begin) != CUDA_SUCCESS) return;
+  if (before.gone && elapsed(&departing, before.end, before.gone) != CUDA_SUCCESS) departing = gap;
+  const auto ns = [](float ms) { return static_cast<uint64_t>(std::max(0.0, static_cast<double>(ms) * 1e6)); };
+  SLUICE_LOG(kDebug, "behind graph %llx %s the next began after %.3f ms, what it sent away was gone after %.3f",
+             static_cast<unsigned long long>(before.way.id), core::Describe(before.way.way), static_cast<double>(gap),
+             static_cast<double>(departing));
+  residency.Left(before.way, ns(gap), ns(departing));
+}
+
+void Device::GiveBack(const Left& behind) {
+  if (behind.end) behind.context->timers.Give(behind.end);
+  if (behind.gone) behind.context->timers.Give(behind.gone);
+}
+
+Device::Left Device::TakeLeft(const Context* context) {
+  return left.context == context ? std::exchange(left, {}) : Left{};
+}
+
+// Behind the launch of a graph whose way is timed, and what it sends away.
+void Device::SetLeft(const core::WayProbe& way, bool departs, Stream* stream) {
+  GiveBack(left);
+  EventPool* timers = &stream->context->timers;
+  left = {stream->context, timers->Take(), departs ? timers->Take() : nullptr, way};
+  if (left.end) g_real.cuEventRecord(left.end, stream->handle);
+  if (left.gone) g_real.cuEventRecord(left.gone, stream->out.stream);
 }
 
 void Device::NoteWay(const core::WayProbe& probe, double ms) {

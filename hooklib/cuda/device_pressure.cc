@@ -1,5 +1,6 @@
 // Device: whether the driver leaves on the card what this process may hold there, and what follows (core/pressure.h).
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/device.h"
@@ -9,74 +10,28 @@
 
 namespace sluice {
 
-void Device::LookAround(Stream* stream) {
-  constexpr size_t kMostLooks = 16;
-  // Only where somebody asks for it: on an H200 a fetch of what is there takes as long as one of what is not while much
-  // else moves, and a convolution net alone on its card was taken down to a factor of 30, a decoder to 10.
-  if (!GetConfig().looks) return;
-  if (budget.prefetch == SLUICE_PREFETCH_OFF || !pressure.Due(residency.named_bytes(), live_bytes)) return;
-  ReadLooks();
-  if (looks.size() >= kMostLooks || !Record(stream)) return;
-  Context* const context = stream->context;
-  Stream* const own = OwnStream(context);
-  if (!own->in.Ready()) return;
-  Outstanding(own);  // takes note of what is over on it
-  look_random_ = look_random_ * 6364136223846793005u + 1442695040888963407u;
-  const core::Step& step = residency.Recheck(own->id, look_random_ >> 33).now;
-  if (step.empty()) return;
-  // When the launch's turn comes, not now: the host may be far ahead. The launch does not wait for it.
-  CUstream queue = own->in.stream;
-  WaitFor(stream->events, stream->recorded, queue);
-  EventPool* const timers = &context->timers;
-  if (!clock_context_ && (clock_ = timers->Take()) && g_real.cuEventRecord(clock_, queue) == CUDA_SUCCESS)
-    clock_context_ = context;
-  Look one{context, timers->Take(), timers->Take(), 0, pressure.Begin()};
-  for (const core::Extent& run : step.fetch) one.bytes += run.bytes;
-  bool timed = one.begin && one.end && g_real.cuEventRecord(one.begin, queue) == CUDA_SUCCESS;
-  timed &= FetchRuns(step.fetch, ordinal, queue) == CUDA_SUCCESS;
-  timed = timed && g_real.cuEventRecord(one.end, queue) == CUDA_SUCCESS;
-  own->in.Stamp(step.in_op, &context->events);
-  if (timed) {
-    looks.push_back(one);
-    return;
-  }
-  if (one.begin) timers->Give(one.begin);
-  if (one.end) timers->Give(one.end);
-}
-
-void Device::ReadLooks() {
-  const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
-  while (!looks.empty() && g_real.cuEventQuery(looks.front().end) == CUDA_SUCCESS) {
-    const Look one = looks.front();
-    looks.pop_front();
-    EventPool* const timers = &one.context->timers;
-    float took = 0, since = 0;
-    if (clock_context_ == one.context && elapsed(&took, one.begin, one.end) == CUDA_SUCCESS &&
-        elapsed(&since, clock_, one.end) == CUDA_SUCCESS) {
-      // Counted on from look to look: a float of milliseconds is coarse after a day.
-      clock_ns_ += static_cast<uint64_t>(static_cast<double>(since) * 1e6);
-      timers->Give(clock_);
-      clock_ = one.end;
-      Judge(one, took);
-    } else {
-      timers->Give(one.end);
-    }
-    timers->Give(one.begin);
-  }
-}
-
-void Device::Judge(const Look& one, float ms) {
-  const bool gone = core::Pressure::Gone(one.bytes, static_cast<uint64_t>(static_cast<double>(ms) * 1e6));
-  if (gone) {
-    SLUICE_LOG(kDebug, "%.0f MiB were to be on the card: %.3f ms to fetch them",
-               static_cast<double>(one.bytes) / 0x1p20, static_cast<double>(ms));
-  }
+void Device::FollowPressure(core::Mark launch) {
+  constexpr uint64_t kParts = 16;  // of a round
+  constexpr size_t kMost = 1024;
+  // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
+  if (!taken_.counting() || budget.prefetch == SLUICE_PREFETCH_OFF || managed_seen) return;
+  part_named_ += residency.named_bytes();
+  if (part_named_ < live_bytes / kParts) return;
+  parts_.push_back({launch, std::exchange(part_named_, 0)});
+  uint64_t named = 0;
+  // The GPU is asked only where nobody else has for a round.
+  const auto over = [this](const core::Mark& mark) {
+    const Stream* stream = StreamById(mark.stream);
+    return !stream || mark.seq <= stream->completed || (parts_.size() > kParts && Done(mark));
+  };
+  for (; !parts_.empty() && (parts_.size() > kMost || over(parts_.front().last)); parts_.pop_front())
+    named += parts_.front().named;
+  if (named == 0) return;
   using Wish = core::Pressure::Wish;
-  const Wish wish = pressure.Looked(one.what, gone, clock_ns_);
+  const Wish wish = pressure.Note(named, Moved(), live_bytes);
   if (wish == Wish::kNothing) return;
   const uint32_t before = Factor(), ceiling = Ceiling();
-  const bool changed = wish == Wish::kLower ? pressure.Lower(Default(), ceiling, clock_ns_)
-                                            : pressure.Raise(Default(), ceiling, clock_ns_);
+  const bool changed = wish == Wish::kLower ? pressure.Lower(Default(), ceiling) : pressure.Raise(Default(), ceiling);
   if (!changed) return;
   UpdateMode();
   SLUICE_LOG(kDebug, "%s: factor %u, was %u; the driver has room for %u %% of the budget", uuid.c_str(), Factor(),

@@ -86,7 +86,7 @@ bool DriverCounts::Open(const unsigned char* uuid) {
     if (uuid) std::memcpy(init.uuid, uuid, sizeof init.uuid);
     init.all_cards = uuid ? 0 : 1;
     init.space = static_cast<uint32_t>(space);
-    EnableArguments enable{uint64_t{1} << kToCard | uint64_t{1} << kFaults, 0};
+    EnableArguments enable{uint64_t{1} << kToCard | uint64_t{1} << kToHost | uint64_t{1} << kFaults, 0};
     if (kernel_.control(device_, kInit, &init) != 0) {
       why = std::string("it takes no tracker: ") + std::strerror(errno);
     } else if (init.status != 0) {

@@ -35,10 +35,11 @@ class DriverCounts {
   bool counting() const { return page_ != nullptr; }
   const std::string& why() const { return why_; }
   uint64_t ToCard() const { return Get(kToCard); }  // bytes, from host memory
+  uint64_t ToHost() const { return Get(kToHost); }  // bytes, from the card, whoever took their place
   uint64_t Faults() const { return Get(kFaults); }  // of kernels and copies
 
  private:
-  enum Counter { kToCard = 0, kFaults = 9 };  // places in the page
+  enum Counter { kToCard = 0, kToHost = 1, kFaults = 9 };  // places in the page
   uint64_t Get(Counter counter) const { return __atomic_load_n(page_ + counter, __ATOMIC_RELAXED); }
   bool Refused(std::string why);
   const KernelSide kernel_;

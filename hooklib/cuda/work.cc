@@ -75,7 +75,7 @@ bool WorkScope::HoldBack(const Work& work) {
         if (far_ahead) most = std::max(most, kPatienceForDead);
       }
       const auto tries = [&] {
-        return work.hotter ? device->residency.tries_way() : work.id && device->residency.Crowded(work.id);
+        return work.hotter ? device->residency.tries_way(work.id) : work.id && device->residency.Crowded(work.id);
       };
       if (tries() && device->residency.launches() >= device->hold_back_from) {
         device->Record(stream);
@@ -111,7 +111,7 @@ bool WorkScope::MustHoldBack(const Work& work) {
   const core::Residency& residency = device->residency;
   return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
          residency.waits_for_duplicates() ||
-         (work.hotter ? residency.tries_way() : work.id && residency.Crowded(work.id));
+         (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
 }
 
 std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent>* extents,
@@ -222,7 +222,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     evict_after_ = plan.evict_after;
     after_op_ = plan.after_op;
   }
-  if (work.id) device->LookAround(stream_);  // the plan is over
+  if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
   follow_up_ = !quiet_ || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead();
 }
 
@@ -239,8 +239,10 @@ void WorkScope::End(CUresult) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          stream_->device->probes.push_back({stream_->context, timed_->begin, end, timed_->probe,
-                                             std::move(timed_->name), timed_->way, stream_->device->FaultBytes()});
+          Device* device = stream_->device;
+          device->probes.push_back({stream_->context, timed_->begin, end, timed_->probe, std::move(timed_->name),
+                                    timed_->way, device->Moved(),
+                                    timed_->way.id ? device->TakeLeft(stream_->context) : Device::Left{}});
         } else {
           timers->Give(timed_->begin);
           stream_->device->residency.Answered(timed_->probe);
@@ -248,6 +250,7 @@ void WorkScope::End(CUresult) {
       }
       stream_->device->Record(stream_);
       stream_->device->EvictAfter(evict_after_, after_op_, stream_);
+      if (timed_ && timed_->way.id) stream_->device->SetLeft(timed_->way, after_op_ != 0, stream_);
     }
   }
   stream_->order.unlock();

@@ -53,7 +53,6 @@
 #define SLUICE_ENV_OVERWRITES \
   "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
 #define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: what copies alone wrote is sent away like the rest */
-#define SLUICE_ENV_LOOKS "SLUICE_LOOKS" /* 1: now and then what should be on the card is fetched again and timed */
 #define SLUICE_ENV_MANAGED_LIMIT \
   "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND" /* managed (default) */

@@ -19,7 +19,9 @@ ROWS = [("graph_bench", "once", "kernels read what kernels wrote, once", 60, Tru
         ("read_mostly_bench", "graph-once", "the same, once", 40, True),
         ("read_mostly_bench", "graph-ahead", "32 times over, the host waits for nothing", 40, True),
         ("read_mostly_bench", "graph-made", "32 times over, kernels made the weights", 40, False),
-        ("read_mostly_bench", "graph-mixed", "32 times over, kernels made every second of them", 40, False)]
+        ("read_mostly_bench", "graph-mixed", "32 times over, kernels made every second of them", 40, False),
+        ("read_mostly_bench", "graph-loss", "32 times over, and behind each replay a kernel reduces its output", 40, True),
+        ("read_mostly_bench", "graph-made-loss", "the same, kernels made the weights", 40, False)]
 BUDGET_MIB = 512
 
 

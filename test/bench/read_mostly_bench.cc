@@ -5,7 +5,8 @@
 // host waits for nothing), written (as reread; in every eighth step a kernel that nothing is known of updates one of
 // the weights), loaded (as written, by a copy), trained (as reread; every second weight is updated by a kernel in each
 // step, so that others leave the card all the time), graph (as reread, a step is a CUDA graph), graph-once,
-// graph-ahead, graph-made (the weights are made by kernels, not loaded), graph-mixed (every second is).
+// graph-ahead, graph-made (the weights are made by kernels, not loaded), graph-mixed (every second is), graph-loss and
+// graph-made-loss (behind each replay a kernel reduces the last output into a buffer of its own).
 #include <string>
 
 #include "test/bench/rig.h"
@@ -29,7 +30,8 @@ constexpr uint64_t kWeight = 4ull * kRows * kDepth, kIn = 4ull * kDepth * kBatch
 int main(int argc, char** argv) {
   const std::string name = argc > 2 ? argv[1] : "";
   const std::string names =
-      "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed";
+      "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed|graph-loss|"
+      "graph-made-loss";
   if (name.empty() || ("|" + names + "|").find("|" + name + "|") == std::string::npos) {
     std::fprintf(stderr, "usage: read_mostly_bench %s LIVE_MIB [STEPS]\n", names.c_str());
     return 2;
@@ -46,9 +48,11 @@ int main(int argc, char** argv) {
   for (uint64_t i = 0; i < count; ++i) {
     weights.push_back(rig.card.Plain(kWeight));
     load(i);
-    if (name == "graph-made" || (name == "graph-mixed" && i % 2)) update(weights[i]);
+    if (name.starts_with("graph-made") || (name == "graph-mixed" && i % 2)) update(weights[i]);
   }
   const CUdeviceptr in = rig.card.Plain(kIn), out = rig.card.Plain(kOut);
+  const CUdeviceptr last = name.ends_with("loss") ? rig.card.Plain(kOut) : 0;
+  const CUdeviceptr loss = last ? rig.card.Plain(kOut) : 0;
   OK(cuMemsetD8Async(in, 1, kIn, stream));
   cublasFakePasses(name == "once" || name == "graph-once" ? 1 : 32);
   int handle = 0;
@@ -58,7 +62,7 @@ int main(int argc, char** argv) {
     for (uint64_t i = 0; i < count; ++i) {
       const auto at = [](CUdeviceptr p) { return reinterpret_cast<void*>(p); };
       if (cublasSgemm_v2(&handle, 0, 0, kRows, kBatch, kDepth, &alpha, at(weights[i]), kRows, at(in), kDepth, &beta,
-                         at(out), kRows) != 0)
+                         at(loss && i + 1 == count ? last : out), kRows) != 0)
         std::_Exit(3);
       if (name == "trained" && i % 2) update(weights[i]);
     }
@@ -79,6 +83,7 @@ int main(int argc, char** argv) {
     } else {
       pass();
     }
+    if (loss) rig.Reduce(last, loss, kOut, 10'000);
     const uint64_t one = static_cast<uint64_t>(number) / 8 % count;
     if (number % 8 == 7 && name == "written") update(weights[one]);
     if (number % 8 == 7 && name == "loaded") load(one);

@@ -29,6 +29,14 @@ struct Rig {
     void* params[] = {&at, &none};
     OK(cuLaunchKernel(two, shape, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
   }
+
+  // Reads one, writes the other.
+  void Reduce(CUdeviceptr from, CUdeviceptr to, uint64_t bytes, uint64_t ns) {
+    const simgpu_touch touches[] = {simgpu_test::Read(from, bytes), simgpu_test::Write(to, bytes)};
+    simgpu_next_launch(touches, 2, ns, 0);
+    void* params[] = {&from, &to};
+    OK(cuLaunchKernel(two, 64, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
+  }
 };
 
 }  // namespace sluice::bench

@@ -84,10 +84,12 @@ TEST_CASE("the counters of the driver's page are read") {
   sluice::DriverCounts counts = Counts();
   REQUIRE(counts.Open(nullptr));
   CHECK(g_module.all_cards == 1);
-  CHECK(g_module.enabled == 0x201);
+  CHECK(g_module.enabled == 0x203);
   g_module.page[0] = 4096;
+  g_module.page[1] = 8192;
   g_module.page[9] = 3;
   CHECK(counts.ToCard() == 4096);
+  CHECK(counts.ToHost() == 8192);
   CHECK(counts.Faults() == 3);
   CHECK(counts.Open(nullptr));
   CHECK(g_module.inits == 1);

@@ -4,6 +4,8 @@
 
 using sluice::core::FaultLedger;
 using sluice::core::kChunkBytes;
+using sluice::core::kNever;
+using sluice::core::MoveLedger;
 
 TEST_CASE("without faults nothing came by them, whatever was asked for") {
   FaultLedger ledger;
@@ -75,4 +77,25 @@ TEST_CASE("what the driver refused to fetch is owed no more") {
   ledger.Read(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
   ledger.Read(4 * kChunkBytes, 64, 0, 4 * kChunkBytes);
   CHECK(ledger.bytes() == 4 * kChunkBytes);
+}
+
+TEST_CASE("what leaves beyond what was sent away was taken; while departures are queued, no more is owed than is due") {
+  MoveLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(kChunkBytes, 4 * kChunkBytes, kNever);
+  ledger.Read(4 * kChunkBytes, 4 * kChunkBytes, kNever);
+  CHECK(ledger.bytes() == 0);
+  CHECK(ledger.Still(4 * kChunkBytes, 4 * kChunkBytes));
+  ledger.Read(7 * kChunkBytes, 4 * kChunkBytes, kNever);
+  CHECK(ledger.bytes() == 3 * kChunkBytes);
+}
+
+TEST_CASE("what was sent away and had been taken before hides nothing once all that is queued is done") {
+  MoveLedger ledger;
+  ledger.Begin(0);
+  ledger.Read(0, 2 * kChunkBytes, kNever);
+  CHECK_FALSE(ledger.Still(0, 2 * kChunkBytes));
+  ledger.Read(0, 2 * kChunkBytes, 0);
+  ledger.Read(kChunkBytes, 2 * kChunkBytes, 0);
+  CHECK(ledger.bytes() == kChunkBytes);
 }

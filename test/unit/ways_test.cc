@@ -21,6 +21,9 @@ struct Program {
   bool may_stay = true;
   uint64_t unsettled = 0;  // launches of a way, after the first, that still bring things into order for it
   std::vector<std::pair<WayProbe, uint64_t>> under_way;
+  std::map<Way, uint64_t> leaves;  // ms, for which what it sends away holds the next launch up
+  uint64_t thinks = 0;             // ms that the host takes behind every launch, at the same time
+  WayProbe before;
   uint64_t total = 0, news = 0;
   Way last = Way::kAsOff;
   uint64_t run = 0;
@@ -31,6 +34,8 @@ struct Program {
     last = way;
     const WayProbe probe = ways.Planned(7, run > 1 + unsettled);
     total += ms[way];
+    if (before.id) ways.Left(before, std::max(leaves[before.way], thinks) * kMs, leaves[before.way] * kMs);
+    before = probe;
     under_way.push_back({probe, ms[way]});
     while (under_way.size() > late) {
       news += ways.Measured(under_way.front().first, under_way.front().second * kMs);
@@ -87,6 +92,47 @@ TEST_CASE("what the way before left, and what a way does once, does not count") 
   never.unsettled = 1000;
   for (int i = 0; i < 60; ++i) never.Launch();
   CHECK(never.Launch() == Way::kFetch);
+}
+
+TEST_CASE("what a launch leaves behind is part of what its way costs") {
+  // By faults 80 ms and 3 until the next, fetched 40 and then 80 more until all that was fetched has left. Where the host
+  // comes back only long after that, it holds nobody up.
+  for (const uint64_t thinks : {0u, 30u, 500u}) {
+    Program program;
+    program.ms = {{Way::kAsOff, 80}, {Way::kFetch, 40}, {Way::kInPlace, 140}, {Way::kFaults, 95}};
+    program.leaves = {{Way::kAsOff, 3}, {Way::kFetch, 80}, {Way::kFaults, 3}};
+    program.Launch();
+    program.thinks = thinks;
+    for (int i = 0; i < 40; ++i) program.Launch();
+    CHECK(program.Launch() == (thinks == 500 ? Way::kFetch : Way::kAsOff));
+    if (thinks == 0) CHECK(program.ways.TimesOf(7)[1] == (40 + 80 - 3) * kMs);
+  }
+}
+
+TEST_CASE("one slow launch, or one that the host was late with, changes no way; two in a row do") {
+  for (const int slow : {1, 2}) {
+    Program program;
+    program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 30}, {Way::kInPlace, 140}};
+    for (int i = 0; i < 20; ++i) program.Launch();
+    CHECK(program.Launch() == Way::kFetch);
+    program.ms[Way::kFetch] = 300;
+    for (int i = 0; i < slow; ++i) program.Launch();
+    program.ms[Way::kFetch] = 30;
+    CHECK((program.Launch() == Way::kFetch) == (slow == 1));
+  }
+}
+
+TEST_CASE("every second launch slow is a way as slow as the mean of the two, nearly") {
+  Program program;
+  program.ms = {{Way::kAsOff, 27}, {Way::kFetch, 24}, {Way::kInPlace, 140}};
+  for (int i = 0; i < 10; ++i) program.Launch();
+  CHECK(program.Launch() == Way::kFetch);
+  int fetched = 0;
+  for (int i = 0; i < 40; ++i) {
+    program.ms[Way::kFetch] = i % 2 ? 46 : 24;
+    fetched += program.Launch() == Way::kFetch;
+  }
+  CHECK(fetched < 20);
 }
 
 TEST_CASE("what launches before a budget moved took is no answer for those behind") {

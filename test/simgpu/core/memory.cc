@@ -162,6 +162,8 @@ BlockPart Memory::PartAt(Allocation* a, uint64_t address, uint64_t end) {
 
 void Memory::Validate(Block* b) {
   if (b->chunk < 0 || state_.chunk(b->card, b->chunk).generation == b->generation) return;
+  const uint64_t moved = static_cast<uint64_t>(std::popcount(b->resident & ~b->host)) * kGranuleBytes;
+  if (moved != 0 && on_taken) on_taken(b->card, moved);
   b->host |= b->resident;
   b->resident = b->lazy = 0;
   CountUnused(b);

@@ -4,6 +4,7 @@
 #define SIMGPU_CORE_MEMORY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -101,6 +102,8 @@ class Memory {
 
   const std::map<uint64_t, std::unique_ptr<Allocation>>& all() const { return all_; }
   uint64_t managed_requested = 0;
+  // So many bytes of this process were moved out for somebody else's; said when it is noticed (Validate).
+  std::function<void(int card, uint64_t bytes)> on_taken;
 
  private:
   // With the block's card still known: what was there unused and is not there now.

@@ -19,6 +19,7 @@ HostThread& ThisThread() {
 Simulator::Simulator(const Profile& profile, SharedState& state)
     : profile_(profile), state_(state), memory_(state), figures_(static_cast<size_t>(profile.gpus)) {
   worked_until_ = state.header().now;
+  memory_.on_taken = [this](int card, uint64_t bytes) { uvm_tools_.Count(card, UvmTools::kToHost, bytes); };
 }
 
 Simulator& TheSimulator() {

@@ -162,7 +162,6 @@ int64_t Simulator::MakeRoom(int card, uint64_t bytes, int64_t t, bool* room) {
     }
     const int64_t end = Transfer(card, kManagedOut, static_cast<uint64_t>(out), profile_.evict_gbps, t);
     figures_[card].evicted += static_cast<uint64_t>(out);
-    uvm_tools_.Count(card, UvmTools::kToHost, static_cast<uint64_t>(out));
     timeline_.Span(card, "driver eviction", "evict", t, end, static_cast<uint64_t>(out));
     t = end;
   }
