@@ -17,20 +17,31 @@ extern "C" {
 /* How often the kernel reads what it reads: an operand of a matrix product is read again for each row of tiles. Matters
  * only for what is read over the link, in place. */
 #define SIMGPU_PASSES(n) ((uint32_t)(n) << 8)
-/* With these passes, that of a product of the same dimensions: the kernel is a convolution, which reads an operand
- * again for each place of its filter, too. How much that makes, the profile says. */
-#define SIMGPU_FILTERS 4u
 
 /* A byte range that the next launch truly touches. `object` names what lies there (a tensor's number in a trace; 0: not
  * told): a read that finds another object's bytes, or a write over another object that is still in use, is misuse. */
 struct simgpu_touch {
   uint64_t address;
   uint64_t length;
-  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE, and SIMGPU_PASSES, SIMGPU_FILTERS */
+  uint32_t access; /* SIMGPU_READ | SIMGPU_WRITE, and SIMGPU_PASSES */
   uint32_t object;
 };
 
+/* How the kernel goes over its memory, which decides how fast faults come (its profile's fault_*_gbps): how many pages
+ * wait at once, and whether neighbours do. A convolution, moreover, reads an operand in place more often than a product
+ * of the same dimensions, again for each place of its filter (filter_rereads). */
+enum simgpu_kernel {
+  SIMGPU_UNKNOWN,     /* fault_gbps */
+  SIMGPU_ELEMENTWISE, /* every block its own stretch */
+  SIMGPU_LISTS,       /* elementwise over lists of tensors: an optimizer's step */
+  SIMGPU_REDUCTION,   /* sums and normalisations */
+  SIMGPU_PRODUCT,     /* of matrices, attention too */
+  SIMGPU_FEW_ROWS,    /* a product with fewer than 64 rows: reads a large matrix once */
+  SIMGPU_CONVOLUTION
+};
+
 /* Flags of simgpu_next_launch. */
+#define SIMGPU_KERNEL(kind) ((uint32_t)(kind) << 8)
 #define SIMGPU_MUST_BE_RESIDENT 1u /* a fault of this launch is misuse: somebody promised that there is none */
 
 /* The next kernel launch made by this thread (or captured by it, or the next kernel node added) touches exactly these

@@ -366,17 +366,22 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
   }
 }
 
-// How often a matrix product reads each operand: once for every row of tiles of the other dimension. Of three matrices
-// m x k, k x n and m x n the dimension that one lacks is the root of the others' product over it. Matters only where
-// an operand is read over the link. (H200, test/gpu/probes: a product of 2,048 rows reads its weights 8.0 times, of
-// 8,192 columns its rows 32.0 times; convolutions read more often than such a product, by a factor of the card's.)
-void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
+// How the kernel goes over its memory, by its name, and of a matrix product how often it reads each operand: once for
+// every row of tiles of the other dimension. Of three matrices m x k, k x n and m x n the dimension that one lacks is
+// the root of the others' product over it. Matters only where an operand is read over the link. (H200, test/gpu/probes:
+// a product of 2,048 rows reads its weights 8.0 times, of 8,192 columns its rows 32.0 times; convolutions read more
+// often than such a product, by a factor of the card's.)
+simgpu_kernel Player::Kind(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
   const std::string& name = trace_.functions[launch.function].name;
   const auto holds = [&name](std::initializer_list<const char*> parts) {
     return std::any_of(parts.begin(), parts.end(), [&](const char* p) { return name.find(p) != std::string::npos; });
   };
   const bool convolution = holds({"fprop", "dgrad", "wgrad"});
-  if (!convolution && !holds({"gemm", "nvjet", "cutlass", "xmma", "flash", "fmha"})) return;
+  if (!convolution && !holds({"gemm", "nvjet", "cutlass", "xmma", "flash", "fmha"})) {
+    if (holds({"multi_tensor_apply"})) return SIMGPU_LISTS;
+    if (holds({"elementwise", "transform_input", "backward_elemt", "Padding", "CatArray"})) return SIMGPU_ELEMENTWISE;
+    return holds({"reduce", "norm", "oftmax"}) ? SIMGPU_REDUCTION : SIMGPU_UNKNOWN;
+  }
   std::map<uint64_t, double> sizes;  // by tensor
   const auto owner = [this](const simgpu_touch& touch) {
     // The card's addresses are not the recorded ones, but blocks are moved as wholes.
@@ -394,15 +399,17 @@ void Player::Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touc
   largest.reserve(sizes.size());
   for (const auto& [tensor, elements] : sizes) largest.push_back(elements);
   std::sort(largest.rbegin(), largest.rend());
-  if (largest.size() < 3) return;
+  if (largest.size() < 3) return convolution ? SIMGPU_CONVOLUTION : SIMGPU_PRODUCT;
   for (simgpu_touch& touch : touches) {
     const double own = sizes[owner(touch)];
     if (own < largest[2]) continue;
     const double others = largest[0] * largest[1] * largest[2] / own;
     const double passes = std::ceil(std::sqrt(others / own) / 256);
     touch.access |= SIMGPU_PASSES(static_cast<uint32_t>(std::clamp(passes, 1.0, 1000.0)));
-    if (convolution) touch.access |= SIMGPU_FILTERS;
   }
+  if (convolution) return SIMGPU_CONVOLUTION;
+  constexpr double kFewRows = 64;
+  return std::sqrt(largest[1] * largest[2] / largest[0]) < kFewRows ? SIMGPU_FEW_ROWS : SIMGPU_PRODUCT;
 }
 
 std::string Player::Launch(const trace::Launch& launch) {
@@ -425,8 +432,8 @@ std::string Player::Launch(const trace::Launch& launch) {
   if (companion_ != nullptr) companion_->BeforeLaunch(stream, function.parameters, words, touches);
   CUresult result;
   if (driver_.simulated()) {
-    Passes(launch, touches);
-    driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, 0);
+    const simgpu_kernel kind = Kind(launch, touches);
+    driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, SIMGPU_KERNEL(kind));
     result = driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2],
                             launch.block[0], launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr);
   } else {

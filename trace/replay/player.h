@@ -90,7 +90,7 @@ class Player {
   void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out);
   void NoteWritten(uint64_t address, uint64_t bytes);
   void AddTruth(uint64_t address, uint64_t bytes, trace::Access access, std::vector<simgpu_touch>& out);
-  void Passes(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
+  simgpu_kernel Kind(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
   void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
                 std::vector<simgpu_touch>& out) const;
   void TellCopy(CUstream stream, uint64_t address, uint64_t bytes);

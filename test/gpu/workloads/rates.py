@@ -1,4 +1,4 @@
-"""This machine's rates for managed memory, by the keys of the simulated card's profile (test/simgpu/core/profile.h). No hook; 2 GiB, 5 s.
+"""This machine's rates for managed memory, by the keys of the simulated card's profile (test/simgpu/core/profile.h). No hook; 2 GiB, 8 s.
 
 Faults, and how the link's two directions share it, depend on the machine's host and differ from one machine to the next; a prediction for a machine
 takes that machine's own micro-benchmarks.
@@ -16,20 +16,48 @@ SIZE, MIB = 1 << 30, 1 << 20
 torch = seeded_torch()
 
 
-def wall(call):
+def wall(call, size):
     torch.cuda.synchronize()
     begin = time.perf_counter()
     call()
     torch.cuda.synchronize()
-    return SIZE / (time.perf_counter() - begin) / 1e9
+    return size / (time.perf_counter() - begin) / 1e9
 
 
-def median(before, call, rounds=3):
+def median(before, call, rounds=3, size=SIZE):
     rates = []
     for _ in range(rounds):
         before()
-        rates.append(wall(call))
+        rates.append(wall(call, size))
     return statistics.median(rates)
+
+
+def kinds(numbers):
+    """GB/s by faults of kernels that go over their memory in different ways, by the profile's keys: as the programs of trace/data call them.
+    The harmonic mean of each row's kernels."""
+    halves = numbers.view(torch.bfloat16)
+    scratch = torch.empty_like(numbers)
+
+    def matrices(rows, columns):
+        return [halves[at:at + rows * columns].view(rows, columns) for at in range(0, halves.numel() - rows * columns + 1, rows * columns)]
+
+    def products(rows, *shapes):
+        for out_features, in_features in shapes:
+            weights, x = matrices(out_features, in_features), torch.ones(rows, in_features, device="cuda", dtype=torch.bfloat16)
+            yield lambda x=x, weights=weights: [torch.nn.functional.linear(x, w) for w in weights], 2 * len(weights) * weights[0].numel()
+
+    pictures = halves.view(-1, 32, 32, 128).permute(0, 3, 1, 2)  # channels last
+    filters = torch.ones(128, 128, 3, 3, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    scale = torch.ones(2048, device="cuda", dtype=torch.bfloat16)
+    return {
+        "fault_elementwise_gbps": [(lambda: torch.add(numbers, 1, out=scratch), SIZE), (lambda: numbers.add_(1), SIZE)],
+        "fault_lists_gbps": [(lambda: torch._foreach_add_(list(numbers.split(1 << 22)), 1.0), SIZE)],
+        "fault_reduction_gbps": [(lambda: numbers.sum(), SIZE),
+                                 (lambda: [torch.nn.functional.layer_norm(part.view(-1, 2048), (2048,), scale, scale) for part in halves.split(1 << 22)], SIZE)],
+        "fault_product_gbps": list(products(2048, (8192, 2048), (2048, 8192))),
+        "fault_few_rows_gbps": list(products(4, (6144, 2048), (2048, 6144))),
+        "fault_convolution_gbps": [(lambda: [torch.nn.functional.conv2d(part, filters, padding=1) for part in pictures.split(256)], SIZE)],
+    }
 
 
 def both(works, alone):
@@ -57,18 +85,20 @@ def main():
     if allowed < 2 * SIZE:
         sys.exit(f"rates.py: SLUICE_MANAGED_LIMIT is {allowed}: 2 GiB of managed memory are needed (test/gpu/guard.py sets it)")
     a, b = Managed(torch, SIZE), Managed(torch, SIZE)
-    plain = torch.empty(SIZE // 4, device="cuda")
     for one in (a, b):
         one.prefetch(CARD)
         one.bytes.zero_()
         one.prefetch(HOST)  # once: the host's pages are made
     numbers = a.bytes.view(torch.float32)
     out, back = (lambda: a.prefetch(HOST)), (lambda: a.prefetch(CARD))
+    a.prefetch(CARD)
     # As the profile's own figure was taken: all of the card reads one stretch after the other.
     by_faults = lambda stream=0: numbers.sum()
     rates = {"fault_gbps": median(out, by_faults)}
-    elementwise = median(out, lambda: torch.add(numbers, 1, out=plain))
-    print(f"faults of an elementwise kernel, each block its own place: {elementwise:.2f} GB/s", file=sys.stderr)
+    for name, kernels in kinds(numbers).items():
+        for call, _ in kernels:
+            call()  # libraries choose and load their kernels
+        rates[name] = statistics.harmonic_mean([median(out, call, size=size) for call, size in kernels])
     for name, piece in (("2m", 2 * MIB), ("16m", 16 * MIB), ("64m", 64 * MIB), ("4g", SIZE)):
         rates[f"prefetch_in_{name}_gbps"] = median(out, lambda: a.prefetch(CARD, piece))
     rates["prefetch_out_2m_gbps"] = median(back, lambda: a.prefetch(HOST, 2 * MIB))

@@ -21,6 +21,7 @@ Op* CloneOp(const Op& op) {
   copy->seed = op.seed;
   copy->touches = op.touches;
   copy->must_be_resident = op.must_be_resident;
+  copy->kind_of_kernel = op.kind_of_kernel;
   copy->ranges = op.ranges;
   copy->copy = op.copy;
   copy->set = op.set;

@@ -59,7 +59,8 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
     thread.told = false;
     op->touches.swap(thread.touches);
     op->duration = thread.duration;
-    op->must_be_resident = (thread.flags & 1) != 0;
+    op->must_be_resident = (thread.flags & SIMGPU_MUST_BE_RESIDENT) != 0;
+    op->kind_of_kernel = static_cast<simgpu_kernel>(thread.flags >> 8);
   } else if (!bytes.empty()) {
     for (const SimTouchSpec& t : info->touches) {
       uint64_t pointer = 0, length = t.length;

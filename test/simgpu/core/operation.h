@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../simgpu.h"
 #include "memory.h"
 
 namespace simgpu {
@@ -74,6 +75,7 @@ struct Op {
   OpKind kind = OpKind::kFence;
   bool started = false, finishing = false;
   bool must_be_resident = false;
+  simgpu_kernel kind_of_kernel = SIMGPU_UNKNOWN;
   bool discard_too = false;  // of a prefetch: contents are dropped first
   uint8_t phase = 0;
   int64_t enqueued = 0, began = 0;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,12 @@ const Key kKeys[] = {KEY(name),
                      KEY(managed_duplex_gbps),
                      KEY(fault_duplex_gbps),
                      KEY(fault_gbps),
+                     KEY(fault_elementwise_gbps),
+                     KEY(fault_lists_gbps),
+                     KEY(fault_reduction_gbps),
+                     KEY(fault_product_gbps),
+                     KEY(fault_few_rows_gbps),
+                     KEY(fault_convolution_gbps),
                      KEY(populate_gbps),
                      KEY(evict_gbps),
                      KEY(remote_gbps),
@@ -108,12 +115,19 @@ bool ParseNumber(const std::string& text, double* out) {
   return true;
 }
 
+double SlowestFaults(const Profile& p) {
+  double slowest = p.fault_gbps;
+  for (int kind = SIMGPU_UNKNOWN; kind <= SIMGPU_CONVOLUTION; ++kind)
+    slowest = std::min(slowest, p.FaultGbps(static_cast<simgpu_kernel>(kind)));
+  return slowest;
+}
+
 std::string Check(const Profile& p) {
   if (p.gpus < 1 || p.gpus > 16) return "gpus: 1 to 16 are accepted";
   if (p.driver != 535 && p.driver != 550 && p.driver != 580) return "driver: 535, 550 and 580 are accepted";
   if (p.memory < (64 << 20)) return "memory: at least 64Mi is accepted";
   if (p.reserve + p.context_bytes >= p.memory) return "reserve + context_bytes must be less than memory";
-  if (p.copy_gbps <= 0 || p.fault_gbps <= 0 || p.populate_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 ||
+  if (p.copy_gbps <= 0 || SlowestFaults(p) <= 0 || p.populate_gbps <= 0 || p.evict_gbps <= 0 || p.remote_gbps <= 0 ||
       p.remote_one_way_gbps <= 0 || p.pageable_gbps <= 0 || p.prefetch_in_2m_gbps <= 0 || p.prefetch_out_2m_gbps <= 0 ||
       p.managed_duplex_gbps <= 0 || p.fault_duplex_gbps <= 0 || p.copy_duplex_gbps <= 0 || p.device_copy_gbps <= 0 ||
       p.peer_gbps <= 0) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "../simgpu.h"
+
 namespace simgpu {
 
 // Times in ns, rates in GB/s (bytes per ns), sizes in bytes. The defaults are facts.md's H200 under driver 580.
@@ -37,7 +39,14 @@ struct Profile {
   double managed_duplex_gbps = 28;  // sum of both ways, prefetches
   double fault_duplex_gbps =
       20;  // the same where one way is faults: the low end of what was measured of managed memory
+  // Faults, by how the kernel goes over its memory: medians of rates.py's kernels.
   double fault_gbps = 11;
+  double fault_elementwise_gbps = 12.7;
+  double fault_lists_gbps = 7.9;
+  double fault_reduction_gbps = 9.2;
+  double fault_product_gbps = 9.2;
+  double fault_few_rows_gbps = 8.6;
+  double fault_convolution_gbps = 7;
   double populate_gbps = 195;                // pages without contents, by a prefetch: 5.5 ms per GiB
   double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...
@@ -84,6 +93,26 @@ struct Profile {
   int CudaVersion() const { return driver >= 580 ? 13000 : driver >= 550 ? 12040 : 12020; }
   std::string DriverVersion() const;
   double PrefetchRate(bool in, uint64_t piece) const;
+
+  double FaultGbps(simgpu_kernel kind) const {
+    switch (kind) {
+      case SIMGPU_ELEMENTWISE:
+        return fault_elementwise_gbps;
+      case SIMGPU_LISTS:
+        return fault_lists_gbps;
+      case SIMGPU_REDUCTION:
+        return fault_reduction_gbps;
+      case SIMGPU_PRODUCT:
+        return fault_product_gbps;
+      case SIMGPU_FEW_ROWS:
+        return fault_few_rows_gbps;
+      case SIMGPU_CONVOLUTION:
+        return fault_convolution_gbps;
+      case SIMGPU_UNKNOWN:
+        break;
+    }
+    return fault_gbps;
+  }
 };
 
 // Reads "key = value" lines ('#' starts a comment; sizes may end in K, M, G, Ki, Mi, Gi). Empty on success, else one

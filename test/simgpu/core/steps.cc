@@ -207,8 +207,8 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
 
 // A kernel that reads its operands several times reads them over the link as often: nothing keeps them.
 void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const {
-  const double passes =
-      std::max<uint32_t>(1, touch.access >> 8) * ((touch.access & 4) != 0 ? profile_.filter_rereads : 1);
+  const double passes = std::max<uint32_t>(1, touch.access >> 8) *
+                        (op->kind_of_kernel == SIMGPU_CONVOLUTION ? profile_.filter_rereads : 1);
   if ((touch.access & 1) != 0) op->remote_in += static_cast<uint64_t>(static_cast<double>(bytes) * passes);
   if ((touch.access & 2) != 0) op->remote_out += bytes;
 }
@@ -262,7 +262,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       const uint32_t wanted = Densify(there, missing, all);
       const bool keep_host = b->read_mostly && !writes;
       const uint64_t in = BytesOf(wanted & b->host, part.block_bytes);
-      const int64_t done = MoveIn(card, part, wanted, profile_.fault_gbps, keep_host, t, true);
+      const int64_t done = MoveIn(card, part, wanted, profile_.FaultGbps(op->kind_of_kernel), keep_host, t, true);
       if (done < 0) {
         // The card holds nothing that could leave: the access goes over the link.
         NoteInPlace(op, touch, BytesOf(missing, part.block_bytes));

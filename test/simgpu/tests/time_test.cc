@@ -181,6 +181,25 @@ TEST_CASE("a full card evicts what came first, and discarded memory before that 
   CHECK(card.Stats().card_used_bytes <= 8 * kGiB);
 }
 
+TEST_CASE("faults come as fast as the kernel's way over its memory lets them") {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr p = card.Managed(kGiB);
+  Populate(card, s, p, kGiB);
+  const auto rate = [&](simgpu_kernel kind) {
+    card.Prefetch(s, p, kGiB, false);
+    return Gbps(kGiB, card.Time([&] { card.Launch(s, {Read(p, kGiB)}, 1000, SIMGPU_KERNEL(kind)); }));
+  };
+  const simgpu_kernel slowest_first[] = {SIMGPU_CONVOLUTION, SIMGPU_LISTS,   SIMGPU_FEW_ROWS,
+                                         SIMGPU_PRODUCT,     SIMGPU_UNKNOWN, SIMGPU_ELEMENTWISE};
+  double before = 5;
+  for (const simgpu_kernel kind : slowest_first) {
+    CHECK(rate(kind) > before);
+    before = rate(kind);
+  }
+  CHECK(before < 15);
+}
+
 TEST_CASE("a kernel larger than the card runs by faults") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
@@ -304,8 +323,8 @@ TEST_CASE("accessed-by: no migration, the link's rate") {
   const uint64_t again = card.Time([&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}); });
   CHECK(again > 3.9 * static_cast<double>(reading));
   // And three times as often where it is for a filter of several places.
-  const uint64_t filtered =
-      card.Time([&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_FILTERS | SIMGPU_PASSES(4), 0}}); });
+  const uint64_t filtered = card.Time(
+      [&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}, 1000, SIMGPU_KERNEL(SIMGPU_CONVOLUTION)); });
   CHECK(filtered > 2.9 * static_cast<double>(again));
   CHECK(simgpu_resident_bytes(p, kGiB) == 0);
   const auto after = card.Stats();
