@@ -39,14 +39,14 @@ struct Profile {
   double managed_duplex_gbps = 28;  // sum of both ways, prefetches
   double fault_duplex_gbps =
       20;  // the same where one way is faults: the low end of what was measured of managed memory
-  // Faults, by how the kernel goes over its memory: medians of rates.py's kernels.
+  // Faults, by how the kernel goes over its memory: medians of rates.py's kernels in five processes on two machines.
   double fault_gbps = 11;
-  double fault_elementwise_gbps = 12.7;
-  double fault_lists_gbps = 7.9;
-  double fault_reduction_gbps = 9.2;
+  double fault_elementwise_gbps = 11.6;
+  double fault_lists_gbps = 6.7;
+  double fault_reduction_gbps = 8.1;
   double fault_product_gbps = 9.2;
-  double fault_few_rows_gbps = 8.6;
-  double fault_convolution_gbps = 7;
+  double fault_few_rows_gbps = 8.5;
+  double fault_convolution_gbps = 10.9;
   double populate_gbps = 195;                // pages without contents, by a prefetch: 5.5 ms per GiB
   double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...
