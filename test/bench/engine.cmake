@@ -32,7 +32,7 @@ if(TARGET simgpu_cu AND TARGET sluice_player)
 endif()
 if(TARGET graph_bench AND TARGET read_mostly_bench AND TARGET sluice_engine)
   add_test(NAME "engine: graphs_are_never_slower_than_faults" COMMAND ${CMAKE_CURRENT_LIST_DIR}/graph_table.py --build ${CMAKE_BINARY_DIR} --check)
-  set_tests_properties("engine: graphs_are_never_slower_than_faults" PROPERTIES TIMEOUT 180)
+  set_tests_properties("engine: graphs_are_never_slower_than_faults" PROPERTIES TIMEOUT 400)
 endif()
 # Work that hurts: no order, too much of it, or names that say more than is touched.
 if(TARGET simgpu_cu AND TARGET sluice_player)
