@@ -1,9 +1,13 @@
 // What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB, one, or two of
 // 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of
 // that size and of a part of a large block. Run with and without the hook in turn; the ratio of the two is the row.
-// Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
+// Of the launches also the calling thread's own instructions, which do not notice what else the machine does. Prints
+// one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <linux/perf_event.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -43,13 +47,15 @@ double Now() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Median microseconds of `once`, measured in batches so that the clock's own cost does not show.
-double Median(int batches, int batch, const std::function<void()>& once, const std::function<void()>& between) {
+// Median microseconds of `once`, or of what else `clock` counts, measured in batches so that the clock's own cost does
+// not show.
+double Median(int batches, int batch, const std::function<void()>& once, const std::function<void()>& between,
+              const std::function<double()>& clock = Now) {
   std::vector<double> times;
   for (int i = 0; i < batches; ++i) {
-    const double begin = Now();
+    const double begin = clock();
     for (int j = 0; j < batch; ++j) once();
-    times.push_back((Now() - begin) / batch);
+    times.push_back((clock() - begin) / batch);
     between();
   }
   std::nth_element(times.begin(), times.begin() + batches / 2, times.end());
@@ -57,6 +63,27 @@ double Median(int batches, int batch, const std::function<void()>& once, const s
 }
 
 void Sync() { CALL(cuCtxSynchronize); }
+
+// This thread's instructions outside the kernel.
+class Instructions {
+ public:
+  Instructions() {
+    perf_event_attr what{};
+    what.type = PERF_TYPE_HARDWARE;
+    what.size = sizeof what;
+    what.config = PERF_COUNT_HW_INSTRUCTIONS;
+    what.exclude_kernel = what.exclude_hv = 1;
+    file_ = static_cast<int>(syscall(SYS_perf_event_open, &what, 0, -1, -1, 0));
+  }
+  // So far; 0 where the machine does not count.
+  double Now() const {
+    long long n = 0;
+    return file_ >= 0 && read(file_, &n, sizeof n) == sizeof n ? static_cast<double>(n) : 0;
+  }
+
+ private:
+  int file_;
+};
 
 }  // namespace
 
@@ -86,11 +113,16 @@ int main(int argc, char** argv) {
   Sync();
 
   unsigned n = 3;
-  const auto time_launch = [&](CUdeviceptr* first, CUdeviceptr* second, int grid) {
+  const Instructions instructions;
+  struct Cost {
+    double us, instructions;
+  };
+  const auto time_launch = [&](CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
     void* parameters[] = {first, second, &n};
     const auto launch = [&] { CALL(cuLaunchKernel, empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); };
     Median(20, 100, launch, Sync);
-    return Median(40 * scale, 100, launch, Sync);
+    return Cost{Median(40 * scale, 100, launch, Sync),
+                Median(41, 100, launch, Sync, [&] { return instructions.Now(); })};
   };
   // With a budget between 72 and 128 MiB: not everything fits, and what these name is there.
   CALL(cuMemAlloc, &c, size_t{4} << 20);
@@ -98,10 +130,10 @@ int main(int argc, char** argv) {
   CALL(cuMemsetD8, c, 3, size_t{4} << 20);
   CALL(cuMemsetD8, d, 4, size_t{4} << 20);
   Sync();
-  const double launch_small_us = time_launch(&c, &d, 1);
-  const double launch_one_us = time_launch(&b, &b, 2);
+  const Cost small = time_launch(&c, &d, 1);
+  const Cost one = time_launch(&b, &b, 2);
   // More than the budget.
-  const double launch_us = time_launch(&a, &b, 3);
+  const Cost two = time_launch(&a, &b, 3);
   const double alloc_us = Median(
       20 * scale, 10,
       [] {
@@ -111,9 +143,9 @@ int main(int argc, char** argv) {
       },
       Sync);
   std::printf(
-      "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, "
-      "\"malloc_free_8m_us\": %.4f, \"copies\": {",
-      launch_us, launch_one_us, launch_small_us, alloc_us);
+      "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, \"launch_instructions\": "
+      "{\"two\": %.0f, \"one\": %.0f, \"small\": %.0f}, \"malloc_free_8m_us\": %.4f, \"copies\": {",
+      two.us, one.us, small.us, two.instructions, one.instructions, small.instructions, alloc_us);
   void* pinned = nullptr;
   CALL(cuMemHostAlloc, &pinned, most, 0);
   std::vector<char> pageable(most, 1);
