@@ -8,6 +8,9 @@ namespace {
 
 // The stream stands still for a discard in its order: then at least so much, if it is there.
 constexpr uint64_t kReapBytes = uint64_t{32} << 20;
+// Launches ago, and as many chunks as are looked past for those that were used so lately.
+constexpr uint64_t kFresh = 24;
+constexpr size_t kMostFresh = 256;
 
 }  // namespace
 
@@ -382,13 +385,38 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     Rebuild();
   RankAnew();
   aside_.clear();
-  bool waiting = false;
-  while (freed < bytes && !candidates_.empty()) {
+  fresh_.clear();
+  bool waiting = false, spares_fresh = true;
+  const auto put_back = [this](std::vector<Candidate>* from) {
+    for (const Candidate& candidate : *from) {
+      candidates_.push_back(candidate);
+      std::push_heap(candidates_.begin(), candidates_.end());
+    }
+    from->clear();
+  };
+  while (freed < bytes && !(candidates_.empty() && fresh_.empty())) {
+    if (candidates_.empty()) {
+      put_back(&fresh_);
+      spares_fresh = false;
+    }
     std::pop_heap(candidates_.begin(), candidates_.end());
     const Candidate top = candidates_.back();
     candidates_.pop_back();
     Chunk* chunk = top.chunk;
     if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
+    // What a launch just queued uses leaves behind that, and all the others behind it: rather something that can leave
+    // now, unless it is needed again far sooner.
+    const bool known = chunk->next_use != kNever && chunk->next_use > now_;
+    if (spares_fresh && known && fresh_.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
+      fresh_.push_back(top);
+      continue;
+    }
+    if (known && !fresh_.empty() && 2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
+      fresh_.push_back(top);
+      put_back(&fresh_);
+      spares_fresh = false;
+      continue;
+    }
     if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
       waiting |= chunk->use_epoch != 0;
       aside_.push_back(top);
@@ -406,10 +434,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;
   }
-  for (const Candidate& candidate : aside_) {
-    candidates_.push_back(candidate);
-    std::push_heap(candidates_.begin(), candidates_.end());
-  }
+  put_back(&fresh_);
   if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
   if (freed < bytes && !keep_until) {
     // Those that go first, but half of them at most: to wait for the last would leave the card without work.
@@ -420,6 +445,7 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
       beyond_.push_back(candidate.chunk->base);
     }
   }
+  put_back(&aside_);
   return freed;
 }
 

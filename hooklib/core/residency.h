@@ -396,7 +396,7 @@ class Residency {
   uint64_t scattered_at_ = 0;     // launch number of the last that brought any
   uint64_t left_launch_ = 0;      // launch number of the last that left something to faults by choice
   std::deque<Chunk*> dying_;      // their last live byte was freed; in that order
-  std::vector<Candidate> aside_;
+  std::vector<Candidate> aside_, fresh_;
   std::vector<Candidate> candidates_;  // heap
   std::vector<Chunk*> unranked_;
   uint64_t rebuilt_at_ = 0;    // launch number
