@@ -3,6 +3,7 @@
 #define SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -80,6 +81,7 @@ class ChunkTable {
   // An arena of device memory that never leaves: within the bounds, without chunks.
   void AddHeld(Extent arena);
   void RemoveArena(Va base);
+  size_t size() const { return count_; }  // chunks
   // The chunk that holds the address; nullptr outside all arenas, and in held ones.
   Chunk* Find(Va va);
   // Whether the address lies in an arena, held or not.
@@ -125,13 +127,19 @@ class ChunkTable {
   };
   void Insert(Arena arena);
   static bool Holds(const Arena& arena, Va va) { return va - arena.range.base < arena.range.bytes; }
-  Arena* Locate(Va va) { return last_ < arenas_.size() && Holds(arenas_[last_], va) ? &arenas_[last_] : Search(va); }
+  Arena* Locate(Va va) {
+    const size_t known = found_[Slot(va)];
+    return known < arenas_.size() && Holds(arenas_[known], va) ? &arenas_[known] : Search(va);
+  }
   Arena* Search(Va va);
   // After arenas_ changed.
   void Bound();
 
   std::vector<Arena> arenas_;  // by base
-  size_t last_ = 0;            // arena of the last Find
+  // The arena in which such an address was last found: launches name the same ones again and again.
+  static size_t Slot(Va va) { return (va / kChunkBytes * 0x9e3779b97f4a7c15u) >> 55; }
+  std::array<uint32_t, 512> found_{};
+  size_t count_ = 0;
   std::atomic<Va> low_ = kNever, high_ = 0;
 };
 

@@ -166,7 +166,6 @@ void Residency::NoteScattered(uint64_t bytes) {
 // Sends away behind the launch what faults have scattered, once it is 64 MiB or the capacity shrank, or no launch has
 // brought any for a while.
 void Residency::Sweep(StreamId stream) {
-  if (scattered_.empty()) return;
   constexpr uint64_t kLong = 1024;  // launches
   if (scattered_bytes_ < kMostScattered && now_ < scattered_at_ + kLong) return;
   std::erase_if(scattered_, [&](Va base) {

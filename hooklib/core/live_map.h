@@ -47,7 +47,7 @@ class LiveMap {
   // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
   // for an address that is not ours or lies in a reported segment's dead space.
   std::optional<Extent> Resolve(Va va) {
-    const Answer& known = answers_[va >> 9 & (kAnswers - 1)];
+    const Answer& known = answers_[Slot(va)];
     if (known.va == va && known.stamp == Stamp(va)) return known.extent;
     return Search(va);
   }
@@ -65,13 +65,14 @@ class LiveMap {
     uint64_t stamp = 0;
     Extent extent;
   };
-  static constexpr size_t kAnswers = 1024, kParts = 4096;
+  static constexpr size_t kAnswers = size_t{1} << 10, kParts = 4096;
   std::optional<Extent> Search(Va va);
   Extent Keep(Va va, Extent extent) {
-    answers_[va >> 9 & (kAnswers - 1)] = {va, Stamp(va), extent};
+    answers_[Slot(va)] = {va, Stamp(va), extent};
     return extent;
   }
   void Forget(Extent range);
+  static size_t Slot(Va va) { return (va * 0x9e3779b97f4a7c15u) >> 54; }
   static size_t Part(Va va) { return va / kChunkBytes % kParts; }
   uint64_t Stamp(Va va) const { return forgotten_ + changes_[Part(va)]; }
 

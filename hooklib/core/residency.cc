@@ -251,7 +251,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     if (scattered && prefetch_ == Prefetch::kOff && host_access_.Due(id, oversize))
       plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, oversize, true};
   }
-  if (may_move) Sweep(stream);
+  if (may_move && !scattered_.empty()) Sweep(stream);
   if (!behind_.empty()) {
     Merge(&plan_.evict_after);
     plan_.after_op = ++queues.out_op;

@@ -11,17 +11,16 @@ namespace sluice::core {
 
 // Each chunk once, in the order in which they are named. How many are among the first `hotter` extents.
 size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter) {
-  set_.clear();
+  size_t most = 0, count = 0, hotter_chunks = 0;
+  for (const Extent& extent : extents) most += std::min<size_t>(extent.bytes / kChunkBytes + 2, chunks_.size());
+  set_.resize(most);
   operands_.resize(extents.size());
-  size_t hotter_chunks = 0;
+  const uint64_t now = now_;
   for (size_t i = 0; i < extents.size(); ++i) {
-    if (i == hotter) hotter_chunks = set_.size();
+    if (i == hotter) hotter_chunks = count;
     const Extent& extent = extents[i];
     const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
     chunks_.ForEachRun(extent, [&](Chunk* begin, Chunk* end) {
-      const uint64_t now = now_;
-      size_t count = set_.size();
-      set_.resize(count + static_cast<size_t>(end - begin));
       for (Chunk* chunk = begin; chunk < end; ++chunk) {
         const uint32_t named = Overlap(extent, *chunk);
         if (chunk->mark == now) {
@@ -33,10 +32,10 @@ size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, s
         if (whole && named == kChunkBytes) chunk->overwritten_at = now;
         set_[count++] = chunk;
       }
-      set_.resize(count);
     });
-    operands_[i] = {extent.bytes, set_.size()};
+    operands_[i] = {extent.bytes, count};
   }
+  set_.resize(count);
   return hotter && *hotter >= extents.size() ? set_.size() : hotter_chunks;
 }
 

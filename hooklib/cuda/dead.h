@@ -23,7 +23,9 @@ bool WorksAlone(Stream* stream);
 void Reap(const core::Plan& plan, Stream* stream);
 // `waiter` (the stream itself, or one of its queues) waits for what was reaped for another stream and is not over.
 void AwaitReaps(Stream* stream, CUstream waiter);
-inline void AwaitReaps(Stream* stream) { AwaitReaps(stream, stream->handle); }
+inline void AwaitReaps(Stream* stream) {
+  if (stream->device->reaper) AwaitReaps(stream, stream->handle);
+}
 
 }  // namespace sluice
 

@@ -27,7 +27,7 @@ CUstream MakeQueue() {
 }
 
 void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
-  if (queue->looked == look) return;
+  if (queue->looked == look || queue->events.empty()) return;
   queue->looked = look;
   while (!queue->events.empty() && g_real.cuEventQuery(queue->events.front().second) == CUDA_SUCCESS) {
     queue->done = queue->events.front().first;

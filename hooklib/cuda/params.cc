@@ -69,7 +69,7 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t word;
     std::memcpy(&word, at + i, 8);
-    if (MayBeTensorMap(word) && i + kTensorMapBytes <= bytes) {
+    if (i + kTensorMapBytes <= bytes && MayBeTensorMap(word)) {
       if (const std::optional<dnn::Reach> tensor = TensorMapAt(at + i)) {
         if (MayBeTracked(tensor->pointer)) {
           if (reaches) {

@@ -155,7 +155,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     for (const core::Extent& extent : work.exact) device->MarkCaptured(extent.base);
     return;
   }
-  if (stream_->mark_wanted.exchange(false)) {
+  if (stream_->mark_wanted.load(std::memory_order_relaxed) && stream_->mark_wanted.exchange(false)) {
     std::lock_guard lock(device->mutex);
     device->Record(stream_);
   }
@@ -182,8 +182,12 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   std::vector<char>& only_read = device->named_only_read;
   const std::optional<size_t> hotter = device->Resolve(work, &extents, &only_read);
   device->NoteWriters(extents, only_read);
-  device->launches_looked_at.fetch_add(1, std::memory_order_relaxed);
-  if (work.known) device->launches_known.fetch_add(1, std::memory_order_relaxed);
+  // Counted under the lock, read without it.
+  const auto count = [](std::atomic<uint64_t>* of) {
+    of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  };
+  count(&device->launches_looked_at);
+  if (work.known) count(&device->launches_known);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
