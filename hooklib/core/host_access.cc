@@ -192,9 +192,8 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
 uint64_t HostAccess::BytesByFaults(uint64_t id) const {
   const Habit* const habit = Find(id, true);
   if (!habit || !habit->faults_ns) return UINT64_MAX;
-  // One may have run beside others' work, or what the one before sent away.
-  const uint64_t before = habit->faults_before_ns ? habit->faults_before_ns : habit->faults_ns;
-  return std::min(habit->faults_ns, before) * kFastestFaults;
+  // One may have found what others' faults had brought.
+  return std::max(habit->faults_ns, habit->faults_before_ns) * kFastestFaults;
 }
 
 uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {

@@ -164,10 +164,12 @@ void Residency::NoteScattered(uint64_t bytes) {
 }
 
 // Sends away behind the launch what faults have scattered, once it is 64 MiB or the capacity shrank, or no launch has
-// brought any for a while.
+// brought any for a while. By two measures: the times of launches, which tell it of launches that have not run yet; and
+// what the driver counts, since a launch that finds what others' faults brought takes no time.
 void Residency::Sweep(StreamId stream) {
   constexpr uint64_t kLong = 1024;  // launches
-  if (scattered_bytes_ < kMostScattered && now_ < scattered_at_ + kLong) return;
+  const uint64_t counted = faulted_ - std::min(faulted_, faulted_swept_);
+  if (std::max(scattered_bytes_, counted) < kMostScattered && now_ < scattered_at_ + kLong) return;
   std::erase_if(scattered_, [&](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->scattered) return true;
@@ -184,6 +186,7 @@ void Residency::Sweep(StreamId stream) {
   });
   scattered_bytes_ = 0;
   scattered_at_ = now_;
+  faulted_swept_ = faulted_;
 }
 
 }  // namespace sluice::core

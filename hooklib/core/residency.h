@@ -128,6 +128,8 @@ class Residency {
     capacity_ = bytes;
   }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
+  // So many bytes have faults brought in all, where the driver counts them.
+  void set_faulted(uint64_t bytes) { faulted_ = bytes; }
   void set_can_discard(bool can) { can_discard_ = can; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
   void set_filling(bool filling) { filling_ = filling; }
@@ -394,6 +396,8 @@ class Residency {
   static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
   uint64_t scattered_bytes_ = 0;  // of these, about
   uint64_t scattered_at_ = 0;     // launch number of the last that brought any
+  uint64_t faulted_ = 0;          // bytes that the driver says faults have brought in all
+  uint64_t faulted_swept_ = 0;    // as of the last sweep
   uint64_t left_launch_ = 0;      // launch number of the last that left something to faults by choice
   std::deque<Chunk*> dying_;      // their last live byte was freed; in that order
   std::vector<Candidate> aside_, fresh_;

@@ -123,6 +123,7 @@ void Device::CountFaults() {
   if (!faults_.counting()) return;
   const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
   if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
+  residency.set_faulted(faults_.bytes());
   const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
   if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.departs() ? core::kNever : 0);
 }

@@ -114,7 +114,16 @@ int main(int argc, char** argv) {
   Program p(live);
   sluice::replay::SleepOnCard(&simgpu_advance_host);
   void (*work)(Program&, uint64_t) = nullptr;
-  if (name == "walk" || name == "reread" || name == "random" || name == "random_reread" || name == "corner") {
+  if (name == "pool" || name == "pool_reread") {
+    // A program that allocates once and cuts its blocks out of that itself: each pointer leads into the whole.
+    CUdeviceptr all = 0;
+    OK(cuMemAlloc(&all, live));
+    for (uint64_t at = 0; at + kBlock <= live; at += kBlock) {
+      p.blocks.push_back(all + at);
+      p.Launch({all + at}, {simgpu_test::Write(all + at, kBlock)}, 2);
+    }
+    work = name == "pool" ? Walk : Reread;
+  } else if (name == "walk" || name == "reread" || name == "random" || name == "random_reread" || name == "corner") {
     p.TakeBlocks(live);
     work = name == "walk"     ? Walk
            : name == "reread" ? Reread

@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-NAMES = ("walk", "reread", "random", "random_reread", "corner", "lookup", "lookup_reread", "lookups", "lookups_reread")
+NAMES = ("walk", "reread", "random", "random_reread", "corner", "lookup", "lookup_reread", "lookups", "lookups_reread", "pool", "pool_reread")
 CHECKED = ("walk", "random_reread", "lookup", "lookup_reread")
 BUDGET_MIB = 512
 BESIDE = ("walk", "reread", "random", "random_reread", "lookup", "lookups")

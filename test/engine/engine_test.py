@@ -240,6 +240,23 @@ scenario("overwritten_where_it_is_read", modes=("launch", "predict"))
 
 
 @test
+def launches_larger_than_the_budget_are_held_to_it():
+    """Lookups in a table four times the budget, and blocks cut out of one allocation of that size, in quick succession: what lies on the card at the end."""
+    if sanitized:
+        raise Skipped("the benchmark's program carries no hook of its own")
+    for work in ("lookup", "pool"):
+        for mode in ("off", "predict"):
+            env = environment(512 << 20, "h200", "simgpu", {"SLUICE_PREFETCH": mode})
+            done = subprocess.run([str(build / "test" / "thrash_bench"), work, "2048", "800", "64"], env=env, capture_output=True, text=True)
+            found = re.search(r"on the card: (\d+) MiB", done.stderr)
+            expect(done.returncode == 0 and found, f"{work}, {mode}: it ends well", done.stderr)
+            # Lookups' bytes are known by their time before they run; of blocks each of which another launch has brought the driver
+            # must have counted them, and the host is 64 launches ahead.
+            most = 512 + 128 if work == "lookup" else 2 * 512
+            expect(int(found[1]) <= most, f"{work}, {mode}: at most {most} MiB", done.stderr)
+
+
+@test
 def factor_follows_what_is_free():
     """A process without the hook takes plain memory on the same card: less is held, it is said why, and more again when it has gone."""
     if sanitized:
