@@ -167,9 +167,8 @@ void Residency::NoteScattered(uint64_t bytes) {
 // brought any for a while. By two measures: the times of launches, which tell it of launches that have not run yet; and
 // what the driver counts, since a launch that finds what others' faults brought takes no time.
 void Residency::Sweep(StreamId stream) {
-  constexpr uint64_t kLong = 1024;  // launches
   const uint64_t counted = faulted_ - std::min(faulted_, faulted_swept_);
-  if (std::max(scattered_bytes_, counted) < kMostScattered && now_ < scattered_at_ + kLong) return;
+  if (std::max(scattered_bytes_, counted) < kMostScattered && scatters()) return;
   std::erase_if(scattered_, [&](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->scattered) return true;

@@ -35,6 +35,11 @@ class Pressure {
 
   // Launches that named so many bytes are over, where so many live.
   Wish Note(uint64_t named, const Moved& moved, uint64_t live);
+  // What has moved until now says nothing.
+  void Pass(const Moved& moved) {
+    before_ = moved;
+    named_ = 0;
+  }
   // The budget moves: what is lost until all that lives has been named once is the way there.
   void Restart() { Changed(); }
   // The wish is granted. `start`: the factor that holds without evidence. `ceiling`: percent of the budget for which

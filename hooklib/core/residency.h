@@ -128,6 +128,8 @@ class Residency {
     capacity_ = bytes;
   }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
+  // Launches larger than the capacity leave to faults what does not fit: that comes and goes all the time.
+  bool scatters() const { return scattered_at_ && now_ < scattered_at_ + kScattersFor; }
   // So many bytes have faults brought in all, where the driver counts them.
   void set_faulted(uint64_t bytes) { faulted_ = bytes; }
   void set_can_discard(bool can) { can_discard_ = can; }
@@ -394,6 +396,7 @@ class Residency {
   std::vector<Chunk*> behind_;  // leave behind the launch that is being planned
   std::vector<Va> scattered_;   // chunks of which faults brought some pages, none of them counted as held
   static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
+  static constexpr uint64_t kScattersFor = 1024;  // launches
   uint64_t scattered_bytes_ = 0;  // of these, about
   uint64_t scattered_at_ = 0;     // launch number of the last that brought any
   uint64_t faulted_ = 0;          // bytes that the driver says faults have brought in all

@@ -15,6 +15,8 @@ void Device::FollowPressure(core::Mark launch) {
   constexpr size_t kMost = 1024;
   // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
   if (!taken_.counting() || budget.prefetch == SLUICE_PREFETCH_OFF || managed_seen) return;
+  // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
+  if (residency.scatters()) return pressure.Pass(Moved());
   part_named_ += residency.named_bytes();
   if (part_named_ < live_bytes / kParts) return;
   parts_.push_back({launch, std::exchange(part_named_, 0)});

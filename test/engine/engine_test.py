@@ -247,7 +247,7 @@ def launches_larger_than_the_budget_are_held_to_it():
     for work in ("lookup", "pool"):
         for mode in ("off", "predict"):
             env = environment(512 << 20, "h200", "simgpu", {"SLUICE_PREFETCH": mode})
-            done = subprocess.run([str(build / "test" / "thrash_bench"), work, "2048", "800", "64"], env=env, capture_output=True, text=True)
+            done = subprocess.run([str(build / "test" / "thrash_bench"), work, "2048", "800"], env=env, capture_output=True, text=True)
             found = re.search(r"on the card: (\d+) MiB", done.stderr)
             expect(done.returncode == 0 and found, f"{work}, {mode}: it ends well", done.stderr)
             # Lookups' bytes are known by their time before they run; of blocks each of which another launch has brought the driver

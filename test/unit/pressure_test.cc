@@ -56,6 +56,17 @@ TEST_CASE("what leaves and does not come back by faults is nobody's loss, nor wh
   CHECK(!program.pressure.lowered());
 }
 
+TEST_CASE("what is lost while it says nothing does not count afterwards") {
+  Program program;
+  for (int i = 0; i < 2000; ++i) {
+    program.moved.taken += kBlock;
+    program.moved.faults += kBlock;
+    program.pressure.Pass(program.moved);
+  }
+  program.Run(2000, 100);
+  CHECK(program.changes == 0);
+}
+
 TEST_CASE("a loss now and then, or a small one, changes nothing") {
   Program program;
   for (int i = 0; i < 100; ++i) {
