@@ -255,10 +255,10 @@ class Residency {
  private:
   struct Queues {
     uint64_t in_op = 0, out_op = 0;
-    uint64_t waited_in = 0;                               // the application stream has waited up to here
-    uint64_t in_waited_out = 0;                           // the in queue has waited up to here
-    uint64_t graph_out = 0;  // with this op leaves what a graph larger than the capacity left behind it
-    uint64_t beside = 0;     // bytes brought without waiting for that
+    uint64_t waited_in = 0;      // the application stream has waited up to here
+    uint64_t in_waited_out = 0;  // the in queue has waited up to here
+    uint64_t graph_out = 0;      // with this op leaves what a graph larger than the capacity left behind it
+    uint64_t beside = 0;         // bytes brought without waiting for that
     std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
     std::deque<std::pair<uint64_t, uint64_t>> arriving;
     uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
@@ -397,12 +397,12 @@ class Residency {
   std::vector<Va> scattered_;   // chunks of which faults brought some pages, none of them counted as held
   static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
   static constexpr uint64_t kScattersFor = 1024;  // launches
-  uint64_t scattered_bytes_ = 0;  // of these, about
-  uint64_t scattered_at_ = 0;     // launch number of the last that brought any
-  uint64_t faulted_ = 0;          // bytes that the driver says faults have brought in all
-  uint64_t faulted_swept_ = 0;    // as of the last sweep
-  uint64_t left_launch_ = 0;      // launch number of the last that left something to faults by choice
-  std::deque<Chunk*> dying_;      // their last live byte was freed; in that order
+  uint64_t scattered_bytes_ = 0;                  // of these, about
+  uint64_t scattered_at_ = 0;                     // launch number of the last that brought any
+  uint64_t faulted_ = 0;                          // bytes that the driver says faults have brought in all
+  uint64_t faulted_swept_ = 0;                    // as of the last sweep
+  uint64_t left_launch_ = 0;                      // launch number of the last that left something to faults by choice
+  std::deque<Chunk*> dying_;                      // their last live byte was freed; in that order
   std::vector<Candidate> aside_, fresh_;
   std::vector<Candidate> candidates_;  // heap
   std::vector<Chunk*> unranked_;
