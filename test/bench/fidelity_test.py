@@ -49,10 +49,12 @@ with tempfile.TemporaryDirectory() as folder:
     assert fidelity.read(fidelity.MEASURED) == calls, "taken twice"
 
     fidelity.take([{"machine": "new", "rates": {"fault_gbps": 9.0}, "cells": {"decode faults 2048": {"ms": 20.0}, "decode unhooked": {"ms": 20.0, "host_us": 200.0}}}])
-    code, text = told((40.0, 21.0, 60.0))
-    # The cells without a measured pace are judged as recorded, the one with it at that pace, and by no machine's rates.
-    assert code == 1 and "2 cells are off" in text, (code, text)
-    assert "| decode | unhooked | 2 | 20.0 | 40.0 | **+100 %** | 200 | 21.0 | +5 % | 60.0 | **+200 %** |" in text, text
+    code, text = told((40.0, 60.0, 21.0))
+    # The cells without a measured pace are judged as recorded, the one with it at that pace and by its machine's rates.
+    assert code == 1 and "2 cells are off by more than 20 %, by the built-in profile and the recorded host's pauses 3" in text, (code, text)
+    assert "| decode | unhooked | 2 | 20.0 | 40.0 | **+100 %** | 200 | 60.0 | **+200 %** | 21.0 | +5 % |" in text, text
     assert "| decode | sluice 2048 MiB | 1 | 20.0 | 40.0 | **+100 %** | not measured |" in text, text
-    code, text = told((20.0, 21.0, 60.0))
+    code, text = told((20.0, 60.0, 21.0))
     assert code == 0 and "0 cells are off" in text, (code, text)
+    code, text = told((20.0, 21.0, 60.0))
+    assert code == 1 and "1 cells are off" in text, (code, text)
