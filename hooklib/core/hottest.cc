@@ -14,10 +14,9 @@ constexpr uint64_t kSmallShare = 4;  // all of them are at most such a share of 
 }  // namespace
 
 // The first `hotter` of set_ are used by more of its nodes than the rest, most used first: as far as they fit, they are
-// to be on the card, then what other launches have used since the last graph (they would wait for it to leave and come),
-// then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then what is there
-// already. What is missing of that moves from missing_ to hottest_, and as much of the rest leaves, if it
-// may.
+// to be on the card, then what other launches have used since the last graph (they would wait for it to leave and
+// come), then what may not be duplicated (to send that away takes 70 ms a GiB, to drop a duplicate 2), then what is
+// there already. What is missing of that moves from missing_ to hottest_, and as much of the rest leaves, if it may.
 // `fits`: of the whole set, `more`: beside what of it is there.
 void Residency::SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches) {
   const auto order = [&](const Chunk* chunk) {
@@ -75,7 +74,8 @@ void Residency::TakeWay(Way way, uint64_t id) {
   // Duplicates that the way before brought beyond the capacity are still there.
   bool settled = way == Way::kFetch || beyond_.empty();
   if (way == Way::kAsOff) {
-    std::stable_partition(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
+    std::stable_partition(missing_.begin(), missing_.end(),
+                          [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
   }
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
@@ -100,7 +100,8 @@ void Residency::TakeWay(Way way, uint64_t id) {
 
 // Bytes of the chunks that other launches than the present graph, which does not name them, have used since the last.
 uint64_t Residency::UsedBetween(uint64_t most) const {
-  const auto named = std::count_if(set_.begin(), set_.end(), [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
+  const auto named =
+      std::count_if(set_.begin(), set_.end(), [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
   const uint64_t bytes = between_ - std::min(between_, static_cast<uint64_t>(named) * kChunkBytes);
   return std::min(bytes, RoundDown(most, kChunkBytes));
 }

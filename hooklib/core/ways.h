@@ -9,9 +9,9 @@
 // rarely, and so that what all tries of a way cost stays within a 200th of the time.
 //
 // A launch also leaves work behind: what is sent away then may hold up whatever is launched between it and the next (a
-// step of 94 ms on an H200, of which 32 were its graph's). So a way costs what its launches take and how much later they
-// come, behind one that went the same way, than the soonest came, but no more than until all of that one had left: a
-// host that thinks in between is nobody's cost. Not thread-safe: the device's lock is held.
+// step of 94 ms on an H200, of which 32 were its graph's). So a way costs what its launches take and how much later
+// they come, behind one that went the same way, than the soonest came, but no more than until all of that one had left:
+// a host that thinks in between is nobody's cost. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_WAYS_H_
 #define SLUICE_HOOKLIB_CORE_WAYS_H_
 

@@ -95,8 +95,8 @@ TEST_CASE("what the way before left, and what a way does once, does not count") 
 }
 
 TEST_CASE("what a launch leaves behind is part of what its way costs") {
-  // By faults 80 ms and 3 until the next, fetched 40 and then 80 more until all that was fetched has left. Where the host
-  // comes back only long after that, it holds nobody up.
+  // By faults 80 ms and 3 until the next, fetched 40 and then 80 more until all that was fetched has left. Where the
+  // host comes back only long after that, it holds nobody up.
   for (const uint64_t thinks : {0u, 30u, 500u}) {
     Program program;
     program.ms = {{Way::kAsOff, 80}, {Way::kFetch, 40}, {Way::kInPlace, 140}, {Way::kFaults, 95}};
