@@ -306,6 +306,8 @@ Device::Left Device::TakeLeft(const Context* context) {
 void Device::SetLeft(const core::WayProbe& way, bool departs, Stream* stream) {
   GiveBack(left);
   EventPool* timers = &stream->context->timers;
+  // Without a queue nothing was sent, and the event would enter the legacy stream.
+  departs &= stream->out.stream != nullptr;
   left = {stream->context, timers->Take(), departs ? timers->Take() : nullptr, way};
   if (left.end) g_real.cuEventRecord(left.end, stream->handle);
   if (left.gone) g_real.cuEventRecord(left.gone, stream->out.stream);
