@@ -4,16 +4,6 @@
 
 namespace sluice::core {
 
-namespace {
-
-// The stream stands still for a discard in its order: then at least so much, if it is there.
-constexpr uint64_t kReapBytes = uint64_t{32} << 20;
-// Launches ago, and as many chunks as are looked past for those that were used so lately.
-constexpr uint64_t kFresh = 24;
-constexpr size_t kMostFresh = 256;
-
-}  // namespace
-
 void Step::Clear() {
   drop.clear();
   unmap.clear();
@@ -114,6 +104,56 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (last_queues_.first != stream || !last_queues_.second) last_queues_ = {stream, &queues_[stream]};
   Queues& queues = *last_queues_.second;
   const size_t hotter_chunks = Collect(extents, overwritten, hotter);
+  LookForMissing(queues, stream, id);
+  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
+  RollWindow(queues);
+  const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
+  Launch launch{stream, id, may_move, set_.size() * kChunkBytes > fits_at_all, false, {}, fits_at_all, fits_at_all, 0};
+  launch.scatters = launch.oversize && !hotter && id;
+  LeaveSome(&launch, hotter, hotter_chunks);
+  if (!may_move) {
+    LeaveToFaults(launch);
+  } else if (!missing_.empty()) {
+    Bring(launch, &queues);
+  }
+  if (may_move && !scattered_.empty()) Sweep(stream);
+  if (!behind_.empty()) {
+    Merge(&plan_.evict_after);
+    plan_.after_op = ++queues.out_op;
+    for (Chunk* chunk : behind_) {
+      chunk->departure_op = plan_.after_op;
+      chunk->departure_stream = stream;
+    }
+    stats_.bytes_out += behind_.size() * kChunkBytes;
+    queues.graph_out = launch.way ? plan_.after_op : 0;
+    queues.beside = 0;
+  }
+  if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
+    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
+    const uint64_t over = resident_ - fits_at_all;
+    if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
+    Finish(stream, &plan_.now);
+  }
+  if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
+  NoteUses(stream, seq);
+  if (launch.way) {
+    graph_before_ = now_;
+    between_ = 0;
+  }
+  const uint64_t held = resident_;
+  if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
+  const uint64_t busy = held - std::min(held, idle_);
+  least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
+  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(&queues, stream);
+  Merge(&plan_.advise);
+  Merge(&plan_.unadvise);
+  Merge(&plan_.discard);
+  Merge(&plan_.reap);
+  return plan_;
+}
+
+// What of the set is not on the card, and what is on its way there.
+void Residency::LookForMissing(const Queues& queues, StreamId stream, uint64_t id) {
   const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
   for (Chunk* chunk : set_) {
     CountLinkBytes(chunk, sparse);
@@ -132,13 +172,14 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (names_launches_) {
     for (Chunk* chunk : set_) NoteNamer(chunk, id, sparse);
   }
-  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
-  RollWindow(queues);
-  const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
-  const bool oversize = set_.size() * kChunkBytes > fits_at_all;
-  const bool scatters = oversize && !hotter && id;
+}
+
+// Which way a graph goes that cannot be held, and what of the missing is used in host memory or left to faults.
+void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks) {
+  const uint64_t id = launch->id;
+  const bool may_move = launch->may_move, oversize = launch->oversize;
   const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
-  std::optional<Way> way;
+  std::optional<Way>& way = launch->way;
   if (hotter && oversize && id && may_move && prefetch_ != Prefetch::kOff)
     way = ways_.Next({id, set_.size() * kChunkBytes, capacity_, may_stay_});
   if (id && (!may_stay || way || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
@@ -150,152 +191,115 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   hottest_.clear();
   // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
   // for theirs behind all that leaves after it.
-  const uint64_t holds = way ? fits_at_all - UsedBetween(fits_at_all / 8) : fits_at_all;
+  if (way) launch->holds -= UsedBetween(launch->fits / 8);
   if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff))) {
     const uint64_t there = (set_.size() - missing_.size()) * kChunkBytes;
-    SplitHottest(stream, holds, holds - std::min(holds, there), hotter_chunks, way == Way::kFetch);
-  } else if (scatters && may_move) {
-    if (const size_t small = SmallFirst(fits_at_all)) SplitHottest(stream, small * kChunkBytes, kNever, small, false);
+    SplitHottest(launch->stream, launch->holds, launch->holds - std::min(launch->holds, there), hotter_chunks,
+                 way == Way::kFetch);
+  } else if (launch->scatters && may_move) {
+    if (const size_t small = SmallFirst(launch->fits))
+      SplitHottest(launch->stream, small * kChunkBytes, kNever, small, false);
   }
   const size_t wanted = missing_.size();
   if (way) {
     TakeWay(*way, id);
   } else if (may_stay && wanted && may_move) {
-    LeaveInHost(stream, id, oversize);
+    LeaveInHost(launch->stream, id, oversize);
   }
-  const size_t stayed = wanted - missing_.size();
+  launch->stayed = (wanted - missing_.size()) * kChunkBytes;
   missing_.insert(missing_.begin(), hottest_.begin(), hottest_.end());
   stats_.misses += missing_.size();
-  stats_.host_bytes_used += stayed * kChunkBytes;
+  stats_.host_bytes_used += launch->stayed;
+}
 
-  if (!may_move) {
-    uint64_t scattered = 0;
-    for (Chunk* chunk : missing_) {
-      if (scatters && resident_ + kChunkBytes > fits_at_all) {
-        // All of it is never there; it leaves with the next sweep.
+// Nothing can be queued now: faults bring what is missing.
+void Residency::LeaveToFaults(const Launch& launch) {
+  uint64_t scattered = 0;
+  for (Chunk* chunk : missing_) {
+    if (launch.scatters && resident_ + kChunkBytes > launch.fits) {
+      // All of it is never there; it leaves with the next sweep.
+      scattered += kChunkBytes;
+      Scatter(chunk);
+      continue;
+    }
+    SetResident(chunk, true);
+    if (chunk->content) stats_.fault_bytes += kChunkBytes;
+    chunk->arrival_op = 0;
+  }
+  if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(launch.id)));
+  if ((resident_ > launch.fits || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
+}
+
+// Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
+void Residency::Bring(const Launch& launch, Queues* queues) {
+  const StreamId stream = launch.stream;
+  const uint64_t id = launch.id;
+  const uint64_t need = missing_.size() * kChunkBytes;
+  const uint64_t in_set = set_.size() * kChunkBytes - launch.stayed;
+  uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
+  if (in_set > launch.holds) beyond = std::min(need, in_set - launch.holds);
+  // Faults bring what is touched, nobody knows of which chunks: no others make place for that, nor for the rest of a
+  // graph.
+  const bool by_faults = launch.scatters && (prefetch_ == Prefetch::kOff || left_launch_ == now_);
+  const uint64_t fits = std::min(by_faults || launch.way ? need - beyond : need, launch.fits);
+  if (resident_ <= launch.fits) beyond_.clear();
+  uint64_t room = Room(stream);
+  // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
+  const uint64_t over = resident_ > launch.fits ? resident_ - launch.fits : 0;
+  if (room < fits) room += MakeRoom(stream, fits - room + over, 0, &plan_.now);
+  if (room < fits || beyond) ++stats_.over_budget_launches;
+  uint64_t fetched = 0, passing = 0, scattered = 0;
+  for (Chunk* chunk : missing_) {
+    const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
+                           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
+    const bool too_much = fetched + kChunkBytes > need - beyond;
+    // A duplicate costs nothing to get rid of behind the launch.
+    const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
+    if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {
+      // Faults bring it; it is on its way out again as soon as the launch is over.
+      chunk->two_ways_out = elsewhere;
+      // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
+      Unadvise(chunk);
+      if (by_faults && !elsewhere) {
         scattered += kChunkBytes;
         Scatter(chunk);
         continue;
       }
+      if (chunk->content) stats_.fault_bytes += kChunkBytes;
+      LeaveBehind(chunk);
+      continue;
+    }
+    if (too_much && !MayDuplicate(*chunk)) {
+      // It comes, but only for this launch.
+      Pass(chunk, stream);
+      passing += kChunkBytes;
+      continue;
+    }
+    if (too_much) {
+      beyond_.push_back(chunk->base);
+    } else {
+      fetched += kChunkBytes;
+    }
+    if (prefetch_ == Prefetch::kOff || chunk->left_at == now_) {
       SetResident(chunk, true);
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
       chunk->arrival_op = 0;
+    } else if (MayRenew(*chunk)) {
+      Unmap(chunk);
+      Renew(chunk, id);
+    } else {
+      chunk->renewed_by = 0;
+      Unmap(chunk);
+      Arrive(chunk, stream, &plan_.now);
     }
-    if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
-    if ((resident_ > fits_at_all || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
-  } else if (!missing_.empty()) {
-    const uint64_t need = missing_.size() * kChunkBytes;
-    const uint64_t in_set = (set_.size() - stayed) * kChunkBytes;
-    uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
-    if (in_set > holds) beyond = std::min(need, in_set - holds);
-    // Faults bring what is touched, nobody knows of which chunks: no others make place for that, nor for the rest of a
-    // graph.
-    const bool by_faults = scatters && (prefetch_ == Prefetch::kOff || left_launch_ == now_);
-    const uint64_t fits = std::min(by_faults || way ? need - beyond : need, fits_at_all);
-    if (resident_ <= fits_at_all) beyond_.clear();
-    uint64_t room = Room(stream);
-    // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
-    const uint64_t over = resident_ > fits_at_all ? resident_ - fits_at_all : 0;
-    if (room < fits) room += MakeRoom(stream, fits - room + over, 0, &plan_.now);
-    if (room < fits || beyond) ++stats_.over_budget_launches;
-    uint64_t fetched = 0, passing = 0, scattered = 0;
-    for (Chunk* chunk : missing_) {
-      const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
-                             !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
-      const bool too_much = fetched + kChunkBytes > need - beyond;
-      // A duplicate costs nothing to get rid of behind the launch.
-      const bool brought = way ? way == Way::kFetch : MayDuplicate(*chunk);
-      if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {
-        // Faults bring it; it is on its way out again as soon as the launch is over.
-        chunk->two_ways_out = elsewhere;
-        // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
-        Unadvise(chunk);
-        if (by_faults && !elsewhere) {
-          scattered += kChunkBytes;
-          Scatter(chunk);
-          continue;
-        }
-        if (chunk->content) stats_.fault_bytes += kChunkBytes;
-        LeaveBehind(chunk);
-        continue;
-      }
-      if (too_much && !MayDuplicate(*chunk)) {
-        // It comes, but only for this launch.
-        Pass(chunk, stream);
-        passing += kChunkBytes;
-        continue;
-      }
-      if (too_much) {
-        beyond_.push_back(chunk->base);
-      } else {
-        fetched += kChunkBytes;
-      }
-      if (prefetch_ == Prefetch::kOff || chunk->left_at == now_) {
-        SetResident(chunk, true);
-        if (chunk->content) stats_.fault_bytes += kChunkBytes;
-        chunk->arrival_op = 0;
-      } else if (MayRenew(*chunk)) {
-        Unmap(chunk);
-        Renew(chunk, id);
-      } else {
-        chunk->renewed_by = 0;
-        Unmap(chunk);
-        Arrive(chunk, stream, &plan_.now);
-      }
-    }
-    Finish(stream, &plan_.now);
-    if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
-    Merge(&plan_.renew);
-    if (!plan_.renew.empty()) plan_.renew_after = queues.out_op;
-    if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
-    if (scattered && prefetch_ == Prefetch::kOff && host_access_.Due(id, oversize))
-      plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, oversize, true};
   }
-  if (may_move && !scattered_.empty()) Sweep(stream);
-  if (!behind_.empty()) {
-    Merge(&plan_.evict_after);
-    plan_.after_op = ++queues.out_op;
-    for (Chunk* chunk : behind_) {
-      chunk->departure_op = plan_.after_op;
-      chunk->departure_stream = stream;
-    }
-    stats_.bytes_out += behind_.size() * kChunkBytes;
-    queues.graph_out = way ? plan_.after_op : 0;
-    queues.beside = 0;
-  }
-  if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
-    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
-    const uint64_t over = resident_ - fits_at_all;
-    if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
-    Finish(stream, &plan_.now);
-  }
-  if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
-  NoteUses(stream, seq);
-  if (way) {
-    graph_before_ = now_;
-    between_ = 0;
-  }
-  const uint64_t held = resident_;
-  if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
-  const uint64_t busy = held - std::min(held, idle_);
-  least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
-  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(&queues, stream);
-  Merge(&plan_.advise);
-  Merge(&plan_.unadvise);
-  Merge(&plan_.discard);
-  Merge(&plan_.reap);
-  return plan_;
-}
-
-// Room that `stream` may count on: what other streams are still sending away is not gone yet.
-uint64_t Residency::Room(StreamId stream) {
-  uint64_t held = resident_;
-  for (auto& [other, queues] : queues_) {
-    DrainOps(&queues, other);
-    if (other == stream) continue;
-    for (const auto& [op, bytes] : queues.departing) held += bytes;
-  }
-  return held >= capacity_ ? 0 : RoundDown(capacity_ - held, kChunkBytes);
+  Finish(stream, &plan_.now);
+  if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
+  Merge(&plan_.renew);
+  if (!plan_.renew.empty()) plan_.renew_after = queues->out_op;
+  if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
+  if (scattered && prefetch_ == Prefetch::kOff && host_access_.Due(id, launch.oversize))
+    plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, launch.oversize, true};
 }
 
 void Residency::DrainOps(Queues* queues, StreamId stream) {
@@ -304,181 +308,6 @@ void Residency::DrainOps(Queues* queues, StreamId stream) {
   while (!queues->arriving.empty() && timeline_->InDone(stream, queues->arriving.front().first)) {
     queues->arriving.pop_front();
   }
-}
-
-// A discard must be over before the application can write the range again through any pointer, seen or unseen. The
-// caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
-// which no allocation can revive the range.
-uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
-  uint64_t freed = 0, most = bytes;
-  bool waiting = false;
-  for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
-    Chunk* chunk = dying_.front();
-    dying_.pop_front();
-    // What died in host memory makes no room, but who takes its place need not have the contents brought. Where it is
-    // used in host memory, so is what comes in its place: that does as well over the link, and needs no room.
-    const bool away = !chunk->resident;
-    const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
-    if (chunk->live_bytes != 0 || (away && (keeps || chunk->advised || !chunk->content))) {
-      chunk->dying = false;  // revived, or nothing is left of it
-      continue;
-    }
-    const bool leaving = away && (chunk->two_ways_out || IsLeaving(*chunk));
-    const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
-    if (!over && (leaving || !MayReap(*chunk, stream))) {
-      waiting |= !away && chunk->pins == 0;
-      dying_.push_back(chunk);
-      continue;
-    }
-    chunk->dying = false;
-    if (away) {
-      chunk->content = false;
-      chunk->departure_op = 0;
-      (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
-      continue;
-    }
-    freed += kChunkBytes;
-    if (keeps) {  // a fault on a discarded page costs ten times one on another
-      Depart(chunk, stream, step);
-      continue;
-    }
-    EndAhead(chunk);
-    SetResident(chunk, false);
-    chunk->content = false;
-    chunk->departure_op = 0;
-    ++chunk->rank_stamp;
-    stats_.bytes_saved += kChunkBytes;
-    (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
-    if (!over) most = std::max(most, kReapBytes);
-  }
-  if (waiting) fences_->Close();
-  dead_waiting_ = waiting;
-  return freed;
-}
-
-bool Residency::IsDead(const Chunk& chunk) {
-  return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
-}
-
-// Its users are all before this place of the stream, or over; whatever writes it again comes behind this place: it
-// still belongs to the application's own allocator, the stream waits for the discard, others do not work (dead.h).
-bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
-  return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.mark != now_ &&
-         chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && MayLeave(chunk, stream);
-}
-
-bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
-  if (chunk.duplicate) stream = 0;  // is dropped at once, in no stream's order
-  for (const Mark& use : chunk.use) {
-    if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
-  }
-  if (chunk.use_epoch && !fences_->Done(chunk.use_epoch)) return false;
-  // Used in this stream since it was sent for: that launch waited for the fetch, and the eviction comes behind the
-  // launch. Without this a thread that runs ahead of the card finds everything under way and nothing that may leave.
-  if (stream && chunk.arrival_stream == stream && !chunk.ahead) return true;
-  return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
-}
-
-uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
-  uint64_t freed = DiscardDead(bytes, stream, step);
-  if (candidates_.size() + unranked_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192)
-    Rebuild();
-  RankAnew();
-  aside_.clear();
-  fresh_.clear();
-  bool waiting = false, spares_fresh = true;
-  const auto put_back = [this](std::vector<Candidate>* from) {
-    for (const Candidate& candidate : *from) {
-      candidates_.push_back(candidate);
-      std::push_heap(candidates_.begin(), candidates_.end());
-    }
-    from->clear();
-  };
-  while (freed < bytes && !(candidates_.empty() && fresh_.empty())) {
-    if (candidates_.empty()) {
-      put_back(&fresh_);
-      spares_fresh = false;
-    }
-    std::pop_heap(candidates_.begin(), candidates_.end());
-    const Candidate top = candidates_.back();
-    candidates_.pop_back();
-    Chunk* chunk = top.chunk;
-    if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
-    // What a launch just queued uses leaves behind that, and all the others behind it: rather something that can leave
-    // now, unless it is needed again far sooner.
-    const bool known = chunk->next_use != kNever && chunk->next_use > now_;
-    if (spares_fresh && known && fresh_.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
-      fresh_.push_back(top);
-      continue;
-    }
-    if (known && !fresh_.empty() && 2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
-      fresh_.push_back(top);
-      put_back(&fresh_);
-      spares_fresh = false;
-      continue;
-    }
-    if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
-      waiting |= chunk->use_epoch != 0;
-      aside_.push_back(top);
-      if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
-      continue;
-    }
-    // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
-    // decides.
-    if (keep_until && (chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until)) {
-      aside_.push_back(top);
-      break;
-    }
-    if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
-    Depart(chunk, stream, step);
-    if (dead_waiting_) dead_waited_ = now_;
-    freed += kChunkBytes;
-  }
-  put_back(&fresh_);
-  if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
-  if (freed < bytes && !keep_until) {
-    // Those that go first, but half of them at most: to wait for the last would leave the card without work.
-    size_t most = aside_.size() / 2 + 1;
-    for (const Candidate& candidate : aside_) {
-      if (!candidate.chunk->duplicate || candidate.chunk->mark == now_) continue;
-      if (most-- == 0) break;
-      beyond_.push_back(candidate.chunk->base);
-    }
-  }
-  put_back(&aside_);
-  return freed;
-}
-
-void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
-  if (chunk->duplicate) return Drop(chunk, step);
-  Queues& queues = queues_[stream];
-  if (!step->out_op) step->out_op = ++queues.out_op;
-  for (const Mark& use : chunk->use) {
-    if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
-  }
-  EndAhead(chunk);
-  SetResident(chunk, false);
-  ++chunk->rank_stamp;
-  chunk->departure_op = step->out_op;
-  chunk->departure_stream = stream;
-  chunk->two_ways_out = false;
-  if (!chunk->cold) EndPromotion(chunk);
-  chunk->sent = true;
-  step->evict.push_back({chunk->base, kChunkBytes});
-  stats_.bytes_out += kChunkBytes;
-  if (!chunk->ever_out) {
-    chunk->ever_out = true;
-    stats_.host_bytes += kChunkBytes;
-  }
-}
-
-// What was used in host memory, was brought in since and leaves again: there was no lasting room for it.
-void Residency::EndPromotion(Chunk* chunk) {
-  if (!chunk->host_window) return;
-  chunk->host_window = 0;
-  if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
-  promote_ = 0;
-  no_promotion_ = next_no_promotion_;
 }
 
 void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {

@@ -274,6 +274,22 @@ class Residency {
     }
   };
 
+  // The launch that is being planned.
+  struct Launch {
+    StreamId stream;
+    uint64_t id;
+    bool may_move, oversize;  // its set is larger than the capacity
+    bool scatters;            // and it is no graph: faults bring what is touched of it
+    std::optional<Way> way;   // of a graph that is
+    uint64_t fits;            // bytes that may be held at all
+    uint64_t holds;           // of these, for it
+    uint64_t stayed;          // bytes of its set that it uses in host memory
+  };
+  void LookForMissing(const Queues& queues, StreamId stream, uint64_t id);
+  void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
+  void LeaveToFaults(const Launch& launch);
+  void Bring(const Launch& launch, Queues* queues);
+
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
   void RollWindow(const Queues& queues);
@@ -320,6 +336,7 @@ class Residency {
     resident_ += resident ? kChunkBytes : -kChunkBytes;
     Change(chunk, [&] { chunk->resident = resident; });
   }
+  // victims.cc
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   bool IsLeaving(const Chunk& chunk) {

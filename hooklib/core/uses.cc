@@ -1,8 +1,8 @@
-// Residency: which chunks a launch names, what is noted of their use, and who of them all leaves first.
+// Residency: which chunks a launch names, and what is noted of their use.
 //
 // Most launches of a program that has settled find all of theirs on the card. What is done for each of their chunks is
 // all that such a launch costs beside its one look at the launch before: so nothing here asks a table twice, and who
-// leaves first is only worked out when somebody has to.
+// leaves first is only worked out when somebody has to (victims.cc).
 #include <algorithm>
 
 #include "hooklib/core/residency.h"
@@ -65,48 +65,6 @@ void Residency::NoteUse(Chunk* chunk, Mark mark) {
   } else {
     chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
   }
-}
-
-uint64_t Residency::Rank(const Chunk& chunk) const {
-  constexpr uint64_t kClass = uint64_t{1} << 62;
-  if (chunk.cold) return 3 * kClass;
-  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
-    return 2 * kClass + std::min(chunk.next_use, kClass - 1);
-  }
-  // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
-  // and had better go early than while the next faults come in.
-  const bool scattered = chunk.left_at && !chunk.sure;
-  if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
-    // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
-    const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
-    return std::min(now_ + away, kClass - 1);
-  }
-  return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
-}
-
-// What was touched since room was last needed.
-void Residency::RankAnew() {
-  const bool many = unranked_.size() > candidates_.size() / 8;
-  for (Chunk* chunk : unranked_) {
-    chunk->unranked = false;
-    if (!chunk->resident) continue;
-    candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
-    if (!many) std::push_heap(candidates_.begin(), candidates_.end());
-  }
-  if (many) std::make_heap(candidates_.begin(), candidates_.end());
-  unranked_.clear();
-}
-
-// Drops outdated entries, and ranks anew what was predicted for a time that has passed.
-void Residency::Rebuild() {
-  rebuilt_at_ = now_;
-  candidates_.clear();
-  unranked_.clear();
-  chunks_.ForAll([this](Chunk& chunk) {
-    chunk.unranked = false;
-    if (chunk.resident) candidates_.push_back({Rank(chunk), &chunk, ++chunk.rank_stamp});
-  });
-  std::make_heap(candidates_.begin(), candidates_.end());
 }
 
 }  // namespace sluice::core

@@ -1,0 +1,246 @@
+// Residency: who leaves when room is needed. What is dead first, then those that rank lowest of what may leave.
+#include <algorithm>
+
+#include "hooklib/core/residency.h"
+
+namespace sluice::core {
+
+namespace {
+
+// The stream stands still for a discard in its order: then at least so much, if it is there.
+constexpr uint64_t kReapBytes = uint64_t{32} << 20;
+// Launches ago, and as many chunks as are looked past for those that were used so lately.
+constexpr uint64_t kFresh = 24;
+constexpr size_t kMostFresh = 256;
+
+}  // namespace
+
+uint64_t Residency::Rank(const Chunk& chunk) const {
+  constexpr uint64_t kClass = uint64_t{1} << 62;
+  if (chunk.cold) return 3 * kClass;
+  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
+    return 2 * kClass + std::min(chunk.next_use, kClass - 1);
+  }
+  // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
+  // and had better go early than while the next faults come in.
+  const bool scattered = chunk.left_at && !chunk.sure;
+  if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
+    // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
+    const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
+    return std::min(now_ + away, kClass - 1);
+  }
+  return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
+}
+
+// What was touched since room was last needed.
+void Residency::RankAnew() {
+  const bool many = unranked_.size() > candidates_.size() / 8;
+  for (Chunk* chunk : unranked_) {
+    chunk->unranked = false;
+    if (!chunk->resident) continue;
+    candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
+    if (!many) std::push_heap(candidates_.begin(), candidates_.end());
+  }
+  if (many) std::make_heap(candidates_.begin(), candidates_.end());
+  unranked_.clear();
+}
+
+// Drops outdated entries, and ranks anew what was predicted for a time that has passed.
+void Residency::Rebuild() {
+  rebuilt_at_ = now_;
+  candidates_.clear();
+  unranked_.clear();
+  chunks_.ForAll([this](Chunk& chunk) {
+    chunk.unranked = false;
+    if (chunk.resident) candidates_.push_back({Rank(chunk), &chunk, ++chunk.rank_stamp});
+  });
+  std::make_heap(candidates_.begin(), candidates_.end());
+}
+
+// Room that `stream` may count on: what other streams are still sending away is not gone yet.
+uint64_t Residency::Room(StreamId stream) {
+  uint64_t held = resident_;
+  for (auto& [other, queues] : queues_) {
+    DrainOps(&queues, other);
+    if (other == stream) continue;
+    for (const auto& [op, bytes] : queues.departing) held += bytes;
+  }
+  return held >= capacity_ ? 0 : RoundDown(capacity_ - held, kChunkBytes);
+}
+
+// A discard must be over before the application can write the range again through any pointer, seen or unseen. The
+// caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
+// which no allocation can revive the range.
+uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
+  uint64_t freed = 0, most = bytes;
+  bool waiting = false;
+  for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
+    Chunk* chunk = dying_.front();
+    dying_.pop_front();
+    // What died in host memory makes no room, but who takes its place need not have the contents brought. Where it is
+    // used in host memory, so is what comes in its place: that does as well over the link, and needs no room.
+    const bool away = !chunk->resident;
+    const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
+    if (chunk->live_bytes != 0 || (away && (keeps || chunk->advised || !chunk->content))) {
+      chunk->dying = false;  // revived, or nothing is left of it
+      continue;
+    }
+    const bool leaving = away && (chunk->two_ways_out || IsLeaving(*chunk));
+    const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
+    if (!over && (leaving || !MayReap(*chunk, stream))) {
+      waiting |= !away && chunk->pins == 0;
+      dying_.push_back(chunk);
+      continue;
+    }
+    chunk->dying = false;
+    if (away) {
+      chunk->content = false;
+      chunk->departure_op = 0;
+      (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+      continue;
+    }
+    freed += kChunkBytes;
+    if (keeps) {  // a fault on a discarded page costs ten times one on another
+      Depart(chunk, stream, step);
+      continue;
+    }
+    EndAhead(chunk);
+    SetResident(chunk, false);
+    chunk->content = false;
+    chunk->departure_op = 0;
+    ++chunk->rank_stamp;
+    stats_.bytes_saved += kChunkBytes;
+    (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+    if (!over) most = std::max(most, kReapBytes);
+  }
+  if (waiting) fences_->Close();
+  dead_waiting_ = waiting;
+  return freed;
+}
+
+bool Residency::IsDead(const Chunk& chunk) {
+  return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
+}
+
+// Its users are all before this place of the stream, or over; whatever writes it again comes behind this place: it
+// still belongs to the application's own allocator, the stream waits for the discard, others do not work (dead.h).
+bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
+  return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.mark != now_ &&
+         chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && MayLeave(chunk, stream);
+}
+
+bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
+  if (chunk.duplicate) stream = 0;  // is dropped at once, in no stream's order
+  for (const Mark& use : chunk.use) {
+    if (use.stream && use.stream != stream && !timeline_->Done(use)) return false;
+  }
+  if (chunk.use_epoch && !fences_->Done(chunk.use_epoch)) return false;
+  // Used in this stream since it was sent for: that launch waited for the fetch, and the eviction comes behind the
+  // launch. Without this a thread that runs ahead of the card finds everything under way and nothing that may leave.
+  if (stream && chunk.arrival_stream == stream && !chunk.ahead) return true;
+  return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
+}
+
+uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+  uint64_t freed = DiscardDead(bytes, stream, step);
+  if (candidates_.size() + unranked_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192)
+    Rebuild();
+  RankAnew();
+  aside_.clear();
+  fresh_.clear();
+  bool waiting = false, spares_fresh = true;
+  const auto put_back = [this](std::vector<Candidate>* from) {
+    for (const Candidate& candidate : *from) {
+      candidates_.push_back(candidate);
+      std::push_heap(candidates_.begin(), candidates_.end());
+    }
+    from->clear();
+  };
+  while (freed < bytes && !(candidates_.empty() && fresh_.empty())) {
+    if (candidates_.empty()) {
+      put_back(&fresh_);
+      spares_fresh = false;
+    }
+    std::pop_heap(candidates_.begin(), candidates_.end());
+    const Candidate top = candidates_.back();
+    candidates_.pop_back();
+    Chunk* chunk = top.chunk;
+    if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
+    // What a launch just queued uses leaves behind that, and all the others behind it: rather something that can leave
+    // now, unless it is needed again far sooner.
+    const bool known = chunk->next_use != kNever && chunk->next_use > now_;
+    if (spares_fresh && known && fresh_.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
+      fresh_.push_back(top);
+      continue;
+    }
+    if (known && !fresh_.empty() && 2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
+      fresh_.push_back(top);
+      put_back(&fresh_);
+      spares_fresh = false;
+      continue;
+    }
+    if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
+      waiting |= chunk->use_epoch != 0;
+      aside_.push_back(top);
+      if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
+      continue;
+    }
+    // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
+    // decides.
+    if (keep_until && (chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until)) {
+      aside_.push_back(top);
+      break;
+    }
+    if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
+    Depart(chunk, stream, step);
+    if (dead_waiting_) dead_waited_ = now_;
+    freed += kChunkBytes;
+  }
+  put_back(&fresh_);
+  if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
+  if (freed < bytes && !keep_until) {
+    // Those that go first, but half of them at most: to wait for the last would leave the card without work.
+    size_t most = aside_.size() / 2 + 1;
+    for (const Candidate& candidate : aside_) {
+      if (!candidate.chunk->duplicate || candidate.chunk->mark == now_) continue;
+      if (most-- == 0) break;
+      beyond_.push_back(candidate.chunk->base);
+    }
+  }
+  put_back(&aside_);
+  return freed;
+}
+
+void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
+  if (chunk->duplicate) return Drop(chunk, step);
+  Queues& queues = queues_[stream];
+  if (!step->out_op) step->out_op = ++queues.out_op;
+  for (const Mark& use : chunk->use) {
+    if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
+  }
+  EndAhead(chunk);
+  SetResident(chunk, false);
+  ++chunk->rank_stamp;
+  chunk->departure_op = step->out_op;
+  chunk->departure_stream = stream;
+  chunk->two_ways_out = false;
+  if (!chunk->cold) EndPromotion(chunk);
+  chunk->sent = true;
+  step->evict.push_back({chunk->base, kChunkBytes});
+  stats_.bytes_out += kChunkBytes;
+  if (!chunk->ever_out) {
+    chunk->ever_out = true;
+    stats_.host_bytes += kChunkBytes;
+  }
+}
+
+// What was used in host memory, was brought in since and leaves again: there was no lasting room for it.
+void Residency::EndPromotion(Chunk* chunk) {
+  if (!chunk->host_window) return;
+  chunk->host_window = 0;
+  if (promote_ || no_promotion_ == 0) next_no_promotion_ = std::min<uint32_t>(64, next_no_promotion_ * 2);
+  promote_ = 0;
+  no_promotion_ = next_no_promotion_;
+}
+
+}  // namespace sluice::core
