@@ -107,34 +107,6 @@ void Device::StartActive() {
   }
 }
 
-// What fits has no faults, and asks nothing of the driver.
-void Device::StartCounting() {
-  // Of one card the driver counts without being told which: a part of a card may go by another name there.
-  if (counts_.Open(Devices().size() > 1 ? raw_uuid_ : nullptr)) {
-    faults_.Begin(residency.stats().bytes_in);
-    taken_.Begin(residency.stats().bytes_out);
-  } else {
-    SLUICE_LOG(kDebug, "%s: the driver counts no faults for us, they are estimated: %s", uuid.c_str(),
-               counts_.why().c_str());
-  }
-}
-
-void Device::CountFaults() {
-  if (!faults_.counting()) return;
-  const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
-  if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
-  residency.set_faulted(faults_.bytes());
-  const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
-  if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.departs() ? core::kNever : 0);
-}
-
-void Device::SayCounts() {
-  std::lock_guard lock(mutex);
-  if (faults_.counting())
-    SLUICE_LOG(kDebug, "%s: the driver counts %.2f GiB moved to the card and %llu faults", uuid.c_str(),
-               static_cast<double>(counts_.ToCard()) / 0x1p30, static_cast<unsigned long long>(counts_.Faults()));
-}
-
 Context* Device::ContextFor(CUcontext handle) {
   std::unique_ptr<Context>& entry = contexts[handle];
   if (!entry) {
@@ -539,16 +511,6 @@ void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
   *free_bytes = used < shown ? shown - used : 0;
 }
 
-uint64_t Device::LeftToFaults() {
-  std::lock_guard lock(mutex);
-  return residency.stats().left_launches;
-}
-
-std::tuple<uint64_t, core::HostTries, uint64_t> Device::HostMemoryUsed() {
-  std::lock_guard lock(mutex);
-  return {residency.stats().host_bytes_used, residency.tries(), map_ns};
-}
-
 void Device::DropContext(CUcontext handle) {
   {
     std::lock_guard lock(mutex);
@@ -597,39 +559,6 @@ void Device::DropContext(CUcontext handle) {
     UpdateMode();
   }
   ForgetStreamCache();
-}
-
-void Device::Publish(sluice_gpu_counters* slot) {
-  std::lock_guard lock(mutex);
-  const core::ResidencyStats& stats = residency.stats();
-  auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
-  put(&slot->budget_bytes, budget.budget_bytes);
-  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.departing() : requested_bytes);
-  put(&slot->plain_bytes, plain.load());
-  put(&slot->live_bytes, live_bytes + awaited_bytes_);
-  put(&slot->requested_bytes, requested_bytes);
-  put(&slot->host_bytes, stats.host_bytes);
-  put(&slot->over_budget_max, stats.over_budget_max);
-  put(&slot->bytes_in, stats.bytes_in);
-  put(&slot->bytes_out, stats.bytes_out);
-  put(&slot->bytes_saved, stats.bytes_saved);
-  CountFaults();
-  put(&slot->fault_bytes, faults_.counting() ? faults_.bytes() : stats.fault_bytes);
-  __atomic_store_n(&slot->fault_exact, faults_.counting() ? 1 : 0, __ATOMIC_RELAXED);
-  const uint64_t launches = CountLaunches();
-  put(&slot->launches, launches);
-  put(&slot->launches_known, launches - launches_looked_at.load() + launches_known.load());
-  put(&slot->hits, stats.hits);
-  put(&slot->misses, stats.misses);
-  put(&slot->stall_ns, stall_ns);
-  put(&slot->over_budget_launches, stats.over_budget_launches);
-  put(&slot->wrong_predictions, residency.wrong_predictions());
-  const core::Turns::Used used = tokens.turns().used();
-  put(&slot->kernel_ns, used.ns);
-  put(&slot->kernel_estimated_ns, used.estimated_ns);
-  put(&slot->working_set_bytes, working_set_);
-  __atomic_store_n(&slot->factor, Factor(), __ATOMIC_RELAXED);
-  put(&slot->generation, budget.generation);
 }
 
 }  // namespace sluice
