@@ -1,5 +1,5 @@
-"""Rows picked at random from a table larger than its budget, many lookups made in quick succession. Says how many of the table's bytes lie on
-the card when they are over: a page that the driver moved to the card is no longer mapped for the host, and what is sent back to the host is
+"""Rows picked at random from a table larger than its budget, or from one of several which together are, many lookups made in quick succession.
+Says how many of the tables' bytes lie on the card when they are over: a page that the driver moved to the card is no longer mapped for the host, and what is sent back to the host is
 mapped again (the open driver maps what it migrates by a prefetch), so /proc/self/pagemap tells them apart, independently of the hook."""
 import argparse
 import array
@@ -28,18 +28,21 @@ def on_card_bytes(tensor):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--table-mib", type=int, default=3072)
+    p.add_argument("--tables", type=int, default=1, help="of that size each; lookups go to one after the other")
     p.add_argument("--lookups", type=int, default=32, help="in a step, of --rows rows of 4 KiB each")
     p.add_argument("--rows", type=int, default=512)
     p.add_argument("--steps", type=int, default=16)
     a = p.parse_args()
     torch = seeded_torch()
-    table = torch.empty(a.table_mib << 8, 2048, device="cuda", dtype=torch.bfloat16)
-    for part in table.split(32 << 10):
-        part.copy_(torch.arange(part.numel(), device="cuda", dtype=torch.int64).view_as(part) % 1021)
+    tables = [torch.empty(a.table_mib << 8, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(a.tables)]
+    for table in tables:
+        for part in table.split(32 << 10):
+            part.copy_(torch.arange(part.numel(), device="cuda", dtype=torch.int64).view_as(part) % 1021)
     sums = torch.zeros(a.rows, 2048, device="cuda", dtype=torch.float32)
 
     def step():
-        for _ in range(a.lookups):
+        for i in range(a.lookups):
+            table = tables[i % len(tables)]
             index = torch.randint(table.shape[0], (a.rows,), device="cuda")
             sums.add_(table.index_select(0, index))
         return sums.sum()
@@ -50,7 +53,7 @@ def main():
         value, ms = timed_steps(torch, step, 1)
         values += value
         times += ms
-        most = max(most, on_card_bytes(table))
+        most = max(most, sum(on_card_bytes(table) for table in tables))
     result(values, torch.cuda.max_memory_allocated(), times, on_card_bytes=most)
 
 
