@@ -35,6 +35,7 @@ struct Blas {
   using Symm = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
   using Syrk = int(P, int, int, I, I, C, C, I, C, P, I);
   using Syr2k = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
+  using Her2k = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
   using Geam = int(P, int, int, I, I, C, C, I, C, C, I, P, I);
   using Dgmm = int(P, int, I, I, C, I, C, I, P, I);
 };

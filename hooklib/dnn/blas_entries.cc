@@ -302,11 +302,11 @@ struct Family {
              set);
   }
   static void Rank(const Copy& copy, AccessSet* set, P h, int uplo, int trans, I n, I k, C alpha, C a, I lda, C b,
-                   I ldb, C beta, P c, I ldc, bool two) {
+                   I ldb, C beta, P c, I ldc, bool two, Kind of_alpha = scalar) {
     const Call call(copy, h, set);
     const bool used = n > 0;
     Describe(blas::Syrk{uplo, trans, n, k, Of(a, lda, kElement), Of(b, ldb, kElement), Of(c, ldc, kElement),
-                        call.Scalar(alpha, scalar, used), call.Scalar(beta, scalar, used), two},
+                        call.Scalar(alpha, of_alpha, used), call.Scalar(beta, scalar, used), two},
              set);
   }
   static void Syrk(const Copy& copy, AccessSet* set, P h, int uplo, int trans, I n, I k, C alpha, C a, I lda, C beta,
@@ -316,6 +316,11 @@ struct Family {
   static void Syr2k(const Copy& copy, AccessSet* set, P h, int uplo, int trans, I n, I k, C alpha, C a, I lda, C b,
                     I ldb, C beta, P c, I ldc) {
     Rank(copy, set, h, uplo, trans, n, k, alpha, a, lda, b, ldb, beta, c, ldc, true);
+  }
+  // Beta is real, alpha is not.
+  static void Her2k(const Copy& copy, AccessSet* set, P h, int uplo, int trans, I n, I k, C alpha, C a, I lda, C b,
+                    I ldb, C beta, P c, I ldc) {
+    Rank(copy, set, h, uplo, trans, n, k, alpha, a, lda, b, ldb, beta, c, ldc, true, element);
   }
   static void Geam(const Copy& copy, AccessSet* set, P h, int ta, int tb, I m, I n, C alpha, C a, I lda, C beta, C b,
                    I ldb, P c, I ldc) {

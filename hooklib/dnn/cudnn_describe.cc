@@ -380,7 +380,7 @@ SLUICE_DESCRIBE(cudnnBatchNormalizationBackwardEx, cudnnBatchNormMode_t, cudnnBa
   call.Operand(xd, x, Use::kRead);
   call.Optional(yd, y, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
-  call.Optional(dzd, dz, Use::kOverwrite);
+  call.Optional(dzd, dz, call.Result(beta_data, dxd));  // whether it is blended, too, is nowhere written
   call.Operand(dxd, dx, call.Result(beta_data, dxd));
   call.Operand(sd, scale, Use::kRead);
   call.Optional(sd, bias, Use::kRead);
@@ -421,7 +421,7 @@ SLUICE_DESCRIBE(cudnnNormalizationBackward, cudnnNormMode_t, cudnnNormOps_t, cud
   call.Operand(xd, x, Use::kRead);
   call.Optional(yd, y, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
-  call.Optional(dzd, dz, Use::kOverwrite);
+  call.Optional(dzd, dz, call.Result(beta_data, dxd));  // whether it is blended, too, is nowhere written
   call.Operand(dxd, dx, call.Result(beta_data, dxd));
   call.Operand(sd, scale, Use::kRead);
   call.Optional(sd, bias, Use::kRead);

@@ -33,6 +33,7 @@ enum MatmulAttribute {
   kAux = 11,
   kAuxLd = 12,
   kAuxStride = 13,
+  kAlphaStride = 14,
   kScaleA = 17,
   kScaleB = 18,
   kScaleC = 19,
@@ -92,7 +93,7 @@ bool ReadLayout(const Attributes& from, lt::Layout* out) {
   out->type = static_cast<int>(type);
   out->order = order;
   out->batch = batch;
-  out->pointer_array = mode == 1;
+  out->batch_mode = static_cast<int>(mode);
   return true;
 }
 
@@ -159,6 +160,7 @@ void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P oper
   call.transa = transa, call.transb = transb, call.pointer_mode = pointer_mode;
   call.alpha = Address(alpha), call.beta = Address(beta);
   call.scalar_bytes = blas::BytesOf(scale_type);
+  if (pointer_mode > lt::kDevice) op.Get(kAlphaStride, &call.alpha_stride);
   const bool beta_on_host = pointer_mode == lt::kHost || pointer_mode == lt::kAlphaVectorBetaHost;
   call.beta_zero = beta_on_host && ZeroOnHost(beta, scale_type);
   op.Get(kEpilogue, &call.epilogue);

@@ -39,18 +39,30 @@ for name, parameters in functions.items():
 for name in rows:
     if name.startswith("cudnn"):
         check(name in functions, f"{name}: not in cuDNN's headers")
-# The numbers in graph.cc are those of the attributes that it means.
-values = {int(v): n for n, v in re.findall(r"CUDNN_ATTR_(OPERATION_\w+)[^=,]*=\s*(\d+)", headers)}
+# The numbers in graph.cc are those of the attributes that it means, and it knows all that name tensors.
+values = {int(v): n for n, v in re.findall(r"CUDNN_ATTR_((?:OPERATION|TENSOR)_\w+)[^=,]*=\s*(\d+)", headers)}
 graph = (top / "hooklib/dnn/extents/graph.cc").read_text()
-outputs = [int(n) for n in re.findall(r"case (\d+):", graph[graph.index("UseOf"):graph.index("bool Streams")])]
-check(len(outputs) > 30, "the numbers in graph.cc were not found")
+inputs, outputs = [], []
+for cases, answer in re.findall(r"((?:case \d+:.*\s+)+)return ([^;]*);", graph[graph.index("UseOf"):graph.index("bool Streams")]):
+    (inputs if answer == "{true, false}" else outputs).extend(int(n) for n in re.findall(r"case (\d+):", cases))
+check(len(outputs) > 30 and len(inputs) > 60, "the numbers in graph.cc were not found")
+written = (r"_(Y|DX|DW|YDESC|DXDESC|SUMDESC|SQSUMDESC|CDESC|IDXDESC|ODESC|STATSDESC|OUTPUT_DESC|SCALE_DESC|MEAN_DESC|VAR_DESC"
+           r"|VARIANCE_DESC|INV_STD_DESC|EQ_\w+|DBN_\w+|DSCALE_DESC|DBIAS_DESC)$")
 for number in outputs:
     name = values.get(number, "")
-    check(re.search(r"_(Y|DX|DW|YDESC|DXDESC|SUMDESC|SQSUMDESC|CDESC|IDXDESC|ODESC|STATSDESC|OUTPUT_DESC|FLAGDESC|SCALE_DESC|MEAN_DESC|VAR_DESC"
-                    r"|VARIANCE_DESC|INV_STD_DESC|EQ_\w+|DBN_\w+|DSCALE_DESC|DBIAS_DESC)$", name), f"{number} is {name or 'nothing'}, not an output")
+    check(re.search(written, name), f"{number} is {name or 'nothing'}, not an output")
+surely = r"_(YDESC|DXDESC|ODESC|STATSDESC|DSCALE_DESC|DBIAS_DESC|UPDATED_\w+|SAVED_\w+|OUTPUT_\w+)$"
 for number, name in values.items():  # what is surely an output is known as one
-    if re.search(r"_(YDESC|DXDESC|ODESC|STATSDESC|DSCALE_DESC|DBIAS_DESC)$", name) and not re.search(r"RESAMPLE_BWD_YDESC|POINTWISE_DYDESC", name):
+    if re.search(surely, name) and not re.search(r"RESAMPLE_BWD_YDESC|POINTWISE_DYDESC", name):
         check(number in outputs, f"{name} ({number}) writes, and graph.cc does not know it")
+for number in inputs:
+    name = values.get(number, "")
+    check(name and not (re.search(surely, name) and not re.search(r"RESAMPLE_BWD_YDESC", name)), f"{number} is {name or 'nothing'}, not an input")
+# Descriptors that are no tensors, and tensors of which nobody says whether they are read or written.
+others = r"CONV_DESC|PW_DESCRIPTOR|_(MATMUL|REDUCTION|FWD|BWD|RNG)_DESC$|PEER_STAT_DESCS|FLAGDESC"
+for number, name in values.items():
+    if name.startswith("OPERATION_") and re.search(r"DESC(S|RIPTOR)?$|_D?[XYW]$", name) and not re.search(others, name):
+        check(number in inputs or number in outputs, f"{name} ({number}): graph.cc says nothing of it")
 
 if failures or not (cublas / "cublas_api.h").exists():
     print("\n".join(failures) or f"SKIP: no cuBLAS headers in {cublas}")
@@ -111,8 +123,12 @@ for ours_is, theirs in ((0, "CUBLAS_OP_N"), (1, "CUBLAS_OP_T"), (2, "CUBLAS_OP_C
                         (256, "CUBLASLT_EPILOGUE_BGRADA"), (512, "CUBLASLT_EPILOGUE_BGRADB"), (3, "CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO"),
                         (4, "CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST"), (2, "CUBLASLT_ORDER_COL32"), (3, "CUBLASLT_ORDER_COL4_4R2_8C"),
                         (4, "CUBLASLT_ORDER_COL32_2R_4R4"), (3, "CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F"),
-                        (1, "CUBLASLT_BATCH_MODE_POINTER_ARRAY")):
+                        (1, "CUBLASLT_BATCH_MODE_POINTER_ARRAY"), (0, "CUBLASLT_BATCH_MODE_STRIDED")):
     check(numbers.get(theirs) == ours_is, f"{theirs} is {numbers.get(theirs)}, not {ours_is}")
+for name, value in numbers.items():  # what is unknown is doubted: these headers hold nothing such
+    for prefix, most in (("EPILOGUE", 512), ("ORDER", 4), ("POINTER_MODE", 4), ("BATCH_MODE", 1), ("MATMUL_MATRIX_SCALE", 5)):
+        if re.match(f"CUBLASLT_{prefix}_(?!MASK)", name):
+            check(value <= most, f"{name} is {value}: lt.h knows nothing beyond {most}")
 entries = (top / "hooklib/dnn/lt_entries.cc").read_text()
 named = dict(re.findall(r"\b(k\w+) = (\d+)", entries))
 for ours_is, theirs in (("kType", "MATRIX_LAYOUT_TYPE"), ("kOrder", "MATRIX_LAYOUT_ORDER"), ("kRows", "MATRIX_LAYOUT_ROWS"),
@@ -123,6 +139,9 @@ for ours_is, theirs in (("kType", "MATRIX_LAYOUT_TYPE"), ("kOrder", "MATRIX_LAYO
                         ("kEpilogue", "MATMUL_DESC_EPILOGUE"), ("kBias", "MATMUL_DESC_BIAS_POINTER"),
                         ("kBiasStride", "MATMUL_DESC_BIAS_BATCH_STRIDE"), ("kAux", "MATMUL_DESC_EPILOGUE_AUX_POINTER"),
                         ("kAuxLd", "MATMUL_DESC_EPILOGUE_AUX_LD"), ("kAuxStride", "MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE"),
+                        ("kAlphaStride", "MATMUL_DESC_ALPHA_VECTOR_BATCH_STRIDE"), ("kScaleB", "MATMUL_DESC_B_SCALE_POINTER"),
+                        ("kScaleC", "MATMUL_DESC_C_SCALE_POINTER"), ("kModeB", "MATMUL_DESC_B_SCALE_MODE"),
+                        ("kModeC", "MATMUL_DESC_C_SCALE_MODE"), ("kModeD", "MATMUL_DESC_D_SCALE_MODE"),
                         ("kScaleA", "MATMUL_DESC_A_SCALE_POINTER"), ("kScaleD", "MATMUL_DESC_D_SCALE_POINTER"),
                         ("kAmaxD", "MATMUL_DESC_AMAX_D_POINTER"), ("kAuxType", "MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE"),
                         ("kScaleAux", "MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER"), ("kAmaxAux", "MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER"),

@@ -9,20 +9,16 @@
 #include <cstring>
 #include <map>
 #include <thread>
-#include <tuple>
 
 #include "hooklib/dnn/blas_abi.h"
 #include "hooklib/dnn/library_calls.h"
+#include "test/dnn/backend.h"
 #include "test/dnn/fake_getters.h"
-#include "test/dnn/oracle.h"
+#include "test/dnn/library.h"
 
 namespace sluice {
 
-namespace {
-thread_local void* t_real = nullptr;
-}  // namespace
-
-void* LibraryReal() { return t_real; }
+void* LibraryReal() { return dnn::test::t_real; }
 void* LibrarySymbol(void*, const char* symbol) { return dnn::test::FakeGetter(symbol); }
 
 namespace dnn {
@@ -30,67 +26,12 @@ namespace {
 
 using abi::C;
 using abi::P;
+using test::Backend;
+using test::Library;
 using test::Random;
-
-// What the library's function saw of its own call.
-struct Seen {
-  bool inside = false;
-  LibraryCall call;
-  std::vector<LibraryRange> ranges;
-};
-thread_local Seen t_seen;
-
-void Look() {
-  t_seen = {};
-  const LibraryCall* call = CurrentLibraryCall();
-  if (!call) return;
-  t_seen.inside = true;
-  t_seen.call = *call;
-  t_seen.ranges.assign(call->ranges.begin(), call->ranges.end());
-}
-
-// A library's function of any signature: keeps its arguments, gives a status of its own.
-template <typename Signature>
-struct Library;
-template <typename Result, typename... Args>
-struct Library<Result(Args...)> {
-  static inline thread_local std::tuple<Args...> got;
-  static Result Function(Args... args) {
-    got = std::tuple<Args...>(args...);
-    Look();
-    return static_cast<Result>(1234);
-  }
-  static Result Call(const char* symbol, Args... args) {
-    t_real = reinterpret_cast<void*>(&Function);
-    auto* const entry = reinterpret_cast<Result (*)(Args...)>(LibraryEntry(symbol));
-    REQUIRE(entry != nullptr);
-    return entry(args...);
-  }
-  // With arguments of all kinds, none of which the library would take amiss; false: something changed on the way.
-  static bool Passes(const char* symbol, Random& random) {
-    std::tuple<Args...> args{Any<Args>(random)...};
-    const Result result = std::apply([&](auto... a) { return Call(symbol, a...); }, args);
-    return static_cast<int>(result) == 1234 && args == got && CurrentLibraryCall() == nullptr;
-  }
-
- private:
-  template <typename T>
-  static T Any(Random& random) {
-    alignas(16) static char zeroes[1 << 16];
-    if constexpr (std::is_pointer_v<T>) {
-      return random.OneIn(12) ? nullptr : reinterpret_cast<T>(zeroes + 16 * random.In(0, 1000));
-    } else if constexpr (std::is_enum_v<T>) {
-      return static_cast<T>(random.In(0, 2));
-    } else {
-      return static_cast<T>(random.In(random.OneIn(4) ? -3 : 0, 40));
-    }
-  }
-};
-
-struct Wanted {
-  explicit Wanted(bool on = true) { g_library_calls_wanted = on; }
-  ~Wanted() { g_library_calls_wanted = false; }
-};
+using test::t_real;
+using test::t_seen;
+using test::Wanted;
 
 TEST_CASE("every row has an entry, and every entry passes its arguments and the status untouched") {
   Random random(7);
@@ -332,161 +273,6 @@ TEST_CASE("cuDNN convolution and batch norm by their descriptors") {
   REQUIRE(t_seen.ranges.size() == 9);
   CHECK((t_seen.ranges[4].read && t_seen.ranges[4].written));  // running mean
   CHECK((t_seen.ranges[6].overwritten && t_seen.ranges[6].bytes == 256));
-}
-
-// cuDNN's backend as a program drives it: tensors, an operation, a graph, heuristics, a configuration, a plan, a pack.
-struct Backend {
-  using Create = Library<decltype(::cudnnBackendCreateDescriptor)>;
-  using Set = decltype(::cudnnBackendSetAttribute);
-  static inline uint64_t next = 0x9000;
-  static cudnnStatus_t RealCreate(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t* out) {
-    *out = At(next += 64);
-    return CUDNN_STATUS_SUCCESS;
-  }
-  static cudnnStatus_t RealSet(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
-                               int64_t, const void*) {
-    return CUDNN_STATUS_SUCCESS;
-  }
-  static cudnnStatus_t RealGet(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t,
-                               int64_t, int64_t* count, void* at) {
-    if (count) *count = 1;
-    if (text) std::memcpy(at, text, *count = static_cast<int64_t>(std::strlen(text)) + 1);
-    return CUDNN_STATUS_SUCCESS;
-  }
-  static cudnnStatus_t RealOne(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
-  static inline const char* text = nullptr;
-
-  template <typename Function, typename... Args>
-  static void Entry(const char* symbol, Function* real, Args... args) {
-    t_real = reinterpret_cast<void*>(real);
-    REQUIRE(reinterpret_cast<Function*>(LibraryEntry(symbol))(args...) == CUDNN_STATUS_SUCCESS);
-  }
-  static cudnnBackendDescriptor_t Make(cudnnBackendDescriptorType_t type) {
-    cudnnBackendDescriptor_t d = nullptr;
-    Entry("cudnnBackendCreateDescriptor", &RealCreate, type, &d);
-    return d;
-  }
-  static void Put(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                  int64_t count, const void* at) {
-    Entry("cudnnBackendSetAttribute", &RealSet, d, name, type, count, at);
-  }
-  static void Link(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t to) {
-    Put(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &to);
-  }
-  static void Fetch(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                    int64_t room, int64_t* count, void* at) {
-    Entry("cudnnBackendGetAttribute", &RealGet, d, name, type, room, count, at);
-  }
-  static void Finalize(cudnnBackendDescriptor_t d) { Entry("cudnnBackendFinalize", &RealOne, d); }
-  static void Destroy(cudnnBackendDescriptor_t d) { Entry("cudnnBackendDestroyDescriptor", &RealOne, d); }
-  static int Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
-    return Library<decltype(::cudnnBackendExecute)>::Call("cudnnBackendExecute", nullptr, plan, pack);
-  }
-  static cudnnBackendDescriptor_t TensorOf(int64_t id, std::vector<int64_t> dims, bool is_virtual = false) {
-    std::vector<int64_t> strides(dims.size(), 1);
-    for (size_t d = dims.size() - 1; d > 0; --d) strides[d - 1] = strides[d] * dims[d];
-    const cudnnDataType_t type = CUDNN_DATA_HALF;
-    cudnnBackendDescriptor_t t = Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    const auto rank = static_cast<int64_t>(dims.size());
-    Put(t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    Put(t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dims.data());
-    Put(t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, strides.data());
-    Put(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-    Put(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    Finalize(t);
-    return t;
-  }
-  static cudnnBackendDescriptor_t PackOf(std::vector<int64_t> ids, std::vector<uint64_t> pointers, uint64_t workspace) {
-    cudnnBackendDescriptor_t pack = Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    const auto n = static_cast<int64_t>(ids.size());
-    Put(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids.data());
-    Put(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers.data());
-    Put(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    Finalize(pack);
-    return pack;
-  }
-  // x w -> t (virtual) by a convolution, t b -> y by a pointwise operation.
-  static cudnnBackendDescriptor_t Plan() {
-    cudnnBackendDescriptor_t x = TensorOf(1, {8, 16, 32, 32}), w = TensorOf(2, {16, 16, 3, 3}),
-                             t = TensorOf(3, {8, 16, 32, 32}, true), b = TensorOf(4, {1, 16, 1, 1}),
-                             y = TensorOf(5, {8, 16, 32, 32});
-    cudnnBackendDescriptor_t convolution = Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
-    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x);
-    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w);
-    Link(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, t);
-    const float beta = 0;
-    Put(convolution, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 1, &beta);
-    cudnnBackendDescriptor_t add = Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, t);
-    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    Link(add, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    const cudnnBackendDescriptor_t operations[] = {convolution, add};
-    cudnnBackendDescriptor_t graph = Make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    Put(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 2, operations);
-    // The program's descriptors end here; the plan remembers.
-    for (cudnnBackendDescriptor_t d : {x, w, t, b, y, convolution, add}) Destroy(d);
-    cudnnBackendDescriptor_t heuristics = Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    Link(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    cudnnBackendDescriptor_t configuration = Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    int64_t count = 0;
-    Fetch(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &configuration);
-    cudnnBackendDescriptor_t plan = Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    Link(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-    test::g_plan_workspace = 4096;
-    Finalize(plan);
-    for (cudnnBackendDescriptor_t d : {graph, heuristics, configuration}) Destroy(d);
-    return plan;
-  }
-};
-
-TEST_CASE("cuDNN's graphs: plans from heuristics and from strings, packs, virtual tensors, workspace") {
-  cudnnBackendDescriptor_t plan = Backend::Plan();  // made while passive, as a program's first plans are
-  const Wanted wanted;
-  const std::vector<int64_t> ids{5, 4, 1, 2};
-  const std::vector<uint64_t> pointers{0x50000000, 0x40000000, 0x10000000, 0x20000000};
-  cudnnBackendDescriptor_t pack = Backend::PackOf(ids, pointers, 0x60000000);
-  auto check = [&] {
-    REQUIRE(t_seen.call.known);
-    REQUIRE(t_seen.ranges.size() == 5);
-    CHECK((t_seen.ranges[0].bytes == 8 * 16 * 32 * 32 * 2 && t_seen.ranges[0].read));
-    CHECK(t_seen.ranges[1].bytes == 16 * 16 * 9 * 2);
-    CHECK(t_seen.ranges[2].bytes == 16 * 2);
-    CHECK((t_seen.ranges[3].address == 0x50000000 && t_seen.ranges[3].overwritten));
-    CHECK((t_seen.ranges[4].scratch && t_seen.ranges[4].bytes == 4096));
-    CHECK_FALSE(t_seen.call.streaming);
-  };
-  CHECK(Backend::Execute(plan, pack) == 1234);
-  check();
-
-  // The plan as text, and a plan from that text.
-  Backend::text = "{\"plan\": 17}";
-  char kept[64] = {};
-  int64_t length = 0;
-  Backend::Fetch(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof kept, &length, kept);
-  Backend::text = nullptr;
-  cudnnBackendDescriptor_t again = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  Backend::Put(again, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length - 1, kept);
-  Backend::Finalize(again);
-  Backend::Execute(again, pack);
-  check();
-  // One that another process wrote: its pointers are known, their reach is not.
-  cudnnBackendDescriptor_t foreign = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  Backend::Put(foreign, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 5, "other");
-  Backend::Finalize(foreign);
-  Backend::Execute(foreign, pack);
-  CHECK_FALSE(t_seen.call.known);
-  CHECK((t_seen.ranges.size() == 5 && t_seen.ranges[0].bytes == 0));
-
-  // Destroyed, never made, missing pointers: doubted, and the library is asked all the same.
-  Backend::Destroy(pack);
-  CHECK(Backend::Execute(plan, pack) == 1234);
-  CHECK_FALSE(t_seen.call.known);
-  CHECK(Backend::Execute(At(0x123), At(0x456)) == 1234);
-  CHECK_FALSE(t_seen.call.known);
-  cudnnBackendDescriptor_t short_pack = Backend::PackOf({5}, {0x50000000}, 0);
-  CHECK(Backend::Execute(plan, short_pack) == 1234);
-  CHECK_FALSE(t_seen.call.known);
-  for (cudnnBackendDescriptor_t d : {plan, again, foreign, short_pack}) Backend::Destroy(d);
 }
 
 TEST_CASE("32 threads at once, each with its own calls, plans and packs; one ends inside") {

@@ -50,6 +50,10 @@ int LayoutGet(void* of, int attribute, void* to, std::size_t room, std::size_t* 
       return Give(l->batch, to, room, written);
     case 6:
       return Give(l->stride, to, room, written);
+    case 7:
+      return Give(l->plane, to, room, written);
+    case 8:
+      return Give(l->batch_mode, to, room, written);
     default:
       return 7;
   }
@@ -72,8 +76,19 @@ int MatmulGet(void* of, int attribute, void* to, std::size_t room, std::size_t* 
     case 8:
       return Give(m->bias, to, room, written);
     default:
-      return 7;
+      break;
   }
+  const auto other = m->others.find(attribute);
+  if (other == m->others.end() || other->second.size() != room) return 7;
+  std::memcpy(to, other->second.data(), room);
+  *written = room;
+  return 0;
+}
+
+int TransformGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+  const auto* t = static_cast<const TransformDesc*>(of);
+  if (!t || t->mark != kAlive || attribute > 1) return 7;
+  return Give(attribute == 0 ? t->scale_type : t->pointer_mode, to, room, written);
 }
 
 int AlgoCheck(void*, void* operation, void* a, void*, void*, void* d, const abi::LtAlgo* algo,
@@ -89,9 +104,55 @@ cudnnStatus_t TensorGet(const cudnnTensorDescriptor_t of, int, cudnnDataType_t* 
   const auto* t = reinterpret_cast<const TensorDescriptor*>(of);
   if (t->mark != kAlive || !t->alive) return CUDNN_STATUS_BAD_PARAM;
   *type = t->type;
+  *rank = t->rank;
+  std::copy_n(t->dims.begin(), t->rank, dims);
+  std::copy_n(t->strides.begin(), t->rank, strides);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Of types whose elements are vectors: whole vectors of the second dimension.
+cudnnStatus_t TensorSize(const cudnnTensorDescriptor_t of, std::size_t* bytes) {
+  const auto* t = reinterpret_cast<const TensorDescriptor*>(of);
+  if (t->mark != kAlive || !t->alive) return CUDNN_STATUS_BAD_PARAM;
+  const int vector = t->type == CUDNN_DATA_INT8x32 ? 32 : 4;
+  *bytes = 1;
+  for (int d = 0; d < t->rank; ++d) {
+    *bytes *= static_cast<std::size_t>(d == 1 ? (t->dims[1] + vector - 1) / vector * vector : t->dims[d]);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t FilterGet(const cudnnFilterDescriptor_t of, int, cudnnDataType_t* type, cudnnTensorFormat_t* format,
+                        int* rank, int*) {
+  const auto* f = reinterpret_cast<const FilterDescriptor*>(of);
+  if (f->mark != kAlive) return CUDNN_STATUS_BAD_PARAM;
+  *type = f->type;
+  *format = CUDNN_TENSOR_NCHW;
   *rank = 4;
-  std::copy(t->dims.begin(), t->dims.end(), dims);
-  std::copy(t->strides.begin(), t->strides.end(), strides);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t SequenceGet(const cudnnSeqDataDescriptor_t of, cudnnDataType_t* type, int* rank, int, int dims[],
+                          cudnnSeqDataAxis_t axes[], std::size_t* lengths, std::size_t, int*, void*) {
+  const auto* s = reinterpret_cast<const SequenceDescriptor*>(of);
+  if (s->mark != kAlive) return CUDNN_STATUS_BAD_PARAM;
+  *type = s->type;
+  *rank = 4;
+  *lengths = 0;
+  for (int d = 0; d < 4; ++d) {
+    dims[d] = s->dims[d];
+    axes[d] = static_cast<cudnnSeqDataAxis_t>(d);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t OpTensorGet(const cudnnOpTensorDescriptor_t of, cudnnOpTensorOp_t* op, cudnnDataType_t* type,
+                          cudnnNanPropagation_t* nan) {
+  const auto* o = reinterpret_cast<const OpTensorDescriptor*>(of);
+  if (o->mark != kAlive) return CUDNN_STATUS_BAD_PARAM;
+  *op = o->op;
+  *type = CUDNN_DATA_FLOAT;
+  *nan = CUDNN_NOT_PROPAGATE_NAN;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -120,8 +181,13 @@ void* FakeGetter(const char* symbol) {
              {"cublasLtMatrixLayoutGetAttribute", reinterpret_cast<void*>(&LayoutGet)},
              {"cublasLtMatmulAlgoCheck", reinterpret_cast<void*>(&AlgoCheck)},
              {"cublasLtMatmulDescGetAttribute", reinterpret_cast<void*>(&MatmulGet)},
+             {"cublasLtMatrixTransformDescGetAttribute", reinterpret_cast<void*>(&TransformGet)},
              {"cudnnGetTensorNdDescriptor", reinterpret_cast<void*>(&TensorGet)},
+             {"cudnnGetTensorSizeInBytes", reinterpret_cast<void*>(&TensorSize)},
              {"cudnnGetFilterSizeInBytes", reinterpret_cast<void*>(&FilterSize)},
+             {"cudnnGetFilterNdDescriptor", reinterpret_cast<void*>(&FilterGet)},
+             {"cudnnGetSeqDataDescriptor", reinterpret_cast<void*>(&SequenceGet)},
+             {"cudnnGetOpTensorDescriptor", reinterpret_cast<void*>(&OpTensorGet)},
              {"cudnnBackendGetAttribute", reinterpret_cast<void*>(&BackendGet)}};
   for (const auto& [name, function] : all) {
     if (std::strcmp(name, symbol) == 0) return function;

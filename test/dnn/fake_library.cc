@@ -59,6 +59,15 @@ simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_
   return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ | SIMGPU_WRITE, 0};
 }
 simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_WRITE, 0}; }
+// A matrix of floats to the byte: lines (columns, or rows where these are consecutive) of `line` elements, `ld` apart.
+[[maybe_unused]] void Lines(const void* p, int64_t line, int64_t lines, int64_t ld, uint32_t access,
+                            std::vector<simgpu_touch>* touches) {
+  if (ld == line) line *= lines, lines = lines > 0;
+  for (int64_t i = 0; line > 0 && i < lines; ++i) {
+    const auto at = reinterpret_cast<uintptr_t>(p) + 4 * static_cast<uint64_t>(i * ld);
+    touches->push_back({at, 4 * static_cast<uint64_t>(line), access, 0});
+  }
+}
 
 }  // namespace
 
@@ -91,8 +100,17 @@ EXPORT void cublasFakeWay(const char* way, void* side, void* event) {
 uint32_t g_passes = 0;
 EXPORT void cublasFakePasses(unsigned passes) { g_passes = passes; }
 EXPORT void cublasFakeDescribes(int on) { g_described = on; }
-EXPORT int cublasSgemm_v2(void*, int, int, int m, int n, int k, const void*, const void* a, int, const void* b, int,
-                          const void*, void* c, int) {
+EXPORT int cublasSgemm_v2(void*, int ta, int tb, int m, int n, int k, const void*, const void* a, int lda,
+                          const void* b, int ldb, const void* beta, void* c, int ldc) {
+  if (g_way.starts_with("exactly")) {
+    if (m < 0 || n < 0 || k < 0 || (m && n && (!c || (k && (!a || !b))))) return 7;
+    if (m == 0 || n == 0) return 0;
+    std::vector<simgpu_touch> touches;
+    if (k) Lines(a, ta ? k : m, ta ? m : k, lda, SIMGPU_READ, &touches);
+    if (k) Lines(b, tb ? n : k, tb ? k : n, ldb, SIMGPU_READ, &touches);
+    Lines(c, m, n, ldc, *static_cast<const float*>(beta) != 0 ? SIMGPU_READ | SIMGPU_WRITE : SIMGPU_WRITE, &touches);
+    return Launch(touches, g_stream, g_way == "exactly" ? SIMGPU_MUST_BE_RESIDENT : 0);
+  }
   const auto size = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
   if (m < 0) return 7;
   simgpu_touch ra = Read(a, size(m, k)), rb = Read(b, size(k, n));
@@ -150,11 +168,34 @@ EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*,
 GETTER(cublasLtMatrixLayoutGetAttribute)
 GETTER(cublasLtMatmulDescGetAttribute)
 // Whether calls to come have cuBLAS make the result, and go over it themselves.
-int g_inner = 0;  // 2: with others' work in between
+int g_inner = 0;  // 2: with others' work in between; 3: they touch what their layouts say, to the byte; 4: or by faults
 EXPORT void cublasLtFakeInner(int inner) { g_inner = inner; }
-EXPORT int cublasLtMatmul(void* handle, void*, const void* alpha, const void* a, void* al, const void* b, void* bl,
-                          const void* beta, const void*, void*, void* d, void* dl, const void*, void* workspace,
-                          size_t bytes, void*) {
+EXPORT int cublasLtMatmul(void* handle, void* op, const void* alpha, const void* a, void* al, const void* b, void* bl,
+                          const void* beta, const void* c, void* cl, void* d, void* dl, const void*, void* workspace,
+                          size_t bytes, void* stream) {
+  if (g_inner >= 3) {
+    std::vector<simgpu_touch> touches;
+    const auto* const operation = static_cast<const sluice::dnn::test::MatmulDesc*>(op);
+    const auto add = [&touches](const void* p, const void* layout, uint32_t access) {
+      const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
+      const auto rows = static_cast<int64_t>(l->rows), columns = static_cast<int64_t>(l->columns);
+      for (int64_t i = 0; i < l->batch; ++i) {
+        const auto* at = static_cast<const char*>(p) + 4 * i * l->stride;
+        Lines(at, l->order == 0 ? rows : columns, l->order == 0 ? columns : rows, l->ld, access, &touches);
+      }
+    };
+    for (const void* layout : {al, bl, cl, dl}) {
+      if (!layout || !static_cast<const sluice::dnn::test::Layout*>(layout)->alive) return 7;
+    }
+    if (!a || !b || !d) return 7;
+    add(a, al, SIMGPU_READ), add(b, bl, SIMGPU_READ), add(d, dl, SIMGPU_WRITE);
+    if (*static_cast<const float*>(beta) != 0) add(c, cl, SIMGPU_READ);
+    if (operation->epilogue & 4) {
+      touches.push_back(Read(operation->bias, 4 * static_cast<const sluice::dnn::test::Layout*>(dl)->rows));
+    }
+    if (bytes) touches.push_back(Write(workspace, bytes));
+    return Launch(touches, static_cast<CUstream>(stream), g_inner == 3 ? SIMGPU_MUST_BE_RESIDENT : 0);
+  }
   const auto size = [](const void* layout) {
     const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
     return l->rows * l->columns * (l->type == 0 ? 4 : 2);

@@ -18,6 +18,10 @@ if not known or float(known[1]) < 100:
     sys.exit("access is not known")
 if not calls or [int(n) for n in calls.groups()] != [8, 7, 1, 0, 1, 0, 0]:
     sys.exit(f"counters: {calls and calls.groups()}")
+# A process whose library calls were seen may fill its budget, where no setting says otherwise.
+_, said = run(**{**hook, "SLUICE_MEMORY_FACTOR": ""}, SLUICE_GPU_MEMORY=str(576 * MIB))
+if not re.search(r"\bfactor 100\b", said):
+    sys.exit(f"the factor where library calls were seen: {said[-600:]}")
 # While everything fits, no call is described and the program does the same.
 if "library calls" in run(**hook, SLUICE_GPU_MEMORY=str(4 << 30))[1]:
     sys.exit("calls were described while everything fitted")

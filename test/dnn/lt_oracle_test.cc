@@ -98,7 +98,11 @@ TEST_CASE("matmul: layouts, batches, epilogues, scales, workspaces: 60,000 calls
     const uint64_t small = Bytes::kBase + 50000;
     call.alpha = small, call.beta = small + 256;
     const uint64_t vector = call.pointer_mode == kDevice ? 1 : m;
-    if (call.pointer_mode != kHost) s.truth.Read(call.alpha, 4 * vector);
+    if (batch > 1 && call.pointer_mode == kAlphaVectorBetaHost) call.alpha_stride = r.In(0, 12);
+    if (call.pointer_mode != kHost) {
+      for (int b = 0; b < batch; ++b)
+        s.truth.Read(call.alpha + 4 * static_cast<uint64_t>(b * call.alpha_stride), 4 * vector);
+    }
     if (call.pointer_mode == kDevice || call.pointer_mode == kDeviceVector) s.truth.Read(call.beta, 4 * vector);
     Each(call.a, [&](uint64_t at, uint64_t bytes) { s.truth.Read(at, bytes); });
     Each(call.b, [&](uint64_t at, uint64_t bytes) { s.truth.Read(at, bytes); });
@@ -230,15 +234,32 @@ TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
   CHECK(set.ranges()[4].bytes == 384 * 8);  // 300 columns padded to 384, 256 / 32 blocks
   CHECK(set.ranges()[3].overwritten);
 
-  call.d.layout.pointer_array = true;
+  call.d.layout.batch_mode = kPointerArray;
   set.Clear();
   Describe(call, &set);
   CHECK(set.doubt() == Doubt::kPointerArray);
-  call.d.layout.pointer_array = false;
+  call.d.layout.batch_mode = kStrided;
   call.d.layout.order = 99;
   set.Clear();
   Describe(call, &set);
   CHECK(set.doubt() == Doubt::kStrange);
+  call.d.layout.order = kCol;
+  call.epilogue = 1024 | kBias;  // what it names besides, we do not know
+  set.Clear();
+  Describe(call, &set);
+  CHECK(set.doubt() == Doubt::kStrange);
+  // A step of the bias whose bytes are no number.
+  call.epilogue = kBias, call.bias = p, call.bias_stride = INT64_MAX;
+  call.a.layout.batch = call.b.layout.batch = call.c.layout.batch = call.d.layout.batch = 2;
+  set.Clear();
+  Describe(call, &set);
+  CHECK(set.doubt() == Doubt::kStrange);
+  call.d.layout.batch_mode = 2;  // batches in a way that is not known
+  call.bias_stride = 0;
+  set.Clear();
+  Describe(call, &set);
+  CHECK(set.doubt() == Doubt::kStrange);
+  call.epilogue = 1;
   call.d.layout = layout(99, 4, 4);
   set.Clear();
   Describe(call, &set);
@@ -256,7 +277,7 @@ TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
                static_cast<int>(wild()),
                wild(),
                r.OneIn(4) ? wild() : 0,
-               r.OneIn(8)};
+               static_cast<int>(r.OneIn(8) ? r.In(1, 3) : 0)};
       return Matrix{static_cast<uint64_t>(wild()), l};
     };
     Matmul m;

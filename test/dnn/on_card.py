@@ -10,13 +10,13 @@ MIB = 1 << 20
 HOOK = {"LD_PRELOAD": str(BUILD / "lib" / "libsluice.so"), "SLUICE_MEMORY_FACTOR": "100", "SLUICE_HOST_ACCESS": "0"}
 
 
-def run(program, driver="simgpu", fails=False, **more):
+def run(program, driver="simgpu", fails=False, arguments=(), **more):
     """(stdout, stderr) of a run that must end well; its status where it may fail."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
     env["LD_LIBRARY_PATH"] = f"{BUILD}/lib/{driver}:{BUILD}/test/dnn/libraries:{BUILD}/test/dnn/libraries12"
     env["SIMGPU_PROFILE"] = "card-8g"
     env.update(more)
-    done = subprocess.run([BUILD / "test" / program], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([BUILD / "test" / program, *arguments], env=env, capture_output=True, text=True, timeout=240)
     if fails:
         return done.returncode
     if done.returncode != 0 or not done.stdout.endswith("done\n"):

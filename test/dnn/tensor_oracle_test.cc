@@ -49,6 +49,7 @@ TEST_CASE("strided and vectorised tensors: 150,000") {
   Touched truth;
   Judge judge;
   AccessSet exact(0, SIZE_MAX), coarse(96, 3);
+  int checked = 0;
   for (int round = 0; round < 150000; ++round) {
     truth.Clear();
     const Tensor t = Make(r, true);
@@ -62,6 +63,7 @@ TEST_CASE("strided and vectorised tensors: 150,000") {
       }
     });
     if (!truth.inside) continue;
+    ++checked;
     const bool whole_bytes = t.bits * static_cast<uint64_t>(t.vector) % 8 == 0;
     for (AccessSet* set : {&exact, &coarse}) {
       set->Clear();
@@ -71,6 +73,7 @@ TEST_CASE("strided and vectorised tensors: 150,000") {
       if (!wrong.empty()) FAIL(wrong << " in round " << round);
     }
   }
+  CHECK(checked > 145000);
 }
 
 TEST_CASE("operation graphs: virtual tensors, host values, in place, workspaces: 60,000 executions") {
@@ -80,6 +83,7 @@ TEST_CASE("operation graphs: virtual tensors, host values, in place, workspaces:
   AccessSet exact(0, SIZE_MAX);
   std::vector<int64_t> ids;
   std::vector<uint64_t> pointers;
+  int checked = 0;
   for (int round = 0; round < 60000; ++round) {
     truth.Clear();
     ids.clear(), pointers.clear();
@@ -126,6 +130,7 @@ TEST_CASE("operation graphs: virtual tensors, host values, in place, workspaces:
       overwrites = false;
     }
     if (!truth.inside) continue;
+    ++checked;
     exact.Clear();
     Describe(&graph, pack, workspace_bytes, &exact);
     exact.Close();
@@ -133,6 +138,7 @@ TEST_CASE("operation graphs: virtual tensors, host values, in place, workspaces:
     const std::string wrong = judge(exact, truth, true, overwrites);
     if (!wrong.empty()) FAIL(wrong << " in round " << round);
   }
+  CHECK(checked > 59000);
 }
 
 TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense") {
@@ -164,6 +170,9 @@ TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense
   // Attention, pages and sizes that the card says write what they write, and leave the rest.
   for (const int attribute : {705, 1522, 2013}) CHECK_FALSE(UseOf(attribute, false).in_part);
   for (const int attribute : {1803, 1904, 1951, 2803}) CHECK(UseOf(attribute, false).in_part);
+  CHECK((UseOf(704, false).read && !UseOf(704, false).written));
+  for (const int attribute : {2014, 799, 99999})
+    CHECK((UseOf(attribute, false).read && UseOf(attribute, false).written));
   CHECK((OverridesSizes(1525) && OverridesSizes(1527) && !OverridesSizes(1522)));
   for (const bool in_part : {false, true}) {
     OperationGraph written;

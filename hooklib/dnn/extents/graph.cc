@@ -52,13 +52,82 @@ OperandUse UseOf(int attribute, bool inference) {
     case 2803:
     case 2804:                     // attention: o, stats
       return {false, true, true};  // short sequences, pages, places in what is there already: not proven
-    case 1901:                     // signal: flag
-      return {true, true};
     case 2003:
     case 2004:  // norm: mean, inverse variance
       return inference ? OperandUse{true, false} : OperandUse{false, true};
-    default:
+    case 913:  // where a tensor's rows begin
+    case 703:
+    case 704:
+    case 709:
+    case 711:
+    case 716:
+    case 717:  // convolutions: w, x; w, dy; x, dy
+    case 751:
+    case 752:
+    case 757:
+    case 758:  // pointwise: x, b, dy, t
+    case 772:  // statistics: x
+    case 782:
+    case 783:
+    case 784:
+    case 785:
+    case 786:
+    case 787:
+    case 794:
+    case 795:
+    case 796:  // batch norm finalize: sums, scale, bias, previous, count, epsilon, factor
+    case 1520:
+    case 1521:
+    case 1525:
+    case 1526:
+    case 1527:  // matmul: a, b, sizes
+    case 1610:  // reduction: x
+    case 1621:
+    case 1622:
+    case 1623:
+    case 1624:
+    case 1625:  // batch norm weights backward: mean, deviation, scale, x, dy
+    case 1710:
+    case 1721:
+    case 1722:
+    case 1726:
+    case 1727:  // resample: x; dy, index, x, y
+    case 1801:
+    case 1903:
+    case 1950:
+    case 1952:
+    case 1953:  // concat; signal: x; paged cache: container, lengths, table
+    case 2002:
+    case 2005:
+    case 2006:
+    case 2007:
+    case 2008:
+    case 2009:
+    case 2010:  // norm: x, scale, bias, epsilon, factor, input running
+    case 2101:
+    case 2102:
+    case 2103:
+    case 2104:
+    case 2105:
+    case 2106:  // norm backward: x, mean, deviation, dy, scale, epsilon
+    case 2200:
+    case 2250:
+    case 2256:
+    case 2257:
+    case 2270:
+    case 2276:
+    case 2311:
+    case 2313:  // reshape, band matrices, random numbers: x, offsets, masks, seed
+    case 2500:
+    case 2600:
+    case 2601:  // block scale: x; x, scale
+    case 2800:
+    case 2801:
+    case 2802:
+    case 2805:  // attention: q, k, v, scale
       return {true, false};
+    default:  // flags and statistics that cards share; what a later cuDNN may bring
+      return {true, true, true};
   }
 }
 

@@ -18,7 +18,8 @@ struct GraphTensor {
   bool ragged = false;      // rows begin where another tensor says: how far it reaches is not known
 };
 
-// How an operation uses a tensor: by the attribute that names it (CUDNN_ATTR_OPERATION_*).
+// How an operation uses a tensor: by the attribute that names it (CUDNN_ATTR_OPERATION_*). What is not known is read
+// and written: that something is only read, duplicates of it rely on.
 struct OperandUse {
   bool read = false, written = false;
   bool in_part = false;  // written, but some of it may be left as it is

@@ -7,6 +7,11 @@ namespace sluice::dnn::lt {
 namespace {
 
 constexpr uint64_t kMost = uint64_t{1} << 40;  // no dimension of a matrix in memory is larger
+// Nor any step to the next of a batch: in bytes it must be a number.
+bool MayBeStride(int64_t elements) {
+  constexpr int64_t kFarthest = static_cast<int64_t>(kMost) * 64;
+  return elements <= kFarthest && elements >= -kFarthest;
+}
 
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 uint64_t Blocks(uint64_t n, uint64_t of) { return (n + of - 1) / of; }
@@ -40,15 +45,14 @@ void AddTiled(const Matrix& at, uint64_t bits, uint64_t rows_per_tile, Use use, 
 void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
   const Layout& l = at.layout;
   uint64_t bits = blas::BitsOf(l.type);
-  if (l.pointer_array) {
+  if (l.batch_mode == kPointerArray) {
     set->Add(Region::Bytes(at.address, static_cast<uint64_t>(l.batch > 0 ? l.batch : 0) * 8), Use::kRead);
     return set->Doubtful(Doubt::kPointerArray);
   }
   if (l.rows == 0 || l.columns == 0 || l.batch == 0) return;
   if (at.address == 0) return set->Doubtful(Doubt::kNull);
-  if (bits == 0 || l.batch < 0 || l.rows > kMost || l.columns > kMost || l.ld < 0 ||
-      l.ld > static_cast<int64_t>(kMost) || l.stride > static_cast<int64_t>(kMost) * 64 ||
-      l.stride < -static_cast<int64_t>(kMost) * 64) {
+  if (bits == 0 || l.batch < 0 || l.batch_mode != kStrided || l.rows > kMost || l.columns > kMost || l.ld < 0 ||
+      l.ld > static_cast<int64_t>(kMost) || !MayBeStride(l.stride)) {
     return set->Doubtful(Doubt::kStrange);
   }
   if (l.order == kCol32) return AddTiled(at, bits, 1, use, set);
@@ -72,6 +76,7 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
 // A vector of `length` elements for each of a batch.
 void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int64_t stride, Use use, AccessSet* set) {
   if (!address || length > kMost || batch <= 0) return;
+  if (!MayBeStride(stride)) return set->Doubtful(Doubt::kStrange);
   Region region = Region::Bytes(address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(length), bits)));
   set->Add(region.Along(static_cast<uint64_t>(batch), Bytes(stride, bits)), use);
 }
@@ -133,9 +138,12 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   }
 }
 
-void AddScalars(int mode, uint64_t alpha, uint64_t beta, uint64_t bytes, uint64_t rows, AccessSet* set) {
+// Of a batch each has its vector of alpha, `stride` elements from the one before, where a factor has room for it.
+void AddScalars(int mode, uint64_t alpha, uint64_t beta, uint64_t bytes, uint64_t rows, int batch, int64_t stride,
+                AccessSet* set) {
   const uint64_t vector = mode == kDevice ? 1 : rows;
-  if (mode != kHost && alpha) set->Add(Region::Bytes(alpha, bytes * vector), Use::kRead);
+  const bool one = mode == kDevice || mode == kAlphaVectorBetaZero || stride == 0;
+  if (mode != kHost) AddVector(alpha, vector, bytes * 8, one ? 1 : batch, one ? 0 : stride, Use::kRead, set);
   if ((mode == kDevice || mode == kDeviceVector) && beta) set->Add(Region::Bytes(beta, bytes * vector), Use::kRead);
 }
 
@@ -143,9 +151,11 @@ void AddScalars(int mode, uint64_t alpha, uint64_t beta, uint64_t bytes, uint64_
 
 void Describe(const Matmul& call, AccessSet* set) {
   const Layout& d = call.d.layout;
-  if (d.rows > kMost || d.columns > kMost || call.pointer_mode < kHost || call.pointer_mode > kAlphaVectorBetaHost)
+  if (d.rows > kMost || d.columns > kMost || call.pointer_mode < kHost || call.pointer_mode > kAlphaVectorBetaHost ||
+      call.epilogue & ~kEpilogues) {
     return set->Doubtful(Doubt::kStrange);
-  AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, d.rows, set);
+  }
+  AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, d.rows, d.batch, call.alpha_stride, set);
   AddMatrix(call.a, Use::kRead, set);
   AddMatrix(call.b, Use::kRead, set);
   const bool beta_zero = call.beta_zero || call.pointer_mode == kAlphaVectorBetaZero;
@@ -168,7 +178,7 @@ void Describe(const Matmul& call, AccessSet* set) {
 void Describe(const Transform& call, AccessSet* set) {
   set->Streams();
   if (call.pointer_mode != kHost && call.pointer_mode != kDevice) return set->Doubtful(Doubt::kStrange);
-  AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, 1, set);
+  AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, 1, 1, 0, set);
   if (call.a.address) AddMatrix(call.a, Use::kRead, set);
   if (call.b.address && !call.beta_zero) AddMatrix(call.b, Use::kRead, set);
   AddMatrix(call.c, Use::kOverwrite, set);

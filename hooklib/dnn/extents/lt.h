@@ -20,6 +20,8 @@ enum Epilogue : uint32_t {
   kBgradA = 256,
   kBgradB = 512
 };
+constexpr uint32_t kEpilogues = 1023;  // all of them, and that there is none (1)
+enum BatchMode { kStrided = 0, kPointerArray = 1 };
 enum ScaleMode { kScalar32F = 0, kVec16 = 1, kVec32 = 2, kOuterVec = 3, kVec128 = 4, kBlock128 = 5 };
 
 struct Layout {
@@ -30,7 +32,7 @@ struct Layout {
   int batch = 1;
   int64_t stride = 0;  // elements; of planar complex ones, real parts
   int64_t plane = 0;   // bytes to the imaginary plane; 0: interleaved
-  bool pointer_array = false;
+  int batch_mode = kStrided;
 };
 
 struct Matrix {
@@ -49,7 +51,8 @@ struct Matmul {
   int pointer_mode = kHost;
   uint64_t alpha = 0, beta = 0;  // where they lie, if on the device
   uint64_t scalar_bytes = 4;
-  bool beta_zero = false;  // on the host, and zero
+  int64_t alpha_stride = 0;  // of a vector, to the next of a batch
+  bool beta_zero = false;    // on the host, and zero
   uint32_t epilogue = 1;
   uint64_t bias = 0;
   int bias_type = -1;
