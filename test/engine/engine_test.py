@@ -257,6 +257,34 @@ def launches_larger_than_the_budget_are_held_to_it():
 
 
 @test
+def the_way_is_said():
+    """That faults serve a kind of launch better, or host memory, is said once each, with the figures that decided."""
+    if sanitized:
+        raise Skipped("the benchmark's program carries no hook of its own")
+    for work, said, other in (("lookup", "WARN .*nothing is fetched for such launches any more", "used where it lies"),
+                              ("walk", "INFO .*is used where it lies and not fetched", "nothing is fetched")):
+        env = environment(SMALL, "h200", "simgpu", {"SLUICE_LOG_LEVEL": "INFO"})
+        done = subprocess.run([str(build / "test" / "thrash_bench"), work, "2048", "800"], env=env, capture_output=True, text=True)
+        expect(done.returncode == 0, f"{work}: it ends well", done.stderr)
+        expect(len(re.findall(said, done.stderr)) == 1 and other not in done.stderr, f"{work}: which way, once", done.stderr)
+        left = Outcome(0, "", done.stderr, {}).figure("left to faults")
+        expect((left > 100) == (work == "lookup"), f"{work}: the line counts what is left to faults", done.stderr)
+
+
+@test
+def factor_by_what_was_seen():
+    """60 by parameters alone, 80 where an allocator reports, the setting where there is one (100 with library calls: dnn_library_calls_test);
+    and nothing of it counts while all that lives fits the budget."""
+    expect(run("many_rounds", SMALL).figure("factor") == 60, "parameters alone")
+    if not sanitized:
+        expect(run("reports", SMALL).figure("factor") == 80, "an allocator that reports")
+    expect(run("many_rounds", SMALL, env={"SLUICE_MEMORY_FACTOR": "37"}).figure("factor") == 37, "as it is set")
+    fits = run("many_rounds", 1088 * MIB)
+    expect(fits.figure("live") == 0 or fits.figure("peak") == 1, "1 GiB lives", fits.line())
+    expect(moved(fits) == 0 and fits.figure("factor") == 60, "1 GiB fits 1,088 MiB, whatever the factor", str(fits))
+
+
+@test
 def factor_follows_what_is_free():
     """A process without the hook takes plain memory on the same card: less is held, it is said why, and more again when it has gone."""
     if sanitized:
@@ -468,7 +496,8 @@ def wrong_variables():
     wrong = {
         "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
         "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
-        "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots",
+        "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
+        "SLUICE_OVERWRITES": "no", "SLUICE_READ_MOSTLY": "2",
     }
     probe = "blocks" if sanitized else "view"  # NVML's names are the shim's to answer
     expected = run(probe).out

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -152,6 +153,10 @@ def commands(folder, trace, budget):
     check("sluice replay", status == 0 and json.loads(out)["launches"] > 0, err)
     status, out, err = run("sluice", "replay", trace, "--gpu", "sim", "--profile", "card-8g", "--explain")
     check("sluice replay --explain", status == 0 and "known" in out.splitlines()[-1], err + out[-300:])
+    sets = re.findall(r"^#(\d+) .*: (?:(?:parameters|library|graph|learnt|copy) [0-9.]+ MiB|nothing known)", out, re.M)
+    of_all = re.search(r"^(\d+) launches", out, re.M)
+    check("each launch says where its access set came from", of_all and [int(n) for n in sets] == list(range(int(of_all[1]))), out[:600])
+    check("these by their parameters", re.search(r": parameters [0-9.]+ MiB", out), out[:600])
     status, _, err = run("sluice", "replay", trace, "--gpu", "sim", "--prefetch", "maybe")
     check("a wrong setting: status 2 and what is accepted", status == 2 and "maybe" in err and "predict" in err, err)
     status, _, err = run("sluice", "record", "--gpu", "sim", "-o", folder / "none" / "x", "--", "true")

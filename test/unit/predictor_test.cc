@@ -105,8 +105,13 @@ TEST_CASE("a change of phase ends the prediction and is learnt within two rounds
   };
   for (int i = 0; i < 4; ++i) round(100, 10);
   REQUIRE(predictor.confident());
+  const uint64_t before = predictor.wrong();
+  uint64_t at = 0;
+  uint64_t id = 0;
   round(500, 9);
   CHECK_FALSE(predictor.confident());
+  CHECK(predictor.wrong() == before + 1);         // nothing more was predicted
+  CHECK(predictor.Ahead(256, &at, &id).empty());  // and nothing is looked ahead for
   round(500, 9);
   round(500, 9);
   CHECK(predictor.confident());
