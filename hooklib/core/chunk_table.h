@@ -22,11 +22,11 @@ struct Chunk {
   uint64_t next_use = kNever;  // predicted launch number; kNever: not known
   uint64_t mark = 0;           // launch number that has this chunk in its set
   uint64_t last_fetcher = 0;   // launch number of the last use by work that must have it on the card
-  uint64_t log_match = 0;      // the reference that its newest use repeats; 0: none
   uint64_t link_window = 0;    // in which window of launches link_bytes counts
   uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
   StreamId arrival_stream = 0;
   uint32_t log_ref = 0;      // predictor's newest reference
+  uint32_t log_match = 0;    // the one that its newest use repeats, plus one; 0: none
   uint32_t named_bytes = 0;  // by the last launch that has it in its set
   uint32_t link_bytes = 0;   // what launches name in it, which would cross the link if it lay in host memory
   bool resident = false;     // believed: only speed depends on it

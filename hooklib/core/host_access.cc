@@ -64,6 +64,13 @@ HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, boo
   return verdict;
 }
 
+HostAccess::Seen HostAccess::See(uint64_t id, bool oversize, uint64_t now) {
+  const Habit* const habit = Find(id, oversize);
+  const bool sparse = oversize ? Sparse(id) : habit && habit->sparse;
+  if (!habit) return {false, false, sparse};
+  return {Of(id, oversize, now) == Verdict::kStreams, habit->failures[0] > 0, sparse};
+}
+
 bool HostAccess::Refused(uint64_t id, bool oversize) const {
   const Habit* const habit = Find(id, oversize);
   return habit && habit->failures[0] > 0;

@@ -55,6 +55,11 @@ class HostAccess {
   // the link takes for it, twice more often than not: they touch little of it. That stands until as many were not, so
   // that one which met a busy link or a slow host changes nothing.
   bool Sparse(uint64_t id) const;
+  // What these three say, at one look.
+  struct Seen {
+    bool streams, refused, sparse;
+  };
+  Seen See(uint64_t id, bool oversize, uint64_t now);
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
   bool Due(uint64_t id, bool oversize);
   // A launch of this id misses so many bytes, where `capacity` may be resident.

@@ -2,7 +2,6 @@
 // way that was measured to be the fastest (ways.h). Which part that is does not change from launch to launch, so
 // nothing goes to and fro.
 #include <algorithm>
-#include <utility>
 
 #include "hooklib/core/residency.h"
 
@@ -51,18 +50,18 @@ size_t Residency::SmallFirst(uint64_t fits) {
     if (operands_[i].bytes <= largest / kFarSmaller) small.emplace_back(operands_[i].bytes, i);
   }
   std::sort(small.begin(), small.end());
-  const std::vector<Chunk*> all = std::exchange(set_, {});
+  const std::vector<Chunk*> all(set_.begin(), set_.end());
   std::vector<bool> taken(all.size());
+  size_t first = 0;
   for (const auto& [size, i] : small) {
     if ((bytes += size) > fits / kSmallShare) break;
     for (size_t at = i ? operands_[i - 1].end : 0; at < operands_[i].end; ++at) {
-      set_.push_back(all[at]);
+      set_[first++] = all[at];
       taken[at] = true;
     }
   }
-  const size_t first = set_.size();
-  for (size_t at = 0; at < all.size(); ++at) {
-    if (!taken[at]) set_.push_back(all[at]);
+  for (size_t at = 0, next = first; at < all.size(); ++at) {
+    if (!taken[at]) set_[next++] = all[at];
   }
   return first;
 }

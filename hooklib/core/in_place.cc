@@ -11,8 +11,7 @@
 
 namespace sluice::core {
 
-void Residency::RollWindow(const Queues& queues) {
-  longest_period_ = std::max(longest_period_, queues.predictor.period());
+void Residency::EndWindow(const Queues& queues) {
   const uint64_t length = now_ - window_begin_;
   // The first round is known as soon as it is being repeated.
   const bool first = window_ == 1 && longest_period_ && queues.predictor.confident() && length >= longest_period_;

@@ -4,28 +4,13 @@
 
 namespace sluice::core {
 
-namespace {
-uint64_t Mix(uint64_t a, uint64_t b) {
-  uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
-  x ^= x >> 31;
-  return x * 0xbf58476d1ce4e5b9u;
-}
-}  // namespace
-
-void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now) {
+void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now) {
   if (log_.empty()) {
     log_.resize(kLog);
     refs_.resize(kRefs);
     newest_.resize(size_t{1} << (64 - kHeadShift));
   }
-  uint64_t place = id;
-  Va next = 0;  // of a run of chunks its begin and its end say enough
-  for (const Chunk* chunk : set) {
-    if (chunk->base != next) place = Mix(Mix(place, next), chunk->base);
-    next = chunk->base + kChunkBytes;
-  }
-  place = Mix(place, next);
-  const uint64_t three = Mix(Mix(last_places_[0], last_places_[1]), place);
+  const uint64_t three = PlaceHash::Mix(PlaceHash::Mix(last_places_[0], last_places_[1]), place);
   last_places_[0] = last_places_[1];
   last_places_[1] = place;
   // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood
@@ -48,39 +33,66 @@ void Predictor::OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now)
   Entry& entry = log_[pos % kLog];
   entry = {id, place, three, 0, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
   Enter(three, pos);
-  const Entry* before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
+  const Entry* const before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
   // Chunks and references may lie anywhere, for all that a compiler knows: what does not change is at hand here.
   Ref* const refs = refs_.data();
-  const uint64_t cursor = cursor_, first = refs_count_, match_first = before ? before->first : 0;
-  const uint32_t count = entry.count, match_count = before ? before->count : 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    Chunk* const chunk = set[i];
-    // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very
-    // entry asked below.
+  const uint64_t cursor = cursor_, ahead = now - cursor;
+  const size_t count = entry.count, match_count = before ? std::min<size_t>(before->count, count) : 0;
+  const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos) {
+    chunk->log_match = match;
+    chunk->next_use = next_pos > cursor ? ahead + next_pos : kNever;
+    chunk->log_ref = ref;
+    own->chunk = chunk;
+    own->next_pos = 0;
+  };
+  // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very one
+  // that is asked next.
+  const auto link = [=](const Chunk* chunk, uint32_t ref) {
     Ref& last = refs[chunk->log_ref];
-    if (last.chunk == chunk && last.next_pos == 0 && last.owner < pos) {
-      last.next_pos = pos;
-      last.next_ref = first + i;
+    if (last.chunk != chunk || last.next_pos != 0) return;
+    last.next_pos = pos;
+    last.next_ref = ref;
+  };
+  const auto enter_other = [&](Chunk* chunk, size_t place_in_set, uint32_t ref) {
+    const uint32_t match = before ? Near(*before, static_cast<uint32_t>(place_in_set), chunk) : 0;
+    enter(chunk, refs + ref, ref, match, match ? refs[match - 1].next_pos : 0);
+  };
+  size_t i = 0;
+  while (i < match_count) {  // in one go, as far as neither these references nor those go round the ring
+    auto ref = static_cast<uint32_t>((refs_count_ + i) % kRefs);
+    const size_t first = (before->first + i) % kRefs;
+    const size_t n = std::min({match_count - i, kRefs - ref, kRefs - first});
+    const std::ptrdiff_t to_match = static_cast<std::ptrdiff_t>(first) - ref;
+    const auto match = static_cast<uint32_t>(to_match + 1);  // from the reference's number
+    Ref* own = refs + ref;
+    for (Chunk *const *at = set.data() + i, *const *const end = at + n; at != end; ++at, ++own, ++ref) {
+      Chunk* const chunk = *at;
+      link(chunk, ref);
+      // The same place in the set almost always; else look near it.
+      if (own[to_match].chunk == chunk) [[likely]] {
+        enter(chunk, own, ref, ref + match, own[to_match].next_pos);
+      } else {
+        enter_other(chunk, static_cast<size_t>(at - set.data()), ref);
+      }
     }
-    // The same place in the set almost always; else look near it.
-    const Ref* match = i < match_count ? &refs[(match_first + i) % kRefs] : nullptr;
-    if (match_count && (!match || match->chunk != chunk)) match = Near(*before, i, chunk);
-    chunk->log_match = match ? static_cast<uint64_t>(match - refs) + kRefs : 0;  // never 0
-    chunk->next_use = match && match->next_pos > cursor ? now + (match->next_pos - cursor) : kNever;
-    chunk->log_ref = static_cast<uint32_t>((first + i) % kRefs);
-    refs[(first + i) % kRefs] = {chunk, pos, 0, 0};
+    i += n;
+  }
+  for (; i < count; ++i) {
+    const auto ref = static_cast<uint32_t>((refs_count_ + i) % kRefs);
+    link(set[i], ref);
+    enter_other(set[i], i, ref);
   }
   refs_count_ += count;
   looked_ = std::max(looked_, cursor_);
 }
 
-const Predictor::Ref* Predictor::Near(const Entry& entry, uint32_t place, const Chunk* chunk) const {
+uint32_t Predictor::Near(const Entry& entry, uint32_t place, const Chunk* chunk) const {
   for (uint32_t j = place < entry.count ? place : 0, tries = 0; tries < entry.count && tries < 64; ++tries) {
-    const Ref& ref = refs_[(entry.first + j) % kRefs];
-    if (ref.chunk == chunk) return &ref;
+    const auto at = static_cast<uint32_t>((entry.first + j) % kRefs);
+    if (refs_[at].chunk == chunk) return at + 1;
     if (++j == entry.count) j = 0;
   }
-  return nullptr;
+  return 0;
 }
 
 uint64_t Predictor::Where(uint64_t three) const {

@@ -17,10 +17,36 @@
 
 namespace sluice::core {
 
+// Of a launch's id and its chunks, in order. Of a run of chunks its begin and its end say enough.
+class PlaceHash {
+ public:
+  explicit PlaceHash(uint64_t id) : sum_(id) {}
+  void Add(Va begin, Va end) {
+    if (begin != end_) sum_ = Mix(Mix(sum_, end_), begin);
+    end_ = end;
+  }
+  uint64_t sum() const { return Mix(sum_, end_); }
+  static uint64_t Mix(uint64_t a, uint64_t b) {
+    uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+    x ^= x >> 31;
+    return x * 0xbf58476d1ce4e5b9u;
+  }
+
+ private:
+  uint64_t sum_;
+  Va end_ = 0;
+};
+
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them.
-  void OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now);
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them. `place`: the
+  // PlaceHash's.
+  void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now);
+  void OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now) {
+    PlaceHash place(id);
+    for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
+    OnLaunch(id, place.sum(), set, now);
+  }
   // Whether the last launches came as predicted, so that look-ahead is worth its price.
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
@@ -29,16 +55,18 @@ class Predictor {
   // `at` is the predicted launch number, `id` its execution id. Moves on with each call, so that a launch ahead is
   // looked at once.
   std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // Whether Ahead may have any more.
+  bool Sees(uint64_t horizon) const { return cursor_ && looked_ < cursor_ + horizon && looked_ + 1 < count_; }
   // Of a chunk that the newest launch uses: launches from now to its next use by one that needs it, by what followed
   // the last time; kNever: none before it would have come round again. Nothing: the present is not known.
   template <typename F>
   std::optional<uint64_t> NextNeeded(const Chunk& chunk, F needs) const {
     if (!cursor_ || !Valid(cursor_) || !chunk.log_match) return std::nullopt;
-    const Ref* ref = &refs_[chunk.log_match % kRefs];
+    const Ref* ref = &refs_[chunk.log_match - 1];
     for (int hops = 0; hops < 32; ++hops) {
       if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !Valid(ref->next_pos)) break;
       if (needs(log_[ref->next_pos % kLog].id)) return ref->next_pos - cursor_;
-      ref = &refs_[ref->next_ref % kRefs];
+      ref = &refs_[ref->next_ref];
     }
     return kNever;
   }
@@ -63,13 +91,12 @@ class Predictor {
   };
   struct Ref {
     Chunk* chunk;
-    uint64_t owner;     // log position
     uint64_t next_pos;  // log position of the chunk's next use; 0: not yet seen
-    uint64_t next_ref;  // its reference there, never wrapped
+    uint32_t next_ref;  // its reference there
   };
 
-  // The chunk's reference in the entry, looked for from a place in it.
-  const Ref* Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
+  // The chunk's reference in the entry, looked for from a place in it; plus one, 0: none.
+  uint32_t Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
   // The newest position with this hash of three places; 0: none that is remembered.
   uint64_t Where(uint64_t three) const;
   void Enter(uint64_t three, uint64_t pos);

@@ -83,7 +83,7 @@ void Residency::Pin(Extent range, bool pin) {
   });
 }
 
-void Residency::ClearPlan() {
+void Residency::ClearAll() {
   plan_.now.Clear();
   plan_.ahead.Clear();
   for (std::vector<Extent>* runs :
@@ -103,39 +103,33 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   missing_.clear();
   if (last_queues_.first != stream || !last_queues_.second) last_queues_ = {stream, &queues_[stream]};
   Queues& queues = *last_queues_.second;
-  const size_t hotter_chunks = Collect(extents, overwritten, hotter);
-  LookForMissing(queues, stream, id);
-  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, set_, now_);
-  RollWindow(queues);
-  const uint64_t fits_at_all = RoundDown(capacity_, kChunkBytes);
-  Launch launch{stream, id, may_move, set_.size() * kChunkBytes > fits_at_all, false, {}, fits_at_all, fits_at_all, 0};
+  Launch launch{stream, id, may_move};
+  const size_t hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
+  launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
+  launch.oversize = set_.size() * kChunkBytes > launch.fits;
   launch.scatters = launch.oversize && !hotter && id;
-  LeaveSome(&launch, hotter, hotter_chunks);
-  if (!may_move) {
-    LeaveToFaults(launch);
-  } else if (!missing_.empty()) {
-    Bring(launch, &queues);
+  if (id) launch.seen = host_access_.See(id, launch.oversize, now_);
+  // Most launches find all that they name, and nothing else has to be done.
+  const bool there = !launch.lacks && !launch.oversize && resident_ <= launch.fits && scattered_.empty();
+  if (there) {
+    NoteSet<true, true>(launch, seq);
+  } else {
+    NoteSet<true, false>(launch, seq);
   }
-  if (may_move && !scattered_.empty()) Sweep(stream);
-  if (!behind_.empty()) {
-    Merge(&plan_.evict_after);
-    plan_.after_op = ++queues.out_op;
-    for (Chunk* chunk : behind_) {
-      chunk->departure_op = plan_.after_op;
-      chunk->departure_stream = stream;
-    }
-    stats_.bytes_out += behind_.size() * kChunkBytes;
-    queues.graph_out = launch.way ? plan_.after_op : 0;
-    queues.beside = 0;
+  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place.sum(), set_, now_);
+  if (launch.lacks) LookForMissing(queues, stream);
+  stats_.hits += set_.size() - missing_.size();
+  if (names_launches_) {
+    for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.seen.sparse);
   }
-  if (may_move && missing_.empty() && resident_ > fits_at_all && now_ >= shrink_at_) {
-    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
-    const uint64_t over = resident_ - fits_at_all;
-    if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
-    Finish(stream, &plan_.now);
+  RollWindow(queues);
+  if (!there) {
+    Move(&launch, &queues, hotter, hotter_chunks);
+    if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
+    NoteSet<false, true>(launch, seq);
+  } else if (launch.seen.refused && may_stay_ && prefetch_ != Prefetch::kOff) {
+    for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
-  if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
-  NoteUses(stream, seq);
   if (launch.way) {
     graph_before_ = now_;
     between_ = 0;
@@ -144,33 +138,61 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
-  if (prefetch_ == Prefetch::kPredict && id && may_move) LookAhead(&queues, stream);
-  Merge(&plan_.advise);
-  Merge(&plan_.unadvise);
-  Merge(&plan_.discard);
-  Merge(&plan_.reap);
+  const bool ahead = prefetch_ == Prefetch::kPredict && id && may_move && LookAhead(&queues, stream);
+  plan_.nothing = there && !ahead;
+  if (!plan_.nothing) {
+    Merge(&plan_.advise);
+    Merge(&plan_.unadvise);
+    Merge(&plan_.discard);
+    Merge(&plan_.reap);
+  }
   return plan_;
 }
 
 // What of the set is not on the card, and what is on its way there.
-void Residency::LookForMissing(const Queues& queues, StreamId stream, uint64_t id) {
-  const bool sparse = id && !set_.empty() && host_access_.Sparse(id);
+void Residency::LookForMissing(const Queues& queues, StreamId stream) {
   for (Chunk* chunk : set_) {
-    CountLinkBytes(chunk, sparse);
     if (!chunk->resident) {
       missing_.push_back(chunk);
       continue;
     }
     // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
     // order before us.
-    if (chunk->arrival_op > queues.waited_in && chunk->arrival_stream == stream &&
-        !timeline_->InDone(stream, chunk->arrival_op)) {
+    if (chunk->arrival_op <= queues.waited_in || chunk->arrival_stream != stream) continue;
+    if (timeline_->InDone(stream, chunk->arrival_op)) {
+      chunk->arrival_op = 0;
+    } else {
       plan_.wait_in = std::max(plan_.wait_in, chunk->arrival_op);
     }
   }
-  stats_.hits += set_.size() - missing_.size();
-  if (names_launches_) {
-    for (Chunk* chunk : set_) NoteNamer(chunk, id, sparse);
+}
+
+// What it lacks comes, or is used where it lies; what is held beyond the capacity leaves.
+void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks) {
+  const StreamId stream = launch->stream;
+  LeaveSome(launch, hotter, hotter_chunks);
+  if (!launch->may_move) {
+    LeaveToFaults(*launch);
+  } else if (!missing_.empty()) {
+    Bring(*launch, queues);
+  }
+  if (launch->may_move && !scattered_.empty()) Sweep(stream);
+  if (!behind_.empty()) {
+    Merge(&plan_.evict_after);
+    plan_.after_op = ++queues->out_op;
+    for (Chunk* chunk : behind_) {
+      chunk->departure_op = plan_.after_op;
+      chunk->departure_stream = stream;
+    }
+    stats_.bytes_out += behind_.size() * kChunkBytes;
+    queues->graph_out = launch->way ? plan_.after_op : 0;
+    queues->beside = 0;
+  }
+  if (launch->may_move && missing_.empty() && resident_ > launch->fits && now_ >= shrink_at_) {
+    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
+    const uint64_t over = resident_ - launch->fits;
+    if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
+    Finish(stream, &plan_.now);
   }
 }
 
@@ -182,10 +204,9 @@ void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t h
   std::optional<Way>& way = launch->way;
   if (hotter && oversize && id && may_move && prefetch_ != Prefetch::kOff)
     way = ways_.Next({id, set_.size() * kChunkBytes, capacity_, may_stay_});
-  if (id && (!may_stay || way || host_access_.Of(id, oversize, now_) != HostAccess::Verdict::kStreams)) {
+  if (way) {
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
-  }
-  if (id && may_stay && !way && host_access_.Refused(id, oversize)) {
+  } else if (may_stay && launch->seen.refused) {
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
@@ -362,13 +383,16 @@ void Residency::Finish(StreamId stream, Step* step) {
 
 // Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link.
 // Only in place of what is needed later than they are.
-void Residency::LookAhead(Queues* queues, StreamId stream) {
-  if (!queues->predictor.confident()) return;
-  DrainOps(queues, stream);
-  if (queues->arriving.size() > 12 || queues->departing.size() > 12) return;
+// Whether there was anything to look at.
+bool Residency::LookAhead(Queues* queues, StreamId stream) {
+  if (!queues->predictor.confident()) return false;
+  if (!queues->departing.empty() || !queues->arriving.empty()) DrainOps(queues, stream);
+  if (queues->arriving.size() > 12 || queues->departing.size() > 12) return false;
+  constexpr uint64_t kHorizon = 256;  // launches
+  if (!queues->predictor.Sees(kHorizon)) return false;
   uint64_t at = 0, id = 0;
   while (queues->ahead_bytes < ahead_bytes_) {
-    const auto chunks = queues->predictor.Ahead(256, &at, &id);
+    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
     if (chunks.empty()) break;
     using Verdict = HostAccess::Verdict;
     if (ways_.Knows(id)) continue;  // how what it misses comes was measured
@@ -394,7 +418,7 @@ void Residency::LookAhead(Queues* queues, StreamId stream) {
       }
       if (Room(stream) < kChunkBytes && (filling_ || MakeRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
         Finish(stream, &plan_.ahead);
-        return;
+        return true;
       }
       Unmap(chunk);
       Arrive(chunk, stream, &plan_.ahead);
@@ -405,6 +429,7 @@ void Residency::LookAhead(Queues* queues, StreamId stream) {
     }
   }
   if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
+  return true;
 }
 
 void Residency::EndAhead(Chunk* chunk) {

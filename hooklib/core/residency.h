@@ -53,6 +53,7 @@ struct Step {
 };
 
 struct Plan {
+  bool nothing = true;  // there is nothing in it
   // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see
   // DiscardDead).
   std::vector<Extent> discard;
@@ -140,6 +141,7 @@ class Residency {
   // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
   // its order: what died on it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
+  bool has_dying() const { return !dying_.empty(); }  // otherwise it does not matter
   // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
   void set_read_mostly(bool may);
   // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
@@ -278,34 +280,43 @@ class Residency {
   struct Launch {
     StreamId stream;
     uint64_t id;
-    bool may_move, oversize;  // its set is larger than the capacity
-    bool scatters;            // and it is no graph: faults bring what is touched of it
-    std::optional<Way> way;   // of a graph that is
-    uint64_t fits;            // bytes that may be held at all
-    uint64_t holds;           // of these, for it
-    uint64_t stayed;          // bytes of its set that it uses in host memory
+    bool may_move;
+    PlaceHash place{id};
+    bool lacks = false;     // some of its set is not on the card, or perhaps not yet
+    bool oversize = false;  // its set is larger than the capacity
+    bool scatters = false;  // and it is no graph: faults bring what is touched of it
+    HostAccess::Seen seen{};
+    std::optional<Way> way{};  // of a graph that is
+    uint64_t fits = 0;         // bytes that may be held at all
+    uint64_t holds = 0;        // of these, for it
+    uint64_t stayed = 0;       // bytes of its set that it uses in host memory
   };
-  void LookForMissing(const Queues& queues, StreamId stream, uint64_t id);
+  void LookForMissing(const Queues& queues, StreamId stream);
+  void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveToFaults(const Launch& launch);
   void Bring(const Launch& launch, Queues* queues);
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
-  void RollWindow(const Queues& queues);
+  void RollWindow(const Queues& queues) {
+    longest_period_ = std::max(longest_period_, queues.predictor.period());
+    if (window_ == 1 || now_ - window_begin_ >= window_length_) EndWindow(queues);
+  }
+  void EndWindow(const Queues& queues);
   bool IsLasting(const Chunk& chunk, uint64_t id) const;
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   // placement.cc: which of what streaming launches use is worth its place on the card.
   // What the launch whose set has it now would bring over the link, if it lay in host memory.
-  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes / (sparse ? 16 : 1); }
-  void CountLinkBytes(Chunk* chunk, bool sparse) const {
-    if (chunk->link_window != window_) {
-      chunk->link_before = chunk->link_window + 1 == window_ ? chunk->link_bytes : 0;
+  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes >> (sparse ? 4 : 0); }
+  static void CountLinkBytes(Chunk* chunk, bool sparse, uint64_t window) {
+    if (chunk->link_window != window) {
+      chunk->link_before = chunk->link_window + 1 == window ? chunk->link_bytes : 0;
       chunk->link_bytes = chunk->link_most = 0;
-      chunk->link_window = window_;
+      chunk->link_window = window;
     }
-    chunk->link_bytes += OverLink(*chunk, sparse);
+    chunk->link_bytes += sparse ? OverLink(*chunk, true) : chunk->named_bytes;
   }
   // After that.
   static void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
@@ -378,14 +389,21 @@ class Residency {
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
-  void LookAhead(Queues* queues, StreamId stream);
+  bool LookAhead(Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
   // uses.cc
-  size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter);
-  void NoteUses(StreamId stream, Seq seq);
+  size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
+                 const Queues& queues, Launch* launch);
+  Chunk* Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in, Chunk*** to) const;
+  template <bool kNames, bool kUses>
+  void NoteSet(const Launch& launch, Seq seq);
   void NoteUse(Chunk* chunk, Mark mark);
   void DrainOps(Queues* queues, StreamId stream);
-  void ClearPlan();
+  void ClearPlan() {
+    if (!plan_.nothing) ClearAll();
+    plan_.nothing = false;
+  }
+  void ClearAll();
   void Merge(std::vector<Extent>* runs) {
     if (runs->size() > 1) MergeRuns(runs);
   }
@@ -404,7 +422,8 @@ class Residency {
   std::pair<StreamId, Queues*> last_queues_;  // the last launch's
   Plan plan_;
   uint64_t departing_ = 0;
-  std::vector<Chunk*> set_, missing_, hottest_;
+  std::span<Chunk*> set_;  // of the launch that is being planned, or was last; in room_
+  std::vector<Chunk*> room_, missing_, hottest_;
   struct Operand {
     uint64_t bytes;
     size_t end;  // in set_; its chunks begin where those of the one before it end

@@ -9,51 +9,100 @@
 
 namespace sluice::core {
 
-// Each chunk once, in the order in which they are named. How many are among the first `hotter` extents.
-size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter) {
-  size_t most = 0, count = 0, hotter_chunks = 0;
-  for (const Extent& extent : extents) most += std::min<size_t>(extent.bytes / kChunkBytes + 2, chunks_.size());
-  set_.resize(most);
-  operands_.resize(extents.size());
+// Of [begin, end), whole chunks, those up to the first that the launch has named before; which that is. On its own and
+// without a call: all that is asked of each stays at hand.
+__attribute__((noinline)) Chunk* Residency::Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in,
+                                                 Chunk*** to) const {
   const uint64_t now = now_;
+  const StreamId stream = launch->stream;
+  bool lacks = false;
+  Chunk** next = *to;
+  Chunk* chunk = begin;
+  for (; chunk < end && chunk->mark != now; ++chunk) {
+    chunk->mark = now;
+    chunk->named_bytes = kChunkBytes;
+    if (!chunk->resident || (chunk->arrival_op > waited_in && chunk->arrival_stream == stream)) lacks = true;
+    *next++ = chunk;
+  }
+  *to = next;
+  if (lacks) launch->lacks = true;
+  return chunk;
+}
+
+// Each chunk once, in the order in which they are named. How many are among the first `hotter` extents.
+size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
+                          const Queues& queues, Launch* launch) {
+  size_t most = 0, hotter_chunks = 0;
+  for (const Extent& extent : extents) most += std::min<size_t>(extent.bytes / kChunkBytes + 2, chunks_.size());
+  if (room_.size() < most) room_.resize(most);
+  Chunk** next = room_.data();
+  operands_.resize(extents.size());
   for (size_t i = 0; i < extents.size(); ++i) {
-    if (i == hotter) hotter_chunks = count;
+    if (i == hotter) hotter_chunks = static_cast<size_t>(next - room_.data());
     const Extent& extent = extents[i];
     const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
-    chunks_.ForEachRun(extent, [&](Chunk* begin, Chunk* end) {
-      for (Chunk* chunk = begin; chunk < end; ++chunk) {
-        const uint32_t named = Overlap(extent, *chunk);
-        if (chunk->mark == now) {
-          chunk->named_bytes += std::min<uint32_t>(named, kChunkBytes - chunk->named_bytes);
-          continue;
+    // The same once more, as work in place names it: only of its ends may more be named.
+    const bool again = i > 0 && extent == extents[i - 1];
+    chunks_.ForEachRun(extent, [&](Chunk* const begin, Chunk* const end) {
+      for (Chunk* chunk = begin; chunk < end;) {
+        Chunk* const fresh = chunk;
+        chunk = Take(fresh, end, launch, queues.waited_in, &next);
+        if (chunk != fresh) {
+          launch->place.Add(fresh->base, chunk[-1].base + kChunkBytes);
+          if (fresh == begin) begin->named_bytes = Overlap(extent, *begin);
+          if (chunk == end) end[-1].named_bytes = Overlap(extent, end[-1]);
+          for (Chunk* at = fresh; whole && at < chunk; ++at) {
+            if (at->named_bytes == kChunkBytes) at->overwritten_at = now_;
+          }
         }
-        chunk->mark = now;
-        chunk->named_bytes = named;
-        if (whole && named == kChunkBytes) chunk->overwritten_at = now;
-        set_[count++] = chunk;
+        for (; chunk < end && chunk->mark == now_; ++chunk) {
+          chunk->named_bytes += std::min<uint32_t>(Overlap(extent, *chunk), kChunkBytes - chunk->named_bytes);
+          if (again && chunk + 2 < end) chunk = end - 2;
+        }
       }
     });
+    const auto count = static_cast<size_t>(next - room_.data());
     operands_[i] = {extent.bytes, count};
   }
-  set_.resize(count);
+  set_ = {room_.data(), next};
   return hotter && *hotter >= extents.size() ? set_.size() : hotter_chunks;
 }
 
-void Residency::NoteUses(StreamId stream, Seq seq) {
-  const uint64_t now = now_;
+// What the set is named for, and that it is used: in one pass where nothing has to be done between the two.
+template <bool kNames, bool kUses>
+void Residency::NoteSet(const Launch& launch, Seq seq) {
+  const StreamId stream = launch.stream;
+  const uint64_t now = now_, window = window_, graph_before = graph_before_;
+  const bool sparse = launch.seen.sparse;
+  const bool streams = may_stay_ && prefetch_ != Prefetch::kOff && launch.seen.streams;
+  const bool fetches = launch.id && !streams;
+  uint64_t between = 0;
+  bool rest = false;  // of some there is more to do than most need
+  for (Chunk* chunk : set_) {
+    if constexpr (kNames) {
+      CountLinkBytes(chunk, sparse, window);
+      if (fetches) chunk->last_fetcher = now;
+    }
+    if constexpr (kUses) {
+      if (chunk->last_use <= graph_before) between += kChunkBytes;
+      chunk->last_use = now;
+      chunk->content = true;
+      Mark& use = chunk->use[chunk->use[0].stream == stream ? 0 : 1];
+      if (use.stream == stream) use.seq = seq;
+      if (use.stream != stream || !chunk->unranked || chunk->ahead) rest = true;
+    }
+  }
+  between_ += between;
+  if (!rest) return;
   for (Chunk* chunk : set_) {
     if (chunk->ahead) EndAhead(chunk);
-    if (chunk->last_use <= graph_before_) between_ += kChunkBytes;
-    chunk->last_use = now;
-    chunk->content = true;
-    if (chunk->use[0].stream == stream) {
-      chunk->use[0].seq = seq;
-    } else {
-      NoteUse(chunk, {stream, seq});
-    }
+    if (chunk->use[0].stream != stream && chunk->use[1].stream != stream) NoteUse(chunk, {stream, seq});
     if (chunk->resident) Unrank(chunk);
   }
 }
+template void Residency::NoteSet<true, true>(const Launch&, Seq);
+template void Residency::NoteSet<true, false>(const Launch&, Seq);
+template void Residency::NoteSet<false, true>(const Launch&, Seq);
 
 void Residency::NoteUse(Chunk* chunk, Mark mark) {
   const auto own = [&mark](const Mark& use) { return use.stream == mark.stream || use.stream == 0; };

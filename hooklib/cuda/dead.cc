@@ -14,14 +14,13 @@ constexpr uint64_t kAloneFor = 256;
 bool WorksAlone(Stream* stream) {
   Device* const device = stream->device;
   const uint64_t now = device->residency.launches();
-  stream->last_launch = now;
   if (device->HasPeers()) return false;
   for (const auto& other : device->streams) {
     if (other.get() == stream || !other->context) continue;
     const uint64_t seq = other->seq.load(std::memory_order_acquire);
     if (seq == 0) continue;
     if (other->last_launch != 0 && now - other->last_launch < kAloneFor) return false;
-    if (!device->Done({other->id, seq})) return false;
+    if (seq > other->completed && !device->Done({other->id, seq})) return false;
   }
   return true;
 }

@@ -16,8 +16,7 @@
 
 namespace sluice {
 
-// Whether no other stream of the device has anything queued, nor has had for hundreds of launches. Notes that this one
-// works now.
+// Whether no other stream of the device has anything queued, nor has had for hundreds of launches.
 bool WorksAlone(Stream* stream);
 // Queues the discards of `plan.reap`, for which the stream and its fetches wait on the GPU.
 void Reap(const core::Plan& plan, Stream* stream);

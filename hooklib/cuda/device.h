@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -45,6 +46,16 @@ struct Context {
 
 // Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.
 enum class Refusal : uint8_t { kNone, kLimit, kHost, kManagedLimit, kDriver };
+
+// What work touches of what is alive.
+struct Touched {
+  std::span<const core::Extent> extents;
+  std::span<const char> only_read;  // of each, whether the work is known not to write it
+  std::optional<size_t> hotter;     // of a graph: so many of them, at the begin, are used more than the others
+  // They lie here; used again.
+  std::vector<core::Extent> room;
+  std::vector<char> reads_room;
+};
 
 struct Device final : core::Timeline {
   explicit Device(CUdevice ordinal);
@@ -102,9 +113,7 @@ struct Device final : core::Timeline {
     Left before;                  // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
-  // What the work that is being looked at touches, and which of it is only read: the room is used again.
-  std::vector<core::Extent> named;
-  std::vector<char> named_only_read;
+  Touched touched;  // by the work that is being looked at
   core::Pressure pressure;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
@@ -138,16 +147,15 @@ struct Device final : core::Timeline {
   bool HasPeers() const { return !peers_.empty(); }  // with the lock held
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
-  // What the work touches of what is alive (work.cc). The lock is held.
-  // `only_read`: for each extent, whether the work is known not to write it.
-  // Of a graph how many of the extents, at the begin, are used more than the others.
-  std::optional<size_t> Resolve(const Work& work, std::vector<core::Extent>* extents,
-                                std::vector<char>* only_read = nullptr);
+  void Resolve(const Work& work, Touched* touched);  // work.cc. The lock is held.
   std::optional<core::Extent> Resolve(const dnn::Reach& reach);
   // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. The lock is held.
-  void NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read);
+  void NoteWriters(const Touched& by) {
+    if (residency.has_copies() || residency.has_withdrawn()) NoteWritersOfCopies(by);
+  }
+  void NoteWritersOfCopies(const Touched& by);
   // The work is a copy.
-  void NoteCopied(const std::vector<core::Extent>& extents, const std::vector<char>& only_read);
+  void NoteCopied(const Touched& by);
   // While nobody looks at launches: a copy writes this, or a memset. Takes the lock.
   void NoteUnseenCopy(core::Extent range, bool copy);
   // Something writes nobody knows where. Takes the lock.
@@ -204,7 +212,11 @@ struct Device final : core::Timeline {
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
   bool Record(Stream* stream);
   void Poll(Stream* stream);
-  size_t Outstanding(Stream* stream);
+  size_t Outstanding(Stream* stream) {
+    const bool none = stream->in.events.empty() && stream->out.events.empty() && stream->renew.events.empty();
+    return none ? 0 : CountOutstanding(stream);
+  }
+  size_t CountOutstanding(Stream* stream);
 
   // core::Timeline
   bool Done(core::Mark mark) override;
@@ -266,7 +278,12 @@ struct Device final : core::Timeline {
 // The device of the current context; null where there is none.
 Device* CurrentDevice(CUcontext* context = nullptr);
 Device* DeviceByOrdinal(CUdevice ordinal);
-const std::vector<std::unique_ptr<Device>>& Devices();
+// All of them, once they are known.
+extern std::atomic<const std::vector<std::unique_ptr<Device>>*> g_devices;
+inline std::span<const std::unique_ptr<Device>> Devices() {
+  const auto* const devices = g_devices.load(std::memory_order_acquire);
+  return devices ? std::span(*devices) : std::span<const std::unique_ptr<Device>>();
+}
 // The tracked allocation at or around the address, on whichever device. Takes the device's lock.
 struct Tracked {
   Device* device;
@@ -275,7 +292,12 @@ struct Tracked {
 };
 std::optional<Tracked> FindTracked(CUdeviceptr pointer);
 // Quick "certainly not ours".
-bool MayBeTracked(CUdeviceptr pointer);
+inline bool MayBeTracked(CUdeviceptr pointer) {
+  for (const auto& device : Devices()) {
+    if (device->residency.chunks().MayHold(pointer)) return true;
+  }
+  return false;
+}
 
 }  // namespace sluice
 

@@ -76,12 +76,12 @@ void Device::AwaitRoom(const Work& work) {
     raised_until = 0;
     return;
   }
-  std::vector<core::Extent> extents;
-  Resolve(work, &extents);
+  Touched touched;
+  Resolve(work, &touched);
   const uint64_t began = MonotonicNs();
   uint64_t now = began;
   ++launches_waiting_;
-  while (now < raised_until && now - began < kMostNs && residency.MustLeave(extents) > 0) {
+  while (now < raised_until && now - began < kMostNs && residency.MustLeave(touched.extents) > 0) {
     lock.unlock();
     nanosleep(&kPause, nullptr);
     lock.lock();

@@ -159,7 +159,7 @@ bool Device::OutDone(core::StreamId id, uint64_t op) {
   return op <= stream->out.done;
 }
 
-size_t Device::Outstanding(Stream* stream) {
+size_t Device::CountOutstanding(Stream* stream) {
   PollQueue(&stream->in, &stream->context->events, look);
   PollQueue(&stream->out, &stream->context->events, look);
   PollQueue(&stream->renew, &stream->context->events, look);

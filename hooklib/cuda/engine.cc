@@ -25,7 +25,6 @@ std::vector<std::unique_ptr<Device>>& MutableDevices() {
   static auto& devices = *new std::vector<std::unique_ptr<Device>>();
   return devices;
 }
-std::atomic<bool> g_devices_ready{false};
 std::mutex g_start_mutex;
 std::atomic<pid_t> g_started_in{0};
 uint64_t g_started_at = 0;  // MonotonicNs
@@ -66,15 +65,12 @@ thread_local Device* t_device = nullptr;
 
 }  // namespace
 
+std::atomic<const std::vector<std::unique_ptr<Device>>*> g_devices{nullptr};
+
 uint64_t MonotonicNs() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
   return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
-}
-
-const std::vector<std::unique_ptr<Device>>& Devices() {
-  static const std::vector<std::unique_ptr<Device>> none;
-  return g_devices_ready.load(std::memory_order_acquire) ? MutableDevices() : none;
 }
 
 Device* DeviceByOrdinal(CUdevice ordinal) {
@@ -97,13 +93,6 @@ Device* CurrentDevice(CUcontext* out) {
   return t_device;
 }
 
-bool MayBeTracked(CUdeviceptr pointer) {
-  for (const auto& device : Devices()) {
-    if (device->residency.chunks().MayHold(pointer)) return true;
-  }
-  return false;
-}
-
 std::optional<Tracked> FindTracked(CUdeviceptr pointer) {
   for (const auto& device : Devices()) {
     if (!device->residency.chunks().MayHold(pointer)) continue;
@@ -120,7 +109,7 @@ void EnsureStarted() {
   if (g_started_in.load(std::memory_order_acquire) == self) return;
   std::lock_guard lock(g_start_mutex);
   if (g_started_in.load() == self) return;
-  if (!g_devices_ready.load()) {
+  if (!g_devices.load()) {
     int count = 0;
     if (!g_real.cuDeviceGetCount || g_real.cuDeviceGetCount(&count) != CUDA_SUCCESS) return;  // before cuInit
     for (int i = 0; i < count; ++i) {
@@ -128,7 +117,7 @@ void EnsureStarted() {
       if (g_real.cuDeviceGet(&ordinal, i) == CUDA_SUCCESS)
         MutableDevices().push_back(std::make_unique<Device>(ordinal));
     }
-    g_devices_ready.store(true, std::memory_order_release);
+    g_devices.store(&MutableDevices(), std::memory_order_release);
   }
   g_started_at = MonotonicNs();
   g_started_in = self;

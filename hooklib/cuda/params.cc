@@ -61,6 +61,9 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   std::vector<uint32_t> bytes;
   for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
   if (info->known) info->torch = dnn::RecogniseTorchKernel(info->name, bytes);
+  for (uint32_t i = 0; info->known && i < bytes.size(); ++i) {
+    if (bytes[i] >= 8) info->wide.push_back(i);
+  }
   return info;
 }
 
@@ -165,6 +168,21 @@ bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const
 
 bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
              Named* named, std::vector<uint64_t>* all) {
+  if (parameters && info.known && info.torch.kind == dnn::TorchKernel::Kind::kNone && !all) [[likely]] {
+    for (const uint32_t i : info.wide) {
+      const void* const at = parameters[i];
+      const uint32_t bytes = info.parameters[i].bytes;
+      if (!at) continue;
+      if (bytes >= 16) {
+        Scan(static_cast<const char*>(at), bytes, &named->words, &named->reaches);
+        continue;
+      }
+      uint64_t word;
+      std::memcpy(&word, at, 8);
+      if (MayBeTracked(word)) named->words.push_back(word);
+    }
+    return true;
+  }
   uint32_t understood = 0;
   if (parameters && info.torch.kind != dnn::TorchKernel::Kind::kNone) {
     understood = dnn::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);

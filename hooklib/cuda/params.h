@@ -17,6 +17,8 @@ struct FunctionInfo {
   };
   std::vector<Parameter> parameters;
   bool known = false;  // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
+  // Its parameters that may hold addresses, by place, where that is all that is known of their meaning.
+  std::vector<uint32_t> wide;
   std::string name;
   dnn::TorchKernel torch;  // whether the parameters' meaning is known
 };

@@ -12,16 +12,16 @@ void Device::Withdraw() {
   WithdrawReadMostly(runs, ordinal);
 }
 
-void Device::NoteWriters(const std::vector<core::Extent>& extents, const std::vector<char>& only_read) {
-  for (size_t i = 0; i < extents.size() && residency.has_copies(); ++i) {
-    if (!only_read[i]) residency.NoteWritten(extents[i]);
+void Device::NoteWritersOfCopies(const Touched& by) {
+  for (size_t i = 0; i < by.extents.size() && residency.has_copies(); ++i) {
+    if (!by.only_read[i]) residency.NoteWritten(by.extents[i]);
   }
   Withdraw();
 }
 
-void Device::NoteCopied(const std::vector<core::Extent>& extents, const std::vector<char>& only_read) {
-  for (size_t i = 0; i < extents.size(); ++i) {
-    if (!only_read[i] && !MayBeWrittenByHost(extents[i].base)) residency.NoteCopied(extents[i]);
+void Device::NoteCopied(const Touched& by) {
+  for (size_t i = 0; i < by.extents.size(); ++i) {
+    if (!by.only_read[i] && !MayBeWrittenByHost(by.extents[i].base)) residency.NoteCopied(by.extents[i]);
   }
 }
 

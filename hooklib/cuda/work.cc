@@ -114,31 +114,32 @@ bool WorkScope::MustHoldBack(const Work& work) {
          (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
 }
 
-std::optional<size_t> Device::Resolve(const Work& work, std::vector<core::Extent>* extents,
-                                      std::vector<char>* only_read) {
+void Device::Resolve(const Work& work, Touched* to) {
   size_t count = 0;
   const size_t most = work.words.size() + work.reaches.size() + work.exact.size();
-  extents->resize(most);
-  if (only_read) only_read->resize(most);
+  if (to->room.size() < most) {
+    to->room.resize(most);
+    to->reads_room.resize(most);
+  }
+  core::Extent* const extents = to->room.data();
+  char* const only_read = to->reads_room.data();
   const auto add = [&](const core::Extent& extent, bool reads) {
-    (*extents)[count] = extent;
-    if (only_read) (*only_read)[count] = reads;
-    ++count;
+    extents[count] = extent;
+    only_read[count++] = reads;
   };
   for (const uint64_t word : work.words) {
     if (const auto extent = live.Resolve(word)) add(*extent, false);
   }
-  std::optional<size_t> hotter;
-  if (work.hotter) hotter = 0;
+  to->hotter.reset();
+  if (work.hotter) to->hotter = 0;
   for (size_t i = 0; i < work.reaches.size(); ++i) {
     if (const auto extent = Resolve(work.reaches[i])) add(*extent, work.reaches[i].only_read);
-    if (work.hotter && i < *work.hotter) hotter = count;
+    if (work.hotter && i < *work.hotter) to->hotter = count;
   }
   // Last: those that are overwritten.
   for (size_t i = 0; i < work.exact.size(); ++i) add(work.exact[i], i < work.reads);
-  extents->resize(count);
-  if (only_read) only_read->resize(count);
-  return hotter;
+  to->extents = {extents, count};
+  to->only_read = {only_read, count};
 }
 
 std::optional<core::Extent> Device::Resolve(const dnn::Reach& reach) {
@@ -178,10 +179,9 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     if (!stream_->context) return;
     ++device->look;
   }
-  std::vector<core::Extent>& extents = device->named;
-  std::vector<char>& only_read = device->named_only_read;
-  const std::optional<size_t> hotter = device->Resolve(work, &extents, &only_read);
-  device->NoteWriters(extents, only_read);
+  const Touched& touched = device->touched;
+  device->Resolve(work, &device->touched);
+  device->NoteWriters(touched);
   // Counted under the lock, read without it.
   const auto count = [](std::atomic<uint64_t>* of) {
     of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -195,9 +195,28 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->CountFaults();
   if (work.hotter) device->ReadProbes();  // says which way it goes
   AwaitReaps(stream_);
-  device->residency.set_in_order(WorksAlone(stream_) && OrderIsKnown(stream_));
-  const core::Plan& plan = device->residency.Prepare(stream_->id, seq, extents, work.id, may_move, overwritten, hotter);
+  stream_->last_launch = device->residency.launches();
+  // Asked for what died alone.
+  const bool asks = device->residency.has_dying();
+  device->residency.set_in_order(asks && WorksAlone(stream_) && OrderIsKnown(stream_));
+  const core::Plan& plan =
+      device->residency.Prepare(stream_->id, seq, touched.extents, work.id, may_move, overwritten, touched.hotter);
   if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
+  bool moves = false;
+  if (!plan.nothing) {
+    moves = CarryOut(work, plan);
+  } else {
+    if (work.copy) device->NoteCopied(touched);
+    if (!device->probes.empty()) device->ReadProbes();
+  }
+  if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
+  follow_up_ = moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead();
+}
+
+// All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is
+// held.
+bool WorkScope::CarryOut(const Work& work, const core::Plan& plan) {
+  Device* const device = stream_->device;
   const auto time = [&] {
     CUevent begin = device->probes.size() < 64 ? stream_->context->timers.Take() : nullptr;
     if (!begin) return device->residency.Answered(plan.probe);
@@ -205,15 +224,15 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     timed_.emplace(plan.probe, plan.way, work.function ? work.function->name.substr(0, 96) : "", begin);
   };
   if (plan.way.id) time();  // with all that is moved for it
-  if (work.copy) device->NoteCopied(extents, only_read);
+  if (work.copy) device->NoteCopied(device->touched);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  quiet_ = plan.now.empty() && plan.ahead.empty() && plan.reap.empty() && plan.renew.empty() && !plan.wait_in &&
-           !plan.after_op && !plan.probe.id && !plan.way.id;
+  const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.reap.empty() || !plan.renew.empty() ||
+                     plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
-  if (!quiet_) device->Record(stream_);
+  if (moves) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
   if (!plan.advise.empty() || !plan.unadvise.empty()) device->Map(plan);
-  if (!quiet_) {
+  if (moves) {
     Reap(plan, stream_);
     device->Execute(plan.now, stream_);
     Renew(plan, stream_);
@@ -226,8 +245,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     evict_after_ = plan.evict_after;
     after_op_ = plan.after_op;
   }
-  if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
-  follow_up_ = !quiet_ || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead();
+  return moves;
 }
 
 void WorkScope::End(CUresult) {

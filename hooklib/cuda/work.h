@@ -55,11 +55,11 @@ class WorkScope {
  private:
   static bool MustHoldBack(const Work& work);
   static bool HoldBack(const Work& work);
+  bool CarryOut(const Work& work, const core::Plan& plan);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;
   bool follow_up_ = true;  // there is something to do behind the driver's call
-  bool quiet_ = false;     // nothing had to be done before it
   std::vector<core::Extent> evict_after_;
   uint64_t after_op_ = 0;
   struct Timed {
