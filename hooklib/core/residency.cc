@@ -416,7 +416,8 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;
       }
-      if (Room(stream) < kChunkBytes && (filling_ || MakeRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
+      if (Room(stream) < kChunkBytes && (filling_ || MakeMoreRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
+        PutBack();
         Finish(stream, &plan_.ahead);
         return true;
       }
@@ -428,6 +429,7 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
       Unrank(chunk);
     }
   }
+  PutBack();
   if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
   return true;
 }

@@ -363,9 +363,19 @@ class Residency {
     unranked_.push_back(chunk);
   }
   void RankAnew();
+  void PassOver(const Candidate& candidate, std::vector<Candidate>* to);
+  void ForgetPassed();
+  void PutBack();
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What
   // it freed.
-  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
+  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+    const uint64_t freed = MakeMoreRoom(stream, bytes, keep_until, step);
+    PutBack();
+    return freed;
+  }
+  // The same again and again for one launch, with one PutBack behind the last: those passed over once are not looked at
+  // again.
+  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   void Rebuild();
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
@@ -439,7 +449,9 @@ class Residency {
   uint64_t faulted_swept_ = 0;                    // as of the last sweep
   uint64_t left_launch_ = 0;                      // launch number of the last that left something to faults by choice
   std::deque<Chunk*> dying_;                      // their last live byte was freed; in that order
+  // Passed over while room is made: they may not leave, are better spared.
   std::vector<Candidate> aside_, fresh_;
+  bool passed_old_ = false;            // some of them are outdated
   std::vector<Candidate> candidates_;  // heap
   std::vector<Chunk*> unranked_;
   uint64_t rebuilt_at_ = 0;    // launch number

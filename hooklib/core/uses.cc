@@ -11,8 +11,7 @@ namespace sluice::core {
 
 // Of [begin, end), whole chunks, those up to the first that the launch has named before; which that is. On its own and
 // without a call: all that is asked of each stays at hand.
-__attribute__((noinline)) Chunk* Residency::Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in,
-                                                 Chunk*** to) const {
+Chunk* Residency::Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in, Chunk*** to) const {
   const uint64_t now = now_;
   const StreamId stream = launch->stream;
   bool lacks = false;

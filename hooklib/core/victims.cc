@@ -1,5 +1,6 @@
 // Residency: who leaves when room is needed. What is dead first, then those that rank lowest of what may leave.
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/core/residency.h"
 
@@ -38,16 +39,56 @@ void Residency::RankAnew() {
   for (Chunk* chunk : unranked_) {
     chunk->unranked = false;
     if (!chunk->resident) continue;
+    passed_old_ |= chunk->passed;
     candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
     if (!many) std::push_heap(candidates_.begin(), candidates_.end());
   }
   if (many) std::make_heap(candidates_.begin(), candidates_.end());
   unranked_.clear();
+  if (!std::exchange(passed_old_, false)) return;
+  for (std::vector<Candidate>* list : {&fresh_, &aside_}) {
+    std::erase_if(*list, [](const Candidate& candidate) {
+      if (candidate.stamp == candidate.chunk->rank_stamp) return false;
+      candidate.chunk->passed = false;
+      return true;
+    });
+  }
+}
+
+void Residency::PassOver(const Candidate& candidate, std::vector<Candidate>* to) {
+  candidate.chunk->passed = true;
+  // The first first, as they come but for what was ranked meanwhile.
+  auto place = to->end();
+  while (place != to->begin() && *std::prev(place) < candidate) --place;
+  to->insert(place, candidate);
+}
+
+void Residency::ForgetPassed() {
+  for (std::vector<Candidate>* list : {&fresh_, &aside_}) {
+    for (const Candidate& candidate : *list) candidate.chunk->passed = false;
+    list->clear();
+  }
+}
+
+// Who was passed over for a launch is a candidate for the next.
+void Residency::PutBack() {
+  const size_t count = fresh_.size() + aside_.size();
+  if (count == 0) return;
+  const bool many = count > candidates_.size() / 8;
+  for (const std::vector<Candidate>* list : {&fresh_, &aside_}) {
+    for (const Candidate& candidate : *list) {
+      candidates_.push_back(candidate);
+      if (!many) std::push_heap(candidates_.begin(), candidates_.end());
+    }
+  }
+  if (many) std::make_heap(candidates_.begin(), candidates_.end());
+  ForgetPassed();
 }
 
 // Drops outdated entries, and ranks anew what was predicted for a time that has passed.
 void Residency::Rebuild() {
   rebuilt_at_ = now_;
+  ForgetPassed();
   candidates_.clear();
   unranked_.clear();
   chunks_.ForAll([this](Chunk& chunk) {
@@ -109,6 +150,7 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
     chunk->content = false;
     chunk->departure_op = 0;
     ++chunk->rank_stamp;
+    passed_old_ |= chunk->passed;
     stats_.bytes_saved += kChunkBytes;
     (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
     if (!over) most = std::max(most, kReapBytes);
@@ -141,54 +183,50 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
-uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
   uint64_t freed = DiscardDead(bytes, stream, step);
-  if (candidates_.size() + unranked_.size() > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192)
-    Rebuild();
+  const size_t entries = candidates_.size() + unranked_.size() + fresh_.size() + aside_.size();
+  if (entries > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();
   RankAnew();
-  aside_.clear();
-  fresh_.clear();
   bool waiting = false, spares_fresh = true;
-  const auto put_back = [this](std::vector<Candidate>* from) {
-    for (const Candidate& candidate : *from) {
-      candidates_.push_back(candidate);
-      std::push_heap(candidates_.begin(), candidates_.end());
-    }
-    from->clear();
-  };
   while (freed < bytes && !(candidates_.empty() && fresh_.empty())) {
-    if (candidates_.empty()) {
-      put_back(&fresh_);
-      spares_fresh = false;
+    if (candidates_.empty()) spares_fresh = false;
+    Candidate top;
+    if (!spares_fresh && !fresh_.empty() && (candidates_.empty() || candidates_.front() < fresh_.front())) {
+      top = fresh_.front();
+      fresh_.erase(fresh_.begin());
+      top.chunk->passed = false;
+    } else {
+      std::pop_heap(candidates_.begin(), candidates_.end());
+      top = candidates_.back();
+      candidates_.pop_back();
     }
-    std::pop_heap(candidates_.begin(), candidates_.end());
-    const Candidate top = candidates_.back();
-    candidates_.pop_back();
     Chunk* chunk = top.chunk;
     if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
     // What a launch just queued uses leaves behind that, and all the others behind it: rather something that can leave
     // now, unless it is needed again far sooner.
     const bool known = chunk->next_use != kNever && chunk->next_use > now_;
     if (spares_fresh && known && fresh_.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
-      fresh_.push_back(top);
+      PassOver(top, &fresh_);
       continue;
     }
-    if (known && !fresh_.empty() && 2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
-      fresh_.push_back(top);
-      put_back(&fresh_);
+    if (spares_fresh && known && !fresh_.empty() &&
+        2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
+      candidates_.push_back(top);
+      std::push_heap(candidates_.begin(), candidates_.end());
       spares_fresh = false;
       continue;
     }
     if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
       waiting |= chunk->use_epoch != 0;
-      aside_.push_back(top);
+      PassOver(top, &aside_);
       if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
       continue;
     }
     // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
     // decides.
     if (keep_until && (chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until)) {
-      aside_.push_back(top);
+      PassOver(top, &aside_);
       break;
     }
     if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
@@ -196,7 +234,6 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
     if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;
   }
-  put_back(&fresh_);
   if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
   if (freed < bytes && !keep_until) {
     // Those that go first, but half of them at most: to wait for the last would leave the card without work.
@@ -207,7 +244,6 @@ uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_unti
       beyond_.push_back(candidate.chunk->base);
     }
   }
-  put_back(&aside_);
   return freed;
 }
 

@@ -20,7 +20,12 @@ class FakeTimeline final : public Timeline {
   bool capturing = false;
   bool transfers_instant = true;
 
-  bool Done(Mark mark) override { return mark.seq <= done_[mark.stream]; }
+  uint64_t asked = 0;  // times whether a launch is done
+
+  bool Done(Mark mark) override {
+    ++asked;
+    return mark.seq <= done_[mark.stream];
+  }
   bool MarkAll(std::vector<Mark>* marks) override {
     if (capturing) return false;
     for (const auto& [stream, seq] : queued_) {

@@ -1,7 +1,9 @@
 #include "hooklib/core/predictor.h"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
+#include <vector>
 
 namespace sluice::core {
 
@@ -54,6 +56,25 @@ TEST_CASE("the next use by one that needs the chunk is found behind others") {
     CHECK(predictor.NextNeeded(c.all[15], needs) == (i == 7 ? kNever : 7 - i));  // itself is no other
     CHECK(predictor.NextNeeded(c.all[15], [](uint64_t) { return false; }) == kNever);
   });
+}
+
+TEST_CASE("references go round their ring many times") {
+  constexpr uint64_t kLaunches = 10, kEach = 1234;  // 11 steps fill it
+  std::vector<Chunk> all(kLaunches * kEach);
+  for (size_t i = 0; i < all.size(); ++i) all[i].base = (i + 1) * kChunkBytes;
+  Predictor predictor;
+  uint64_t now = 0;
+  std::vector<Chunk*> set(kEach);
+  for (int step = 0; step < 40; ++step) {
+    for (uint64_t i = 0; i < kLaunches; ++i) {
+      for (size_t at = 0; at < kEach; ++at) set[at] = &all[i * kEach + at];
+      predictor.OnLaunch(100 + i, set, ++now);
+      const bool known =
+          std::all_of(set.begin(), set.end(), [now](const Chunk* chunk) { return chunk->next_use == now + kLaunches; });
+      if (step >= 3) REQUIRE(known);
+    }
+  }
+  CHECK(predictor.wrong() <= 1);
 }
 
 TEST_CASE("layers that differ only in their tensors are told apart") {

@@ -242,6 +242,25 @@ TEST_CASE("while the capacity is being raised nothing leaves for what is only pr
 }
 
 // Nobody asks who leaves first while nothing has to.
+TEST_CASE("what is named twice is named by so many bytes, and no chunk by more than it has") {
+  constexpr uint64_t kHalf = kChunkBytes / 2, kQuarter = kChunkBytes / 4;
+  FakeCard card(8, 8);
+  const auto named = [&card](const std::vector<Extent>& set) {
+    card.Queue(set);
+    std::vector<uint64_t> quarters;
+    for (uint64_t i = 0; i < 4; ++i) quarters.push_back(card.At(i).named_bytes / kQuarter);
+    return quarters;
+  };
+  const Extent middle{kBase + kHalf + kQuarter, 2 * kChunkBytes + kHalf}, first{kBase, kQuarter};
+  using Quarters = std::vector<uint64_t>;
+  CHECK(named({middle}) == Quarters{1, 4, 4, 1});
+  CHECK(named({middle, middle}) == Quarters{2, 4, 4, 2});
+  CHECK(named({middle, middle, middle, middle, middle}) == Quarters{4, 4, 4, 4});
+  CHECK(named({first, first, middle}) == Quarters{3, 4, 4, 1});
+  CHECK(named({Chunks(1), middle, first}) == Quarters{2, 4, 4, 1});
+  CHECK(named({Chunks(0, 2), Chunks(0, 2), Chunks(3)}) == Quarters{4, 4, 4, 4});  // 2 as before
+}
+
 TEST_CASE("what is kept of who leaves first does not grow where all that launches name is there") {
   for (const Prefetch mode : {Prefetch::kOff, Prefetch::kLaunch, Prefetch::kPredict}) {
     FakeCard card(24, 16, mode);

@@ -48,4 +48,24 @@ TEST_CASE("what is needed at once does not leave for what was used just now") {
   CHECK(fetched <= 20);  // with the oldest as victim: 260
 }
 
+TEST_CASE("what may not leave is asked about once for a launch, however much is fetched ahead") {
+  constexpr uint64_t kBusy = 60, kRound = 80;
+  FakeCard card(kBusy + kRound, kBusy + kRound - 10, Prefetch::kPredict);
+  card.residency.set_host_access(false);
+  card.Queue({Chunks(kRound, kBusy)}, 2);  // never done
+  uint64_t most_asked = 0, most_fetched = 0;
+  for (uint64_t i = 0; i < 6 * kRound; ++i) {
+    if (i == 3 * kRound) card.residency.set_capacity((kBusy + kRound - 40) * kChunkBytes);
+    card.time.asked = 0;
+    const Plan& plan = card.Queue({Chunks(i % kRound)}, 1, 1 + i % kRound);
+    uint64_t fetched = 0;
+    for (const Extent& run : plan.ahead.fetch) fetched += run.bytes / kChunkBytes;
+    most_asked = std::max(most_asked, card.time.asked);
+    most_fetched = std::max(most_fetched, fetched);
+    card.Finish();
+  }
+  CHECK(most_fetched >= 8);
+  CHECK(most_asked <= 3 * kBusy);
+}
+
 }  // namespace sluice::core
