@@ -32,6 +32,7 @@ void ChunkTable::RemoveArena(Va base) {
 void ChunkTable::Bound() {
   low_.store(arenas_.empty() ? kNever : arenas_.front().range.base, std::memory_order_relaxed);
   high_.store(arenas_.empty() ? 0 : arenas_.back().range.end(), std::memory_order_relaxed);
+  found_.fill(nullptr);
   count_ = 0;
   for (const Arena& arena : arenas_) count_ += arena.chunks ? arena.range.bytes / kChunkBytes : 0;
 }
@@ -43,7 +44,7 @@ ChunkTable::Arena* ChunkTable::Search(Va va) {
   if (it == arenas_.begin()) return nullptr;
   --it;
   if (!Holds(*it, va)) return nullptr;
-  found_[Slot(va)] = static_cast<uint32_t>(it - arenas_.begin());
+  found_[Slot(va)] = &*it;
   return &*it;
 }
 

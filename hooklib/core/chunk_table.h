@@ -129,8 +129,8 @@ class ChunkTable {
   void Insert(Arena arena);
   static bool Holds(const Arena& arena, Va va) { return va - arena.range.base < arena.range.bytes; }
   Arena* Locate(Va va) {
-    const size_t known = found_[Slot(va)];
-    return known < arenas_.size() && Holds(arenas_[known], va) ? &arenas_[known] : Search(va);
+    Arena* const known = found_[Slot(va)];
+    return known && Holds(*known, va) ? known : Search(va);
   }
   Arena* Search(Va va);
   // After arenas_ changed.
@@ -139,7 +139,7 @@ class ChunkTable {
   std::vector<Arena> arenas_;  // by base
   // The arena in which such an address was last found: launches name the same ones again and again.
   static size_t Slot(Va va) { return (va / kChunkBytes * 0x9e3779b97f4a7c15u) >> 55; }
-  std::array<uint32_t, 512> found_{};
+  std::array<Arena*, 512> found_{};
   size_t count_ = 0;
   std::atomic<Va> low_ = kNever, high_ = 0;
 };

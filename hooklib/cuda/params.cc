@@ -25,12 +25,8 @@ std::vector<std::unique_ptr<FunctionInfo>>& Old() {  // another thread may still
 }
 std::atomic<uint64_t> g_generation{1};
 
-struct Slot {
-  CUfunction function;
-  uint64_t generation;
-  const FunctionInfo* info;
-};
-thread_local Slot t_slots[256];
+// Those met last, by handle: launches are of few functions.
+std::atomic<const FunctionInfo*> g_met[256];
 
 std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   auto info = std::make_unique<FunctionInfo>();
@@ -92,22 +88,22 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
 }  // namespace
 
 const FunctionInfo* InfoOf(CUfunction function) {
+  std::atomic<const FunctionInfo*>& met = g_met[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
+  const FunctionInfo* info = met.load(std::memory_order_acquire);
   const uint64_t generation = g_generation.load(std::memory_order_acquire);
-  Slot& slot = t_slots[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
-  if (slot.function == function && slot.generation == generation) return slot.info;
-  const FunctionInfo* info = nullptr;
-  {
-    std::lock_guard lock(g_mutex);
-    if (const auto it = Functions().find(function); it != Functions().end()) info = it->second.get();
-  }
-  if (!info) {
+  if (info && info->function == function && info->generation == generation) return info;
+  if (const FunctionInfo* known = KnownInfoOf(function)) {
+    info = known;
+  } else {
     auto made = Ask(function);
     std::lock_guard lock(g_mutex);
+    made->function = function;
+    made->generation = g_generation.load(std::memory_order_relaxed);
     auto& entry = Functions()[function];
     if (!entry) entry = std::move(made);
     info = entry.get();
   }
-  slot = {function, generation, info};
+  met.store(info, std::memory_order_release);
   return info;
 }
 

@@ -16,7 +16,9 @@ struct FunctionInfo {
     uint32_t offset, bytes;
   };
   std::vector<Parameter> parameters;
-  bool known = false;  // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
+  CUfunction function = nullptr;
+  uint64_t generation = 0;  // times that handles had changed their meaning when it was asked
+  bool known = false;       // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
   // Its parameters that may hold addresses, by place, where that is all that is known of their meaning.
   std::vector<uint32_t> wide;
   std::string name;
