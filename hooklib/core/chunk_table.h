@@ -58,6 +58,7 @@ struct Chunk {
   bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
   bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
   bool cold = false;             // so little of it is used that it makes place for what is used more (placement.cc)
+  bool asked = false;            // it leaves so that a launch can be timed that has all of what it names on the card
   bool sent = false;             // was copied to host memory since it was last a duplicate: to advise it is dear
   bool duplicate = false;        // read-mostly: a fetch leaves its host copy where it is (read_mostly.cc)
   uint8_t withdrawals = 0;       // times that something wrote it while it was a duplicate

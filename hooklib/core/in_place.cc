@@ -11,6 +11,10 @@
 
 namespace sluice::core {
 
+namespace {
+constexpr uint64_t kDominant = uint64_t{32} << 20;
+}  // namespace
+
 void Residency::EndWindow(const Queues& queues) {
   const uint64_t length = now_ - window_begin_;
   // The first round is known as soon as it is being repeated.
@@ -76,6 +80,22 @@ bool Residency::IsBeingTried(const Chunk& chunk) {
                                     [this](const Mark& use) { return use.stream && !timeline_->Done(use); });
 }
 
+// Where in set_ the large operand lies beside which the launch names little else; nothing: there is none. A product
+// reads an operand once for 256 rows of the other, so such launches pass over it once or twice, or use a part of it.
+std::pair<size_t, size_t> Residency::Dominant() const {
+  uint64_t all = 0, largest = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    all += operands_[i].bytes;
+    if (operands_[i].bytes > largest) largest = operands_[at = i].bytes;
+  }
+  const size_t begin = at ? operands_[at - 1].end : 0;
+  const bool dominates = largest >= kDominant && all - largest <= largest / 8;
+  // Not where much of it is named before, as another operand.
+  if (!dominates || (operands_[at].end - begin + 2) * kChunkBytes < largest) return {0, 0};
+  return {begin, operands_[at].end};
+}
+
 void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   using Verdict = HostAccess::Verdict;
   const bool duplicates =
@@ -97,21 +117,24 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
     most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
                     : HostAccess::TryBytes(verdict, resident);
+    // For a lookup its whole table would be brought. Not any more once a launch has re-read what it was tried with.
+    if (!oversize && !faults && !host_access_.tries().slow && Dominant().second) most = kNever;
   }
   // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
   // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
   // part (PyTorch's optimizers).
   constexpr uint16_t kMaxUses = 20;
+  uint64_t uses = 0;  // bytes that it names of what stays
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || stays >= most || (faults && MayDuplicate(*chunk))) return false;
+    if (!chunk->content || (oversize ? stays : uses) >= most || (faults && MayDuplicate(*chunk))) return false;
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
     // What is still on its way out would be found on the card. Of a launch that cannot be held something always is.
     if (trial && !oversize && IsLeaving(*chunk)) return false;
     // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
-    if (trial && chunk->cold) return false;
+    if (trial && chunk->cold && !chunk->asked) return false;
     if (chunk->host_window != window_) {
       chunk->host_window = host_window_ = window_;
       chunk->host_uses = 0;
@@ -120,6 +143,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
       Unadvise(chunk);
       chunk->left_at = now_;
       stays += kChunkBytes;
+      uses += chunk->named_bytes;
       return false;
     }
     if (verdict == Verdict::kStreams && !oversize) {
@@ -135,6 +159,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     chunk->tried = trial;
     ++chunk->host_uses;
     stays += kChunkBytes;
+    uses += chunk->named_bytes;
     MapInHost(chunk);
     return true;
   });

@@ -48,12 +48,14 @@ std::optional<uint64_t> Residency::PlaceInRun(const Chunk& chunk) const {
 // When a window has just begun: what of the chunks would leave their places for others.
 void Residency::ChangePlaces() {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
-  const bool still = moved - moved_before_window_ <= kStill && window_length_ == still_length_;
+  const uint64_t own = 2 * (places_.leaves + asked_bytes_);  // by what was changed in the window that is over
+  const bool still = moved - moved_before_window_ <= kStill + own && window_length_ == still_length_;
   still_windows_ = still ? still_windows_ + 1 : 0;
   places_ = {window_, still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
   moved_before_window_ = moved;
   still_length_ = window_length_;
-  chosen_ = false;
+  chosen_ = asks_ = false;
+  asked_bytes_ = 0;
   if (still_windows_ < kStillWindows || promote_ || !may_stay_ || prefetch_ != Prefetch::kPredict) return;
   // Nothing was used in host memory: nothing waits for a place, and all chunks of the card are many.
   if (host_window_ + 1 != window_) return;
@@ -73,16 +75,41 @@ void Residency::ChangePlaces() {
   places_.hot = hot.size() * kChunkBytes;
   std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
   if (cold.size() > hot.size()) cold.resize(hot.size());
-  AddFirstUsed(&first, &hot, &cold);
+  if (!cold.empty() || !TakeLessUsed(&first, &hot, &cold)) AddFirstUsed(&first, &hot, &cold);
   cold.resize(std::min<size_t>(cold.size(), kMost / kChunkBytes));
   const uint64_t bytes = cold.size() * kChunkBytes;
-  if (bytes < kLeast) return;
+  if (bytes < kLeast) {
+    chosen_ = false;
+    asks_ = hot.size() * kChunkBytes >= kLeastOrder && window_ >= next_ask_;
+    return;
+  }
   places_.leaves = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
     Unrank(chunk);
   }
   promote_ = bytes;
+}
+
+// Of what is used whole, that which is passed over less often in each round makes place for what is passed over once
+// more and oftener: an optimizer's first moments for its second. False: there is too little of it. Of two windows,
+// since one is a little longer than a round: some is counted twice in it.
+bool Residency::TakeLessUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
+  const auto most = [](const Chunk* chunk) { return std::max(chunk->link_bytes, chunk->link_before); };
+  const auto least = [](const Chunk* chunk) { return std::min(chunk->link_bytes, chunk->link_before); };
+  if (window_ < next_order_) return false;
+  std::stable_sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return most(a) < most(b); });
+  std::stable_sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return least(a) > least(b); });
+  size_t changes = 0;
+  const size_t limit = std::min({first->size(), hot->size(), kMost / kChunkBytes});
+  while (changes < limit && most((*first)[changes]) + kChunkBytes <= least((*hot)[changes])) ++changes;
+  if (changes * kChunkBytes < kLeastOrder) return false;
+  cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
+  for (size_t i = 0; i < changes; ++i) (*hot)[i]->hot_window = window_;
+  chosen_ = true;
+  next_order_ = window_ + order_pause_;
+  order_pause_ = std::min(64u, 2 * order_pause_);
+  return true;
 }
 
 // `hot` may have more places than the `cold` leave: those of the first half of what follows when the host begins anew,
@@ -137,6 +164,30 @@ std::vector<Place> Residency::ListPlaces() {
     }
   });
   return places;
+}
+
+// A launch that has all that it names on the card, and was never timed on host memory, may use little of it, as a
+// lookup does in a table that was there first: then others had better have the place. Of one that names little beside
+// one large operand (a product of many rows does not, and would re-read it) a few chunks leave, so that it is tried;
+// each kind once, and ever more rarely.
+void Residency::Ask(uint64_t id) {
+  const auto [from, end] = Dominant();
+  if (!end) return;
+  const size_t to = from + kLeast / kChunkBytes;
+  for (size_t i = from; i < to; ++i) {
+    if (!set_[i]->live_bytes || !IsLasting(*set_[i], id)) return;
+  }
+  if (!asked_.insert(id).second) return;
+  if (asked_.size() > 1024) asked_.clear();
+  asks_ = false;
+  next_ask_ = window_ + ask_pause_;
+  ask_pause_ = std::min(64u, 2 * ask_pause_);
+  for (size_t i = from; i < to; ++i) {
+    set_[i]->cold = set_[i]->asked = true;
+    Unrank(set_[i]);
+  }
+  asked_bytes_ = kLeast;
+  promote_ += kLeast;
 }
 
 // Whether a launch uses so little of it that it stays in host memory, where it was put to make place. Launches of a

@@ -209,6 +209,8 @@ void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t h
   } else if (may_stay && launch->seen.refused) {
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
+  if (asks_ && may_stay && missing_.empty() && !oversize && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry)
+    Ask(id);
   hottest_.clear();
   // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
   // for theirs behind all that leaves after it.
@@ -343,7 +345,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   }
   SetResident(chunk, true);
   chunk->sure = true;
-  chunk->tried = chunk->cold = false;
+  chunk->tried = chunk->cold = chunk->asked = false;
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
   step->fetch.push_back({chunk->base, kChunkBytes});

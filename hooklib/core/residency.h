@@ -23,6 +23,8 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "hooklib/core/chunk_table.h"
@@ -326,9 +328,12 @@ class Residency {
     chunk->link_id = id;
   }
   void ChangePlaces();
+  bool TakeLessUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
   void AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
   std::optional<uint64_t> PlaceInRun(const Chunk& chunk) const;
   bool StaysCold(Chunk* chunk, uint64_t id);
+  void Ask(uint64_t id);
+  std::pair<size_t, size_t> Dominant() const;
   void MapInHost(Chunk* chunk);
   void Unadvise(Chunk* chunk);
   void Withdraw(Chunk* chunk);
@@ -481,6 +486,11 @@ class Residency {
   bool names_launches_ = false;
   uint64_t still_length_ = 0;
   Places places_;
+  bool asks_ = false;         // a launch is looked for that may use little of what it has on the card (Ask)
+  uint64_t asked_bytes_ = 0;  // in this window
+  uint64_t next_ask_ = 0;     // window before which none is looked for
+  uint32_t ask_pause_ = 1;
+  std::unordered_set<uint64_t> asked_;  // ids
   bool chosen_ = false;     // those that come into others' places are (Chunk::hot_window); false: who comes first
   uint64_t run_begin_ = 0;  // launch number when the host began anew last ...
   uint64_t long_run_begin_ = 0, long_run_ = 0;  // ... and the last time that it queued half a window; launches of that

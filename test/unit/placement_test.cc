@@ -165,4 +165,114 @@ TEST_CASE("where the host never waits, nothing moves for the order in which it i
   CHECK(layers.Moved() - moved <= 16 * kChunkBytes);
 }
 
+// A table of 16 chunks that came first, beside 52 of weights in 44: nothing ever misses it.
+struct TableFirst : FakeCard {
+  static constexpr uint64_t kRows = 16;
+  TableFirst() : FakeCard(kRows + kLayers * kLayer, kRows + 28, Prefetch::kPredict) {
+    for (int i = 0; i < 12; ++i) Step([this] { Launch(800, Twice(), kLink); }, [] {});
+    for (int i = 0; i < 12; ++i) Step([] {}, [this] { Launch(800, Twice(), kLink); });
+  }
+  void Launch(uint64_t id, const std::vector<Extent>& set, double rate) {
+    const HostProbe probe = Queue(set, 1, id).probe;
+    Finish();
+    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+  }
+  void Step(const std::function<void()>& after_each, const std::function<void()>& first) {
+    first();
+    for (uint64_t layer = 0; layer < kLayers; ++layer) {
+      Launch(100, {Chunks(kRows + layer * kLayer, kLayer)}, kLink);
+      after_each();
+    }
+  }
+  // All of it, and beside it much, which is the same here.
+  static std::vector<Extent> Twice() { return {Chunks(0, kRows), Chunks(kRows - 4, 4)}; }
+  uint64_t Rows() {
+    uint64_t there = 0;
+    for (uint64_t i = 0; i < kRows; ++i) there += Resident(i);
+    return there;
+  }
+};
+
+TEST_CASE("a table that was on the card first, and of which a lookup uses little, leaves it for what is used whole") {
+  TableFirst card;
+  REQUIRE(card.Rows() == TableFirst::kRows);
+  for (int i = 0; i < 60; ++i) card.Step([] {}, [&] { card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600); });
+  CHECK(card.Rows() == 0);
+}
+
+TEST_CASE("of what a launch names beside as much else nothing leaves to find out whether it uses little of it") {
+  TableFirst card;
+  for (int i = 0; i < 60; ++i) card.Step([] {}, [&] { card.Launch(900, TableFirst::Twice(), 600); });
+  CHECK(card.Rows() == TableFirst::kRows);
+}
+
+TEST_CASE("of a table beside which a launch names little the trial leaves all in host memory, of others a few chunks") {
+  for (const bool alone : {true, false}) {
+    // 20 chunks of others' fill the card; the table, alive as long, was never there.
+    FakeCard card(16 + 20, 20, Prefetch::kPredict);
+    for (int i = 0; i < 8; ++i) {
+      card.Queue({Chunks(0, 16)}, 1, 700);
+      card.Queue({Chunks(16, 20)}, 1, 710);
+      card.Finish();
+    }
+    std::vector<Extent> set = {Chunks(0, 16)};
+    if (!alone) set.push_back(Chunks(12, 4));
+    const HostProbe probe = card.Queue(set, 1, 900).probe;
+    CHECK(probe.id == 900);
+    CHECK(probe.host == (alone ? 16 : 4) * kChunkBytes);
+    // Once a launch has re-read what it was tried with, of others' tables little is tried, too.
+    card.Finish();
+    card.residency.Measured(probe, 50'000'000);
+    card.Queue({Chunks(16, 20)}, 1, 710);
+    card.Finish();
+    const HostProbe next = card.Queue({Chunks(0, 16)}, 1, 910).probe;
+    CHECK(next.id == 910);
+    CHECK(next.host == 4 * kChunkBytes);
+  }
+}
+
+TEST_CASE("what is passed over once in each round makes place for what is passed over three times") {
+  constexpr uint64_t kEach = 40;
+  FakeCard card(2 * kEach, kEach + 4, Prefetch::kPredict);
+  const auto pass = [&](uint64_t begin, uint64_t id) {
+    for (uint64_t i = 0; i < kEach; i += 4) {
+      const HostProbe probe = card.Queue({Chunks(begin + i, 4)}, 1, id).probe;
+      card.Finish();
+      if (probe.id)
+        card.residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+    }
+  };
+  const auto round = [&](uint64_t times) {
+    pass(0, 200);
+    for (uint64_t i = 0; i < times; ++i) pass(kEach, 300 + i);
+  };
+  const auto there = [&](uint64_t begin) {
+    uint64_t chunks = 0;
+    for (uint64_t i = begin; i < begin + kEach; ++i) chunks += card.Resident(i);
+    return chunks;
+  };
+  for (int i = 0; i < 20; ++i) pass(0, 200);
+  REQUIRE(there(0) == kEach);
+  for (int i = 0; i < 100; ++i) round(3);
+  CHECK(there(0) <= 4);
+  CHECK(there(kEach) == kEach);
+  const uint64_t moved = card.residency.stats().bytes_in;
+  for (int i = 0; i < 100; ++i) round(3);
+  CHECK(card.residency.stats().bytes_in == moved);
+}
+
+TEST_CASE("what was changed between host memory and card does not count as movement: the next may be changed at once") {
+  Decoder decoder;
+  for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);
+  uint64_t changed = 0;
+  for (int i = 0; i < 40 && !changed; ++i) {
+    decoder.Step(4096, 400);
+    if (decoder.residency.places().leaves) changed = decoder.residency.places().window;
+  }
+  REQUIRE(changed);
+  while (decoder.residency.places().window == changed) decoder.Step(4096, 400);
+  CHECK(decoder.residency.places().moved > uint64_t{16} << 20);
+  CHECK(decoder.residency.places().still > 2);
+}
+
 }  // namespace sluice::core
