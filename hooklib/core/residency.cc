@@ -127,8 +127,12 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Move(&launch, &queues, hotter, hotter_chunks);
     if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
     NoteSet<false, true>(launch, seq);
-  } else if (launch.seen.refused && may_stay_ && prefetch_ != Prefetch::kOff) {
-    for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
+  } else if (id && may_stay_ && prefetch_ != Prefetch::kOff) {
+    if (launch.seen.refused) {
+      for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
+    } else if (asks_ && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry) {
+      Ask(id);
+    }
   }
   if (launch.way) {
     graph_before_ = now_;
@@ -209,8 +213,6 @@ void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t h
   } else if (may_stay && launch->seen.refused) {
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
-  if (asks_ && may_stay && missing_.empty() && !oversize && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry)
-    Ask(id);
   hottest_.clear();
   // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
   // for theirs behind all that leaves after it.
