@@ -14,16 +14,18 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
   last_places_[0] = last_places_[1];
   last_places_[1] = place;
   // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood
-  // together before.
+  // together before, the newest. So too where the last prediction went wrong: the last round of a phase that has come
+  // back ends with another phase's first launches, and would mislead once more.
   const bool follows = cursor_ && Valid(cursor_ + 1) && log_[(cursor_ + 1) % kLog].id == id;
   const bool exact = follows && log_[(cursor_ + 1) % kLog].place == place;
   uint64_t found = 0;
-  if (!exact) found = Where(three);
-  if (follows && !found) {
-    ++cursor_;
+  if (!exact || cursor_ + 1 == misled_) found = Where(three);
+  if (follows && (exact || !found)) {
+    cursor_ = found ? found : cursor_ + 1;
     ++streak_;
   } else {
     if (cursor_) ++wrong_;
+    misled_ = cursor_;
     streak_ = 0;
     cursor_ = found;
     looked_ = cursor_;

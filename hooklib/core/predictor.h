@@ -111,6 +111,7 @@ class Predictor {
   uint64_t count_ = 0;            // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
+  uint64_t misled_ = 0;  // position behind which something else came than before, the last time; 0: none
   uint64_t looked_ = 0;  // look-ahead has been done up to this position
   uint64_t last_places_[2] = {0, 0};
   uint64_t streak_ = 0;

@@ -166,6 +166,29 @@ TEST_CASE("with the order known, less is moved than by least recently used") {
   CHECK(moved[1] * 2 < moved[0]);
 }
 
+TEST_CASE("a change of phase or shape is relearnt within two steps") {
+  // Train, evaluate, generate, and round again: other launches, other orders, other chunks, in room for 8.
+  Card card(18, 8, Prefetch::kPredict);
+  card.residency.set_host_access(false);
+  const auto moved = [&card] { return card.residency.stats().bytes_in + card.residency.stats().bytes_out; };
+  for (uint64_t phase = 0; phase < 6; ++phase) {
+    uint64_t third = 0, last = 0;
+    for (int step = 0; step < 12; ++step) {
+      const uint64_t before = moved();
+      for (uint64_t k = 0; k < 12; ++k) {
+        const uint64_t chunk = phase % 3 == 0 ? k : phase % 3 == 1 ? 17 - k : (k * 5) % 12 + 3;
+        card.Launch({Chunks(chunk)}, 1, true, 100 * (phase % 3) + k + 1);
+      }
+      last = moved() - before;
+      if (step == 2) third = last;
+    }
+    INFO("phase " << phase << ": the third step moves " << third / kChunkBytes << " chunks, the last "
+                  << last / kChunkBytes);
+    CHECK(third <= 2 * last);
+    CHECK(last < 12 * kChunkBytes);  // by least recently used 12 come and 12 leave
+  }
+}
+
 TEST_CASE("room that another stream is still emptying is not counted on") {
   Card card(8, 2);
   card.time.transfers_instant = false;
