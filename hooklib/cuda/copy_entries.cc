@@ -85,6 +85,14 @@ void WriteEach(const CUdeviceptr* to, const size_t* bytes, size_t count) {
     if (block) block->device->NoteUnseenCopy({to[i], bytes[i]}, false);
   }
 }
+void WriteOne(CUdeviceptr to, size_t bytes) { WriteEach(&to, &bytes, 1); }
+void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
+  for (unsigned i = 0; list && i < count; ++i) {
+    const CUstreamBatchMemOpParams& op = list[i];
+    if (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+      WriteOne(op.writeValue.address, 8);
+  }
+}
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
@@ -274,6 +282,24 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
                                                              (CUmemDecompressParams * list, size_t count,
                                                               unsigned flags, size_t* failed, CUstream stream),
                                                              (list, count, flags, failed, stream), WriteAnything())
+
+// Values that a stream writes itself: no range may be reused before, and a duplicate of it ends.
+#define SLUICE_WRITE_VALUE(name, type, bytes)                                                                     \
+  SLUICE_COUNTED(name, (CUstream stream, CUdeviceptr at, type value, unsigned flags), (stream, at, value, flags), \
+                 WriteOne(at, bytes), stream, false)                                                              \
+  SLUICE_COUNTED(name##_ptsz, (CUstream stream, CUdeviceptr at, type value, unsigned flags),                      \
+                 (stream, at, value, flags), WriteOne(at, bytes), stream, true)
+                                            SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
+                                                SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
+                                                    SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
+                                                        SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
+#define SLUICE_BATCH_OF_VALUES(name)                                                                             \
+  SLUICE_COUNTED(name, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags),        \
+                 (stream, count, list, flags), WriteValues(list, count), stream, false)                          \
+  SLUICE_COUNTED(name##_ptsz, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags), \
+                 (stream, count, list, flags), WriteValues(list, count), stream, true)
+                                                            SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
+                                                                SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
 
 }  // namespace entry
 }  // namespace sluice

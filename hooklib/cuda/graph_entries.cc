@@ -31,6 +31,7 @@ struct GraphAccess {
   std::shared_ptr<const Order> order;  // null: to be made anew
   bool known = true;
   bool by_extents = false;  // of some kernel all is known by its library call
+  bool unseen = false;      // something writes where neither parameters nor a call tell
   bool sized = false;       // looked at once for what cannot be held
   size_t kernels = 0, of_libraries = 0;
 
@@ -62,6 +63,7 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     ++access->of_libraries;
     const LibraryCall& call = captured->call;
     access->by_extents |= call.known;
+    access->unseen |= call.unseen;
     known |= call.known;
     DropOperands(call, &named);
     if (Device* device = CurrentDevice()) {
@@ -132,6 +134,7 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
       if (g_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) Walk(child, access, depth + 1);
     } else if (type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
       access->known = false;  // its graphs are not told by drivers before 13
+      access->unseen = true;
     }
   }
 }
@@ -193,6 +196,7 @@ CUresult Change(CUgraphExec executable, CUresult result, Params params, Name nam
   std::lock_guard lock(g_mutex);
   GraphAccess& access = Graphs()[executable];
   access.known &= more.known;
+  access.unseen |= more.unseen;
   for (const auto& [place, use] : more.places) {
     const auto [it, fresh] = access.places.emplace(place, use);
     if (!fresh && it->second.only_read <= use.only_read) continue;
@@ -214,7 +218,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   Work work;
   work.stream = stream;
   work.known = false;
-  bool first = false;
+  bool first = false, unseen = false;
   {
     std::lock_guard lock(g_mutex);
     if (const auto it = Graphs().find(executable); it != Graphs().end()) {
@@ -222,6 +226,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
       if (!access.order) access.order = ByUse(access);
       order = access.order;
       work.known = access.known;
+      unseen = access.unseen;
       first = !access.sized && stream->device->active.load(std::memory_order_relaxed);
       access.sized |= first;
     }
@@ -231,6 +236,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     work.reaches = order->reaches;
     work.hotter = order->hotter;
   }
+  if (unseen) stream->device->NoteUnknownWriter();
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   return RunWork(work, run);
 }

@@ -67,6 +67,7 @@ void CallScope::Publish() {
   set_->Close();
   call_.ranges = set_->ranges();
   call_.known = set_->known();
+  call_.unseen = set_->doubt() == Doubt::kPointerArray;
   call_.streaming = set_->streaming();
   g_library_counters.calls.fetch_add(1, std::memory_order_relaxed);
   g_library_counters.doubts[static_cast<std::size_t>(set_->doubt())].fetch_add(1, std::memory_order_relaxed);

@@ -48,6 +48,7 @@ struct LibraryCall {
   const char* symbol = nullptr;
   std::span<const LibraryRange> ranges;  // by address
   bool known = false;                    // the ranges are all that it touches, the library's own memory apart
+  bool unseen = false;  // it reads pointers on the card that nobody saw: neither they nor its kernels' parameters tell
   // Each byte is touched about once and in order, so that memory may stay where it is. False for what re-reads: GEMM,
   // convolution, attention.
   bool streaming = false;

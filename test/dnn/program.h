@@ -18,6 +18,7 @@ int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, v
                    void*, void*, const void*, void*, size_t, void*);
 int cublasSetStream_v2(void*, void*);
 void cublasFakeNames(const void*);
+void cublasFakeUnseen(const void*, uint64_t bytes);
 void cublasFakePasses(unsigned);
 void cublasFakeDescribes(int);
 void cublasFakeWay(const char*, void* side, void* event);

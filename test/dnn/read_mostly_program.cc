@@ -13,9 +13,9 @@ namespace {
 using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
 
-// Matrices of a little less than 8 MiB: 24 in a block, the first ones each for one case, since what was written while a
+// Matrices of a little less than 8 MiB: 26 in a block, the first ones each for one case, since what was written while a
 // duplicate is left alone for long.
-constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 24 * kMatrix, kOther = 512 * kMiB, kRight = 22, kResult = 23;
+constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 26 * kMatrix, kOther = 512 * kMiB, kRight = 24, kResult = 25;
 constexpr int kSide = 1448;
 CUdeviceptr g_block, g_other;
 Card* g_card;
@@ -160,6 +160,18 @@ int main() {
       return static_cast<int>(cuLaunchKernel(g_card->work, 1, 1, 1, 1, 1, 1, 0, g_stream, parameters, nullptr));
     }));
   });
+  const auto unseen = [] {
+    static int handle = 0;
+    static const float alpha = 1, beta = 0;
+    const auto arrays = reinterpret_cast<void* const*>(At(kResult));  // kernels wrote them
+    cublasFakeUnseen(reinterpret_cast<void*>(Left()), kMatrix);
+    const int status = cublasSgemmBatched(&handle, 0, 0, kSide, kSide, kSide, &alpha, arrays, kSide, arrays, kSide,
+                                          &beta, arrays, kSide, 1);
+    cublasFakeUnseen(nullptr, 0);
+    return status;
+  };
+  Case("written by a call through pointers that nobody saw", true, [&] { EXPECT(unseen() == 0); });
+  Case("the same in a graph", true, [&] { Launch(Captured(+unseen)); });
   // Ends of lives, and what is taken anew. A framework that reports: what it does not report is dead.
   Case("taken, as a report says", true, [] {
     scenario::Report(g_block, static_cast<long>(kBlock));

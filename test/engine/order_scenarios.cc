@@ -1,4 +1,5 @@
 // Who waits for whom: launches beyond the budget, streams that the application did not order, threads.
+#include <chrono>
 #include <thread>
 
 #include "test/engine/scenario.h"
@@ -182,4 +183,45 @@ SCENARIO(unseen_access) {
     }
   }
   for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// A value that the stream itself writes, behind what another thread lets go, into a block that is freed meanwhile: the
+// driver's free waits for it, so nothing else may lie there before.
+SCENARIO(values_written_by_a_stream) {
+  Card card;
+  CUstream waits = card.Stream(), other = card.Stream();
+  void* flag = nullptr;
+  OK(cuMemHostAlloc(&flag, 8, CU_MEMHOSTALLOC_DEVICEMAP));
+  CUdeviceptr at_flag = 0;
+  OK(cuMemHostGetDevicePointer(&at_flag, flag, 0));
+  for (int batch = 0; batch < 2; ++batch) {
+    const auto goes = static_cast<cuuint32_t>(batch + 1);
+    const CUdeviceptr block = Alloc(64 * kMiB);
+    OK(cuStreamWaitValue32(waits, at_flag, goes, CU_STREAM_WAIT_VALUE_EQ));
+    if (batch) {
+      CUstreamBatchMemOpParams op{};
+      op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+      op.writeValue.address = block + 4096;
+      op.writeValue.value = 7;
+      OK(cuStreamBatchMemOp(waits, 1, &op, 0));
+    } else {
+      OK(cuStreamWriteValue32(waits, block + 4096, 7, 0));
+    }
+    std::thread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      OK(cuCtxSetCurrent(card.context));
+      OK(cuStreamWriteValue32(other, at_flag, goes, 0));
+      OK(cuStreamSynchronize(waits));
+    });
+    OK(cuMemFree(block));
+    CUstream third = card.Stream();
+    const CUdeviceptr next = Alloc(64 * kMiB);
+    card.Named(third, {Write(next, 64 * kMiB, 5)});
+    OK(cuStreamSynchronize(third));
+    late.join();
+    SayDigest("next", next, 64 * kMiB);
+    card.Named(third, {Read(next, 64 * kMiB, 5)});
+    OK(cuCtxSynchronize());
+    OK(cuMemFree(next));
+  }
 }
