@@ -123,7 +123,6 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.seen.sparse);
   }
   RollWindow(queues);
-  if (asks_ && there && id && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry) Ask(id);
   if (!there) {
     Move(&launch, &queues, hotter, hotter_chunks);
     if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
