@@ -52,6 +52,7 @@ Config Read() {
   }
   config.plain = Flag(SLUICE_ENV_PLAIN, false);
   config.host_access = Flag(SLUICE_ENV_HOST_ACCESS, true);
+  config.discard = Flag(SLUICE_ENV_DISCARD, true);
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;

@@ -14,6 +14,7 @@ struct Config {
   std::string socket;          // agent's socket; empty: none, the environment alone decides
   bool plain = false;          // SLUICE_PLAIN=1
   bool host_access = true;     // SLUICE_HOST_ACCESS=0: what a launch misses is always fetched
+  bool discard = true;         // SLUICE_DISCARD=0: contents that the program gave back are copied like the rest
   bool overwrites = true;      // SLUICE_OVERWRITES=0: what is about to be overwritten whole is fetched like the rest
   bool read_mostly = true;     // SLUICE_READ_MOSTLY=0: what copies alone wrote is sent away like the rest
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none

@@ -64,7 +64,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.log_level = static_cast<uint8_t>(GetConfig().log_level);
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
-  residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr);
+  residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr && GetConfig().discard);
   residency.set_renews(GetConfig().overwrites);
   residency.set_host_access(GetConfig().host_access);
   residency.set_read_mostly(managed && GetConfig().read_mostly);

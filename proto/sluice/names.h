@@ -50,6 +50,7 @@
 #define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"       /* run (default): unhooked with a warning; stop: CUDA calls fail */
 #define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory plain, the budget is a hard limit */
 #define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: nothing is used in host memory by streaming launches */
+#define SLUICE_ENV_DISCARD "SLUICE_DISCARD" /* 0: contents that the program gave back are copied like the rest */
 #define SLUICE_ENV_OVERWRITES \
   "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
 #define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: what copies alone wrote is sent away like the rest */

@@ -229,6 +229,7 @@ for overwritten in ("overwritten_on_default_streams", "overwritten_while_it_leav
 @test
 def dead_while_the_card_is_behind():
     same("dead_while_the_card_is_behind", env=FETCHED, evicts=False, modes=("launch", "predict"))
+    same("dead_while_the_card_is_behind", env={**FETCHED, "SLUICE_DISCARD": "0"}, modes=("launch", "predict"))
 
 
 @test
@@ -498,7 +499,7 @@ def wrong_variables():
         "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
         "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
         "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
-        "SLUICE_OVERWRITES": "no", "SLUICE_READ_MOSTLY": "2",
+        "SLUICE_OVERWRITES": "no", "SLUICE_DISCARD": "never", "SLUICE_READ_MOSTLY": "2",
     }
     probe = "blocks" if sanitized else "view"  # NVML's names are the shim's to answer
     expected = run(probe).out
