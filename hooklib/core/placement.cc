@@ -80,7 +80,7 @@ void Residency::ChangePlaces() {
   const uint64_t bytes = cold.size() * kChunkBytes;
   if (bytes < kLeast) {
     chosen_ = false;
-    asks_ = hot.size() * kChunkBytes >= kLeastOrder && window_ >= next_ask_;
+    asks_ = !own && hot.size() * kChunkBytes >= kLeastOrder && window_ >= next_ask_;
     return;
   }
   places_.leaves = bytes;
