@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hooklib/core/types.h"
+
 namespace sluice::core {
 
 namespace {
@@ -34,6 +36,28 @@ constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 constexpr uint32_t kDeciding = 4;  // launches of a verdict that are all timed
 constexpr uint32_t kCrowd = 32;    // more than a training step has of most kinds
+// What mapping a chunk takes, and the shares of a kind's time by faults that may have been spent on the first part that
+// is tried in host memory, and on the second: little, since nearly all that lose by it lose by the first, and what wins
+// has it back in a few launches.
+constexpr uint64_t kMapNs = 100'000;
+constexpr uint64_t kFirstShare = 16, kSecondShare = 8;
+// The parts that are tried, one after the other. The first shows those that read again and again what they touch: 16
+// rows read 256 times over take 0.2 ms by faults, 5 in host memory and 0.3 with a 64th of the table there. The second
+// shows whether anything is gained.
+constexpr uint32_t kFirstPart = 64, kSecondPart = 4, kAll = 1;
+constexpr uint64_t kStepNs = 8'000'000;  // and what else a step takes: launches that are waited for, and longer ones
+constexpr uint32_t kSamples = 16, kWaited = 8;  // launches timed for a step, and waited for if the host is far ahead
+constexpr uint32_t kMostSamples = 64;
+constexpr uint8_t kMostPauses = 8;
+constexpr uint32_t kMostSteps = 128;  // launches of a step of which each is timed; then every 64th
+
+// How long launches may take with this part in host memory, by how long they took before: not much longer; so much less
+// that all of it gains a quarter; no longer. One launch takes half as long again as another on an H200 (3.4 to 8 ms),
+// so what is neither good nor bad is timed on.
+constexpr uint64_t Good(uint32_t every, uint64_t before) {
+  return every == kFirstPart ? before + before / 8 : every == kSecondPart ? before - before / 16 : before;
+}
+constexpr uint64_t Bad(uint32_t every, uint64_t before) { return before + before / (every == kFirstPart ? 2 : 4); }
 }  // namespace
 
 HostAccess::Habit* HostAccess::Find(uint64_t id, bool oversize) const {
@@ -57,9 +81,13 @@ HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, boo
   const Habit* const habit = Find(id, oversize);
   // What does not fit comes by faults or is used where it lies: faults first, since what has once been mapped in host
   // memory no longer faults.
-  if (!habit) return oversize && !duplicates ? Verdict::kTryFaults : Verdict::kTry;
+  const bool faults_first = oversize && !duplicates;
+  if (!habit) return faults_first ? Verdict::kTryFaults : Verdict::kTry;
   Verdict verdict = habit->verdict;
   if (duplicates && verdict == Verdict::kTryFaults) verdict = habit->failures[0] ? Verdict::kFetch : Verdict::kTry;
+  // Its first times are awaited: faults bring what is touched, at worst at half of the rate.
+  if (verdict == Verdict::kTryFaults && faults_first && !habit->faults_ns && now < habit->retry_at)
+    return Verdict::kFaults;
   if ((verdict == Verdict::kTry || verdict == Verdict::kTryFaults) && now < habit->retry_at) return Verdict::kFetch;
   return verdict;
 }
@@ -81,12 +109,15 @@ bool HostAccess::Sparse(uint64_t id) const {
   return habit && habit->sparse;
 }
 
-bool HostAccess::Due(uint64_t id, bool oversize) {
+bool HostAccess::Due(uint64_t id, bool oversize, uint32_t every) {
   Habit& habit = Make(id, oversize);
   const uint32_t n = habit.launches++;
-  if (n < kDeciding) ++habit.awaited;
+  const bool step = habit.step != Habit::Step::kNone && every == habit.every && n < kMostSteps;
+  // A step that goes badly is not to go on for a thousand launches, and what it is held against has to be timed in the
+  // same way: faults are served faster where nothing leaves beside them.
+  if (n < kDeciding || (step && (n < kWaited || every != kAll))) ++habit.awaited;
   const bool unsure = habit.little && habit.little < kSure;
-  return n < kDeciding || n % 64 == 0 || unsure;
+  return n < kDeciding || n % 64 == 0 || unsure || step;
 }
 
 void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
@@ -133,7 +164,9 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
     std::fill(std::begin(asked_), std::end(asked_), Asked{});
   }
   Habit& habit = Make(probe.id, probe.oversize);
-  if (probe.faults) {
+  // One that ran while much left the card took far longer than the next ones will.
+  if (probe.faults) habit.spent_ns += std::exchange(habit.unspent, 0) * std::min(ns, habit.faults_ns);
+  if (probe.faults && !probe.every) {
     habit.faults_before_ns = habit.faults_ns;
     habit.faults_ns = ns;
   }
@@ -143,6 +176,10 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
     if (!little && habit.little) --habit.little;
     habit.sparse = habit.little >= kTwice || (habit.sparse && habit.little);
   }
+  // What has been found to be faster in host memory than by faults is held against nothing else.
+  const bool shared = probe.every && probe.every == habit.every;
+  if (Sample(&habit, probe.every, ns)) return false;
+  if (shared || (probe.faults && probe.every)) return false;
   // Launches that were timed before faults were tried: what they say is known.
   if (habit.verdict == Verdict::kTryFaults && habit.host_rate && !probe.faults) return false;
   const uint64_t rate = probe.faults       ? kSparseRate
@@ -180,6 +217,8 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   }
   habit.launches = 0;
   habit.confirmed = 0;
+  habit.every = 0;
+  habit.step = Habit::Step::kNone;
   ++habit.failures[probe.faults];
   // One slow launch may have run beside others' work: tried again, ever later, a few times. What then is to be fetched
   // for ever is first left to faults, twice.
@@ -194,6 +233,76 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
                                           : Verdict::kFetch;
   habit.retry_at = failures == 0 || failures >= kMaxFailures ? now : now + (uint64_t{256} << (2 * failures));
   return false;
+}
+
+HostShare HostAccess::Share(uint64_t id, uint64_t bytes) {
+  Habit& habit = Make(id, true);
+  ++habit.unspent;
+  // The first part is likely to be unmapped again; further apart after each failure.
+  const uint64_t all = bytes / kChunkBytes * kMapNs, pause = 3 * habit.pause;
+  const uint64_t first = kFirstShare * (kStepNs + 2 * all / kFirstPart);
+  const uint64_t second = kSecondShare * (kStepNs + all / kSecondPart - all / kFirstPart);
+  if (habit.step == Habit::Step::kNone && habit.confirmed &&
+      habit.spent_ns >= (habit.every ? second : first) << pause) {
+    Begin(&habit, habit.every ? kSecondPart : 0, habit.before_ns);
+    if (!habit.every) habit.step = Habit::Step::kBefore;
+  }
+  const uint64_t may = habit.spent_ns / (habit.every == kSecondPart ? kSecondShare : kFirstShare);
+  return {habit.every, may > habit.map_ns ? (may - habit.map_ns) / kMapNs * kChunkBytes : 0};
+}
+
+void HostAccess::Mapped(uint64_t id, uint64_t bytes) { Make(id, true).map_ns += bytes / kChunkBytes * kMapNs; }
+
+// The mean of a few launches with each part is held against that with the part before. True where this decides how the
+// next ones go.
+bool HostAccess::Sample(Habit* habit, uint32_t every, uint64_t ns) {
+  using Step = Habit::Step;
+  if (habit->every != every) return false;
+  if (habit->step == Step::kNone) {
+    if (!every) return false;
+    // It takes far longer now than what this was held against: looked at at once.
+    if (ns > 2 * habit->before_ns) {
+      habit->step = Step::kAfter;
+      habit->launches = 0;
+    }
+  }
+  habit->sum_ns += ns;
+  const uint32_t samples = ++habit->samples;
+  const uint64_t mean = habit->sum_ns / samples, before = habit->before_ns;
+  if (habit->step == Step::kBefore) {
+    if (samples < kSamples) return false;
+    Begin(habit, kFirstPart, mean);
+    return false;
+  }
+  const bool told = samples % kSamples == 0;
+  const bool worse = habit->sum_ns > std::max(samples, kSamples) * Bad(every, before) ||
+                     (samples == kMostSamples && mean > Good(every, before));
+  if (!worse && (!told || mean > Good(every, before))) return false;
+  habit->samples = 0;
+  habit->sum_ns = 0;
+  habit->launches = 0;
+  if (!worse && every != kSecondPart) {
+    habit->step = Step::kNone;
+    if (every == kFirstPart) habit->before_ns = (before + mean) / 2;  // nearly nothing is there yet
+    return false;
+  }
+  habit->every = worse ? 0 : kAll;
+  habit->verdict = worse ? Verdict::kFaults : Verdict::kStreams;
+  if (!worse) return true;
+  habit->step = Step::kNone;
+  habit->spent_ns = habit->map_ns = 0;
+  habit->pause = std::min<uint8_t>(habit->pause + 1, kMostPauses);
+  return leaves_host_ = true;
+}
+
+// A part is tried.
+void HostAccess::Begin(Habit* habit, uint32_t every, uint64_t before_ns) {
+  habit->step = Habit::Step::kAfter;
+  habit->every = every;
+  habit->before_ns = before_ns;
+  habit->launches = 0;
+  habit->samples = 0;
+  habit->sum_ns = 0;
 }
 
 uint64_t HostAccess::BytesByFaults(uint64_t id) const {

@@ -9,13 +9,18 @@
 // execution id, first on a few chunks, later now and then.
 // A kernel that looks up rows of a table names all of it: fetching costs 92 ms a GiB, room included, and faults bring
 // the few pages that are touched. That is measured in the same way, where the launch does not stream: what is left to
-// faults on a trial takes its time if it is touched. Not thread-safe: the device's lock is held.
+// faults on a trial takes its time if it is touched.
+// Of what cannot be held at all and touches little, host memory may be the better still: rows of 4 KiB that faults
+// bring one by one take 8 ms on an H200, over the link 0.6. But to map a GiB there takes 51 ms, so it is tried when
+// launches of the kind have taken so long that this is little beside it, on a part first (Share). Not thread-safe: the
+// device's lock is held.
 #ifndef SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
 #define SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
 
 #include <cstdint>
 #include <iterator>
 #include <unordered_map>
+#include <utility>
 
 namespace sluice::core {
 
@@ -28,6 +33,13 @@ struct HostProbe {
   bool faults = false;      // they are left to faults, not used where they lie
   bool duplicates = false;  // fetched, they would leave again for nothing
   bool trial = false;       // it is a try, not a launch of a kind that is timed again
+  uint32_t every = 0;       // of a set larger than the capacity so many-th chunks are used in host memory: see Share
+};
+
+// Of a launch that is left to faults, what is used in host memory all the same: of its chunks every so many-th.
+struct HostShare {
+  uint32_t every = 0;  // 0: none
+  uint64_t most = 0;   // so many bytes may be mapped for it anew
 };
 
 // What tries cost: some launches re-read what was left in host memory.
@@ -60,8 +72,9 @@ class HostAccess {
     bool streams, refused, sparse;
   };
   Seen See(uint64_t id, bool oversize, uint64_t now);
-  // Whether the launch that was answered kStreams or kFaults is one of those that are timed again.
-  bool Due(uint64_t id, bool oversize);
+  // Whether the launch that was answered kStreams or kFaults is one of those that are timed again. `every`: as in
+  // HostProbe.
+  bool Due(uint64_t id, bool oversize, uint32_t every = 0);
   // A launch of this id misses so many bytes, where `capacity` may be resident.
   void Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity);
   // So many did while a time is awaited which decides how they go that the host had better wait for it: a program that
@@ -73,6 +86,13 @@ class HostAccess {
   void Trying(const HostProbe& probe, uint64_t now);
   // How long the timed launch ran, in ns of the GPU's clock. True where this settles that its id is left to faults.
   bool Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
+  // A launch of this id that cannot be held, and is left to faults, misses so many bytes: what of it is tried in host
+  // memory.
+  HostShare Share(uint64_t id, uint64_t bytes);
+  // For that so many bytes were mapped.
+  void Mapped(uint64_t id, uint64_t bytes);
+  // Whether launches of some id have been found to be slower in host memory than by faults since this was last asked.
+  bool TakeLeavesHost() { return std::exchange(leaves_host_, false); }
   // How many bytes faults bring for a launch of this id that is larger than all that may be resident, at most: by how
   // long the last timed ones ran. kNever: not known.
   uint64_t BytesByFaults(uint64_t id) const;
@@ -99,6 +119,17 @@ class HostAccess {
     uint64_t retry_at = 0;          // launch number
     uint64_t faults_ns = 0;         // of the last timed launch that was left to faults
     uint64_t faults_before_ns = 0;  // of the one before
+    // Host memory tried instead of faults, a greater part of what is missed with each step.
+    enum class Step : uint8_t { kNone, kBefore, kAfter };  // timed: nothing; with the present part; with a greater one
+    Step step = Step::kNone;
+    uint8_t samples = 0;     // times of this step so far
+    uint8_t pause = 0;       // steps that failed
+    uint32_t every = 0;      // the present part, as in HostShare; 1: all of it
+    uint32_t unspent = 0;    // launches that are not in spent_ns yet
+    uint64_t sum_ns = 0;     // of the samples
+    uint64_t before_ns = 0;  // their mean, with the part before
+    uint64_t spent_ns = 0;   // by launches left to faults, about, since the last failure
+    uint64_t map_ns = 0;     // what mapping took of that
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   // A launch asks about the same id several times, and the next ones are of few ids.
@@ -108,10 +139,13 @@ class HostAccess {
   };
   Asked* Ask(uint64_t key) const { return &asked_[key >> 1 & (std::size(asked_) - 1)]; }
   Habit* Find(uint64_t id, bool oversize) const;
+  bool Sample(Habit* habit, uint32_t every, uint64_t ns);
+  static void Begin(Habit* habit, uint32_t every, uint64_t before_ns);
   Habit& Make(uint64_t id, bool oversize);
   std::unordered_map<uint64_t, Habit> habits_;
   mutable Asked asked_[256];
   uint32_t crowds_ = 0;  // habits that are crowded
+  bool leaves_host_ = false;
   HostTries tries_;
 };
 

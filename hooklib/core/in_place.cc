@@ -115,11 +115,18 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   uint64_t most = kNever;
   if (trial) {
     if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
-    most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
-                    : HostAccess::TryBytes(verdict, resident);
+    // By faults all of what cannot be held, so that nothing else takes its time, and nothing is brought that it may not
+    // touch.
+    if (!oversize || !faults) {
+      most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
+                      : HostAccess::TryBytes(verdict, resident);
+    }
     // For a lookup its whole table would be brought. Not any more once a launch has re-read what it was tried with.
     if (!oversize && !faults && !host_access_.tries().slow && Dominant().second) most = kNever;
   }
+  HostShare share;
+  if (verdict == Verdict::kFaults && oversize) share = host_access_.Share(id, need);
+  uint64_t mapped = 0, in_place = 0;
   // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
   // GiB each time, where those take 92; but a launch over a list of tensors names each of them whole and passes over a
   // part (PyTorch's optimizers).
@@ -138,6 +145,20 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (chunk->host_window != window_) {
       chunk->host_window = host_window_ = window_;
       chunk->host_uses = 0;
+    }
+    // What faults have brought of it would stay on the card, and nobody would count it: that leaves first.
+    if (oversize && !trial && !faults && chunk->scattered && !chunk->advised) {
+      scattered_bytes_ = kMostScattered;
+      left_launch_ = chunk->left_at = now_;
+      return false;
+    }
+    if (share.every && chunk->base / kChunkBytes % share.every == 0 &&
+        (chunk->advised || (mapped + kChunkBytes <= share.most && !chunk->scattered))) {
+      if (!chunk->advised) mapped += kChunkBytes;
+      in_place += kChunkBytes;
+      stays += kChunkBytes;
+      MapInHost(chunk);
+      return true;
     }
     if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
       Unadvise(chunk);
@@ -167,8 +188,12 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     ++stats_.left_launches;
     left_launch_ = now_;
   }
-  if (stays && (trial || host_access_.Due(id, oversize)))
-    plan_.probe = {id, stays, resident, oversize, faults, duplicates, trial};
+  if (mapped) host_access_.Mapped(id, mapped);
+  // Not all of it can be mapped at once, and in the mean as much of each part is touched.
+  const bool part = share.every && in_place > need / share.every / 2;
+  const uint32_t every = !faults ? 1 : part ? share.every : 0;
+  if (stays && (trial || host_access_.Due(id, oversize, every)))
+    plan_.probe = {id, stays, resident, oversize, faults, duplicates, trial, every};
   if (stays && trial) host_access_.Trying(plan_.probe, now_);
 }
 

@@ -165,7 +165,11 @@ class Residency {
   void set_host_access(bool may) { may_stay_ = may; }
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
   // faults.
-  bool Measured(const HostProbe& probe, uint64_t ns) { return host_access_.Measured(probe, ns, now_); }
+  bool Measured(const HostProbe& probe, uint64_t ns) {
+    const bool settles = host_access_.Measured(probe, ns, now_);
+    if (host_access_.TakeLeavesHost()) chunks_.ForAll([](Chunk& chunk) { chunk.host_uses = 0; });
+    return settles;
+  }
   // Whether launches like this one take what they miss in host memory, as far as it stays there.
   bool UsesHostMemory(const HostProbe& probe) {
     return host_access_.Of(probe.id, probe.oversize, now_) == HostAccess::Verdict::kStreams;

@@ -43,7 +43,7 @@ if(TARGET simgpu_cu AND TARGET sluice_player)
   target_link_options(thrash_bench PRIVATE -Wl,--export-dynamic-symbol=nanosleep)
   if(TARGET sluice_engine)
     add_test(NAME "engine: never_slower_than_faults" COMMAND ${CMAKE_CURRENT_LIST_DIR}/thrash_table.py --build ${CMAKE_BINARY_DIR} --check)
-    set_tests_properties("engine: never_slower_than_faults" PROPERTIES TIMEOUT 180)
+    set_tests_properties("engine: never_slower_than_faults" PROPERTIES TIMEOUT 400)
   endif()
 endif()
 # The residency policy alone, over a trace, beside the offline optimum.

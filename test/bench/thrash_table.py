@@ -82,7 +82,7 @@ def main():
     options = parser.parse_args()
     build = pathlib.Path(options.build).resolve()
     hook = pathlib.Path(options.hook).resolve() if options.hook else build / "lib"
-    launches = 1500 if options.check else options.launches
+    launches = options.launches
     slower = []
     heads = ["faults, sluice, us", "first 256"] + ([] if options.check else ["host never waits"])
     print("| workload, live / budget |" + "".join(f" {head} | faults / sluice |" for head in heads) + "\n|---|" + "---|---|" * len(heads))
@@ -99,7 +99,7 @@ def main():
     print("\n| beside a neighbour with 4.8 GiB of | work | faults: before, beside, after, us | sluice, us | faults / sluice, beside it |\n|---|---|---|---|---|")
     for neighbour, what in NEIGHBOURS.items():
         for name in BESIDE_CHECKED if options.check else BESIDE:
-            (off, _), (on, said) = (beside(build, hook, name, mode, neighbour, launches // 2) for mode in ("off", "predict"))
+            (off, _), (on, said) = (beside(build, hook, name, mode, neighbour, 750 if options.check else launches // 2) for mode in ("off", "predict"))
             print(f"| {what} | {name} | {', '.join(f'{t:.0f}' for t in off)} | {', '.join(f'{t:.0f}' for t in on)} | {off[1] / on[1]:.2f} |", flush=True)
             if on[1] > 1.03 * off[1]:
                 slower.append(f"{name} beside {what}: {on[1] / off[1]:.2f}")
