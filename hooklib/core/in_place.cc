@@ -6,6 +6,7 @@
 // round (activations), is brought like anything else: on an H200 a convolution net's step took 243 ms and more where
 // such chunks were mapped too, and 202 where nothing was.
 #include <algorithm>
+#include <utility>
 
 #include "hooklib/core/residency.h"
 
@@ -204,6 +205,22 @@ void Residency::Scatter(Chunk* chunk) {
   if (chunk->scattered) return;
   chunk->scattered = true;
   scattered_.push_back(chunk->base);
+}
+
+void Residency::ScatterRest(Extent block) {
+  chunks_.ForEach(block, [this](Chunk& chunk) {
+    if (!chunk.resident && !chunk.advised && chunk.live_bytes != 0) Scatter(&chunk);
+  });
+  scattered_bytes_ = kMostScattered;
+}
+
+void Residency::NoteFaultedIn(std::span<const Va> pages) {
+  if (scattered_.empty()) return;
+  Va before = kNever;
+  for (const Va page : pages) {
+    const Va chunk = RoundDown(page, kChunkBytes);
+    if (chunk != std::exchange(before, chunk)) scattered_bytes_ += kChunkBytes;
+  }
 }
 
 void Residency::NoteScattered(uint64_t bytes) {

@@ -62,20 +62,20 @@ void LiveMap::Forget(Extent range) {
   for (Va va = RoundDown(range.base, kChunkBytes); va < range.end(); va += kChunkBytes) ++changes_[Part(va)];
 }
 
-std::optional<Extent> LiveMap::Search(Va va) {
+bool LiveMap::Search(Va va) {
   Va base = 0;
   Allocation* allocation = Find(va, &base);
-  if (!allocation) return std::nullopt;
+  if (!allocation) return false;
   if (allocation->reported) {
     auto it = reports_.upper_bound(va);
     if (it != reports_.begin()) {
       --it;
-      if (va < it->first + it->second) return Keep(va, {it->first, it->second});
+      if (va < it->first + it->second) return Keep(va, {it->first, it->second}, true);
     }
     // Reports end while a graph goes on using the range: then the whole segment may be meant.
-    if (!allocation->captured) return std::nullopt;
+    if (!allocation->captured) return false;
   }
-  return Keep(va, {base, allocation->bytes});
+  return Keep(va, {base, allocation->bytes}, false);
 }
 
 std::optional<Extent> LiveMap::Resolve(Va va, Va begin, Va end) {

@@ -46,10 +46,14 @@ class LiveMap {
 
   // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
   // for an address that is not ours or lies in a reported segment's dead space.
-  std::optional<Extent> Resolve(Va va) {
+  // `told`, if given: whether somebody said so, or it is the whole allocation for want of that.
+  std::optional<Extent> Resolve(Va va, bool* told = nullptr) {
     const Answer& known = answers_[Slot(va)];
-    if (known.va == va && known.stamp == Stamp(va)) return known.extent;
-    return Search(va);
+    if (known.va != va || known.stamp != Stamp(va)) {
+      if (!Search(va)) return std::nullopt;
+    }
+    if (told) *told = known.told;
+    return known.extent;
   }
   // The part of it inside [begin, end).
   std::optional<Extent> Resolve(Va va, Va begin, Va end);
@@ -64,12 +68,13 @@ class LiveMap {
     Va va = 0;
     uint64_t stamp = 0;
     Extent extent;
+    bool told = false;
   };
   static constexpr size_t kAnswers = size_t{1} << 10, kParts = 4096;
-  std::optional<Extent> Search(Va va);
-  Extent Keep(Va va, Extent extent) {
-    answers_[Slot(va)] = {va, Stamp(va), extent};
-    return extent;
+  bool Search(Va va);
+  bool Keep(Va va, Extent extent, bool told) {
+    answers_[Slot(va)] = {va, Stamp(va), extent, told};
+    return true;
   }
   void Forget(Extent range);
   static size_t Slot(Va va) { return (va * 0x9e3779b97f4a7c15u) >> 54; }

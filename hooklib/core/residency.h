@@ -135,6 +135,11 @@ class Residency {
   bool scatters() const { return scattered_at_ && now_ < scattered_at_ + kScattersFor; }
   // So many bytes have faults brought in all, where the driver counts them.
   void set_faulted(uint64_t bytes) { faulted_ = bytes; }
+  // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
+  void ScatterRest(Extent block);
+  // Faults of a launch that was not brought what it names were of these pages, in order. What was never written is in
+  // no count of bytes.
+  void NoteFaultedIn(std::span<const Va> pages);
   void set_can_discard(bool can) { can_discard_ = can; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
   void set_filling(bool filling) { filling_ = filling; }

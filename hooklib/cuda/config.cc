@@ -55,6 +55,7 @@ Config Read() {
   config.discard = Flag(SLUICE_ENV_DISCARD, true);
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
+  config.learn = Flag(SLUICE_ENV_LEARN, true);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;
   g_log_level = config.log_level;

@@ -17,6 +17,7 @@ struct Config {
   bool discard = true;         // SLUICE_DISCARD=0: contents that the program gave back are copied like the rest
   bool overwrites = true;      // SLUICE_OVERWRITES=0: what is about to be overwritten whole is fetched like the rest
   bool read_mostly = true;     // SLUICE_READ_MOSTLY=0: what copies alone wrote is sent away like the rest
+  bool learn = true;           // SLUICE_LEARN=0: what launches use of a block is not learnt from their faults
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };

@@ -19,10 +19,12 @@
 
 #include "hooklib/core/arena_allocator.h"
 #include "hooklib/core/fault_ledger.h"
+#include "hooklib/core/learnt.h"
 #include "hooklib/core/live_map.h"
 #include "hooklib/core/pressure.h"
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/driver_counts.h"
+#include "hooklib/cuda/fault_records.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/tokens.h"
 #include "hooklib/dnn/extents/torch_kernels.h"
@@ -113,7 +115,10 @@ struct Device final : core::Timeline {
     Left before;                  // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
-  Touched touched;  // by the work that is being looked at
+  Touched touched;                 // by the work that is being looked at
+  std::vector<core::Loose> loose;  // once anything is asked: its words that lead into blocks of which no part is told,
+  bool narrowed = false;           // and whether less than these was named for any
+  core::Learnt learnt;
   core::Pressure pressure;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
@@ -121,6 +126,7 @@ struct Device final : core::Timeline {
   Stream* reaper = nullptr;     // for whom dead bytes were last discarded in its order (dead.h),
   uint64_t reap_op = 0;         // and as which operation of its renew queue
   uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
+  bool watch_in_vain = false;   // a launch to be watched, or one that was, has been waited for in vain
 
   // --- memory; each takes the lock ---
   // `stream`: allocated or freed in that stream's order (cuMemAllocAsync).
@@ -149,6 +155,19 @@ struct Device final : core::Timeline {
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   void Resolve(const Work& work, Touched* touched);  // work.cc. The lock is held.
   std::optional<core::Extent> Resolve(const dnn::Reach& reach);
+  // What one of its words means. `*around`: the block that it leads into, if nobody has told a part of that; else of no
+  // bytes. Where it is larger than the answer, that was learnt.
+  std::optional<core::Extent> ResolveWord(const Work& work, size_t place, core::Loose* around);
+  // --- launches that are watched (device_learning.cc); the lock is held ---
+  // Whether the launch has to wait: for the one that is watched, or, since it is to be watched, until it is alone.
+  bool AwaitsWatch(const Work& work);
+  uint64_t WatchProgress();             // grows while what is waited for goes on
+  void EndWatch();                      // the one that is watched is over, or has company from here on
+  void NoteNarrowed(const Work& work);  // before Prepare
+  // Behind Prepare: whether BeginWatch has anything to look at. Then the launch is the next thing on its stream.
+  bool MayWatch(const Work& work) const;
+  void BeginWatch(const Work& work, uint64_t seq);
+  bool Watches(const Stream* stream) const { return watch_.id && watch_.mark.stream == stream->id; }
   // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. The lock is held.
   void NoteWriters(const Touched& by) {
     if (residency.has_copies() || residency.has_withdrawn()) NoteWritersOfCopies(by);
@@ -252,6 +271,18 @@ struct Device final : core::Timeline {
   void StartCounting();
   unsigned char raw_uuid_[16] = {};
   DriverCounts counts_{TheKernelSide()};
+  FaultRecords records_{TheKernelSide()};
+  struct Watch {      // the launch that is being watched
+    uint64_t id = 0;  // 0: none
+    core::Mark mark;
+    std::vector<core::Loose> words;
+    std::vector<core::Va> pages;
+    std::string name;  // of the kernel
+  };
+  Watch watch_;
+  bool IsAlone();  // nothing else is unfinished on the card
+  bool AnyLoose(const Work& work);
+  void SayWatched(uint64_t id, size_t pages, core::Learnt::Found found);
   core::FaultLedger faults_;
   core::MoveLedger taken_;  // what left the card, and was not sent away
   struct Part {             // of a round: the last of its launches, and what they name; bytes

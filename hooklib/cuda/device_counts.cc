@@ -30,6 +30,14 @@ void Device::SayCounts() {
   if (faults_.counting())
     SLUICE_LOG(kDebug, "%s: the driver counts %.2f GiB moved to the card and %llu faults", uuid.c_str(),
                static_cast<double>(counts_.ToCard()) / 0x1p30, static_cast<unsigned long long>(counts_.Faults()));
+  const core::LearntStats& stats = learnt.stats();
+  if (stats.watched)
+    SLUICE_LOG(kDebug,
+               "%s: learnt what of a block launches use: of %llu kinds, given up for %llu; %llu launches watched, %llu "
+               "named less for it, %llu times they were seen to use more",
+               uuid.c_str(), static_cast<unsigned long long>(stats.kinds),
+               static_cast<unsigned long long>(stats.given_up), static_cast<unsigned long long>(stats.watched),
+               static_cast<unsigned long long>(stats.narrowed), static_cast<unsigned long long>(stats.wrong));
 }
 
 uint64_t Device::LeftToFaults() {

@@ -1,26 +1,17 @@
 // What the driver itself counts of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
 // The driver adds to a page of this process' memory, and reading is reading that page. On an H200 counting costs
 // nothing that can be measured; the records of single moves, which the same device offers, double the time of faults
-// (test/gpu/probes/fault_events.cu). Where the device is not there, may not be opened or speaks another language,
-// nothing is counted and nothing breaks.
+// (test/gpu/probes/fault_events.cu), those of faults, which fault_records.h reads, add a third. Where the device is not
+// there, may not be opened or speaks another language, nothing is counted and nothing breaks.
 #ifndef SLUICE_HOOKLIB_CUDA_DRIVER_COUNTS_H_
 #define SLUICE_HOOKLIB_CUDA_DRIVER_COUNTS_H_
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "hooklib/cuda/uvm_tools.h"
 
 namespace sluice {
-
-// What of the system is asked, so that tests and the simulated driver can answer.
-struct KernelSide {
-  int (*open)() = nullptr;  // the device; -1 with errno
-  int (*control)(int device, unsigned long request, void* argument) = nullptr;
-  // Descriptors of the driver's memory manager that the process has: one is the address space that CUDA uses.
-  std::vector<int> (*spaces)(int device) = nullptr;
-};
-// The system's own, or the simulated driver's.
-KernelSide TheKernelSide();
 
 class DriverCounts {
  public:
@@ -41,7 +32,6 @@ class DriverCounts {
  private:
   enum Counter { kToCard = 0, kToHost = 1, kFaults = 9 };  // places in the page
   uint64_t Get(Counter counter) const { return __atomic_load_n(page_ + counter, __ATOMIC_RELAXED); }
-  bool Refused(std::string why);
   const KernelSide kernel_;
   bool tried_ = false;
   int device_ = -1;

@@ -16,6 +16,8 @@ void Device::NoteWritersOfCopies(const Touched& by) {
   for (size_t i = 0; i < by.extents.size() && residency.has_copies(); ++i) {
     if (!by.only_read[i]) residency.NoteWritten(by.extents[i]);
   }
+  // What was learnt of a launch is no proof of where it does not write.
+  for (size_t i = 0; i < loose.size() && residency.has_copies(); ++i) residency.NoteWritten(loose[i].block);
   Withdraw();
 }
 

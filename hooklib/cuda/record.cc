@@ -91,12 +91,16 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
   }
   {
     std::lock_guard lock(stream.device->mutex);
-    const auto add = [&](const std::optional<core::Extent>& extent) {
-      if (extent)
-        accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, trace::AccessSource::kParameters});
+    const auto add = [&](const std::optional<core::Extent>& extent, bool learnt) {
+      const auto source = learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters;
+      if (extent) accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, source});
     };
-    for (const uint64_t word : work.words) add(stream.device->live.Resolve(word));
-    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r));
+    core::Loose around;
+    for (size_t i = 0; i < work.words.size(); ++i) {
+      const std::optional<core::Extent> extent = stream.device->ResolveWord(work, i, &around);
+      add(extent, extent && around.block.bytes > extent->bytes);
+    }
+    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r), false);
   }
   launch.accesses = accesses;
   return g_recorder->Launch(launch);

@@ -86,6 +86,15 @@ bool WorkScope::HoldBack(const Work& work) {
         if (far_ahead) most = std::max(most, work.hotter ? kPatienceForTrial : kPatienceForDead);
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
+      if (device->AwaitsWatch(work)) {
+        device->Record(stream);
+        device->Poll(stream);
+        done = device->WatchProgress();
+        far_ahead |= device->AwaitsWatch(work);
+        // In vain once, it is hardly waited for again: who goes on is counted as missed.
+        if (far_ahead) most = std::max(most, device->watch_in_vain ? kPatienceInVain : kPatienceForDead);
+        if (far_ahead && still + 1 >= most) device->watch_in_vain = true;
+      }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
       const core::Residency& residency = device->residency;
@@ -110,7 +119,7 @@ bool WorkScope::MustHoldBack(const Work& work) {
   Device* const device = work.stream->device;
   const core::Residency& residency = device->residency;
   return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
-         residency.waits_for_duplicates() ||
+         residency.waits_for_duplicates() || device->AwaitsWatch(work) ||
          (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
 }
 
@@ -127,8 +136,21 @@ void Device::Resolve(const Work& work, Touched* to) {
     extents[count] = extent;
     only_read[count++] = reads;
   };
-  for (const uint64_t word : work.words) {
-    if (const auto extent = live.Resolve(word)) add(*extent, false);
+  loose.clear();
+  narrowed = false;
+  if (learnt.empty()) {
+    for (const uint64_t word : work.words) {
+      if (const auto extent = live.Resolve(word)) add(*extent, false);
+    }
+  }
+  core::Loose around;
+  for (size_t i = 0; i < work.words.size() && !learnt.empty(); ++i) {
+    const auto extent = ResolveWord(work, i, &around);
+    if (!extent) continue;
+    add(*extent, false);
+    if (!around.block.bytes) continue;
+    loose.push_back(around);
+    narrowed |= around.block.bytes > extent->bytes;
   }
   to->hotter.reset();
   if (work.hotter) to->hotter = 0;
@@ -179,6 +201,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     if (!stream_->context) return;
     ++device->look;
   }
+  device->EndWatch();
   const Touched& touched = device->touched;
   device->Resolve(work, &device->touched);
   device->NoteWriters(touched);
@@ -193,6 +216,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
   device->FollowCeiling();
   device->CountFaults();
+  device->NoteNarrowed(work);
   if (work.hotter) device->ReadProbes();  // says which way it goes
   AwaitReaps(stream_);
   stream_->last_launch = device->residency.launches();
@@ -209,8 +233,10 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     if (work.copy) device->NoteCopied(touched);
     if (!device->probes.empty()) device->ReadProbes();
   }
+  if (may_move && device->MayWatch(work)) device->BeginWatch(work, seq);
   if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
-  follow_up_ = moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead();
+  follow_up_ =
+      moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead() || device->Watches(stream_);
 }
 
 // All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is

@@ -54,6 +54,7 @@
 #define SLUICE_ENV_OVERWRITES \
   "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
 #define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: what copies alone wrote is sent away like the rest */
+#define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: what launches use of a block is not learnt from their faults */
 #define SLUICE_ENV_MANAGED_LIMIT \
   "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND" /* managed (default) */

@@ -258,6 +258,75 @@ def launches_larger_than_the_budget_are_held_to_it():
             expect(int(found[1]) <= most, f"{work}, {mode}: at most {most} MiB", done.stderr)
 
 
+def by_faults(outcome, what):
+    found = re.search(rf"^{what}: (\d+) MiB by faults, (\d+) MiB on the card", outcome.err, re.M)
+    expect(found, f"the scenario says what came by faults: {what}", outcome.err)
+    return int(found[1]), int(found[2])
+
+
+@test
+def blocks_of_a_pool():
+    """What launches use of an allocation that they name whole is learnt: it is fetched, and the budget is held. Not with the switch off, nor where the driver
+    records no faults, which is said once."""
+    debug = {"SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_HOST_ACCESS": "0"}
+    same("blocks_of_a_pool", env=debug, modes=ALL_MODES)
+    ends = {}
+    for what, env in (("learnt", {}), ("off", {"SLUICE_LEARN": "0"}), ("refused", {"SIMGPU_UVM_TOOLS": "counters"}), ("no device", {"SIMGPU_UVM_TOOLS": "0"}),
+                      ("prefetch off", {"SLUICE_PREFETCH": "off"}), ("launch", {"SLUICE_PREFETCH": "launch"})):
+        ends[what] = run("blocks_of_a_pool", SMALL, env={**debug, **env})
+        expect(ends[what].out == ends["learnt"].out, f"{what}: it computes the same", str(ends[what]))
+        faulted, on_card = by_faults(ends[what], "settled")
+        if what in ("learnt", "launch"):
+            expect(faulted == 0 and on_card <= 512, f"{what}: all is fetched in time and the budget held", ends[what].err)
+        else:
+            expect(faulted > 1024, f"{what}: all comes by faults", ends[what].err)
+            expect("was watched" not in ends[what].err, f"{what}: nothing is watched", ends[what].err)
+    told = re.findall(r"of the 1536 MiB around word 0, ([0-9.]+) MiB from \+0.00", ends["learnt"].err)
+    expect(told == ["64.00"], "what was learnt is told at DEBUG, once", ends["learnt"].err)
+    sums = re.search(r"learnt what of a block launches use: of 1 kinds, given up for 0; (\d+) launches watched, (\d+) named less", ends["learnt"].err)
+    expect(sums and int(sums[1]) <= 16 and int(sums[2]) > 100, "few launches are watched, then none", ends["learnt"].err)
+    said = re.findall(r"records no faults for us.*", ends["refused"].err)
+    expect(len(said) == 1 and "status" in said[0], "a refusal is said once, with its reason", ends["refused"].err)
+    expect("(counted)" in ends["refused"].line(), "and faults are counted all the same", ends["refused"].line())
+
+
+@test
+def a_pool_used_otherwise():
+    """Kernels that come to use more than was learnt of them: it is noticed by the faults, and they are watched again."""
+    def noticed(_, tight):
+        expect("more than its kind was believed to use" in tight.err, "it is noticed", tight.err)
+        settled, on_card = by_faults(tight, "settled")
+        expect(settled == 0 and on_card <= 512, "after a while nothing comes by faults, and what did has left", tight.err)
+    for in_place in ("0", "1"):
+        same("a_pool_used_otherwise", env={"SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_HOST_ACCESS": in_place}, check=noticed)
+
+
+@test
+def rows_of_a_pool():
+    """Rows in no order: given up after a launch or two, and nothing is fetched for them."""
+    def given_up(_, tight):
+        watched = re.findall(r"launch (\w+) named was watched", tight.err)
+        sums = re.search(r"given up for 1; (\d+) launches watched", tight.err)
+        expect(sums and int(sums[1]) == len(watched) <= 24, "it is given up for good", tight.err)
+    same("rows_of_a_pool", env={"SLUICE_LOG_LEVEL": "DEBUG"}, check=given_up)
+
+
+@test
+def what_is_learnt_is_explained():
+    """`sluice replay --explain` reads what the engine recorded: extents that were learnt say so."""
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = f"{folder}/recorded.sltrace"
+        run("blocks_of_a_pool", SMALL, env={"SLUICE_RECORD": recorded})
+        told = subprocess.run([str(build / "bin" / "sluice-trace"), "explain", recorded, recorded], capture_output=True, text=True).stdout
+        lines = re.findall(r"^#\d+ named: (.*)$", told, re.M)
+        expect(lines and lines[0] == "parameters 1536.0 MiB" and lines[-1] == "learnt 64.0 MiB", "first all of the block, in the end a part", told[-2000:])
+
+
+scenario("a_pool_with_loaded_blocks", env={"SLUICE_HOST_ACCESS": "0"})
+scenario("threads_in_a_pool", modes=ALL_MODES)
+scenario("a_pool_behind_a_gate", modes=ALL_MODES)
+
+
 @test
 def the_way_is_said():
     """That faults serve a kind of launch better, or host memory, is said once each, with the figures that decided."""

@@ -97,7 +97,8 @@ const char* simgpu_last_misuse(void);
 void simgpu_mark(const char* name);
 
 /* What open and ioctl of /dev/nvidia-uvm-tools answer on a machine with a card: the counters of what the driver moves
- * (request 56 without a queue, request 60). There is no kernel under this driver, so the hook asks here. */
+ * (request 56 without a queue, request 60), and records of faults (56 or 76 with one, 58, 59), which take a third
+ * longer meanwhile. There is no kernel under this driver, so the hook asks here. */
 int simgpu_uvm_open(void);
 int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
 

@@ -32,6 +32,25 @@ TEST_CASE("a pointer means its whole allocation until a framework reports what i
   CHECK_FALSE(map.Resolve(0x1250));
 }
 
+TEST_CASE("it is known whether somebody told what a pointer means") {
+  LiveMap map;
+  map.Add(0x1000, Of(0x1000));
+  bool told = true;
+  for (int i = 0; i < 2; ++i) {  // found, then known
+    CHECK(map.Resolve(0x1250, &told));
+    CHECK_FALSE(told);
+  }
+  REQUIRE(map.Report({0x1200, 0x100}));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(map.Resolve(0x1250, &told));
+    CHECK(told);
+  }
+  // A graph may go on using it.
+  map.Find(0x1000, nullptr)->captured = true;
+  CHECK(map.Resolve(0x1400, &told) == Extent{0x1000, 0x1000});
+  CHECK_FALSE(told);
+}
+
 TEST_CASE("a part is held to what is alive around its pointer") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000));

@@ -9,6 +9,9 @@
 namespace simgpu {
 namespace {
 
+// Of their rate, what faults have left while they are recorded (fault_events.cu on an H200: 7.1 ms, 9.4 with records).
+constexpr double kRecordedFaults = 0.75;
+
 int64_t Nanoseconds(uint64_t bytes, double gbps) { return static_cast<int64_t>(static_cast<double>(bytes) / gbps) + 1; }
 
 // The driver's density heuristic: a fault takes the largest aligned part of the block that would be more than half
@@ -193,7 +196,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : profile_.populate_gbps);
   if (from_peer != 0) end += Nanoseconds(BytesOf(from_peer, part.block_bytes), profile_.peer_gbps);
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
-  if (fault) uvm_tools_.Count(card, UvmTools::kCardFaults, 1);
+  if (fault) uvm_tools_.Count(card, UvmTools::kCardFaults, static_cast<uint64_t>(std::popcount(mask)));
   uvm_tools_.Count(card, UvmTools::kToCard, in);
   if (in != 0) {
     timeline_.Span(card, fault ? "faults" : "prefetch in", fault ? "fault" : "prefetch", t, end, in);
@@ -262,7 +265,15 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       const uint32_t wanted = Densify(there, missing, all);
       const bool keep_host = b->read_mostly && !writes;
       const uint64_t in = BytesOf(wanted & b->host, part.block_bytes);
-      const int64_t done = MoveIn(card, part, wanted, profile_.FaultGbps(op->kind_of_kernel), keep_host, t, true);
+      double rate = profile_.FaultGbps(op->kind_of_kernel);
+      if (uvm_tools_.Records(card)) {
+        rate *= kRecordedFaults;
+        for (uint64_t page = 0; page < 32; ++page) {
+          if ((missing >> page & 1) != 0)
+            uvm_tools_.RecordFault(card, std::max(address, part.address + page * kGranuleBytes));
+        }
+      }
+      const int64_t done = MoveIn(card, part, wanted, rate, keep_host, t, true);
       if (done < 0) {
         // The card holds nothing that could leave: the access goes over the link.
         NoteInPlace(op, touch, BytesOf(missing, part.block_bytes));

@@ -1,6 +1,6 @@
 // The kernel's side of /dev/nvidia-uvm-tools, as far as the hook uses it: counters of what the driver moves, in pages
-// of the process that asked. The interface is the driver's: the same request numbers, structures and places in the
-// page.
+// of the process that asked, and records of faults, in a queue of it. The interface is the driver's: the same request
+// numbers, structures, places in the page and in the record.
 #ifndef SIMGPU_CORE_UVM_TOOLS_H_
 #define SIMGPU_CORE_UVM_TOOLS_H_
 
@@ -12,18 +12,24 @@ namespace simgpu {
 class UvmTools {
  public:
   enum Counter { kToCard = 0, kToHost = 1, kCardFaults = 9, kCounters = 10 };
-  // As open and ioctl: -1 with errno. SIMGPU_UVM_TOOLS=0: there is no such device.
+  // As open and ioctl: -1 with errno. SIMGPU_UVM_TOOLS=0: there is no such device; =counters: it refuses queues.
   static int Open();
   int Control(int device, unsigned long request, void* argument);
   void Count(int card, Counter counter, uint64_t amount);
+  // Whether somebody has faults of the card recorded, which makes them dearer.
+  bool Records(int card) const;
+  void RecordFault(int card, uint64_t address);
 
  private:
   struct Tracker {
     uint64_t* page;
+    char* queue;  // null: it counts
+    uint32_t records, record_bytes;
     uint8_t uuid[16];
     bool all;
     uint64_t enabled;
   };
+  static bool IsOf(const Tracker& tracker, int card);
   std::map<int, Tracker> trackers_;
 };
 

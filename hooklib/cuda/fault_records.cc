@@ -1,0 +1,86 @@
+#include "hooklib/cuda/fault_records.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace sluice {
+
+namespace {
+constexpr unsigned kFault = 3;  // its type
+constexpr size_t kLong = 72, kShort = 64, kAddressAt = 8;
+// An H200 writes 4,769 for 64 MiB by faults; the queue is emptied while the host waits for the launch. A power of two.
+constexpr uint32_t kRecords = 32768;
+constexpr size_t kPageBytes = 4096;
+}  // namespace
+
+struct FaultRecords::Control {
+  uint32_t get_ahead, get_behind, put_ahead, put_behind;
+  uint64_t dropped[64];  // by type
+};
+
+FaultRecords::~FaultRecords() {
+  if (device_ >= 0) close(device_);
+  if (control_) munmap(control_, kPageBytes);
+  if (queue_) munmap(queue_, kRecords * kLong);
+}
+
+bool FaultRecords::Open(const unsigned char* uuid) {
+  if (device_ >= 0) return true;
+  static_assert(sizeof(Control) == 528);
+  control_ = static_cast<Control*>(uvm_tools::SharedPages(kPageBytes));
+  queue_ = static_cast<char*>(uvm_tools::SharedPages(kRecords * kLong));
+  if (!control_ || !queue_) {
+    why_ = "no memory for its queue";
+    return false;
+  }
+  uvm_tools::InitArguments what{};
+  what.queue = reinterpret_cast<uint64_t>(queue_);
+  what.queue_records = kRecords;
+  what.page = reinterpret_cast<uint64_t>(control_);
+  record_bytes_ = kLong;
+  device_ = uvm_tools::Open(kernel_, uvm_tools::kInitLong, what, uuid, &why_);
+  if (device_ >= 0) return true;
+  record_bytes_ = kShort;  // 535 knows no others
+  device_ = uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_);
+  return device_ >= 0;
+}
+
+bool FaultRecords::Start(const unsigned char* uuid) {
+  if (refused_) return false;
+  if (!Open(uuid)) {
+    refused_ = true;
+    return false;
+  }
+  if (!uvm_tools::Set(kernel_, device_, uvm_tools::kEnableRecords, uint64_t{1} << kFault)) {
+    why_ = "it records no faults";
+    refused_ = true;
+    return false;
+  }
+  std::vector<uint64_t> before;
+  Drain(&before);
+  lost_ = __atomic_load_n(&control_->dropped[kFault], __ATOMIC_RELAXED);
+  return true;
+}
+
+void FaultRecords::Stop() { uvm_tools::Set(kernel_, device_, uvm_tools::kDisableRecords, uint64_t{1} << kFault); }
+
+void FaultRecords::Drain(std::vector<uint64_t>* pages) {
+  uint32_t at = control_->get_behind;
+  const uint32_t end = __atomic_load_n(&control_->put_behind, __ATOMIC_ACQUIRE);
+  for (; at != end; at = (at + 1) & (kRecords - 1)) {
+    const char* const record = queue_ + size_t{at} * record_bytes_;
+    if (static_cast<unsigned char>(*record) != kFault) continue;
+    uint64_t address;
+    std::memcpy(&address, record + kAddressAt, sizeof address);
+    address = address / kPageBytes * kPageBytes;
+    if (pages->empty() || pages->back() != address) pages->push_back(address);
+  }
+  __atomic_store_n(&control_->get_ahead, end, __ATOMIC_RELAXED);
+  __atomic_store_n(&control_->get_behind, end, __ATOMIC_RELEASE);
+}
+
+bool FaultRecords::Lost() const { return __atomic_load_n(&control_->dropped[kFault], __ATOMIC_RELAXED) != lost_; }
+
+}  // namespace sluice
