@@ -120,7 +120,7 @@ TEST_CASE("contract: sick cards leave and return") {
 }
 
 TEST_CASE("contract: what kubelet was given stays true over an upgrade of the plugin") {
-  auto node = Node::Make(1, "collectSeconds: 1\ncollectGraceSeconds: 0\n");
+  auto node = Node::Make(1, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
   const AdmittedPod pod = node->Admit("old", 30);
   REQUIRE(pod.refusal == "");
   const Admitted& given = pod.containers.at(0);
@@ -175,7 +175,7 @@ TEST_CASE("contract: a card that another plugin offers is left alone, unless tol
 }
 
 TEST_CASE("contract: everything is given back") {
-  auto node = Node::Make(2, "collectSeconds: 1\ncollectGraceSeconds: 0\n");
+  auto node = Node::Make(2, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
   for (int i = 0; i < 5; ++i) REQUIRE(node->Admit("pod-" + std::to_string(i), 5).refusal == "");
   CHECK(node->Allocations().size() == 5);
   for (int i = 0; i < 5; ++i) node->Delete("pod-" + std::to_string(i));
