@@ -42,7 +42,8 @@ snapshotter() { case $(stat -f -c %T "$STATE") in overlayfs) echo native ;; *) e
 
 SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
 # Paths that kubelet, CNI and ip make with names of their own: those that were not there before are removed by `down`.
-PATHS="/etc/cni /run/mount /run/netns /usr/libexec/kubernetes /var/lib/cni $KUBELET_DIR /var/log/containers /var/log/pods /var/run/cdi"
+# /run/containerd: a shim that clears up after another does not know the cluster's own root for runc.
+PATHS="/etc/cni /run/containerd /run/mount /run/netns /usr/libexec/kubernetes /var/lib/cni $KUBELET_DIR /var/log/containers /var/log/pods /var/run/cdi"
 
 remember_machine() {  # MODE
   local p before=
