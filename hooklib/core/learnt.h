@@ -59,8 +59,8 @@ class Learnt {
     return kind && kind->known;
   }
   enum class Found : uint8_t { kNothing, kPart, kMore, kNoPart };
-  // Such a launch ran, and faulted on these pages; faults brought so many bytes so far, for whatever work. What
-  // follows.
+  // Such a launch ran, and faulted on these pages, each once and in order. `there`: whether a page may have been on the
+  // card or mapped before it, so that it says nothing that it did not fault. What follows.
   Found Observe(uint64_t id, std::span<const Loose> words, std::span<const Va> pages,
                 const std::function<bool(Va)>& there);
   // Such a launch could not be watched: others worked beside it, or records were lost.

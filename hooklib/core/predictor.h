@@ -42,11 +42,6 @@ class Predictor {
   // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them. `place`: the
   // PlaceHash's.
   void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now);
-  void OnLaunch(uint64_t id, std::span<Chunk* const> set, uint64_t now) {
-    PlaceHash place(id);
-    for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
-    OnLaunch(id, place.sum(), set, now);
-  }
   // Whether the last launches came as predicted, so that look-ahead is worth its price.
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }

@@ -172,34 +172,33 @@ SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, 
     return Copy(stream, flavour, sides(argument), From::kNone, [&] { return g_real.name; }); \
   }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
-    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false) CUresult
-    cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c)
-        SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true) CUresult
-    cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
-        SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false) CUresult
-    cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
-        SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true) CUresult
-    cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s)
-        SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), CUDA_MEMCPY2D, c, Sides, s, false) CUresult
-    cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
-        SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), CUDA_MEMCPY2D, c, Sides, s, true) CUresult
-    cuMemcpy3D_v2(const CUDA_MEMCPY3D* c)
-        SLUICE_COPY_BOX(cuMemcpy3D_v2(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, false) CUresult
-    cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c)
-        SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, true) CUresult
-    cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
-        SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), CUDA_MEMCPY3D, c, Sides3D, s, false) CUresult
-    cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
-        SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), CUDA_MEMCPY3D, c, Sides3D, s, true) CUresult
-    cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
-        SLUICE_COPY_BOX(cuMemcpy3DPeer(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, false) CUresult
-    cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
-        SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, true) CUresult
-    cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
-        SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, false) CUresult
-    cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s) SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s),
-                                                                                      CUDA_MEMCPY3D_PEER, c, Sides3D, s,
-                                                                                      true)
+    SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
+CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* c)
+    SLUICE_COPY_BOX(cuMemcpy2D_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* c)
+    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
+CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* c)
+    SLUICE_COPY_BOX(cuMemcpy2DUnaligned_v2_ptds(c), CUDA_MEMCPY2D, c, Sides, nullptr, true)
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2(c, s), CUDA_MEMCPY2D, c, Sides, s, false)
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy2DAsync_v2_ptsz(c, s), CUDA_MEMCPY2D, c, Sides, s, true)
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* c)
+    SLUICE_COPY_BOX(cuMemcpy3D_v2(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, false)
+CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* c)
+    SLUICE_COPY_BOX(cuMemcpy3D_v2_ptds(c), CUDA_MEMCPY3D, c, Sides3D, nullptr, true)
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2(c, s), CUDA_MEMCPY3D, c, Sides3D, s, false)
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy3DAsync_v2_ptsz(c, s), CUDA_MEMCPY3D, c, Sides3D, s, true)
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* c)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, false)
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* c)
+    SLUICE_COPY_BOX(cuMemcpy3DPeer_ptds(c), CUDA_MEMCPY3D_PEER, c, Sides3D, nullptr, true)
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, false)
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
+    SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, true)
 
 // memsets. `element` bytes a value.
 #define SLUICE_SET_1D(name, value_type, element)                                    \
@@ -219,8 +218,9 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
     return Copy(s, true, {At(dst, n * (element)), {}}, Filled(dst, element),        \
                 [&] { return g_real.name##Async_ptsz(dst, v, n, s); });             \
   }
-        SLUICE_SET_1D(cuMemsetD8, unsigned char, 1) SLUICE_SET_1D(cuMemsetD16, unsigned short,
-                                                                  2) SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
+SLUICE_SET_1D(cuMemsetD8, unsigned char, 1)
+SLUICE_SET_1D(cuMemsetD16, unsigned short, 2)
+SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
 
 #define SLUICE_SET_2D(name, value_type, element)                                                           \
   CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                    \
@@ -239,8 +239,9 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
     return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                            \
                 [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                          \
   }
-            SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1) SLUICE_SET_2D(cuMemsetD2D16, unsigned short,
-                                                                        2) SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
+SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
+SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)
+SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
 // Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range
 // is reused before it is over. `writes`: what is said of its destinations.
@@ -252,36 +253,28 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
   SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
   SLUICE_COUNTED(name##_ptsz, parameters, arguments, writes, stream, true)
-                SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
-                                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
-                                      CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, size_t* failIdx,
-                                      CUstream stream),
-                                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream),
-                                     WriteEach(dsts, sizes, count))
-                    SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
-                                         (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
-                                          CUmemcpyAttributes* attrs, size_t* idxs, size_t numAttrs, CUstream stream),
-                                         (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream),
-                                         WriteEach(dsts, sizes, count))
-                        SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
-                                             (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx,
-                                              unsigned long long flags, CUstream stream),
-                                             (numOps, opList, failIdx, flags, stream), WriteAnything())
-                            SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
-                                                 (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList,
-                                                  unsigned long long flags, CUstream stream),
-                                                 (numOps, opList, flags, stream), WriteAnything())
-                                SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2,
-                                                     (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
-                                                     (dst, src, offset, n, stream), (void)0)
-                                    SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2,
-                                                         (CUarray dst, size_t offset, const void* src, size_t n,
-                                                          CUstream stream),
-                                                         (dst, offset, src, n, stream), (void)0)
-                                        SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
-                                                             (CUmemDecompressParams * list, size_t count,
-                                                              unsigned flags, size_t* failed, CUstream stream),
-                                                             (list, count, flags, failed, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync,
+                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
+                      size_t* idxs, size_t numAttrs, size_t* failIdx, CUstream stream),
+                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, failIdx, stream), WriteEach(dsts, sizes, count))
+SLUICE_COUNTED_ASYNC(cuMemcpyBatchAsync_v2,
+                     (CUdeviceptr * dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs,
+                      size_t* idxs, size_t numAttrs, CUstream stream),
+                     (dsts, srcs, sizes, count, attrs, idxs, numAttrs, stream), WriteEach(dsts, sizes, count))
+SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
+                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
+                      CUstream stream),
+                     (numOps, opList, failIdx, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
+                     (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
+                     (numOps, opList, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
+                     (dst, src, offset, n, stream), (void)0)
+SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),
+                     (dst, offset, src, n, stream), (void)0)
+SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
+                     (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
+                     (list, count, flags, failed, stream), WriteAnything())
 
 // Values that a stream writes itself: no range may be reused before, and a duplicate of it ends.
 #define SLUICE_WRITE_VALUE(name, type, bytes)                                                                     \
@@ -289,17 +282,17 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
                  WriteOne(at, bytes), stream, false)                                                              \
   SLUICE_COUNTED(name##_ptsz, (CUstream stream, CUdeviceptr at, type value, unsigned flags),                      \
                  (stream, at, value, flags), WriteOne(at, bytes), stream, true)
-                                            SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
-                                                SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
-                                                    SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
-                                                        SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
+SLUICE_WRITE_VALUE(cuStreamWriteValue32, cuuint32_t, 4)
+SLUICE_WRITE_VALUE(cuStreamWriteValue32_v2, cuuint32_t, 4)
+SLUICE_WRITE_VALUE(cuStreamWriteValue64, cuuint64_t, 8)
+SLUICE_WRITE_VALUE(cuStreamWriteValue64_v2, cuuint64_t, 8)
 #define SLUICE_BATCH_OF_VALUES(name)                                                                             \
   SLUICE_COUNTED(name, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags),        \
                  (stream, count, list, flags), WriteValues(list, count), stream, false)                          \
   SLUICE_COUNTED(name##_ptsz, (CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags), \
                  (stream, count, list, flags), WriteValues(list, count), stream, true)
-                                                            SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
-                                                                SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
+SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp)
+SLUICE_BATCH_OF_VALUES(cuStreamBatchMemOp_v2)
 
 }  // namespace entry
 }  // namespace sluice

@@ -142,15 +142,16 @@ void Device::Resolve(const Work& work, Touched* to) {
     for (const uint64_t word : work.words) {
       if (const auto extent = live.Resolve(word)) add(*extent, false);
     }
-  }
-  core::Loose around;
-  for (size_t i = 0; i < work.words.size() && !learnt.empty(); ++i) {
-    const auto extent = ResolveWord(work, i, &around);
-    if (!extent) continue;
-    add(*extent, false);
-    if (!around.block.bytes) continue;
-    loose.push_back(around);
-    narrowed |= around.block.bytes > extent->bytes;
+  } else {
+    core::Loose around;
+    for (size_t i = 0; i < work.words.size(); ++i) {
+      const auto extent = ResolveWord(work, i, &around);
+      if (!extent) continue;
+      add(*extent, false);
+      if (!around.block.bytes) continue;
+      loose.push_back(around);
+      narrowed |= around.block.bytes > extent->bytes;
+    }
   }
   to->hotter.reset();
   if (work.hotter) to->hotter = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "hooklib/dispatch/real.h"
+#include "test/unit/fake_uvm_tools.h"
 
 namespace sluice {
 constinit Real g_real;
@@ -16,36 +17,18 @@ constinit Real g_real;
 namespace {
 
 // A kernel module as the tests want it.
-struct Module {
-  int open_error = 0;
+struct Module : FakeUvmTools {
   uint32_t init_status = 0, enable_status = 0;
   bool knows_requests = true;
   int good_space = 0;  // of the spaces
-  int inits = 0, opened = -1;
+  int inits = 0;
   uint64_t enabled = 0;
   uint64_t* page = nullptr;
   unsigned char uuid[16] = {};
   uint32_t all_cards = 0;
 } g_module;
 
-int Open() {
-  if (g_module.open_error) {
-    errno = g_module.open_error;
-    return -1;
-  }
-  return g_module.opened = dup(0);
-}
-
-// Offsets of the driver's structures.
-template <typename T>
-T At(const void* argument, size_t offset) {
-  T value;
-  std::memcpy(&value, static_cast<const char*>(argument) + offset, sizeof value);
-  return value;
-}
-void SetStatus(void* argument, size_t offset, uint32_t status) {
-  std::memcpy(static_cast<char*>(argument) + offset, &status, sizeof status);
-}
+int Open() { return g_module.Open(); }
 
 int Control(int, unsigned long request, void* argument) {
   if (!g_module.knows_requests) {
@@ -60,13 +43,11 @@ int Control(int, unsigned long request, void* argument) {
     std::memcpy(g_module.uuid, static_cast<const char*>(argument) + 24, 16);
     g_module.all_cards = At<uint32_t>(argument, 40);
     const bool right = At<uint32_t>(argument, 44) == static_cast<uint32_t>(g_module.good_space);
-    SetStatus(argument, 48, right ? g_module.init_status : 0x16);
-    return 0;
+    return SetStatus(argument, 48, right ? g_module.init_status : 0x16);
   }
   CHECK(request == 60);
   g_module.enabled = At<uint64_t>(argument, 0);
-  SetStatus(argument, 8, g_module.enable_status);
-  return 0;
+  return SetStatus(argument, 8, g_module.enable_status);
 }
 
 std::vector<int> Spaces(int) { return {7, 8}; }

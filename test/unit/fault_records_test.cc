@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "hooklib/dispatch/real.h"
+#include "test/unit/fake_uvm_tools.h"
 
 namespace sluice {
 constinit Real g_real;
@@ -16,11 +17,10 @@ constinit Real g_real;
 namespace {
 
 // A kernel module as the tests want it.
-struct Module {
-  int open_error = 0;
+struct Module : FakeUvmTools {
   bool knows_long = true;  // 535 has only short records
   uint32_t init_status = 0, enable_status = 0;
-  int inits = 0, enables = 0, opened = -1;
+  int inits = 0, enables = 0;
   uint64_t enabled = 0;
   char* queue = nullptr;
   uint64_t records = 0, record_bytes = 0;
@@ -40,26 +40,9 @@ struct Module {
   }
 } g_module;
 
-int Open() {
-  if (g_module.open_error) {
-    errno = g_module.open_error;
-    return -1;
-  }
-  return g_module.opened = dup(0);
-}
-
-template <typename T>
-T At(const void* argument, size_t offset) {
-  T value;
-  std::memcpy(&value, static_cast<const char*>(argument) + offset, sizeof value);
-  return value;
-}
+int Open() { return g_module.Open(); }
 
 int Control(int, unsigned long request, void* argument) {
-  const auto answer = [argument](size_t offset, uint32_t status) {
-    std::memcpy(static_cast<char*>(argument) + offset, &status, sizeof status);
-    return 0;
-  };
   if (request == 56 || request == 76) {
     ++g_module.inits;
     if (request == 76 && !g_module.knows_long) {
@@ -70,17 +53,17 @@ int Control(int, unsigned long request, void* argument) {
     g_module.records = At<uint64_t>(argument, 8);
     g_module.control = At<uint32_t*>(argument, 16);
     g_module.record_bytes = request == 76 ? 72 : 64;
-    return answer(48, g_module.init_status);
+    return SetStatus(argument, 48, g_module.init_status);
   }
   const auto bits = At<uint64_t>(argument, 0);
   if (request == 58) {
     ++g_module.enables;
     if (!g_module.enable_status) g_module.enabled |= bits;
-    return answer(8, g_module.enable_status);
+    return SetStatus(argument, 8, g_module.enable_status);
   }
   CHECK(request == 59);
   g_module.enabled &= ~bits;
-  return answer(8, 0);
+  return SetStatus(argument, 8, 0);
 }
 
 std::vector<int> Spaces(int) { return {7}; }

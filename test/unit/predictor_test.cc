@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch_test_macros.hpp>
+#include <span>
 #include <vector>
 
 namespace sluice::core {
@@ -16,6 +17,12 @@ struct Chunks {
   }
 };
 
+void Enter(Predictor* predictor, uint64_t id, std::span<Chunk* const> set, uint64_t now) {
+  PlaceHash place(id);
+  for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
+  predictor->OnLaunch(id, place.sum(), set, now);
+}
+
 }  // namespace
 
 TEST_CASE("in a repeated sequence each chunk's next use is known") {
@@ -26,7 +33,7 @@ TEST_CASE("in a repeated sequence each chunk's next use is known") {
   for (int step = 0; step < 4; ++step) {
     for (uint64_t i = 0; i < 10; ++i) {
       Chunk* set[] = {&c.all[i], &c.all[15]};
-      predictor.OnLaunch(100 + i, set, ++now);
+      Enter(&predictor, 100 + i, set, ++now);
       if (step < 3) continue;
       CHECK(c.all[i].next_use == now + 10);
       CHECK(c.all[15].next_use == now + 1);
@@ -45,7 +52,7 @@ TEST_CASE("the next use by one that needs the chunk is found behind others") {
     for (uint64_t i = 0; i < 10; ++i) {
       Chunk* set[] = {&c.all[i], &c.all[15]};
       const bool shared = i == 0 || i == 3 || i == 7;
-      predictor.OnLaunch(100 + i, std::span(set, shared ? 2 : 1), ++now);
+      Enter(&predictor, 100 + i, std::span(set, shared ? 2 : 1), ++now);
       if (shared) check(i);
     }
   };
@@ -68,7 +75,7 @@ TEST_CASE("references go round their ring many times") {
   for (int step = 0; step < 40; ++step) {
     for (uint64_t i = 0; i < kLaunches; ++i) {
       for (size_t at = 0; at < kEach; ++at) set[at] = &all[i * kEach + at];
-      predictor.OnLaunch(100 + i, set, ++now);
+      Enter(&predictor, 100 + i, set, ++now);
       const bool known =
           std::all_of(set.begin(), set.end(), [now](const Chunk* chunk) { return chunk->next_use == now + kLaunches; });
       if (step >= 3) REQUIRE(known);
@@ -85,7 +92,7 @@ TEST_CASE("layers that differ only in their tensors are told apart") {
     for (uint64_t layer = 0; layer < 4; ++layer) {
       for (uint64_t kernel = 0; kernel < 3; ++kernel) {  // the same three kernels in each layer
         Chunk* set[] = {&c.all[layer]};
-        predictor.OnLaunch(7 + kernel, set, ++now);
+        Enter(&predictor, 7 + kernel, set, ++now);
         if (step == 4 && kernel == 2) CHECK(c.all[layer].next_use == now + 10);
       }
     }
@@ -99,7 +106,7 @@ TEST_CASE("looking ahead gives each coming launch once, in order") {
   for (int step = 0; step < 3; ++step) {
     for (uint64_t i = 0; i < 12; ++i) {
       Chunk* set[] = {&c.all[i]};
-      predictor.OnLaunch(100 + i, set, ++now);
+      Enter(&predictor, 100 + i, set, ++now);
     }
   }
   uint64_t at = 0;
@@ -121,7 +128,7 @@ TEST_CASE("a change of phase ends the prediction and is learnt within two rounds
   auto round = [&](uint64_t first, uint64_t kernels) {
     for (uint64_t i = 0; i < kernels; ++i) {
       Chunk* set[] = {&c.all[i]};
-      predictor.OnLaunch(first + i, set, ++now);
+      Enter(&predictor, first + i, set, ++now);
     }
   };
   for (int i = 0; i < 4; ++i) round(100, 10);
