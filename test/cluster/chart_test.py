@@ -96,9 +96,21 @@ class Lint(unittest.TestCase):
             "webhook.assumedGpuMemory=lots": "assumedGpuMemory",
             "agent.notHooked=kill": "notHooked",
             "image.digest=abc": "digest",
+            # What the API server, the daemons or YAML would only stumble over later.
+            "driver.access=own": "driver/root",
+            "driver.runtimeClassName=a: b": "runtimeClassName",
+            "fullnameOverride=Foo_Bar": "fullnameOverride",
+            "image.pullSecrets[0]=a b": "pullSecrets",
+            "image.registry=registry.example/": "registry",
+            "image.repository=Sluice": "repository",
+            "node.hostDir=/": "hostDir",
+            "node.hostDir=/var/lib/sluice/": "hostDir",
+            r"node.podLabels.app\.kubernetes\.io/name=x": "podLabels",
+            "webhook.assumedGpuMemory=0": "assumedGpuMemory",
+            "webhook.certificate.caBundle=no base64!": "caBundle",
         }.items():
             with self.subTest(setting):
-                result = run("template", "sluice", CHART, "--set", setting)
+                result = run("template", "sluice", CHART, "--set" if "replicas" in setting else "--set-string", setting)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(word, result.stderr)
 
@@ -195,6 +207,19 @@ class Settings(unittest.TestCase):
         self.assertEqual(images("scheduler.image.repository=r.example/ks", "scheduler.image.digest=" + digest, "image.pullSecrets[0]=key"),
                          ["r.example/ks@" + digest])
 
+    def test_two_listeners_of_a_pod_have_two_ports(self):
+        for setting, words in {"agent.port=9401": "devicePlugin.port: 9401 is agent.port, too", "webhook.metricsPort=8443": "webhook.port",
+                               "scheduler.metricsPort=8889": "scheduler.port"}.items():
+            result = run("template", "sluice", CHART, "--set", setting)
+            self.assertIn(words, result.stderr)
+            self.assertNotEqual(result.returncode, 0)
+
+    def test_names_that_look_like_something_else(self):
+        values = ["--set-string", "driver.runtimeClassName=true", "--set-string", "image.pullSecrets[0]=123"]
+        text = run("template", "sluice", CHART, *values).stdout
+        pod = pod_of(one([d for d in yaml.safe_load_all(text) if d], "DaemonSet"))
+        self.assertEqual((pod["runtimeClassName"], pod["imagePullSecrets"]), ("true", [{"name": "123"}]))
+
     def test_affinity(self):
         self.assertNotIn("affinity", node_pod())
         for mode, key in {"gpu-operator": "nvidia.com/gpu.present", "nfd": "feature.node.kubernetes.io/pci-10de.present"}.items():
@@ -221,12 +246,12 @@ class Settings(unittest.TestCase):
     def test_driver_access(self):
         names = {"auto": "cdi", "nvidia-cdi": "cdi", "nvidia-runtime": "nvidia-runtime", "own": "direct"}
         for access, webhook in names.items():
-            objects = render("driver.access=" + access, "driver.runtimeClassName=nvidia")
+            objects = render("driver.access=" + access, "driver.runtimeClassName=nvidia", "driver.root=/opt/driver")
             self.assertEqual(config(objects, "device-plugin.yaml")["driverAccess"], access)
             self.assertEqual(config(objects, "webhook.yaml")["driverAccess"], webhook)
             pod = pod_of(one(objects, "DaemonSet"))
             self.assertEqual(pod["runtimeClassName"], "nvidia")
-            self.assertEqual(any(e["name"] == "NVIDIA_VISIBLE_DEVICES" for e in pod["containers"][0]["env"]), access == "nvidia-runtime")
+            self.assertEqual(any(e["name"] == "NVIDIA_VISIBLE_DEVICES" for e in pod["containers"][0]["env"]), access != "own")
 
     def test_further_configuration_wins(self):
         objects = render("agent.config.host_memory.percent=30", "devicePlugin.config.coexist=allow", "webhook.config.watchNodes=false")

@@ -34,8 +34,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What the schema cannot say: two listeners of one pod at one port. */ -}}
+{{- define "sluice.ports" -}}
+{{- $v := .Values -}}
+{{- range list
+  (list "devicePlugin.port" $v.devicePlugin.port "agent.port" $v.agent.port)
+  (list "webhook.port" $v.webhook.port "webhook.metricsPort" $v.webhook.metricsPort)
+  (list "scheduler.port" $v.scheduler.port "scheduler.metricsPort" $v.scheduler.metricsPort) }}
+{{- if eq (int (index . 1)) (int (index . 3)) }}
+{{- fail (printf "%s: %d is %s, too; accepted: two ports, since both listen in one pod" (index . 0) (int (index . 1)) (index . 2)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -73,8 +86,8 @@ affinity:
 {{- /* What the variables and volumes of plugin and agent have in common. */ -}}
 {{- define "sluice.nodeEnv" -}}
 - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-{{- if eq .Values.driver.access "nvidia-runtime" }}
-# NVIDIA's runtime brings NVML and all cards, for reading.
+{{- if ne .Values.driver.access "own" }}
+# NVIDIA's runtime, where this pod runs under it, brings NVML and all cards, for reading; another takes no notice.
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- end }}
@@ -109,7 +122,7 @@ affinity:
 
 {{- define "sluice.caBundle" -}}
 {{- if and (eq .Values.webhook.certificate.mode "secret") .Values.webhook.certificate.caBundle }}
-caBundle: {{ .Values.webhook.certificate.caBundle }}
+caBundle: {{ .Values.webhook.certificate.caBundle | quote }}
 {{- else if eq .Values.webhook.certificate.mode "helm" }}
 caBundle: {{ index (include "sluice.helmCertificate" . | fromYaml) "ca.crt" }}
 {{- end }}
