@@ -201,6 +201,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
 // What faults bring of it stays until Sweep: to send away all that a launch names takes 1.6 us a chunk even
 // where nothing of it has come, which is more than a launch takes that looks up a few rows of a large table.
 void Residency::Scatter(Chunk* chunk) {
+  if (!chunk->content) sweep_after_ = kFirstSweep;
   chunk->content = chunk->sent = true;
   if (chunk->scattered) return;
   chunk->scattered = true;
@@ -231,10 +232,17 @@ void Residency::NoteScattered(uint64_t bytes) {
 
 // Sends away behind the launch what faults have scattered, once it is 64 MiB or the capacity shrank, or no launch has
 // brought any for a while. By two measures: the times of launches, which tell it of launches that have not run yet; and
-// what the driver counts, since a launch that finds what others' faults brought takes no time.
+// what the driver counts, since a launch that finds what others' faults brought takes no time. Neither tells of pages
+// that are born on the card where no launch of those was timed: while nothing leaves nothing faults, and it would stay
+// so. Hence all of it leaves from time to time, soon after anything was named for the first time, then ever more
+// rarely.
 void Residency::Sweep(StreamId stream) {
   const uint64_t counted = faulted_ - std::min(faulted_, faulted_swept_);
-  if (std::max(scattered_bytes_, counted) < kMostScattered && scatters()) return;
+  if (std::max(scattered_bytes_, counted) < kMostScattered && scatters()) {
+    if (now_ < swept_at_ + sweep_after_) return;
+    sweep_after_ = std::min(2 * sweep_after_, kScattersFor);
+  }
+  swept_at_ = now_;
   std::erase_if(scattered_, [&](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->scattered) return true;

@@ -459,10 +459,13 @@ class Residency {
   static constexpr uint64_t kScattersFor = 1024;  // launches
   uint64_t scattered_bytes_ = 0;                  // of these, about
   uint64_t scattered_at_ = 0;                     // launch number of the last that brought any
-  uint64_t faulted_ = 0;                          // bytes that the driver says faults have brought in all
-  uint64_t faulted_swept_ = 0;                    // as of the last sweep
-  uint64_t left_launch_ = 0;                      // launch number of the last that left something to faults by choice
-  std::deque<Chunk*> dying_;                      // their last live byte was freed; in that order
+  static constexpr uint64_t kFirstSweep = 16;     // launches
+  uint64_t sweep_after_ = kFirstSweep;  // launches after which what is scattered goes, however little it seems
+  uint64_t swept_at_ = 0;               // launch number of the last sweep
+  uint64_t faulted_ = 0;                // bytes that the driver says faults have brought in all
+  uint64_t faulted_swept_ = 0;          // as of the last sweep
+  uint64_t left_launch_ = 0;            // launch number of the last that left something to faults by choice
+  std::deque<Chunk*> dying_;            // their last live byte was freed; in that order
   // Passed over while room is made: they may not leave, are better spared.
   std::vector<Candidate> aside_, fresh_;
   bool passed_old_ = false;            // some of them are outdated

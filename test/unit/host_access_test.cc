@@ -396,6 +396,24 @@ TEST_CASE("what faults bring for a launch larger than its budget leaves when it 
   }
 }
 
+TEST_CASE("what was born by faults leaves, though no launch that was timed tells of it") {
+  for (const Prefetch mode : {Prefetch::kOff, Prefetch::kPredict}) {
+    Machine machine(400, 80);
+    machine.residency.set_prefetch(mode);
+    std::vector<int> at;
+    for (int i = 0; i < 5000; ++i) {
+      const uint64_t sweeps = machine.sweeps;
+      machine.Launch(7, {Chunks(0, 400)}, 1, 0);
+      if (machine.sweeps != sweeps) at.push_back(i);
+    }
+    REQUIRE(at.size() >= 8);
+    CHECK(at[0] < 64);
+    for (size_t i = 1; i < at.size(); ++i) CHECK(at[i] - at[i - 1] <= 1024);
+    CHECK(at.size() < 16);  // a sweep takes as long as ten such launches
+    CHECK(machine.swept >= at.size() * 300 * kChunkBytes);
+  }
+}
+
 TEST_CASE("where nothing can be queued, what does not fit of a launch is not believed to be held") {
   FakeCard card(12, 4);
   const std::vector<Extent> set{Chunks(0, 12)};
