@@ -12,10 +12,7 @@ constexpr std::string_view kPreload = "LD_PRELOAD";
 constexpr std::string_view kShim = SLUICE_CONTAINER_SHIM;
 // Set by the allocation, or by nobody: with his own value a user would leave his fraction.
 constexpr std::string_view kReserved[] = {SLUICE_ENV_SOCKET, SLUICE_ENV_ENGINE, SLUICE_ENV_DISABLE};
-// The hook's other variables, which are the user's.
-constexpr std::string_view kFree[] = {SLUICE_ENV_ON_ERROR,   SLUICE_ENV_PLAIN,       SLUICE_ENV_MANAGED_LIMIT,
-                                      SLUICE_ENV_BACKEND,    SLUICE_ENV_RECORD,      SLUICE_ENV_HOST_ACCESS,
-                                      SLUICE_ENV_OVERWRITES, SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN};
+constexpr std::string_view kFree[] = {SLUICE_ENV_USERS_OWN};
 
 const settings::Key* FindVariable(std::string_view name) {
   for (const settings::Key& k : settings::Table()) {
