@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "sluice/names.h"
+#include "sluice/read_file.h"
 
 namespace sluice::agent {
 namespace {
@@ -59,6 +58,17 @@ void Walk(const YAML::Node& map, const std::string& where, const Handlers& handl
 
 Handler Text(std::string* to) {
   return [to](const YAML::Node& n, const std::string& key) { *to = Scalar(n, key); };
+}
+
+// Empty: none.
+Handler Address(std::string* to) {
+  return [to](const YAML::Node& n, const std::string& key) {
+    *to = Scalar(n, key);
+    const size_t colon = to->rfind(':');
+    const std::string port = colon == std::string::npos ? "" : to->substr(colon + 1);
+    const bool digits = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+    if (!to->empty() && (!digits || std::stoul(port) > 65535)) Refuse(n, key, *to, "ADDR:PORT, PORT from 0 to 65535");
+  };
 }
 
 Handler Number(uint32_t* to, uint32_t low, uint32_t high) {
@@ -155,7 +165,7 @@ void Read(const YAML::Node& root, Config* c) {
                              {"quantum_max_us", Number(&c->quantum_max_us, 10, 60000000)},
                              {"lease_factor", Number(&c->lease_factor, 1, 1000)},
                              {"pressure_window_ms", Number(&c->pressure_window_ms, 1000, 600000)}})},
-        {"metrics", section({{"listen", Text(&c->metrics_listen)}})},
+        {"metrics", section({{"listen", Address(&c->metrics_listen)}})},
         {"kubernetes", section({{"enabled", Flag(&c->kubernetes.enabled)},
                                 {"kubeconfig", Text(&c->kubernetes.kubeconfig)},
                                 {"kubelet_dir", Text(&c->kubernetes.kubelet_dir)},
@@ -177,9 +187,6 @@ void Read(const YAML::Node& root, Config* c) {
     throw Refusal{LineOf(root), "compute.quantum_min_us: '" + std::to_string(c->quantum_min_us) +
                                     "' is not accepted; accepted: at most compute.quantum_max_us, " +
                                     std::to_string(c->quantum_max_us)};
-  }
-  if (!c->metrics_listen.empty() && c->metrics_listen.find(':') == std::string::npos) {
-    throw Refusal{LineOf(root), "metrics.listen: '" + c->metrics_listen + "' is not accepted; accepted: ADDR:PORT"};
   }
 }
 
@@ -205,14 +212,8 @@ bool LoadConfig(const std::string& path, Config* config, std::string* error) {
     *config = Config{};
     return true;
   }
-  std::ifstream in(path);
-  if (!in) {
-    *error = path + ": cannot be read";
-    return false;
-  }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return ParseConfig(text.str(), path, config, error);
+  const auto text = ReadWholeFile(path, *error);
+  return text && ParseConfig(*text, path, config, error);
 }
 
 bool Matches(const std::string& pattern, const std::string& text) {

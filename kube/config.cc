@@ -11,6 +11,8 @@
 #include <sstream>
 #include <vector>
 
+#include "sluice/read_file.h"
+
 namespace sluice::kube {
 namespace {
 
@@ -82,8 +84,11 @@ absl::StatusOr<ClientConfig> InCluster(const std::string& root) {
 }
 
 absl::StatusOr<ClientConfig> FromKubeconfig(const std::string& path) {
+  std::string error;
+  const auto text = ReadWholeFile(path, error);
+  if (!text) return absl::NotFoundError(error);
   try {  // yaml-cpp reports by exceptions
-    const YAML::Node root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(*text);
     const YAML::Node context = Named(root["contexts"], root["current-context"].as<std::string>(""), "context");
     if (!context) return absl::InvalidArgumentError(path + ": current-context names no context");
     const YAML::Node cluster = Named(root["clusters"], context["cluster"].as<std::string>(""), "cluster");

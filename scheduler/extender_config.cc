@@ -2,9 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/policy.h"
+#include "sluice/read_file.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -73,11 +72,10 @@ absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, cons
 }
 
 absl::StatusOr<ExtenderConfig> ReadExtenderConfig(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return absl::NotFoundError(path + ": cannot be read");
-  return ParseExtenderConfig(text.str(), path);
+  std::string error;
+  const auto text = ReadWholeFile(path, error);
+  if (!text) return absl::NotFoundError(error);
+  return ParseExtenderConfig(*text, path);
 }
 
 }  // namespace sluice::scheduler

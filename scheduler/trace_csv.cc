@@ -1,9 +1,6 @@
 #include "scheduler/trace_csv.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -12,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "sluice/read_file.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -95,12 +93,10 @@ class Table {
 };
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read (", std::strerror(errno), ")"));
-  }
-  return text.str();
+  std::string error;
+  std::optional<std::string> text = ReadWholeFile(path, error, size_t{1} << 30);
+  if (!text) return absl::NotFoundError(error);
+  return *std::move(text);
 }
 
 absl::StatusOr<Request> ParseRequest(const Table& table, std::size_t row) {

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+
+#include "sluice/read_file.h"
 
 namespace sluice::trace {
 namespace {
@@ -231,11 +234,22 @@ class Parser {
 };
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
-  std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) return absl::DataLossError(absl::StrCat(path, ": ", strerror(errno)));
-  return bytes;
+  std::string error;
+  std::optional<std::string> bytes = ReadWholeFile(path, error, kMaxUnpacked);
+  if (!bytes) return absl::NotFoundError(error);
+  return *std::move(bytes);
+}
+
+absl::Status Wrong(const std::string& name, size_t at, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", at, ": ", what));
+}
+
+bool IsPacked(std::string_view bytes) { return bytes.starts_with("\x28\xb5\x2f\xfd"); }
+
+// Nothing, or what is wrong with the first bytes.
+std::string WrongBeginning(std::string_view bytes) {
+  if (bytes.size() >= kHeaderBytes && memcmp(bytes.data(), kMagic, sizeof kMagic) == 0) return {};
+  return "not a sluice trace (it begins with other bytes than \"SLTRACE\")";
 }
 
 // What can be had of a zstd stream; a stream that ends early gives what came before.
@@ -264,18 +278,14 @@ absl::StatusOr<std::string> Unpack(std::string_view packed, const std::string& n
 
 absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name) {
   std::string unpacked;
-  if (bytes.size() >= 4 && bytes.substr(0, 4) == "\x28\xb5\x2f\xfd") {
+  if (IsPacked(bytes)) {
     absl::StatusOr<std::string> out = Unpack(bytes, name);
     if (!out.ok()) return out.status();
     unpacked = *std::move(out);
     bytes = unpacked;
   }
-  const auto wrong = [&name](size_t at, const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", at, ": ", what));
-  };
-  if (bytes.size() < kHeaderBytes || memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
-    return wrong(0, "not a sluice trace (it begins with other bytes than \"SLTRACE\")");
-  }
+  const auto wrong = [&name](size_t at, const std::string& what) { return Wrong(name, at, what); };
+  if (const std::string what = WrongBeginning(bytes); !what.empty()) return wrong(0, what);
   uint32_t head[2];
   memcpy(head, bytes.data() + sizeof kMagic, sizeof head);
   if (head[0] != kVersion) {
@@ -316,8 +326,12 @@ absl::StatusOr<Trace> Load(const std::string& path) {
 }
 
 absl::Status Compress(const std::string& from, const std::string& to, int level) {
-  const absl::StatusOr<std::string> bytes = ReadFile(from);
+  absl::StatusOr<std::string> bytes = ReadFile(from);
   if (!bytes.ok()) return bytes.status();
+  if (IsPacked(*bytes)) bytes = Unpack(*bytes, from);
+  if (!bytes.ok()) return bytes.status();
+  if (const std::string what = WrongBeginning(*bytes); !what.empty()) return Wrong(from, 0, what);
+  if (std::string error; !MayBeReplaced(to, error)) return absl::InvalidArgumentError(error);
   std::string packed(ZSTD_compressBound(bytes->size()), '\0');
   const size_t n = ZSTD_compress(packed.data(), packed.size(), bytes->data(), bytes->size(), level);
   if (ZSTD_isError(n)) return absl::InternalError(absl::StrCat(from, ": zstd: ", ZSTD_getErrorName(n)));

@@ -72,7 +72,8 @@ LiveBytes PeakLive(const Trace& trace);
 absl::StatusOr<Trace> Load(const std::string& path);
 absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name);
 
-// Copies `from` to `to` as one zstd frame (through a temporary name, so that `to` is whole or absent). Level 1..19.
+// Copies the trace `from`, plain or packed, to `to` as one zstd frame (through a temporary name, so that `to` is whole
+// or absent). Level 1..19. InvalidArgument where `from` begins as no trace does or `to` is no plain file.
 absl::Status Compress(const std::string& from, const std::string& to, int level);
 
 const char* TypeName(Type type);

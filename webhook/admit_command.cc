@@ -1,13 +1,13 @@
 #include "webhook/admit_command.h"
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "settings/settings.h"
+#include "sluice/read_file.h"
 #include "webhook/config.h"
 #include "webhook/manifest.h"
 #include "webhook/validate.h"
@@ -28,11 +28,9 @@ struct Options {
   bool aliases = false;
 };
 
-std::optional<std::string> Read(const std::string& path) {
+std::optional<std::string> Read(const std::string& path, std::string& error) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  return sluice::ReadWholeFile(path, error);
 }
 
 class Admit {
@@ -42,9 +40,9 @@ class Admit {
   int Run() {
     if (!Configure()) return kUnreadable;
     for (const std::string& path : o_.files) {
-      const auto text = Read(path);
-      if (!text) return Complain(path + ": cannot be read");
       std::string error;
+      const auto text = Read(path, error);
+      if (!text) return Complain(error);
       const auto documents = ReadManifests(*text, error);
       if (!documents) return Complain(path + ": " + error);
       if (documents->empty()) return Complain(path + ": holds no manifest");
@@ -61,11 +59,11 @@ class Admit {
 
   bool Configure() {
     if (!o_.config.empty()) {
-      const auto text = Read(o_.config);
-      std::string error = "cannot be read";
+      std::string error;
+      const auto text = Read(o_.config, error);
       const auto file = text ? ParseConfig(*text, error) : std::nullopt;
       if (!file) {
-        Complain(o_.config + ": " + error);
+        Complain(text ? o_.config + ": " + error : error);
         return false;
       }
       config_ = file->decision;
@@ -81,6 +79,10 @@ class Admit {
 
   void Object(const Json& object, const std::string& path) {
     const std::string_view kind = Text(object, "kind");
+    if (kind.empty()) {
+      status_ = Complain(path + ": holds no Kubernetes object; accepted: maps with apiVersion, kind and metadata");
+      return;
+    }
     if (const Json* items = Member(object, "items"); kind.ends_with("List") && items != nullptr && items->is_array()) {
       for (const Json& item : *items) Object(item, path);
       return;
@@ -88,7 +90,7 @@ class Admit {
     const Json* metadata = Member(object, "metadata");
     std::string name(metadata == nullptr ? std::string_view() : Text(*metadata, "name"));
     if (name.empty() && metadata != nullptr) name = std::string(Text(*metadata, "generateName"));
-    label_ = path + ": " + std::string(kind.empty() ? "object" : kind) + " " + name;
+    label_ = path + ": " + std::string(kind) + " " + name;
     const std::string_view own = metadata == nullptr ? std::string_view() : Text(*metadata, "namespace");
     const std::string_view name_space = own.empty() ? std::string_view(o_.name_space) : own;
     if (kind == "Pod") {
@@ -111,7 +113,7 @@ class Admit {
 
   void Deny(const std::vector<Finding>& denials) {
     for (const Finding& f : denials) std::cerr << label_ << ": denied: " << f.text << "\n";
-    status_ = kDenied;
+    if (status_ == 0) status_ = kDenied;
   }
 
   void Pod(const Json& pod, std::string_view name_space) {

@@ -13,12 +13,12 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "kube/watcher.h"
 #include "sluice/command_line.h"
 #include "sluice/names.h"
+#include "sluice/read_file.h"
 #include "sluice/version.h"
 #include "webhook/keeper.h"
 #include "webhook/manifest.h"
@@ -56,25 +56,17 @@ void Say(std::string line) {
   std::fprintf(stderr, "sluice-webhook: %s\n", line.c_str());
 }
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
 // nullopt: said why.
 std::optional<File> LoadConfig(const std::string& path, std::string* text = nullptr) {
   if (path.empty()) return File{};
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    Say(path + ": cannot be read");
+  std::string error;
+  const auto yaml = ReadWholeFile(path, error);
+  if (!yaml) {
+    Say(error);
     return std::nullopt;
   }
-  const std::string yaml = ReadAll(path);
-  if (text != nullptr) *text = yaml;
-  std::string error;
-  auto file = ParseConfig(yaml, error);
+  if (text != nullptr) *text = *yaml;
+  auto file = ParseConfig(*yaml, error);
   if (!file) Say(path + ": " + error);
   return file;
 }
@@ -103,7 +95,15 @@ int PrintPolicy(const Flags& flags, const File& file) {
   options.excluded_namespaces = file.decision.excluded_namespaces;
   options.url = flags.url;
   options.without_policy = flags.without_policy;
-  if (!flags.ca_file.empty()) options.ca_bundle = Base64(ReadAll(flags.ca_file));
+  if (!flags.ca_file.empty()) {
+    std::string error;
+    const auto ca = ReadWholeFile(flags.ca_file, error);
+    if (!ca) {
+      Say("--ca: " + error);
+      return 2;
+    }
+    options.ca_bundle = Base64(*ca);
+  }
   const size_t slash = flags.service.find('/');
   options.service_namespace = flags.service.substr(0, slash);
   if (slash != std::string::npos) options.service_name = flags.service.substr(slash + 1);
@@ -267,15 +267,17 @@ class Process {
   }
 
   void LoadText() {
-    if (!flags_.config.empty()) text_ = ReadAll(flags_.config);
+    std::string unused;
+    if (!flags_.config.empty()) text_ = ReadWholeFile(flags_.config, unused).value_or("");
   }
 
   void ReloadConfig() {
     if (flags_.config.empty()) return;
-    std::string text = ReadAll(flags_.config);
+    std::string error;
+    // One that cannot be read, or is empty, is being replaced.
+    std::string text = ReadWholeFile(flags_.config, error).value_or("");
     if (text == text_ || text.empty()) return;
     text_ = std::move(text);
-    std::string error;
     auto file = ParseConfig(text_, error);
     service_.metrics().ConfigLoaded(file.has_value());
     if (!file) {
@@ -365,6 +367,7 @@ int main(int argc, char** argv) {
   app.add_option("--kubeconfig", flags.kubeconfig, "Outside a pod: how to reach the API server");
   app.add_option("--workers", flags.workers, "Threads that decide")->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--drain", flags.drain_seconds, "Seconds between not being ready and taking no more requests")
+      ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   app.add_option("--port-file", flags.port_file, "Write the ports in use here, once listening (for port 0)");
   app.add_option("--print-policy", flags.print_policy, "Print what the API server needs, and end")

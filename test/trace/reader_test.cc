@@ -3,6 +3,7 @@
 #include "trace/reader.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,6 +122,25 @@ TEST_CASE("a trace survives compression, and a cut one is read up to the cut") {
   CHECK((!half.ok() || !half->complete));
 }
 
+TEST_CASE("what is packed is a trace, plain or packed, and what it becomes is a plain file") {
+  const Folder folder;
+  WriteSample(folder / "t", 50);
+  REQUIRE(Compress(folder / "t", folder / "z", 1).ok());
+  REQUIRE(Compress(folder / "z", folder / "again", 19).ok());
+  const auto again = Load(folder / "again");
+  REQUIRE(again.ok());
+  CHECK(again->launches.size() == 50);
+  std::ofstream(folder / "text") << "no trace at all";
+  CHECK(Compress(folder / "text", folder / "out", 1).message() ==
+        (folder / "text") + ": byte 0: not a sluice trace (it begins with other bytes than \"SLTRACE\")");
+  CHECK_FALSE(fs::exists(folder / "out"));
+  // A rename would put a file in the place of /dev/null.
+  REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(Compress(folder / "t", folder / "pipe", 1).message() ==
+        (folder / "pipe") + ": is no plain file; accepted: a file, or a name that is free");
+  CHECK(fs::is_fifo(folder / "pipe"));
+}
+
 TEST_CASE("errors name the file, the byte and the reason") {
   const Folder folder;
   const auto message = [](std::string_view bytes) { return std::string(Parse(bytes, "x.trace").status().message()); };
@@ -140,6 +160,8 @@ TEST_CASE("errors name the file, the byte and the reason") {
         "x.trace: byte 16: duration: is about launch 3, but only 0 came before");
   CHECK(message(bytes + "\x01") == "x.trace: byte " + std::to_string(bytes.size()) + ": records after the end record");
   CHECK(Load(folder / "absent").status().message() == (folder / "absent") + ": No such file or directory");
+  fs::create_directory(folder / "folder");
+  CHECK(Load(folder / "folder").status().message() == (folder / "folder") + ": Is a directory");
   // An unknown type of a newer recorder is skipped.
   std::string newer = bytes.substr(0, 16) + std::string("\x63\x03\x00\x01\x02", 5);
   CHECK(Parse(newer, "x").ok());

@@ -84,7 +84,8 @@ def main():
     check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
     check(admit(program, "-f", "-", text=json.dumps(pod))[0] == 1, "bytes without a known GPU are denied")
     # What cannot be read is status 2, and says what and where.
-    for arguments, text, wanted in ((["-f", "/none"], None, "/none: cannot be read"), (["-f", "-"], "a: [", "-: line"), (["-f", "-"], "", "holds no manifest"),
+    for arguments, text, wanted in ((["-f", "/none"], None, "/none: No such file or directory"), (["-f", "-"], "a: [", "-: line"), (["-f", "-"], "", "holds no manifest"),
+                                    (["-f", "-"], "just text\n", "-: holds no Kubernetes object; accepted: maps with apiVersion"),
                                     (["-f", "-", "--gpu-memory", "ten"], "{}", "--gpu-memory: 'ten' is not accepted")):
         status, _, said = admit(program, *arguments, text=text)
         check(status == 2 and wanted in said, f"{arguments}: {status} {said}")

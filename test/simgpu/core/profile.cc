@@ -172,7 +172,8 @@ double Profile::PrefetchRate(bool in, uint64_t piece) const {
 
 std::string LoadProfile(const std::string& path, Profile* profile) {
   std::ifstream in(path);
-  if (!in) return path + ": the profile cannot be read";
+  std::error_code ignored;  // a folder opens, and reads as an empty file
+  if (!in || std::filesystem::is_directory(path, ignored)) return path + ": the profile cannot be read";
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     const std::string where = path + ":" + std::to_string(number) + ": ";

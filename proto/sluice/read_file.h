@@ -1,0 +1,52 @@
+// How every program of ours reads a file that its caller names: whole, or with the sentence why not.
+#ifndef SLUICE_PROTO_READ_FILE_H_
+#define SLUICE_PROTO_READ_FILE_H_
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+
+namespace sluice {
+
+// The bytes of `path`; nullopt with `error` "PATH: Is a directory" where it cannot be opened or read to its end, or
+// holds more than `most` bytes (/dev/zero). std::ifstream opens a folder as well: a configuration that was mounted as
+// one would then be an empty file, or its read throws. Any thread.
+inline std::optional<std::string> ReadWholeFile(const std::string& path, std::string& error,
+                                                size_t most = size_t{64} << 20) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string bytes;
+  ssize_t n = fd < 0 ? -1 : 1;
+  char piece[1 << 16];
+  while (n > 0 || (n < 0 && fd >= 0 && errno == EINTR)) {
+    n = read(fd, piece, sizeof piece);
+    if (n > 0) bytes.append(piece, static_cast<size_t>(n));
+    if (bytes.size() > most) {
+      close(fd);
+      error = path + ": is larger than " + std::to_string(most >> 20) + " MiB";
+      return std::nullopt;
+    }
+  }
+  const int failed = n < 0 ? errno : 0;
+  if (fd >= 0) close(fd);
+  if (failed == 0) return bytes;
+  error = path + ": " + std::strerror(failed);
+  return std::nullopt;
+}
+
+// Whether what a program writes beside `path` may be renamed to it: nothing is there, or a plain file. A rename would
+// put a file in the place of a device, as of /dev/null. `error` as above.
+inline bool MayBeReplaced(const std::string& path, std::string& error) {
+  struct stat st{};
+  if (stat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)) return true;
+  error = path + ": is no plain file; accepted: a file, or a name that is free";
+  return false;
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_PROTO_READ_FILE_H_
