@@ -57,7 +57,7 @@ uint64_t FirstGeneration() {
 // One line an event. JSON by nlohmann: text comes from containers.
 void LogEvent(const Config& config, const Event& e) {
   const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "callback late" ||
-                   e.kind == "foreign process" || e.kind == "configuration refused";
+                   e.kind == "foreign process" || e.kind == "configuration refused" || e.kind == "metrics";
   const auto level = bad ? spdlog::level::warn : spdlog::level::info;
   if (config.log_format == "json") {
     spdlog::log(level, "{}",

@@ -303,7 +303,7 @@ bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* er
     }
     known += (known.empty() ? "" : ", ") + name;
   }
-  *error = "id: '" + prefix + "' " + (found.empty() ? "is unknown" : "begins several ids") +
+  *error = "id: '" + prefix + "' " + (found.size() < 2 || prefix.empty() ? "is unknown" : "begins several ids") +
            "; accepted: " + (known.empty() ? "none, as nothing is allocated" : known);
   return false;
 }

@@ -16,6 +16,7 @@
 #include "cli/kubectl.h"
 #include "cli/views.h"
 #include "settings/settings.h"
+#include "sluice/command_line.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 
@@ -286,7 +287,9 @@ void AddClusterCommands(CLI::App& app) {
   AddOutput(*top, o.get());
   AddOutput(*status, o.get());
   top->add_flag("--once", o->once, "print one table and end");
-  top->add_option("--interval", o->interval, "seconds between tables")->check(CLI::Range(0.5, 60.0));
+  top->add_option("--interval", o->interval, "seconds between tables")
+      ->check(Between(0.5, 60.0))
+      ->capture_default_str();
   set->add_option("-n,--namespace", o->space, "the pod's");
   set->add_option("-c,--container", o->container, "this container only");
   set->add_option("POD", o->pod, "the pod")->required();

@@ -92,6 +92,9 @@ settings::Settings Check(const Options& o) {
   if (!conflicts.empty()) Fail(2, conflicts.front());
   if (!o.backend.empty() && o.backend != "managed")
     Fail(2, "--backend: '" + o.backend + "' is not accepted; accepted: managed");
+  if (o.gpu != "auto" && o.gpu != "sim" && !o.gpu.starts_with("GPU-")) {
+    Fail(2, "--gpu: '" + o.gpu + "' is not accepted; accepted: auto, sim, a GPU's UUID (GPU-...)");
+  }
   if (!o.on_error.empty() && o.on_error != "run" && o.on_error != "stop") {
     Fail(2, "--on-error: '" + o.on_error + "' is not accepted; accepted: run, stop");
   }

@@ -111,7 +111,8 @@ void AddEventsCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("events", "what happened: attached, refused, late callbacks, ...");
   AddRunDirOption(*command, &o->run_dir);
   AddOutputOption(*command, o.get());
-  command->add_option("--after", o->after, "only events with a higher number");
+  command->add_option("--after", o->after, "only events with a higher number")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 53));
   command->callback([o] { Events(*o); });
 }
 

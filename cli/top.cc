@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/views.h"
+#include "sluice/command_line.h"
 
 namespace sluice::cli {
 namespace {
@@ -75,7 +76,9 @@ void AddTopCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("top", "live table of containers, the most stalled first");
   AddRunDirOption(*command, &o->run_dir);
   command->add_flag("--once", o->once, "print one table and end");
-  command->add_option("--interval", o->interval, "seconds between tables")->check(CLI::Range(0.1, 60.0));
+  command->add_option("--interval", o->interval, "seconds between tables")
+      ->check(Between(0.1, 60.0))
+      ->capture_default_str();
   command->add_option("-o,--output", o->output, "text or json")->check([](const std::string& v) -> std::string {
     return v == "text" || v == "json" ? "" : "'" + v + "' is not accepted; accepted: text, json";
   });

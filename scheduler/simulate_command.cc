@@ -15,6 +15,7 @@
 #include "scheduler/simulation.h"
 #include "scheduler/svg.h"
 #include "scheduler/trace_csv.h"
+#include "sluice/command_line.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -164,10 +165,14 @@ void AddSimulateCommand(CLI::App& app) {
   policies.insert(policies.begin(), "all");
   command->add_option("--policy", options->policy, "one policy; all by default")->check(CLI::IsMember(policies));
   command->add_option("--until", options->until, "pods are repeated until their GPUs sum to this part of the cluster")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(sluice::Between(0.0, 100.0))
+      ->capture_default_str();
   command->add_option("--seeds", options->seeds, "runs to average, each with its own order")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("--first-seed", options->first_seed, "seed of the first run (default 42)");
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--first-seed", options->first_seed, "seed of the first run")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 53))
+      ->capture_default_str();
   command->add_option("--svg", options->svg_file, "file for the curves over arrivals");
   command->add_option("--write", options->write_folder, "folder for nodes.csv and pods.csv as they were used");
   command->callback([options] { sluice::scheduler::Runner(*options).Run(); });

@@ -21,6 +21,7 @@
 #include "proto/settings/settings.h"
 #include "reader.h"
 #include "sluice/names.h"
+#include "sluice/read_file.h"
 
 namespace {
 
@@ -93,6 +94,13 @@ struct RecordOptions {
   std::vector<std::string> command;
 };
 
+// Said now rather than after an hour's run. `name`: what the caller wrote.
+void MustBeWritable(const std::string& name, const fs::path& path) {
+  FILE* probe = fopen(path.c_str(), "wb");
+  if (probe == nullptr) Quit(name + ": " + strerror(errno), 2);
+  fclose(probe);
+}
+
 // The process that recorded most is the program; the others (launchers, workers) keep their process id in their names.
 void Pack(const RecordOptions& options, const fs::path& raw, int status) {
   std::vector<std::pair<uintmax_t, fs::path>> made;
@@ -126,9 +134,8 @@ void Record(const RecordOptions& options) {
   Preload(command);
   if (options.gpu == "sim") UseSimulatedCard(command);
   const fs::path raw = options.file + ".raw";
-  FILE* probe = fopen(raw.c_str(), "wb");  // better now than after an hour's run
-  if (probe == nullptr) Quit("-o " + options.file + ": " + strerror(errno), 2);
-  fclose(probe);
+  if (std::string error; !sluice::MayBeReplaced(options.file, error)) Quit("-o " + error, 2);
+  MustBeWritable("-o " + options.file, raw);
   fs::remove(raw);
   command.variables[SLUICE_ENV_RECORD] = raw.string();
   const int status = Run(command);
@@ -165,7 +172,10 @@ void Replay(const ReplayOptions& options) {
   if (options.gpu == "sim") {
     UseSimulatedCard(command);
     if (!options.profile.empty()) command.variables["SIMGPU_PROFILE"] = options.profile;
-    if (!options.timeline.empty()) command.variables["SIMGPU_TIMELINE"] = options.timeline;
+    if (!options.timeline.empty()) {
+      MustBeWritable("--timeline " + options.timeline, options.timeline);
+      command.variables["SIMGPU_TIMELINE"] = options.timeline;
+    }
   } else if (!options.profile.empty() || !options.timeline.empty()) {
     Quit("--profile and --timeline belong to the simulated card: add --gpu sim", 2);
   } else if (options.gpu != "auto") {
@@ -175,7 +185,10 @@ void Replay(const ReplayOptions& options) {
   if (options.no_hook && options.explain) Quit("--explain asks the engine: it does not go with --no-hook", 2);
   std::string recorded;
   if (options.explain) {
-    recorded = (fs::temp_directory_path() / ("sluice-explain." + std::to_string(getpid()))).string();
+    std::error_code error;
+    const fs::path folder = fs::temp_directory_path(error);
+    if (error) Quit("--explain: no folder for temporary files: TMPDIR: " + error.message(), 2);
+    recorded = (folder / ("sluice-explain." + std::to_string(getpid()))).string();
     command.variables[SLUICE_ENV_RECORD] = recorded;
   }
   const int status = Run(command);
@@ -199,7 +212,7 @@ void AddTraceCommands(CLI::App& app) {
       "record", "run a program and write a trace of what it asks of the GPU: sluice record -o FILE -- CMD...");
   r->add_option("-o,--output", record->file, "the trace to write")->required();
   r->add_option("--gpu", record->gpu, "auto, or sim: the simulated card")->check(CLI::IsMember({"auto", "sim"}));
-  r->add_option("--level", record->level, "compression, 1 to 19")->check(CLI::Range(1, 19));
+  r->add_option("--level", record->level, "compression")->check(CLI::Range(1, 19))->capture_default_str();
   r->add_option("CMD", record->command, "the program and its arguments, after --")->required();
   r->prefix_command(false);
   r->callback([record] { Record(*record); });
@@ -216,7 +229,9 @@ void AddTraceCommands(CLI::App& app) {
   p->add_option("--prefetch", replay->settings["prefetch"], "off, launch, predict");
   p->add_option("--log-level", replay->settings["log-level"], "ERROR, WARN, INFO, DEBUG");
   p->add_option("--steps", replay->steps, "play only the first N steps")->check(CLI::Range(1, 1000000));
-  p->add_option("--warm-up", replay->warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000000));
+  p->add_option("--warm-up", replay->warm_up, "steps that the figures leave out")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
   p->add_option("--profile", replay->profile, "simulated card: a profile's name or file");
   p->add_option("--timeline", replay->timeline, "simulated card: write a Chrome trace here (opens in Perfetto)");
   p->add_flag("--json", replay->json, "figures as one JSON object");

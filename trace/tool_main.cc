@@ -11,6 +11,7 @@
 #include "reader.h"
 #include "settle.h"
 #include "sluice/command_line.h"
+#include "sluice/version.h"
 #include "synthetic.h"
 
 namespace {
@@ -150,7 +151,8 @@ int Interval(const std::string& path, const std::string& kernel, const std::stri
   if (!trace.ok()) return Report(trace.status());
   std::vector<uint64_t> all = sluice::trace::Intervals(*trace, kernel, between);
   if (all.empty())
-    return Report(absl::NotFoundError(path + ": no " + kernel + ", " + between + ", " + kernel + " in a step"));
+    return Report(absl::NotFoundError(path + ": no launch of '" + kernel + "', one of '" + between +
+                                      "' and the next of '" + kernel + "' lie in a step behind the first"));
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   std::nth_element(all.begin(), middle, all.end());
   std::printf("{\"intervals\": %zu, \"median_us\": %.2f}\n", all.size(), static_cast<double>(*middle) / 1e3);
@@ -161,6 +163,7 @@ int Interval(const std::string& path, const std::string& kernel, const std::stri
 
 int main(int argc, char** argv) {
   CLI::App app("Looks at, packs, makes and merges sluice traces", "sluice-trace");
+  app.set_version_flag("--version", "sluice-trace " SLUICE_VERSION);
   app.require_subcommand(1);
   int status = 0;
 
@@ -173,7 +176,7 @@ int main(int argc, char** argv) {
   CLI::App* pack = app.add_subcommand("pack", "compress a trace");
   pack->add_option("FROM", file, "trace")->required();
   pack->add_option("TO", out, "packed trace")->required();
-  pack->add_option("--level", level, "zstd level")->check(CLI::Range(1, 19));
+  pack->add_option("--level", level, "zstd level")->check(CLI::Range(1, 19))->capture_default_str();
   pack->callback([&] { status = Report(sluice::trace::Compress(file, out, level)); });
 
   sluice::trace::ModelShape shape;
@@ -181,12 +184,17 @@ int main(int argc, char** argv) {
   CLI::App* synth = app.add_subcommand("synth", "make a synthetic trace");
   synth->add_option("KIND", kind, "transformer or decode")->required()->check(CLI::IsMember({"transformer", "decode"}));
   synth->add_option("TO", out, "trace")->required();
-  synth->add_option("--layers", shape.layers, "layers")->check(CLI::Range(1, 1000));
-  synth->add_option("--width", shape.width, "model width")->check(CLI::Range(uint64_t{64}, uint64_t{65536}));
+  synth->add_option("--layers", shape.layers, "layers")->check(CLI::Range(1, 1000))->capture_default_str();
+  synth->add_option("--width", shape.width, "model width")
+      ->check(CLI::Range(uint64_t{64}, uint64_t{65536}))
+      ->capture_default_str();
   synth->add_option("--tokens", shape.tokens, "tokens of a batch, or of the cache")
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 24));
-  synth->add_option("--vocabulary", shape.vocabulary, "vocabulary")->check(CLI::Range(uint64_t{16}, uint64_t{1} << 20));
-  synth->add_option("--steps", shape.steps, "steps")->check(CLI::Range(1, 10000));
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 24))
+      ->capture_default_str();
+  synth->add_option("--vocabulary", shape.vocabulary, "vocabulary")
+      ->check(CLI::Range(uint64_t{16}, uint64_t{1} << 20))
+      ->capture_default_str();
+  synth->add_option("--steps", shape.steps, "steps")->check(CLI::Range(1, 10000))->capture_default_str();
   synth->callback([&] {
     status =
         Report(kind == "decode" ? sluice::trace::WriteDecode(out, shape) : sluice::trace::WriteTransformer(out, shape));
@@ -216,8 +224,12 @@ int main(int argc, char** argv) {
   CLI::App* bound =
       app.add_subcommand("bound", "what any engine must move: Belady, LRU and FIFO with dead contents known");
   bound->add_option("FILE", file, "trace")->required();
-  bound->add_option("--budget-gib", budget, "GiB that may be resident")->check(CLI::Range(1e-3, 1e6));
-  bound->add_option("--link-gbps", link, "GB/s of the link in each direction")->check(CLI::Range(1e-3, 1e6));
+  bound->add_option("--budget-gib", budget, "GiB that may be resident")
+      ->check(sluice::Between(1e-3, 1e6))
+      ->capture_default_str();
+  bound->add_option("--link-gbps", link, "GB/s of the link in each direction")
+      ->check(sluice::Between(1e-3, 1e6))
+      ->capture_default_str();
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
 

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -35,6 +36,17 @@ inline std::string WhatWasWrittenWrong(const CLI::App& app, const std::string& p
   }
   std::replace(said.begin(), said.end(), '\n', ' ');
   return said;
+}
+
+// CLI::Range for numbers with a fraction, which "nan" passes: it is not below the one end and not above the other.
+inline CLI::Validator Between(double low, double high) {
+  const CLI::Range range(low, high);
+  return {[range](std::string& text) {
+            double value = 0;
+            if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return "'" + text + "' is no number";
+            return range(text);
+          },
+          range.get_description()};
 }
 
 // Empty: the program goes on. Else its exit status; what is to be said has been said.

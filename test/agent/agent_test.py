@@ -270,6 +270,8 @@ def live_set(a):
     assert r.returncode == 2 and "memory-factor: '0' is not accepted; accepted: a whole number from 1 to 100" in r.stderr, r
     r = a.cli("set", "two", "memory-factor=50", check=False)
     assert r.returncode == 2 and "id: 'two' is unknown; accepted: one-abc" in r.stderr, r
+    r = a.cli("set", "", "memory-factor=50", check=False)  # begins every id, and means none
+    assert r.returncode == 2 and "id: '' is unknown; accepted: one-abc" in r.stderr, r
     r = a.cli("set", "one", "visible-memory=limit", check=False)
     assert r.returncode == 2 and "cannot change" in r.stderr, r
     r = a.cli("set", "one", "gpu-memory=9Gi", check=False)
@@ -627,7 +629,7 @@ def tied_folders_of_a_killed_run_and_agent_go(a):
 
 @test()
 def wrong_flags_and_files_are_refused(a):
-    for args, rc, word in [(["--nope"], 2, "--nope"), (["--config", "/no/file"], 2, "/no/file: cannot be read"),
+    for args, rc, word in [(["--nope"], 2, "--nope"), (["--config", "/no/file"], 2, "/no/file: No such file or directory"),
                            (["--run-dir", "/proc/no"], 1, "--run-dir: '/proc/no' cannot be used"),
                            (["--run-dir", str(a.dir / "run")], 1, "another agent serves")]:
         r = subprocess.run([BIN / "sluice-agent", *args], capture_output=True, text=True, timeout=20)
@@ -635,7 +637,8 @@ def wrong_flags_and_files_are_refused(a):
     for text, word in [("lendin: 1\n", ":1: lendin: this key is unknown; accepted: alloc_dir, "), ("a: [", "not YAML"),
                        ("node: x\ncompute: {window_ms: 5}\n", ":2: compute.window_ms: '5' is not accepted; accepted: a whole number from 100"),
                        ("clients: [{limit: 0.2}]", "clients[0].id: missing"), ("node: a\nnode: b\n", "node: given twice"),
-                       ("clients: [{id: x, request: 0.5, limit: 0.2}]", "accepted: at least compute-request, 0.5")]:
+                       ("clients: [{id: x, request: 0.5, limit: 0.2}]", "accepted: at least compute-request, 0.5"),
+                       ("metrics: {listen: '0.0.0.0:99999'}", ":1: metrics.listen: '0.0.0.0:99999' is not accepted; accepted: ADDR:PORT")]:
         (a.dir / "bad.yaml").write_text(text)
         r = subprocess.run([BIN / "sluice-agent", "--config", a.dir / "bad.yaml", "--check-config"], capture_output=True, text=True)
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, (text, r)
@@ -645,6 +648,19 @@ def wrong_flags_and_files_are_refused(a):
                        (["--fraction", "0.5", "sleep"], "'sleep' has no -- before it; accepted: sluice run [flags] -- CMD...")]:
         r = a.cli("run", *args, "--", "true", check=False)
         assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, r
+
+
+@test()
+def a_taken_port_is_warned_of(a):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (a.dir / "port.yaml").write_text("metrics: {listen: '127.0.0.1:%d'}\n" % taken.getsockname()[1])
+        agent = subprocess.Popen([BIN / "sluice-agent", "--config", a.dir / "port.yaml", "--run-dir", a.dir / "other", "--alloc-dir", a.dir / "other/alloc",
+                                  "--quiet"], stderr=subprocess.PIPE, text=True)
+        try:
+            assert any(" warning metrics: metrics.listen: '127.0.0.1:" in line for line in agent.stderr)
+        finally:
+            agent.kill()
+            agent.wait()
 
 
 @test()

@@ -18,6 +18,12 @@ WRONG = {
     "sluice run --memory 4Gx -- true": ("--memory", "'4Gx'", "4Gi"),
     "sluice run --fraction 0.5 --memory 4Gi -- true": ("--memory", "--fraction", "one of the two"),
     "sluice run --log-level LOUD -- true": ("--log-level", "'LOUD'", "WARN"),
+    "sluice run --gpu 0 -- true": ("--gpu", "'0'", "auto, sim"),
+    "sluice top --interval nan": ("--interval", "nan"),
+    "sluice simulate-cluster --generated 3 3 --until nan": ("--until", "nan"),
+    "sluice-trace bound trace/data/decode.sltrace --budget-gib nan": ("--budget-gib", "nan"),
+    "sluice-replay trace/data/decode.sltrace --host-pace nan": ("--host-pace", "nan"),
+    "sluice admit -f docs/placement.svg": ("placement.svg", "accepted: maps with apiVersion"),
     "sluice status -o xml": ("-o", "'xml'", "text, json"),
     "sluice top --interval x": ("--interval", "x", "0.1"),
     "sluice replay trace/data/decode.sltrace --gpu sim --prefetch maybe": ("--prefetch", "'maybe'", "predict"),
@@ -35,8 +41,33 @@ WRONG = {
     "sluice-webhook --listen foo": ("--listen", "'foo'", "ADDRESS:PORT"),
     "sluice-extender --listen foo": ("listen", "foo", "ADDRESS:PORT"),
     "sluice-extender --config /nonexistent": ("/nonexistent",),
+    # A ConfigMap that is mounted where the file should be: a folder.
+    "sluice-agent --check-config --config docs": ("docs", "Is a directory"),
+    "sluice-device-plugin --check-config --config docs": ("docs", "Is a directory"),
+    "sluice-webhook --check-config --config docs": ("docs", "Is a directory"),
+    "sluice-extender --check-config --config docs": ("docs", "Is a directory"),
+    "sluice-agent --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
+    "sluice-extender --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
+    "sluice-webhook --check-config --config /dev/zero": ("/dev/zero", "larger than 64 MiB"),
+    "sluice-webhook --print-policy manifests --ca docs": ("--ca", "docs", "Is a directory"),
+    "sluice-webhook --drain -1": ("--drain", "-1", "0 to 3600"),
+    "sluice admit -f docs": ("docs", "Is a directory"),
+    "sluice events --after -1": ("--after", "-1"),
+    "sluice simulate-cluster --generated 3 3 --first-seed -1": ("--first-seed", "-1"),
+    "sluice record --gpu sim -o /dev/null -- true": ("/dev/null", "no plain file", "accepted: a file"),
+    "sluice replay trace/data/decode.sltrace --gpu sim --steps 1 --timeline docs": ("--timeline", "docs", "Is a directory"),
     "sluice-trace bound trace/data/decode.sltrace --budget-gib x": ("--budget-gib", "x", "range"),
     "sluice-trace synth foo /tmp/x": ("KIND", "foo", "transformer"),
+}
+# What is written right and cannot be used: one line, too, and exit status 1.
+UNUSABLE = {
+    "sluice-extender --listen 127.0.0.1:0 --kubeconfig docs": ("docs", "Is a directory"),
+    "sluice replay docs --gpu sim": ("docs", "Is a directory"),
+    "sluice-replay docs": ("docs", "Is a directory"),
+    "sluice-trace info docs": ("docs", "Is a directory"),
+    "sluice-trace pack docs/placement.svg /tmp/sluice-no-trace": ("placement.svg", "not a sluice trace"),
+    "sluice-trace interval trace/data/decode.sltrace frob frob": ("'frob'",),
+    "sluice top --once --run-dir /nonexistent": ("/nonexistent/sluice.sock", "--run-dir"),
 }
 
 
@@ -64,16 +95,27 @@ class CommandLines(unittest.TestCase):
                 self.assertEqual((said.returncode, said.stderr), (0, ""))
                 self.assertIn("\nUsage: ", said.stdout)
 
-    def refused(self, words, *parts):
+    def test_version(self):
+        for program in PROGRAMS:
+            with self.subTest(program):
+                said = call([program, "--version"])
+                self.assertEqual((said.returncode, said.stderr), (0, ""))
+                self.assertRegex(said.stdout, rf"^({program} )?{re.escape(p.VERSION)}\n$")
+
+    def refused(self, words, *parts, status=2):
         with self.subTest(words):
             said = call(words)
-            self.assertEqual((said.returncode, said.stdout, said.stderr.count("\n")), (2, "", 1), said.stderr)
+            self.assertEqual((said.returncode, said.stdout, said.stderr.count("\n")), (status, "", 1), said.stderr)
             self.assertTrue(said.stderr.startswith(words[0].replace("kubectl-", "") + ": "), said.stderr)
             self.assertEqual([x for x in parts if x not in said.stderr], [], said.stderr)
 
     def test_an_unknown_flag(self):
         for words in all_of_them():
             self.refused([*words, "--frob"], "'--frob'", "accepted:")
+
+    def test_what_cannot_be_used(self):
+        for typed, parts in UNUSABLE.items():
+            self.refused(typed.split(), *parts, status=1)
 
     def test_wrong_values(self):
         for typed, parts in WRONG.items():

@@ -9,6 +9,7 @@
 #include "figures.h"
 #include "player.h"
 #include "sluice/command_line.h"
+#include "sluice/version.h"
 
 namespace {
 
@@ -63,17 +64,21 @@ int main(int argc, char** argv) {
   Options options;
   int warm_up = 1, hold = 0;
   bool as_json = false, no_report = false, no_objects = false, no_pace = false;
+  app.set_version_flag("--version", "sluice-replay " SLUICE_VERSION);
   app.add_option("FILE", file, "trace")->required();
   app.add_option("--device", options.device, "device ordinal")->check(CLI::Range(0, 63));
   app.add_option("--steps", options.steps, "play only the first N steps")->check(CLI::Range(1, 1000000));
-  app.add_option("--warm-up", warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000000));
+  app.add_option("--warm-up", warm_up, "steps that the figures leave out")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
   app.add_flag("--json", as_json, "one JSON object on stdout");
   app.add_flag("--no-reports", no_report, "do not tell the allocator's reports (as a framework without them)");
   app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated card's misuse detector");
   app.add_option("--hold", hold, "seconds that the process stays after the last step")->check(CLI::Range(0, 100000));
   app.add_flag("--no-pace", no_pace, "do not play the host's own pauses between calls");
   app.add_option("--host-pace", options.host_pace, "play them this many times as long: another host's")
-      ->check(CLI::Range(1e-3, 1e3));
+      ->check(sluice::Between(1e-3, 1e3))
+      ->capture_default_str();
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-replay", argc, argv)) return *ended;
   options.report = !no_report;
   options.objects = !no_objects;
