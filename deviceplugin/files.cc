@@ -28,14 +28,6 @@ absl::Status WriteAll(int fd, std::string_view content, const std::string& path)
   return absl::OkStatus();
 }
 
-absl::Status Sync(const std::string& path, int flags) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
-  if (fd < 0) return ErrnoError("open", path, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
-  return error == 0 ? absl::OkStatus() : ErrnoError("sync", path, error);
-}
-
 std::string Parent(const std::string& path) {
   std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
@@ -104,8 +96,13 @@ absl::Status MakeDirs(const std::string& path) {
   return error ? ErrnoError("make directory", path, error.value()) : absl::OkStatus();
 }
 
-absl::Status SyncFile(const std::string& path) { return Sync(path, 0); }
-absl::Status SyncDir(const std::string& path) { return Sync(path, O_DIRECTORY); }
+absl::Status SyncDir(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (fd < 0) return ErrnoError("open", path, errno);
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  return error == 0 ? absl::OkStatus() : ErrnoError("sync", path, error);
+}
 
 absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) {
   DIR* dir = opendir(path.c_str());

@@ -21,7 +21,6 @@ enum class Durable { kNo, kYes };
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, Durable durable);
 
 absl::Status MakeDirs(const std::string& path);
-absl::Status SyncFile(const std::string& path);
 absl::Status SyncDir(const std::string& path);
 absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path);  // names, sorted, without . and ..
 absl::Status RemoveTree(const std::string& path);                           // absent is fine

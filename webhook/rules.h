@@ -4,7 +4,6 @@
 
 #include <bitset>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 
 namespace sluice::webhook {
@@ -23,13 +22,6 @@ inline constexpr std::string_view kRuleNames[] = {
 };
 
 inline constexpr std::string_view RuleName(Rule rule) { return kRuleNames[static_cast<size_t>(rule)]; }
-
-inline std::optional<Rule> FindRule(std::string_view name) {
-  for (size_t i = 0; i < static_cast<size_t>(Rule::kCount); ++i) {
-    if (kRuleNames[i] == name) return static_cast<Rule>(i);
-  }
-  return std::nullopt;
-}
 
 using RuleSet = std::bitset<static_cast<size_t>(Rule::kCount)>;
 

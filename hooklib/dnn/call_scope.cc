@@ -36,21 +36,6 @@ bool LibraryCall::Covers(uint64_t address) const {
   return false;
 }
 
-const char* LibraryDoubtName(LibraryDoubt doubt) {
-  switch (doubt) {
-    case LibraryDoubt::kNull:
-      return "a needed operand is null";
-    case LibraryDoubt::kStrange:
-      return "sizes or types that make no sense here";
-    case LibraryDoubt::kDescriptor:
-      return "a descriptor that is gone or was not seen";
-    case LibraryDoubt::kPointerArray:
-      return "a pointer array that was not seen";
-    default:
-      return "none";
-  }
-}
-
 namespace dnn {
 
 CallScope::CallScope(const char* symbol) {

@@ -81,7 +81,6 @@ struct LibraryCounters {
   std::array<std::atomic<uint64_t>, static_cast<std::size_t>(LibraryDoubt::kCount)> doubts{};  // calls, by reason
 };
 extern LibraryCounters g_library_counters;
-const char* LibraryDoubtName(LibraryDoubt doubt);
 
 // Pointer arrays of batched calls are known where they came from the host: hooklib/cuda tells every small copy there.
 // Does nothing unless sets are wanted.
