@@ -100,6 +100,7 @@ ELSEWHERE = {
     "kubectl apply -f manifests/sluice.yaml": By("test/cluster/product_life_test.py", 'kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")'),
     "build/bin/kubectl-sluice": By("test/cluster/product.py", '"kubectl", "sluice"'),
     "sluice top": By("test/cluster/product_life_test.py", '"top", "--once"'),
+    "sluice-trace explain FILE REPLAYED": By("test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'),
     "sluice status -o json": By("test/agent/agent_test.py", '"status", "-o", "json"'),
     "sluice events": By("test/agent/agent_test.py", 'cli("events"'),
     "sluice set ID key=value...": By("test/agent/agent_test.py", 'cli("set"'),

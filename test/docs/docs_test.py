@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE.parent / "cluster"))
 import command_lines  # noqa: E402  (found beside this file)
 import commands  # noqa: E402
 import documents  # noqa: E402
+import reference  # noqa: E402
 import product as p  # noqa: E402
 
 # What was measured, and how; what those who change the code use. Not what a user is to type: its programs must be there.
@@ -178,7 +179,7 @@ class OnTheCluster(Typed):
 
 
 def load_tests(loader, tests, pattern):
-    chosen = [OnTheCluster] if on_cluster else [Documents, command_lines.CommandLines, OnAnyMachine]
+    chosen = [OnTheCluster] if on_cluster else [Documents, reference.Reference, command_lines.CommandLines, OnAnyMachine]
     return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in chosen)
 
 

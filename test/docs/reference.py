@@ -1,0 +1,117 @@
+"""What the documents list, and what the programs read: variables, keys of configuration files, metrics, annotations, commands. Both ways."""
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import product as p
+
+PAGE = p.ROOT / "docs/configuration.md"
+METRICS = {"agent": ["agent/metrics.cc"], "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/metrics.cc", "scheduler/extender.cc"]}
+PARTS = ("agent", "cli", "deviceplugin", "hooklib", "kube", "proto", "scheduler", "trace", "webhook")
+# Kubernetes' own words.
+KUBERNETES = ("nodes are available: Insufficient sluice.dev/gpu-percent", "UnexpectedAdmissionError", "allocatable", "sluice.dev/gpu-percent", "type: Container")
+# What a document names that is no variable of a program.
+NOT_OURS = re.compile(r"SLUICE_(BUILD_DIR|BENCH|TARGETS)")
+
+
+def rows(text, heading=None):
+    """First cells of the tables below a heading, names between backticks; of all tables without one."""
+    if heading is not None:
+        text = re.search(rf"(?ms)^##+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", text).group(1)
+    return [name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+
+
+def accepted(program, yaml):
+    """The keys that a daemon names when it is given one that it does not know."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(yaml)
+        file.flush()
+        said = subprocess.run([p.BUILD / "bin" / program, "--config", file.name, "--check-config"], capture_output=True, text=True, timeout=60)
+    return set(re.search(r"(?:accepted: |known are )(.*)", said.stderr).group(1).split(", "))
+
+
+class Reference(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_keys_of_the_daemons(self):
+        for program in ("sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-extender"):
+            named = rows(PAGE.read_text(), program)
+            self.assertEqual(len(named), len(set(named)), program)
+            self.assertEqual({k.split(".")[0] for k in named}, accepted(program, "frob: 1\n"), program)
+            for section in sorted({k.split(".")[0] for k in named if "." in k}):
+                with self.subTest(f"{program} {section}"):
+                    self.assertEqual({k.split(".")[1] for k in named if k.startswith(section + ".")},
+                                     accepted(program, section + ": {frob: 1}\n"))
+
+    def test_the_variables(self):
+        named = {*rows(PAGE.read_text(), "Variables of a container"), *re.findall(r"`(ULMS_\w+)`", PAGE.read_text())}
+        settings = set(re.findall(r"`(SLUICE_\w+)` \|$", (p.ROOT / "docs/annotations.md").read_text(), re.M))
+        self.assertEqual(len(settings), 9)
+        header = (p.ROOT / "proto/sluice/names.h").read_text()
+        self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', header)))
+
+    def test_no_document_names_a_variable_that_nobody_reads(self):
+        read = set()
+        for top in PARTS:
+            for file in (p.ROOT / top).rglob("*.[ch]*"):
+                read |= set(re.findall(r'"(SLUICE_[A-Z_]+)"', file.read_text()))
+        for file in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")]:
+            shown = set(re.findall(r"\b(SLUICE_[A-Z_]+)\b", file.read_text()))
+            if file.name == "benchmarks.md":  # a record: of engines that were, too
+                continue
+            self.assertEqual({v for v in shown - read if not NOT_OURS.fullmatch(v)}, set(), file.name)
+
+    def test_a_user_may_set_them(self):
+        table = PAGE.read_text().split("| belongs to the allocation")[0]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+               "spec": {"containers": [{"name": "app", "image": "a", "env": [{"name": v, "value": "1"} for v in rows(table, "Variables of a container")]}]}}
+        said = subprocess.run([p.BUILD / "bin/sluice", "admit", "-f", "-"], input=json.dumps(pod), capture_output=True, text=True, timeout=60)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertNotIn("warning", said.stderr)
+
+    def test_the_metrics(self):
+        page = (p.ROOT / "docs/metrics.md").read_text()
+        for heading, files in METRICS.items():
+            told = {m for file in files for line in (p.ROOT / file).read_text().splitlines()
+                    for m in re.findall(r'"(?:# HELP )?(sluice_[a-z_]+)', line)}
+            self.assertEqual(set(rows(page, heading[0].upper() + heading[1:])), told, heading)
+
+    def test_messages_are_said(self):
+        """What troubleshooting.md quotes, as it stands in the sources."""
+        sources = "".join(f.read_text() for top in PARTS for f in (p.ROOT / top).rglob("*.[ch]*"))
+        sources = re.sub(r'"\s+"|" *SLUICE_RESOURCE *"|\\', lambda m: "sluice.dev/gpu-percent" if "RESOURCE" in m[0] else "", sources)
+        quoted = 0
+        for line in (p.ROOT / "docs/troubleshooting.md").read_text().splitlines():
+            for message in re.findall(r'[`"]([^`"]+)[`"]', line.split("|")[1] if line.startswith("| ") else ""):
+                for part in re.split(r"…|\.\.\.|%|\d+", message):
+                    part = part.strip(" ,.:/")
+                    if len(part) < 8 or part in KUBERNETES:
+                        continue
+                    quoted += 1
+                    self.assertIn(part, sources, line)
+        self.assertGreater(quoted, 12)
+
+    def test_links_lead_somewhere(self):
+        """Files that are there; headings as GitHub makes anchors of them."""
+        folders = [d for d in p.ROOT.iterdir() if d.is_dir() and not d.name.startswith((".", "build"))]
+        for page in [*p.ROOT.glob("*.md"), *(f for d in folders for f in d.rglob("*.md"))]:
+            for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+                if "://" in target:
+                    continue
+                path, _, anchor = target.partition("#")
+                to = (page.parent / path).resolve() if path else page
+                with self.subTest(f"{page.relative_to(p.ROOT)}: {target}"):
+                    self.assertTrue(to.exists())
+                    headings = re.findall(r"(?m)^#+ (.*)$", to.read_text()) if anchor else []
+                    self.assertTrue(not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings])
+
+    def test_the_commands(self):
+        """Each subcommand is shown by a document."""
+        text = "".join(f.read_text() for f in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")])
+        for program in ("sluice", "sluice-trace"):
+            help_text = subprocess.run([p.BUILD / "bin" / program, "--help"], capture_output=True, text=True, timeout=60).stdout
+            for name in re.findall(r"(?m)^  (\S+)", help_text.partition("\nSubcommands:\n")[2]):
+                self.assertRegex(text, rf"{program} {name}\b|`(\w+`, `)*{name}`", f"{program} {name}")
