@@ -72,6 +72,22 @@ class Reference(unittest.TestCase):
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertNotIn("warning", said.stderr)
 
+    def test_shown_annotations_are_accepted(self):
+        """Everywhere but in annotations.md, which shows denied ones and has a test of its own."""
+        shown = {m for f in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")] if f.name != "annotations.md"
+                 for m in re.findall(r"(?m)sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())}
+        self.assertGreater(len(shown), 5)
+        for key, value in sorted(shown):
+            if key in ("gpu-percent", "placement", "injected"):
+                continue
+            annotations = {f"sluice.dev/{key}": value}
+            if key not in ("gpu-fraction", "gpu-memory", "inject"):
+                annotations["sluice.dev/gpu-fraction"] = "0.5"
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": annotations}, "spec": {"containers": [{"name": "app", "image": "a"}]}}
+            said = subprocess.run([p.BUILD / "bin/sluice", "admit", "-f", "-", "--gpu-memory", "80Gi"], input=json.dumps(pod), capture_output=True, text=True,
+                                  timeout=60)
+            self.assertEqual(said.returncode, 0, f"{key}: {said.stderr}")
+
     def test_the_metrics(self):
         page = (p.ROOT / "docs/metrics.md").read_text()
         for heading, files in METRICS.items():
@@ -107,6 +123,14 @@ class Reference(unittest.TestCase):
                     self.assertTrue(to.exists())
                     headings = re.findall(r"(?m)^#+ (.*)$", to.read_text()) if anchor else []
                     self.assertTrue(not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings])
+
+    def test_the_paths(self):
+        files = {"agent": "agent/metrics.cc", "device plugin": "deviceplugin/http_server.cc", "webhook": "webhook/service.cc", "extender": "scheduler/extender_server.cc"}
+        page = (p.ROOT / "docs/metrics.md").read_text()
+        for part, file in files.items():
+            row = re.search(rf"(?m)^\| {part} \|.*$", page).group()
+            served = set(re.findall(r'(?:Get\(|context_, )"(/[a-z.]+)"', (p.ROOT / file).read_text()))
+            self.assertEqual(set(re.findall(r"`(/[a-z.]+)`", row)), served, part)
 
     def test_the_commands(self):
         """Each subcommand is shown by a document."""
