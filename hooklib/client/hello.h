@@ -1,3 +1,4 @@
+// What a process says of itself when it connects to the agent.
 #ifndef SLUICE_HOOKLIB_CLIENT_HELLO_H_
 #define SLUICE_HOOKLIB_CLIENT_HELLO_H_
 

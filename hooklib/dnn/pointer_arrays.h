@@ -1,3 +1,5 @@
+// Arrays of pointers that batched calls of cuBLAS read on the card, as they were seen on their way from the host. Any
+// thread.
 #ifndef SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
 #define SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
 

@@ -3,10 +3,15 @@
 #ifndef SLUICE_PROTO_COMMAND_LINE_H_
 #define SLUICE_PROTO_COMMAND_LINE_H_
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,9 +54,22 @@ inline CLI::Validator Between(double low, double high) {
           range.get_description()};
 }
 
+// At the program's end: what was printed must have reached its reader. On a full disk a table that was cut off would
+// look whole, with exit status 0.
+inline void MindStdout(const std::string& program) {
+  static std::string name;
+  name = program;
+  std::atexit([] {
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+    std::fprintf(stderr, "%s: stdout: %s\n", name.c_str(), std::strerror(errno));
+    _exit(1);
+  });
+}
+
 // Empty: the program goes on. Else its exit status; what is to be said has been said.
 inline std::optional<int> ReadCommandLine(CLI::App& app, const std::string& program, int argc,
                                           const char* const* argv) {
+  MindStdout(program);
   try {
     app.parse(argc, argv);
     return std::nullopt;

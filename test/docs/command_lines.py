@@ -113,6 +113,16 @@ class CommandLines(unittest.TestCase):
         for words in all_of_them():
             self.refused([*words, "--frob"], "'--frob'", "accepted:")
 
+    def test_a_full_disk(self):
+        for typed in ("sluice-webhook --print-policy manifests", "sluice-webhook --print-annotations", "sluice admit -f examples/half-a-gpu.yaml",
+                      "sluice-trace info trace/data/decode.sltrace", "sluice simulate-cluster --generated 3 3", "sluice-extender --help"):
+            program, *rest = typed.split()
+            with self.subTest(typed), open("/dev/full", "w") as full:
+                said = subprocess.run([p.BUILD / "bin" / program, *rest], cwd=p.ROOT, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=60)
+                self.assertEqual(said.returncode, 1, said.stderr)
+                self.assertTrue(said.stderr.endswith(f"{program}: stdout: No space left on device\n"), said.stderr)
+
     def test_what_cannot_be_used(self):
         for typed, parts in UNUSABLE.items():
             self.refused(typed.split(), *parts, status=1)

@@ -1,4 +1,5 @@
 """What the documents list, and what the programs read: variables, keys of configuration files, metrics, annotations, commands. Both ways."""
+import fnmatch
 import json
 import pathlib
 import re
@@ -71,6 +72,15 @@ class Reference(unittest.TestCase):
         said = subprocess.run([p.BUILD / "bin/sluice", "admit", "-f", "-"], input=json.dumps(pod), capture_output=True, text=True, timeout=60)
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertNotIn("warning", said.stderr)
+
+    def test_sources_that_are_named_are_there(self):
+        """By their names: a README that outlives a file, or a page."""
+        folders = [d for d in p.ROOT.iterdir() if d.is_dir() and not d.name.startswith((".", "build"))]
+        pages = [*p.ROOT.glob("*.md"), *(f for d in folders for f in d.rglob("*.md"))]
+        there = {f.name for d in folders for f in d.rglob("*")} | {"cuda.h", "cudaTypedefs.h", "nvml.h"}
+        for page in pages:
+            for name in re.findall(r"`([\w./*-]+\.(?:cc|h|c|S|py|cu|def|sh|cmake|go|proto))`", page.read_text()):
+                self.assertTrue(fnmatch.filter(there, pathlib.Path(name).name), f"{page}: {name}")
 
     def test_shown_annotations_are_accepted(self):
         """Everywhere but in annotations.md, which shows denied ones and has a test of its own."""
