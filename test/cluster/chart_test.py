@@ -207,6 +207,23 @@ class Settings(unittest.TestCase):
         self.assertEqual(images("scheduler.image.repository=r.example/ks", "scheduler.image.digest=" + digest, "image.pullSecrets[0]=key"),
                          ["r.example/ks@" + digest])
 
+    def test_a_key_that_is_left_empty_is_missing(self):
+        """`hostDir:` without a value takes the default away, and would be a folder named <nil>."""
+        def needed(schema, path=""):
+            for key in schema.get("required", []):
+                yield path + key
+                yield from needed(schema["properties"][key], path + key + ".")
+
+        keys = list(needed(json.loads((CHART / "values.schema.json").read_text())))
+        self.assertGreater(len(keys), 40)
+        for key in keys[::4] + ["node.hostDir", "agent.port", "webhook.certificate"]:
+            with self.subTest(key):
+                result = run("template", "sluice", CHART, "--set", key + "=null")
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(f"missing property '{key.rpartition('.')[2]}'", result.stderr)
+        everything = ("scheduler.mode=own", "monitoring.serviceMonitor=true")
+        self.assertNotIn("nil", json.dumps(render(*everything)))
+
     def test_two_listeners_of_a_pod_have_two_ports(self):
         for setting, words in {"agent.port=9401": "devicePlugin.port: 9401 is agent.port, too", "webhook.metricsPort=8443": "webhook.port",
                                "scheduler.metricsPort=8889": "scheduler.port"}.items():
