@@ -53,6 +53,7 @@ struct Chunk {
   uint32_t link_before = 0;      // the same of the window before that one
   uint32_t link_most = 0;        // by that launch
   uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
+  uint16_t round_uses = 0;       // launches of the newest round that named it, when places were last looked at
   uint16_t host_uses = 0;        // launches of this window that used it in host memory
   bool advised = false;          // the GPU has been told to map it where it lies
   bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since

@@ -31,7 +31,7 @@ void Residency::EndWindow(const Queues& queues) {
   window_length_ = std::clamp<uint64_t>(window_ == 1 ? round : std::max(round, window_length_ / 2), 16, 1 << 14);
   longest_period_ = 0;
   ++window_;
-  ChangePlaces();
+  ChangePlaces(queues.predictor);
 }
 
 // Whether the chunk has been alive for a round, in which no launch has used it that is known to need it on the card,

@@ -46,11 +46,14 @@ std::optional<uint64_t> Residency::PlaceInRun(const Chunk& chunk) const {
 }
 
 // When a window has just begun: what of the chunks would leave their places for others.
-void Residency::ChangePlaces() {
+void Residency::ChangePlaces(const Predictor& predictor) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const uint64_t own = 2 * (places_.leaves + asked_bytes_);  // by what was changed in the window that is over
   const bool still = moved - moved_before_window_ <= kStill + own && window_length_ == still_length_;
-  still_windows_ = still ? still_windows_ + 1 : 0;
+  // One in which nothing moved at all says as much as two in which little did.
+  still_windows_ = !still                          ? 0
+                   : moved == moved_before_window_ ? std::max(kStillWindows, still_windows_ + 1)
+                                                   : still_windows_ + 1;
   places_ = {window_, still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
   moved_before_window_ = moved;
   still_length_ = window_length_;
@@ -75,7 +78,7 @@ void Residency::ChangePlaces() {
   places_.hot = hot.size() * kChunkBytes;
   std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
   if (cold.size() > hot.size()) cold.resize(hot.size());
-  if (!cold.empty() || !TakeLessUsed(&first, &hot, &cold)) AddFirstUsed(&first, &hot, &cold);
+  if (!cold.empty() || !TakeLessUsed(predictor, &first, &hot, &cold)) AddFirstUsed(&first, &hot, &cold);
   cold.resize(std::min<size_t>(cold.size(), kMost / kChunkBytes));
   const uint64_t bytes = cold.size() * kChunkBytes;
   if (bytes < kLeast) {
@@ -92,17 +95,26 @@ void Residency::ChangePlaces() {
 }
 
 // Of what is used whole, that which is passed over less often in each round makes place for what is passed over once
-// more and oftener: an optimizer's first moments for its second. False: there is too little of it. Of two windows,
-// since one is a little longer than a round: some is counted twice in it.
-bool Residency::TakeLessUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
-  const auto most = [](const Chunk* chunk) { return std::max(chunk->link_bytes, chunk->link_before); };
-  const auto least = [](const Chunk* chunk) { return std::min(chunk->link_bytes, chunk->link_before); };
-  if (window_ < next_order_) return false;
-  std::stable_sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return most(a) < most(b); });
-  std::stable_sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return least(a) > least(b); });
+// more and oftener: an optimizer's first moments for its second. False: there is too little of it. Counted over the
+// newest round, since a window is a little longer than one: some is used twice as often in it.
+bool Residency::TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
+                             std::vector<Chunk*>* cold) {
+  if (window_ < next_order_ || first->empty() || hot->empty()) return false;
+  for (std::vector<Chunk*>* list : {first, hot}) {
+    for (Chunk* chunk : *list) chunk->round_uses = 0;
+  }
+  if (!predictor.ForRound([](Chunk* chunk) { chunk->round_uses += chunk->round_uses < UINT16_MAX; })) return false;
+  std::stable_sort(first->begin(), first->end(),
+                   [](const Chunk* a, const Chunk* b) { return a->round_uses < b->round_uses; });
+  // Of what was not named whole each time less.
+  const auto passes = [](const Chunk* chunk) {
+    const uint32_t whole = std::max(chunk->link_bytes, chunk->link_before) / static_cast<uint32_t>(kChunkBytes);
+    return std::min<uint32_t>(chunk->round_uses, whole);
+  };
+  std::stable_sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return passes(a) > passes(b); });
   size_t changes = 0;
   const size_t limit = std::min({first->size(), hot->size(), kMost / kChunkBytes});
-  while (changes < limit && most((*first)[changes]) + kChunkBytes <= least((*hot)[changes])) ++changes;
+  while (changes < limit && (*first)[changes]->round_uses < passes((*hot)[changes])) ++changes;
   if (changes * kChunkBytes < kLeastOrder) return false;
   cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
   for (size_t i = 0; i < changes; ++i) (*hot)[i]->hot_window = window_;

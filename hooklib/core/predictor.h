@@ -67,6 +67,17 @@ class Predictor {
   }
   // Launches from one round to the next (a training step); 0: not known.
   uint64_t period() const { return cursor_ ? count_ - cursor_ : 0; }
+  // Calls f(Chunk*) for each use of a chunk in the newest round, once for each launch; false: it is not known.
+  template <typename F>
+  bool ForRound(F f) const {
+    const uint64_t round = period();
+    if (!round || round >= count_ || !Valid(count_ - round + 1)) return false;
+    for (uint64_t pos = count_ - round + 1; pos <= count_; ++pos) {
+      const Entry& entry = log_[pos % kLog];
+      for (uint64_t ref = entry.first; ref < entry.first + entry.count; ++ref) f(refs_[ref % kRefs].chunk);
+    }
+    return true;
+  }
   // Chunks went away with their arena: what was learnt points at them.
   void Forget();
 

@@ -336,8 +336,9 @@ class Residency {
     chunk->link_most = bytes;
     chunk->link_id = id;
   }
-  void ChangePlaces();
-  bool TakeLessUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
+  void ChangePlaces(const Predictor& predictor);
+  bool TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
+                    std::vector<Chunk*>* cold);
   void AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
   std::optional<uint64_t> PlaceInRun(const Chunk& chunk) const;
   bool StaysCold(Chunk* chunk, uint64_t id);

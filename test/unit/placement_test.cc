@@ -261,6 +261,50 @@ TEST_CASE("what is passed over once in each round makes place for what is passed
   CHECK(card.residency.stats().bytes_in == moved);
 }
 
+TEST_CASE(
+    "what is passed over twice in each round makes place for what is passed over three times, all of it at once") {
+  constexpr uint64_t kEach = 40;
+  FakeCard card(2 * kEach, kEach + 4, Prefetch::kPredict);
+  const auto pass = [&](uint64_t begin, uint64_t id) {
+    for (uint64_t i = 0; i < kEach; i += 4) {
+      const HostProbe probe = card.Queue({Chunks(begin + i, 4)}, 1, id).probe;
+      card.Finish();
+      if (probe.id)
+        card.residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+    }
+  };
+  // In how many pieces places are changed.
+  const auto changes = [&](uint64_t begin, uint64_t other) {
+    std::vector<uint64_t> changed;
+    uint64_t window = 0;
+    for (int i = 0; i < 150; ++i) {
+      for (uint64_t id = 0; id < 3; ++id) pass(begin, 200 + id);
+      for (uint64_t id = 0; id < 2; ++id) pass(other, 200 + id);
+      const Places& places = card.residency.places();
+      if (places.leaves && places.window != window) changed.push_back(places.leaves / kChunkBytes);
+      window = places.window;
+    }
+    for (uint64_t i = begin; i < begin + kEach; ++i) CHECK(card.Resident(i));
+    return changed;
+  };
+  changes(0, kEach);
+  CHECK(changes(kEach, 0) == std::vector<uint64_t>{kEach - 4});
+}
+
+TEST_CASE("one round in which nothing moved says that all has come to rest") {
+  Decoder decoder;
+  uint32_t before = 0, at_once = 0;
+  for (uint64_t i = 0, window = 0; i < 40; ++i) {
+    decoder.Step(kChunkBytes, kLink);
+    const Places& places = decoder.residency.places();
+    if (places.window == window) continue;
+    at_once += before == 0 && places.moved == 0 && places.still >= 2;
+    before = places.still;
+    window = places.window;
+  }
+  CHECK(at_once > 0);
+}
+
 TEST_CASE("what was changed between host memory and card does not count as movement: the next may be changed at once") {
   Decoder decoder;
   for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);
