@@ -115,7 +115,10 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   const uint64_t resident = set_.size() * kChunkBytes - need;
   uint64_t most = kNever;
   if (trial) {
-    if (!oversize && Room(stream) + idle_ >= need) return;  // nothing has to leave for it
+    if (!oversize) {
+      const uint64_t room = Room(stream);
+      if (room >= need || room + DeadRoom(need - room, stream) >= need) return;  // nothing has to leave for it
+    }
     // By faults all of what cannot be held, so that nothing else takes its time, and nothing is brought that it may not
     // touch.
     if (!oversize || !faults) {

@@ -26,6 +26,9 @@ void Residency::AddArena(Extent arena, bool populated) {
     SetResident(&chunk, true);
     chunk.sure = true;
     Unrank(&chunk);
+    // What nobody is given of it holds a place for nothing: it goes as what died does.
+    chunk.dying = true;
+    dying_.push_back(&chunk);
   });
 }
 

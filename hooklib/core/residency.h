@@ -393,6 +393,7 @@ class Residency {
   uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   void Rebuild();
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
+  uint64_t DeadRoom(uint64_t bytes, StreamId stream);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   void Pass(Chunk* chunk, StreamId stream);
@@ -466,7 +467,7 @@ class Residency {
   uint64_t faulted_ = 0;                // bytes that the driver says faults have brought in all
   uint64_t faulted_swept_ = 0;          // as of the last sweep
   uint64_t left_launch_ = 0;            // launch number of the last that left something to faults by choice
-  std::deque<Chunk*> dying_;            // their last live byte was freed; in that order
+  std::deque<Chunk*> dying_;            // their last live byte was freed, or they never had one
   // Passed over while room is made: they may not leave, are better spared.
   std::vector<Candidate> aside_, fresh_;
   bool passed_old_ = false;            // some of them are outdated

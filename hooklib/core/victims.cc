@@ -160,6 +160,19 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
   return freed;
 }
 
+// What of `bytes` DiscardDead may free for `stream` now. What was found in use by a card that is far behind what died
+// on the host's clock frees nothing: living bytes would leave instead. Until that is asked nobody knows.
+uint64_t Residency::DeadRoom(uint64_t bytes, StreamId stream) {
+  uint64_t room = 0;
+  for (size_t i = 0; can_discard_ && i < dying_.size() && room < bytes; ++i) {
+    const Chunk& chunk = *dying_[i];
+    if (!chunk.resident || chunk.live_bytes != 0 || chunk.pins != 0) continue;
+    const bool asked = chunk.dead_epoch != fences_->open();
+    if (!asked || (IsDead(chunk) && MayLeave(chunk, 0)) || MayReap(chunk, stream)) room += kChunkBytes;
+  }
+  return room;
+}
+
 bool Residency::IsDead(const Chunk& chunk) {
   return chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && fences_->Done(chunk.dead_epoch);
 }

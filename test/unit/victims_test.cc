@@ -68,4 +68,45 @@ TEST_CASE("what may not leave is asked about once for a launch, however much is 
   CHECK(most_asked <= 3 * kBusy);
 }
 
+TEST_CASE("what of an arena nobody was given goes first, and without a copy") {
+  FakeCard card(8, 8);
+  card.residency.AddArena(Chunks(16, 8), true);
+  card.residency.AddLive(Chunks(16, 4));
+  card.Queue({Chunks(16, 4)});
+  card.Finish();
+  const Plan& plan = card.Queue({Chunks(0, 4)});
+  CHECK(plan.discard == std::vector<Extent>{Chunks(20, 4)});
+  CHECK(plan.now.evict.empty());
+  CHECK(card.Resident(16));
+  CHECK(card.residency.resident_bytes() == 8 * kChunkBytes);
+  // Given to somebody it is fetched like anything else.
+  card.Finish();
+  card.residency.AddLive(Chunks(20, 4));
+  card.Queue({Chunks(20, 4)});
+  CHECK(card.Resident(20));
+  CHECK(card.residency.resident_bytes() == 8 * kChunkBytes);
+}
+
+TEST_CASE("what died makes no room for a launch once it was found that the card still uses it") {
+  const auto tried = [](bool finished) {
+    FakeCard card(14, 8, Prefetch::kPredict);
+    for (const uint64_t at : {8, 4}) {
+      card.Queue({Chunks(at, 4)});
+      card.Finish();
+    }
+    card.Queue({Chunks(0, 4)});  // in the place of 8 to 11
+    card.residency.RemoveLive(Chunks(0, 4));
+    card.Queue({Chunks(12, 2)}, 2);  // would have their place: 4 and 5 leave instead
+    CHECK_FALSE(card.Resident(4));
+    card.Finish(2);
+    if (finished) card.Finish(1);
+    const HostProbe probe = card.Queue({Chunks(8, 4)}, 1, 100).probe;
+    CHECK(card.Resident(6));
+    CHECK(card.Resident(8) == finished);
+    return probe.host > 0;
+  };
+  CHECK(tried(false));
+  CHECK_FALSE(tried(true));
+}
+
 }  // namespace sluice::core
