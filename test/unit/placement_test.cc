@@ -263,7 +263,7 @@ TEST_CASE("what is passed over once in each round makes place for what is passed
 
 TEST_CASE(
     "what is passed over twice in each round makes place for what is passed over three times, all of it at once") {
-  constexpr uint64_t kEach = 40;
+  constexpr uint64_t kEach = 120;
   FakeCard card(2 * kEach, kEach + 4, Prefetch::kPredict);
   const auto pass = [&](uint64_t begin, uint64_t id) {
     for (uint64_t i = 0; i < kEach; i += 4) {
