@@ -334,6 +334,7 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
   Allocation would;  // as it would be
   would.spec = a.spec;
   would.pod = a.pod;
+  would.stale = a.stale;
   would.effective = Effective(a, settings::ParseAll(*live, "").settings);
   const auto conflicts = settings::Conflicts(would.effective, "");
   if (!conflicts.empty()) {

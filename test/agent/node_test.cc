@@ -177,6 +177,11 @@ TEST_CASE("what kubelet has taken back counts as nothing, until a process of it 
   const auto named = std::ranges::find(status.allocations, "new", [](const auto& a) { return a.id; });
   REQUIRE(named != status.allocations.end());
   CHECK((named->ns == "team" && named->pod == "trainer" && named->container == "main"));
+  // What is set on it raises nobody's guarantee: there is no room to speak of.
+  std::map<std::string, std::string> live;
+  std::string error;
+  CHECK(w.node.CheckSet("old", {{"memory-factor", "50"}}, &live, &error));
+  CHECK(live == std::map<std::string, std::string>{{"memory-factor", "50"}});
   w.Attach(2, "old");  // lives after all, whatever kubelet says
   w.Pass(kSec);
   REQUIRE(w.port.Budget(2) != nullptr);
