@@ -21,6 +21,7 @@ void Residency::EndWindow(const Queues& queues) {
   // The first round is known as soon as it is being repeated.
   const bool first = window_ == 1 && longest_period_ && queues.predictor.confident() && length >= longest_period_;
   if (length < window_length_ && !first) return;
+  Settle();
   constexpr uint64_t kMargin = uint64_t{128} << 20;
   promote_ = least_slack_ > kMargin && no_promotion_ == 0 ? least_slack_ - kMargin : 0;
   if (no_promotion_) --no_promotion_;

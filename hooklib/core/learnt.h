@@ -53,6 +53,7 @@ class Learnt {
     const Kind* const kind = Find(id);
     return kind && kind->wants;
   }
+  bool wants_any() const { return wanting_ != 0; }
   // Whether something is believed of the kind.
   bool Knows(uint64_t id) const {
     const Kind* const kind = Find(id);

@@ -154,6 +154,7 @@ void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* ho
 }
 
 std::vector<Place> Residency::ListPlaces() {
+  Settle();
   std::vector<Place> places;
   const auto alike = [](const Place& a, const Place& b) {
     const auto degree = [](uint64_t bytes) { return bytes <= kLittle ? 0 : bytes < kMuch ? 1 : 2; };

@@ -86,7 +86,7 @@ class Predictor {
   static constexpr size_t kRefs = 1 << 17;    // chunk references remembered
   static constexpr int kHeadShift = 64 - 15;  // a hash's best bits are its highest
 
-  struct Entry {
+  struct alignas(64) Entry {  // of one cache line
     uint64_t id = 0;
     uint64_t place = 0;  // hash of id and chunks
     uint64_t three = 0;  // hash of the places of the two before it and of this
@@ -107,7 +107,7 @@ class Predictor {
   uint64_t Where(uint64_t three) const;
   void Enter(uint64_t three, uint64_t pos);
   bool Valid(uint64_t pos) const {
-    return pos >= 1 && pos <= count_ && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
+    return pos != 0 && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
   }
 
   std::vector<Entry> log_;

@@ -97,6 +97,7 @@ void Residency::Drop(Chunk* chunk, Step* step) {
 }
 
 const Plan& Residency::DropBeyond() {
+  Settle();
   ClearPlan();
   std::erase_if(beyond_, [this](Va base) {
     Chunk* const chunk = chunks_.Find(base);

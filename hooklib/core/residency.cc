@@ -33,6 +33,8 @@ void Residency::AddArena(Extent arena, bool populated) {
 }
 
 void Residency::RemoveArena(Extent arena) {
+  Settle();
+  NoteChange();
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, false);
     if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
@@ -104,22 +106,37 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (!began_) began_ = now_;
   ClearPlan();
   missing_.clear();
-  if (last_queues_.first != stream || !last_queues_.second) last_queues_ = {stream, &queues_[stream]};
+  if (last_queues_.first != stream || !last_queues_.second) {
+    last_queues_ = {stream, &queues_[stream]};
+    NoteChange();  // of a chunk's use only that by two streams is remembered
+  }
   Queues& queues = *last_queues_.second;
   Launch launch{stream, id, may_move};
-  const size_t hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
+  Standing* const standing = hotter || asks_ || names_launches_ ? nullptr : FindStanding(stream, id, extents);
+  const bool stands = standing && Stands(*standing, launch);
+  size_t hotter_chunks = 0;
+  if (stands) {
+    set_ = standing->set;
+    launch.place = standing->place;
+  } else {
+    Settle();
+    hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
+  }
   launch.oversize = set_.size() * kChunkBytes > launch.fits;
   launch.scatters = launch.oversize && !hotter && id;
   if (id) launch.seen = host_access_.See(id, launch.oversize, now_);
   // Most launches find all that they name, and nothing else has to be done.
   const bool there = !launch.lacks && !launch.oversize && resident_ <= launch.fits && scattered_.empty();
-  if (there) {
+  if (stands) {
+    NoteAgain(standing, launch, seq);
+  } else if (there) {
     NoteSet<true, true>(launch, seq);
+    if (standing) Stand(standing, launch);
   } else {
     NoteSet<true, false>(launch, seq);
   }
-  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place.sum(), set_, now_);
+  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place, set_, now_);
   if (launch.lacks) LookForMissing(queues, stream);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
@@ -138,6 +155,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     }
   }
   if (launch.way) {
+    NoteChange();  // what is used from here on counts as used between two graphs
     graph_before_ = now_;
     between_ = 0;
   }
@@ -145,7 +163,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
-  const bool ahead = prefetch_ == Prefetch::kPredict && id && may_move && LookAhead(&queues, stream);
+  const bool ahead =
+      prefetch_ == Prefetch::kPredict && id && may_move && MayLookAhead(queues) && LookAhead(&queues, stream);
   plan_.nothing = there && !ahead;
   if (!plan_.nothing) {
     Merge(&plan_.advise);
@@ -392,10 +411,8 @@ void Residency::Finish(StreamId stream, Step* step) {
 // Only in place of what is needed later than they are.
 // Whether there was anything to look at.
 bool Residency::LookAhead(Queues* queues, StreamId stream) {
-  if (!queues->predictor.confident()) return false;
   if (!queues->departing.empty() || !queues->arriving.empty()) DrainOps(queues, stream);
   if (queues->arriving.size() > 12 || queues->departing.size() > 12) return false;
-  constexpr uint64_t kHorizon = 256;  // launches
   if (!queues->predictor.Sees(kHorizon)) return false;
   uint64_t at = 0, id = 0;
   while (queues->ahead_bytes < ahead_bytes_) {
@@ -465,6 +482,7 @@ void Residency::MergeRuns(std::vector<Extent>* runs) {
 }
 
 void Residency::ForgetStream(StreamId stream) {
+  Settle();
   queues_.erase(stream);
   last_queues_ = {};
   chunks_.ForAll([stream](Chunk& chunk) {

@@ -292,7 +292,8 @@ class Residency {
     StreamId stream;
     uint64_t id;
     bool may_move;
-    PlaceHash place{id};
+    PlaceHash names{id};
+    uint64_t place = 0;     // names.sum() in the end
     bool lacks = false;     // some of its set is not on the card, or perhaps not yet
     bool oversize = false;  // its set is larger than the capacity
     bool scatters = false;  // and it is no graph: faults bring what is touched of it
@@ -302,6 +303,40 @@ class Residency {
     uint64_t holds = 0;        // of these, for it
     uint64_t stayed = 0;       // bytes of its set that it uses in host memory
   };
+  // uses.cc: a launch met before while nothing comes or goes. It finds all that it names where that was, so its chunks
+  // need not be looked at, and what is to be noted of their use is noted of the set until somebody asks about chunks.
+  struct Standing {
+    uint64_t key = 0;     // of the launch's stream, id and extents
+    uint64_t as_of = 0;   // launch number at which all of it was on the card, and noted
+    bool stands = false;  // false: met once
+    StreamId stream = 0;
+    uint64_t place = 0;
+    std::vector<Chunk*> set;
+    std::vector<uint32_t> named;  // bytes of each
+    // Not noted of the chunks yet:
+    uint32_t launches = 0;
+    uint64_t last = 0;  // launch number
+    Seq seq = 0;
+    bool sparse = false, fetches = false;
+  };
+  Standing* FindStanding(StreamId stream, uint64_t id, std::span<const Extent> extents);
+  bool Stands(const Standing& standing, const Launch& launch) const {
+    return standing.stands && standing.as_of > changed_at_ && standing.set.size() * kChunkBytes <= launch.fits &&
+           resident_ <= launch.fits && scattered_.empty();
+  }
+  void Stand(Standing* standing, const Launch& launch);
+  // Whether it must have what it names on the card.
+  bool Fetches(const Launch& launch) const {
+    return launch.id && !(may_stay_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
+  }
+  void NoteAgain(Standing* standing, const Launch& launch, Seq seq);
+  // Chunks say what was noted of their use: before anything but a launch that is met again.
+  void Settle() {
+    if (!unsettled_.empty()) SettleAll();
+  }
+  void SettleAll();
+  // What stood need not any more: something came or went, or is to be noted in another way.
+  void NoteChange() { changed_at_ = now_; }
   void LookForMissing(const Queues& queues, StreamId stream);
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
@@ -320,14 +355,15 @@ class Residency {
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   // placement.cc: which of what streaming launches use is worth its place on the card.
   // What the launch whose set has it now would bring over the link, if it lay in host memory.
-  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return chunk.named_bytes >> (sparse ? 4 : 0); }
-  static void CountLinkBytes(Chunk* chunk, bool sparse, uint64_t window) {
+  static uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }
+  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return OverLink(chunk.named_bytes, sparse); }
+  static void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t window) {
     if (chunk->link_window != window) {
       chunk->link_before = chunk->link_window + 1 == window ? chunk->link_bytes : 0;
       chunk->link_bytes = chunk->link_most = 0;
       chunk->link_window = window;
     }
-    chunk->link_bytes += sparse ? OverLink(*chunk, true) : chunk->named_bytes;
+    chunk->link_bytes += bytes;
   }
   // After that.
   static void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
@@ -358,6 +394,7 @@ class Residency {
   }
   void SetResident(Chunk* chunk, bool resident) {
     if (chunk->resident == resident) return;
+    NoteChange();
     chunk->sure = false;
     resident_ += resident ? kChunkBytes : -kChunkBytes;
     Change(chunk, [&] { chunk->resident = resident; });
@@ -415,6 +452,12 @@ class Residency {
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
+  static constexpr uint64_t kHorizon = 256;  // launches
+  // Whether there may be anything to look at, or to learn of what is under way.
+  static bool MayLookAhead(const Queues& queues) {
+    return queues.predictor.confident() &&
+           (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
+  }
   bool LookAhead(Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
   // uses.cc
@@ -443,24 +486,46 @@ class Residency {
 
   Timeline* timeline_;
   Fences* fences_;
-  ChunkTable chunks_;
-  std::unordered_map<StreamId, Queues> queues_;
+  // What every launch reads lies side by side: between two launches the driver has the caches for itself.
+  uint64_t now_ = 1;
+  uint64_t changed_at_ = 0;  // launch number when something came or went
+  uint64_t resident_ = 0;
+  uint64_t capacity_ = kNever;
+  uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
+  uint64_t least_slack_ = 0;
+  // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
+  // window may be filled, in the next, with chunks that would otherwise be used in host memory.
+  uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
+  uint64_t began_ = 0;                        // number of the first launch that was looked at
+  uint64_t dead_waited_ = 0;                  // launch number
+  uint64_t scattered_at_ = 0;                 // launch number of the last that brought any
   std::pair<StreamId, Queues*> last_queues_;  // the last launch's
+  std::span<Chunk*> set_;                     // of the launch that is being planned, or was last; in room_ or standing
+  Prefetch prefetch_ = Prefetch::kPredict;
+  bool may_stay_ = true;
+  bool names_launches_ = false;
+  bool asks_ = false;               // a launch is looked for that may use little of what it has on the card (Ask)
+  std::vector<Standing> standing_;  // by key
+  std::vector<Standing*> unsettled_;
+  std::vector<Chunk*> missing_;
+  std::vector<Va> scattered_;  // chunks of which faults brought some pages, none of them counted as held
+  std::vector<Va> beyond_;     // duplicates that are to leave once they are finished
+  std::vector<Extent> withdrawn_;
+  ResidencyStats stats_;
+  std::unordered_map<StreamId, Queues> queues_;
   Plan plan_;
+  ChunkTable chunks_;
   uint64_t departing_ = 0;
-  std::span<Chunk*> set_;  // of the launch that is being planned, or was last; in room_
-  std::vector<Chunk*> room_, missing_, hottest_;
+  std::vector<Chunk*> room_, hottest_;
   struct Operand {
     uint64_t bytes;
     size_t end;  // in set_; its chunks begin where those of the one before it end
   };
   std::vector<Operand> operands_;
   std::vector<Chunk*> behind_;  // leave behind the launch that is being planned
-  std::vector<Va> scattered_;   // chunks of which faults brought some pages, none of them counted as held
   static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
   static constexpr uint64_t kScattersFor = 1024;  // launches
   uint64_t scattered_bytes_ = 0;                  // of these, about
-  uint64_t scattered_at_ = 0;                     // launch number of the last that brought any
   static constexpr uint64_t kFirstSweep = 16;     // launches
   uint64_t sweep_after_ = kFirstSweep;  // launches after which what is scattered goes, however little it seems
   uint64_t swept_at_ = 0;               // launch number of the last sweep
@@ -474,33 +539,23 @@ class Residency {
   std::vector<Candidate> candidates_;  // heap
   std::vector<Chunk*> unranked_;
   uint64_t rebuilt_at_ = 0;    // launch number
-  uint64_t dead_waited_ = 0;   // launch number
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
   bool can_discard_ = true;
   bool in_order_ = false;
   bool filling_ = false;
-  bool may_stay_ = true;
   bool renews_ = true;
   bool read_mostly_ = false;
   CopiedRanges copied_;
-  std::vector<Extent> withdrawn_;
-  std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
   HostAccess host_access_;
   Ways ways_;
   uint64_t graph_before_ = 0;  // launch number of the last graph that went one
   uint64_t between_ = 0;       // bytes of the chunks that were used since
   GraphRest rest_;
-  // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
-  // window may be filled, in the next, with chunks that would otherwise be used in host memory.
-  uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
-  uint64_t began_ = 0;                // number of the first launch that was looked at
   uint64_t moved_before_window_ = 0;  // bytes
   uint64_t host_window_ = 0;          // the last one in which a launch left something in host memory
-  bool names_launches_ = false;
   uint64_t still_length_ = 0;
   Places places_;
-  bool asks_ = false;         // a launch is looked for that may use little of what it has on the card (Ask)
   uint64_t asked_bytes_ = 0;  // in this window
   uint64_t next_ask_ = 0;     // window before which none is looked for
   uint32_t ask_pause_ = 1;
@@ -511,19 +566,12 @@ class Residency {
   uint64_t next_order_ = 0;                     // window before which what is used first leaves no place
   uint32_t order_pause_ = 2;
   uint32_t still_windows_ = 0;  // of one length in a row, in which next to nothing moved
-  uint64_t least_slack_ = 0;
   uint64_t horizon_ = 0;  // 64 times the launches from when a chunk left for want of room to its next use, in the mean
   uint64_t promote_ = 0;  // bytes
   uint32_t no_promotion_ = 0;  // windows, since what was promoted had to leave again
   uint32_t next_no_promotion_ = 2;
-  uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
-  uint64_t now_ = 1;
-  uint64_t resident_ = 0;
-  uint64_t capacity_ = kNever;
   uint64_t most_ = kNever;
   uint64_t ahead_bytes_ = uint64_t{64} << 20;
-  Prefetch prefetch_ = Prefetch::kPredict;
-  ResidencyStats stats_;
 };
 
 }  // namespace sluice::core

@@ -20,6 +20,7 @@ const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
 }
 
 const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since) {
+  Settle();
   ClearPlan();
   std::vector<Chunk*> wanted;
   chunks_.ForAll([&](Chunk& chunk) {
@@ -58,6 +59,7 @@ uint64_t Residency::MustLeave(std::span<const Extent> set) {
 }
 
 uint64_t Residency::TouchedSince(uint64_t launch) {
+  Settle();
   uint64_t bytes = 0;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.last_use >= launch && chunk.last_use > 0 && chunk.live_bytes > 0) bytes += kChunkBytes;
@@ -100,6 +102,7 @@ void Residency::NoteNotFetched(const Step& step) {
 }
 
 void Residency::NoteUnseenUse() {
+  Settle();
   ++now_;
   const Epoch epoch = fences_->Use();
   chunks_.ForAll([epoch](Chunk& chunk) {

@@ -35,6 +35,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
 
 // What was touched since room was last needed.
 void Residency::RankAnew() {
+  NoteChange();  // who is used from here on is to be ranked anew, too
   const bool many = unranked_.size() > candidates_.size() / 8;
   for (Chunk* chunk : unranked_) {
     chunk->unranked = false;
@@ -87,6 +88,7 @@ void Residency::PutBack() {
 
 // Drops outdated entries, and ranks anew what was predicted for a time that has passed.
 void Residency::Rebuild() {
+  NoteChange();
   rebuilt_at_ = now_;
   ForgetPassed();
   candidates_.clear();
@@ -197,6 +199,7 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 }
 
 uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+  Settle();
   uint64_t freed = DiscardDead(bytes, stream, step);
   const size_t entries = candidates_.size() + unranked_.size() + fresh_.size() + aside_.size();
   if (entries > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();

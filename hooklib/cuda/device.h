@@ -21,6 +21,7 @@
 #include "hooklib/core/fault_ledger.h"
 #include "hooklib/core/learnt.h"
 #include "hooklib/core/live_map.h"
+#include "hooklib/core/lock.h"
 #include "hooklib/core/pressure.h"
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/driver_counts.h"
@@ -68,7 +69,7 @@ struct Device final : core::Timeline {
   bool managed = true;  // false: plain memory, the budget is a hard limit
   const char* plain_because = "";
 
-  std::mutex mutex;
+  core::Lock mutex;
   // Number of the look at the card that is being taken: within one no event is asked twice (a launch under pressure
   // asks of hundreds of chunks whether their last use is over). Raised by who takes the lock and wants to know anew.
   uint64_t look = 1;
@@ -160,9 +161,11 @@ struct Device final : core::Timeline {
   std::optional<core::Extent> ResolveWord(const Work& work, size_t place, core::Loose* around);
   // --- launches that are watched (device_learning.cc); the lock is held ---
   // Whether the launch has to wait: for the one that is watched, or, since it is to be watched, until it is alone.
-  bool AwaitsWatch(const Work& work);
-  uint64_t WatchProgress();             // grows while what is waited for goes on
-  void EndWatch();                      // the one that is watched is over, or has company from here on
+  bool AwaitsWatch(const Work& work) { return (watch_.id || learnt.wants_any()) && MustAwaitWatch(work); }
+  uint64_t WatchProgress();  // grows while what is waited for goes on
+  void EndWatch() {          // the one that is watched is over, or has company from here on
+    if (watch_.id) CloseWatch();
+  }
   void NoteNarrowed(const Work& work);  // before Prepare
   // Behind Prepare: whether BeginWatch has anything to look at. Then the launch is the next thing on its stream.
   bool MayWatch(const Work& work) const;
@@ -247,11 +250,11 @@ struct Device final : core::Timeline {
   // A range of device memory that never leaves the card, for a small request; nothing where it has to be managed.
   std::optional<core::Va> Hold(Context* context, uint64_t bytes, core::StreamId stream);
   Refusal Grow(Context* context, uint64_t bytes);
-  std::optional<core::Va> LastResort(std::unique_lock<std::mutex>* lock, Context* context, uint64_t bytes);
+  std::optional<core::Va> LastResort(std::unique_lock<core::Lock>* lock, Context* context, uint64_t bytes);
   // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
   // the agent lent it out or others have not given it up yet. Whether it came.
   template <typename F>
-  bool AwaitShare(std::unique_lock<std::mutex>* lock, uint64_t bytes, F fits);
+  bool AwaitShare(std::unique_lock<core::Lock>* lock, uint64_t bytes, F fits);
   void ReturnArenas(Context* context, bool all);
   void ReturnHeld(Context* context);  // what is wholly free, while more than half is
   uint64_t HostAllowance();
@@ -280,6 +283,8 @@ struct Device final : core::Timeline {
     std::string name;  // of the kernel
   };
   Watch watch_;
+  bool MustAwaitWatch(const Work& work);
+  void CloseWatch();
   bool IsAlone();  // nothing else is unfinished on the card
   bool AnyLoose(const Work& work);
   void SayWatched(uint64_t id, size_t pages, core::Learnt::Found found);

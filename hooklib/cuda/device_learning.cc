@@ -21,7 +21,7 @@ std::optional<core::Extent> Device::ResolveWord(const Work& work, size_t place, 
   return learnt.empty() ? block : learnt.Narrow(work.id, place, word, *block);
 }
 
-bool Device::AwaitsWatch(const Work& work) {
+bool Device::MustAwaitWatch(const Work& work) {
   Stream* const stream = work.stream;
   if (Watches(stream) && !Done(watch_.mark)) return true;
   if (!work.id || !learnt.Wants(work.id)) return false;
@@ -84,8 +84,7 @@ void Device::BeginWatch(const Work& work, uint64_t seq) {
   watch_.name = work.function ? work.function->name.substr(0, 96) : "";
 }
 
-void Device::EndWatch() {
-  if (!watch_.id) return;
+void Device::CloseWatch() {
   const uint64_t id = std::exchange(watch_.id, 0);
   std::vector<core::Va> pages = std::exchange(watch_.pages, {});
   records_.Drain(&pages);

@@ -43,8 +43,9 @@ class Within {
 
 uint64_t ExecutionId(CUfunction function, const Shape& shape) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function);
-  for (const unsigned value :
-       {shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1], shape.block[2]}) {
+  const auto two = [](unsigned a, unsigned b) { return uint64_t{a} << 32 | b; };
+  for (const uint64_t value :
+       {two(shape.grid[1], shape.grid[0]), two(shape.block[0], shape.grid[2]), two(shape.block[2], shape.block[1])}) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
@@ -110,8 +111,9 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
 }
 
 template <typename Issue>
-inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function, const Shape& shape, void** parameters,
-                       void** extra, uint32_t flags, Issue issue) {
+__attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz, CUfunction function,
+                                                      const Shape& shape, void** parameters, void** extra,
+                                                      uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return Unmet(handle, issue);
   Turn turn(stream, [&] { return ExecutionId(function, shape); });

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "hooklib/core/lock.h"
 #include "hooklib/core/types.h"
 #include "hooklib/dispatch/cuda_api.h"
 
@@ -59,7 +60,7 @@ struct Stream {
   bool destroyed = false;
   std::atomic<uint64_t> seq{0};     // work that the driver has
   std::atomic<uint64_t> copies{0};  // of it, copies and memsets
-  std::mutex order;                 // launch and its event stay together while the device is active
+  core::Lock order;                 // launch and its event stay together while the device is active
 
   // Guarded by the device's lock.
   uint64_t completed = 0;

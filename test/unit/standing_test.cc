@@ -1,0 +1,124 @@
+// Launches that are met again while nothing comes or goes: what they leave undone at once is as if it had been done.
+#include <catch2/catch_test_macros.hpp>
+#include <random>
+
+#include "test/unit/fake_card.h"
+
+namespace sluice::core {
+
+namespace {
+
+// Where launches are named nothing stands: each is looked at.
+struct Pair {
+  FakeCard looked, met;
+  Pair(uint64_t total, uint64_t capacity, Prefetch mode) : looked(total, capacity, mode), met(total, capacity, mode) {
+    looked.residency.set_names_launches(true);
+  }
+  template <typename F>
+  void Both(F f) {
+    f(looked);
+    f(met);
+  }
+};
+
+bool Same(const Step& a, const Step& b) {
+  return a.drop == b.drop && a.unmap == b.unmap && a.evict == b.evict && a.fetch == b.fetch &&
+         a.out_after == b.out_after && a.out_op == b.out_op && a.in_op == b.in_op && a.in_after_out == b.in_after_out;
+}
+
+bool Same(const Plan& a, const Plan& b) {
+  return a.nothing == b.nothing && a.discard == b.discard && a.reap == b.reap && a.advise == b.advise &&
+         a.unadvise == b.unadvise && a.renew == b.renew && a.probe.id == b.probe.id && a.wait_in == b.wait_in &&
+         a.evict_after == b.evict_after && Same(a.now, b.now) && Same(a.ahead, b.ahead);
+}
+
+bool Same(const Mark& a, const Mark& b) { return a.stream == b.stream && a.seq == b.seq; }
+
+// All that is noted of a chunk's use, and by whom it may leave.
+bool Same(const Chunk& a, const Chunk& b) {
+  return a.resident == b.resident && a.content == b.content && Same(a.use[0], b.use[0]) && Same(a.use[1], b.use[1]) &&
+         a.use_epoch == b.use_epoch && a.last_use == b.last_use && a.next_use == b.next_use && a.mark == b.mark &&
+         a.last_fetcher == b.last_fetcher && a.link_window == b.link_window && a.link_bytes == b.link_bytes &&
+         a.link_before == b.link_before && a.unranked == b.unranked && a.rank_stamp == b.rank_stamp &&
+         a.needed_until == b.needed_until && a.needed_by == b.needed_by && a.log_ref == b.log_ref &&
+         a.log_match == b.log_match;
+}
+
+}  // namespace
+
+TEST_CASE("what is noted of launches that are met again, and what follows, is as if each had been looked at") {
+  constexpr uint64_t kTotal = 64;
+  for (const Prefetch mode : {Prefetch::kPredict, Prefetch::kLaunch}) {
+    for (unsigned seed = 0; seed < 40; ++seed) {
+      std::mt19937 random(seed);
+      const auto pick = [&](uint64_t n) { return std::uniform_int_distribution<uint64_t>(0, n - 1)(random); };
+      Pair cards(kTotal, 48, mode);
+      if (seed % 2) cards.Both([](FakeCard& card) { card.residency.set_host_access(false); });
+      for (int phase = 0; phase < 12; ++phase) {
+        struct Kind {
+          uint64_t id;
+          StreamId stream;
+          std::vector<Extent> set;
+        };
+        const StreamId streams = pick(4) ? 1 : 3;
+        std::vector<Kind> round(1 + pick(6));
+        for (Kind& kind : round) {
+          kind.id = 1 + pick(8);
+          kind.stream = static_cast<StreamId>(1 + pick(streams));
+          for (uint64_t i = 0, n = 1 + pick(3); i < n; ++i) {
+            const Va begin = kBase + pick(kTotal - 6) * kChunkBytes + pick(2) * 4096;
+            kind.set.push_back({begin, 1 + pick(5 * kChunkBytes)});
+          }
+        }
+        const uint64_t launches = 50 + pick(300);
+        for (uint64_t i = 0; i < launches; ++i) {
+          const Kind& kind = round[i % round.size()];
+          const Plan& a = cards.looked.Queue(kind.set, kind.stream, kind.id);
+          const Plan& b = cards.met.Queue(kind.set, kind.stream, kind.id);
+          REQUIRE(Same(a, b));
+          REQUIRE(cards.looked.residency.named_bytes() == cards.met.residency.named_bytes());
+          if (a.probe.id && pick(2)) {
+            const HostProbe probe = a.probe;
+            const uint64_t ns = pick(2) ? 1000 : 100'000'000;
+            cards.Both([&](FakeCard& card) { card.residency.Measured(probe, ns); });
+          }
+          if (pick(3) == 0) cards.Both([&](FakeCard& card) { card.Finish(kind.stream); });
+          if (pick(100) == 0) {
+            const Extent range = Chunks(pick(kTotal - 4), 1 + pick(4));
+            cards.Both([&](FakeCard& card) { card.residency.RemoveLive(range, range); });
+            cards.Both([&](FakeCard& card) { card.residency.AddLive(range); });
+          }
+          if (pick(150) == 0) {
+            const uint64_t capacity = (40 + pick(16)) * kChunkBytes;
+            cards.Both([&](FakeCard& card) { card.residency.set_capacity(capacity); });
+          }
+          if (pick(200) == 0) {
+            REQUIRE(cards.looked.residency.Shrink(9, 30 * kChunkBytes).now.evict ==
+                    cards.met.residency.Shrink(9, 30 * kChunkBytes).now.evict);
+          }
+          if (pick(20)) continue;
+          const uint64_t since = cards.met.residency.launches() - pick(50);
+          REQUIRE(cards.looked.residency.TouchedSince(since) == cards.met.residency.TouchedSince(since));
+          for (uint64_t chunk = 0; chunk < kTotal; ++chunk) REQUIRE(Same(cards.looked.At(chunk), cards.met.At(chunk)));
+        }
+      }
+      REQUIRE(cards.looked.residency.stats().hits == cards.met.residency.stats().hits);
+    }
+  }
+}
+
+TEST_CASE("a launch that is met again is not looked at, until something comes or goes") {
+  FakeCard card(16, 8);
+  card.Queue({Chunks(0, 4)}, 1, 7);
+  for (int i = 0; i < 100; ++i) card.Queue({Chunks(0, 4)}, 1, 7);
+  const uint64_t last = card.At(0).last_use;
+  card.Queue({Chunks(0, 4)}, 1, 7);
+  CHECK(card.At(0).last_use == last);  // noted of the set
+  CHECK(card.residency.TouchedSince(card.residency.launches()) == 4 * kChunkBytes);
+  CHECK(card.At(0).last_use == card.residency.launches());
+  card.Queue({Chunks(8)}, 1, 8);
+  card.Queue({Chunks(0, 4)}, 1, 7);
+  CHECK(card.At(0).last_use == card.residency.launches());
+}
+
+}  // namespace sluice::core
