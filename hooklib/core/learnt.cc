@@ -8,8 +8,9 @@ namespace {
 constexpr uint32_t kSteady = 2;       // the same pages so many times after the first
 constexpr uint32_t kMostWatched = 8;  // launches of a kind of which nothing is known yet, those that faulted
 constexpr uint32_t kMostEmpty = 64;   // those that did not, since what they used was there: they cost a short wait
-constexpr uint32_t kMostThin = 3;     // those of which less than half of a part's chunks faulted
-constexpr uint32_t kMostBlank = 4;    // those that used nothing else, of a kind of which something is believed
+constexpr uint32_t kBlind = 16, kMostBlind = 6;  // launches not asked about, doubled so often at most
+constexpr uint32_t kMostThin = 3;                // those of which less than half of a part's chunks faulted
+constexpr uint32_t kMostBlank = 4;  // those that used nothing else, of a kind of which something is believed
 constexpr uint32_t kMostMissed = 4;
 constexpr uint32_t kMostWrong = 4, kForgiven = 1024;      // times, launches after which these do not count any more
 constexpr uint32_t kPause = 16, kLongestPause = 1 << 20;  // launches between two looks at the faults
@@ -34,10 +35,18 @@ Extent Learnt::Narrow(uint64_t id, size_t place, Va pointer, Extent block) const
 }
 
 void Learnt::NoteTooLarge(uint64_t id) {
-  if (kinds_.contains(id)) return;
+  if (const auto it = kinds_.find(id); it != kinds_.end()) {
+    if (it->second.blind) --it->second.blind;
+    return;
+  }
   if (kinds_.size() >= kMostKinds) Stop();  // kinds of phases that are long over
   kinds_[id];
   ++wanting_;
+}
+
+void Learnt::NoteAllThere(uint64_t id) {
+  const auto it = kinds_.find(id);
+  if (it != kinds_.end()) it->second.blind = kBlind << std::min(it->second.blinded++, kMostBlind);
 }
 
 void Learnt::Want(Kind* kind, bool wants) {
@@ -126,6 +135,7 @@ Learnt::Found Learnt::Observe(uint64_t id, std::span<const Loose> words, std::sp
   if (it == kinds_.end() || !it->second.wants) return Found::kNothing;
   Kind& kind = it->second;
   ++stats_.watched;
+  kind.blinded = 0;
   const bool empty = pages.empty();
   ++(empty ? kind.empty : kind.watched);
   bool more = false, thin = false, steady = true, any = false;

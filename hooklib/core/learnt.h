@@ -51,9 +51,12 @@ class Learnt {
   bool Wants(uint64_t id) const {
     if (wanting_ == 0) return false;
     const Kind* const kind = Find(id);
-    return kind && kind->wants;
+    return kind && kind->wants && kind->blind == 0;
   }
   bool wants_any() const { return wanting_ != 0; }
+  // Such a launch finds all that it names on the card or mapped, so that it faults on nothing: not asked about again
+  // for ever more launches.
+  void NoteAllThere(uint64_t id);
   // Whether something is believed of the kind.
   bool Knows(uint64_t id) const {
     const Kind* const kind = Find(id);
@@ -84,11 +87,12 @@ class Learnt {
   struct Kind {
     bool wants = true, known = false, given_up = false;
     uint32_t watched = 0, empty = 0, thin = 0, blank = 0, missed = 0, wrong = 0;
-    uint32_t pause = 0;              // launches between two looks at the faults
-    uint64_t launches = 0;           // that named less
-    uint64_t look_at = 0;            // of these
-    uint64_t wrong_at = 0;           // of these
-    std::optional<uint64_t> faults;  // counted when it was first looked at
+    uint32_t blind = 0, blinded = 0;  // launches until it is asked about again; times in a row that all was there
+    uint32_t pause = 0;               // launches between two looks at the faults
+    uint64_t launches = 0;            // that named less
+    uint64_t look_at = 0;             // of these
+    uint64_t wrong_at = 0;            // of these
+    std::optional<uint64_t> faults;   // counted when it was first looked at
     std::vector<Part> parts;
   };
   const Kind* Find(uint64_t id) const {

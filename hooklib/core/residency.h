@@ -17,6 +17,7 @@
 #ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 #define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -209,6 +210,12 @@ class Residency {
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
   uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the last launch
+  // Whether all that it names is on the card, on its way there or mapped in host memory, so that it faults on nothing.
+  bool HasAllThere() const {
+    return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
+      return chunk->advised || (chunk->resident && chunk->left_at != now_);
+    });
+  }
   // Live bytes were sent away lately although dead ones would have made the room, had their fence been done: the host
   // runs too far ahead of the GPU.
   bool waits_for_dead() const { return dead_waited_ && now_ - dead_waited_ < 2048; }

@@ -69,6 +69,8 @@ void Device::BeginWatch(const Work& work, uint64_t seq) {
     if (residency.named_bytes() > residency.capacity() && AnyLoose(work)) learnt.NoteTooLarge(work.id);
     return;
   }
+  // Of what is believed to be a part the rest may be away.
+  if (!learnt.Knows(work.id) && residency.HasAllThere()) return learnt.NoteAllThere(work.id);
   if (!IsAlone()) {
     SLUICE_LOG(kDebug, "launch %llx is not watched: others are not over", static_cast<unsigned long long>(work.id));
     return learnt.Missed(work.id);

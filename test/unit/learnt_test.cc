@@ -115,6 +115,25 @@ TEST_CASE("a launch whose pages are always there is not watched for ever") {
   CHECK(kind.Means(At(0)) == kPool);
 }
 
+TEST_CASE("a launch that can fault on nothing is asked about ever more rarely, until it can") {
+  Kind kind;
+  const auto launches_until_asked = [&] {
+    int launches = 0;
+    for (; !kind.learnt.Wants(kId); ++launches) kind.learnt.NoteTooLarge(kId);
+    return launches;
+  };
+  for (int times : {16, 32, 64, 128, 256, 512, 1024, 1024}) {
+    kind.learnt.NoteAllThere(kId);
+    CHECK(launches_until_asked() == times);
+  }
+  // It faults, and is learnt as if nothing had been.
+  CHECK(kind.Touch(At(64), 64) == Found::kNothing);
+  kind.learnt.NoteAllThere(kId);
+  CHECK(launches_until_asked() == 16);
+  CHECK(kind.Touch(At(128), 64) == Found::kNothing);
+  CHECK(kind.Touch(At(192), 64) == Found::kPart);
+}
+
 TEST_CASE("each of several pointers into a block has the pages up to the next one") {
   Kind kind;
   // c = a + b, in an order that changes; a word that is no pointer, though it looks like one.
