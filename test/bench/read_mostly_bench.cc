@@ -4,9 +4,11 @@
 // NAME: reread (each operand is read 32 times, as in a batch), once (once, as for one token), ahead (as reread, but the
 // host waits for nothing), written (as reread; in every eighth step a kernel that nothing is known of updates one of
 // the weights), loaded (as written, by a copy), trained (as reread; every second weight is updated by a kernel in each
-// step, so that others leave the card all the time), graph (as reread, a step is a CUDA graph), graph-once,
-// graph-ahead, graph-made (the weights are made by kernels, not loaded), graph-mixed (every second is), graph-loss and
-// graph-made-loss (behind each replay a kernel reduces the last output into a buffer of its own).
+// step, so that others leave the card all the time), beside (as reread; in every eighth step a kernel that nothing is
+// known of reads the weight that comes last, on a stream of its own, while the step is under way), beside-late (the
+// same, once the step is over), graph (as reread, a step is a CUDA graph), graph-once, graph-ahead, graph-made (the
+// weights are made by kernels, not loaded), graph-mixed (every second is), graph-loss and graph-made-loss (behind each
+// replay a kernel reduces the last output into a buffer of its own).
 #include <string>
 
 #include "test/bench/rig.h"
@@ -30,7 +32,8 @@ constexpr uint64_t kWeight = 4ull * kRows * kDepth, kIn = 4ull * kDepth * kBatch
 int main(int argc, char** argv) {
   const std::string name = argc > 2 ? argv[1] : "";
   const std::string names =
-      "reread|once|ahead|written|loaded|trained|graph|graph-once|graph-ahead|graph-made|graph-mixed|graph-loss|"
+      "reread|once|ahead|written|loaded|trained|beside|beside-late|graph|graph-once|graph-ahead|graph-made|graph-mixed|"
+      "graph-loss|"
       "graph-made-loss";
   if (name.empty() || ("|" + names + "|").find("|" + name + "|") == std::string::npos) {
     std::fprintf(stderr, "usage: read_mostly_bench %s LIVE_MIB [STEPS]\n", names.c_str());
@@ -39,7 +42,7 @@ int main(int argc, char** argv) {
   const uint64_t count = (std::strtoull(argv[2], nullptr, 10) * kMiB - kIn - kOut) / kWeight;
   const int steps = argc > 3 ? std::atoi(argv[3]) : 40;
   sluice::bench::Rig rig;
-  CUstream stream = rig.stream;
+  CUstream stream = rig.stream, other = rig.card.Stream();
   const auto update = [&](CUdeviceptr a) { rig.Update(a, kWeight, 100'000); };
   void* host = nullptr;
   OK(cuMemHostAlloc(&host, kWeight, 0));
@@ -87,6 +90,15 @@ int main(int argc, char** argv) {
     const uint64_t one = static_cast<uint64_t>(number) / 8 % count;
     if (number % 8 == 7 && name == "written") update(weights[one]);
     if (number % 8 == 7 && name == "loaded") load(one);
+    if (number % 8 == 7 && name.starts_with("beside")) {
+      if (name == "beside-late") OK(cuStreamSynchronize(stream));
+      const simgpu_touch touch = simgpu_test::Read(weights[count - 1 - one], kWeight);
+      simgpu_next_launch(&touch, 1, 100'000, 0);
+      CUdeviceptr named = touch.address, none = 0;
+      void* params[] = {&named, &none};
+      OK(cuLaunchKernel(rig.two, 1, 1, 1, 1, 1, 1, 0, other, params, nullptr));
+      OK(cuStreamSynchronize(other));
+    }
     if (!name.ends_with("ahead")) OK(cuStreamSynchronize(stream));
   };
   int number = 0;

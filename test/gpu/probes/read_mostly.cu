@@ -94,6 +94,17 @@ int main() {
   Timed("to the host", [] { Move(false); });
   Timed("advise in host memory", [] { AdviseAll(cudaMemAdviseSetReadMostly, kBytes); });
   Timed("fetch", [] { Move(true); });
+  // Withdrawn from what prefers to lie on the card, does that copy stay, so that nobody faults for it?
+  Timed("prefer the card while duplicated, calls of 2 MiB",
+        [] { AdviseAll(cudaMemAdviseSetPreferredLocation, kChunk); });
+  Timed("withdraw while duplicated and preferred, calls of 2 MiB",
+        [] { AdviseAll(cudaMemAdviseUnsetReadMostly, kChunk); });
+  Timed("prefer nothing, calls of 2 MiB", [] { AdviseAll(cudaMemAdviseUnsetPreferredLocation, kChunk); });
+  Timed("read after that (where did it stay?)", ReadAll);
+  Timed("write after that", [] { WriteSome(kBytes); });
+  Timed("to the host", [] { Move(false); });
+  Timed("advise in host memory", [] { AdviseAll(cudaMemAdviseSetReadMostly, kBytes); });
+  Timed("fetch", [] { Move(true); });
   Timed("write 16 MiB of a duplicate", [] { WriteSome(size_t{16} << 20); });
   CHECK(cudaFree(g_p));
   return 0;
