@@ -13,6 +13,7 @@
 #ifndef SLUICE_TRACE_FORMAT_H_
 #define SLUICE_TRACE_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::trace {
@@ -45,9 +46,11 @@ enum class Type : uint8_t {
   kCaptureBegin = 16,      // dt, u stream, u mode
   kCaptureEnd = 17,        // dt, u stream, u graph
   kGraphInstantiate = 18,  // dt, u graph, u executable
-  kGraphLaunch = 19,       // dt, u executable, u stream
-  kStep = 20,              // dt, str name: a training step (a token, ...) begins
-  kDuration = 21,          // u launch (ordinal of the kLaunch record, from 0), u nanoseconds on the GPU
+  // dt, u executable, u stream; then, where an engine said it (recordings since 2026-11-23), u n, n x (u m, m x (u
+  // addr, u bytes, u Access | AccessSource << 2)): what it knew of each node that touches memory
+  kGraphLaunch = 19,
+  kStep = 20,      // dt, str name: a training step (a token, ...) begins
+  kDuration = 21,  // u launch (ordinal of the kLaunch record, from 0), u nanoseconds on the GPU
   // u launch, u n, n x (u addr, u bytes), then n x u Access where the direction is known (recordings since
   // 2026-11-22): the pages that the launch truly touched. No engine reads it.
   kTruth = 22,
@@ -64,7 +67,9 @@ enum class Type : uint8_t {
 enum class AllocKind : uint8_t { kDevice = 0, kManaged = 1, kAsync = 2, kVmm = 3, kHost = 4 };
 
 enum class Access : uint8_t { kUnknown = 0, kRead = 1, kWrite = 2, kReadWrite = 3 };
-enum class AccessSource : uint8_t { kParameters = 0, kLibrary = 1, kGraph = 2, kLearnt = 3, kCopy = 4 };
+// kStruct: a struct among the parameters says which part of what it points to (PyTorch's, TMA descriptors).
+enum class AccessSource : uint8_t { kParameters = 0, kLibrary = 1, kGraph = 2, kLearnt = 3, kCopy = 4, kStruct = 5 };
+inline constexpr size_t kAccessSources = 6;
 
 enum LaunchFlags : uint32_t {
   kLaunchCooperative = 1,

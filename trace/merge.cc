@@ -65,8 +65,10 @@ void WriteEvent(Recorder& recorder, const Trace& trace, const Event& e) {
       return recorder.CaptureEnd(e.a, e.b);
     case Type::kGraphInstantiate:
       return recorder.GraphInstantiate(e.a, e.b);
-    case Type::kGraphLaunch:
-      return recorder.GraphLaunch(e.a, e.b);
+    case Type::kGraphLaunch: {
+      const GraphLaunch& launch = trace.graph_launches[e.c];
+      return recorder.GraphLaunch(e.a, e.b, launch.told ? &launch.nodes : nullptr);
+    }
     case Type::kStep:
       return recorder.Step(trace.step_names[e.a].c_str());
     default:

@@ -127,8 +127,10 @@ class Parser {
       case Type::kCaptureBegin:
       case Type::kCaptureEnd:
       case Type::kGraphInstantiate:
-      case Type::kGraphLaunch:
         event.a = in.U(), event.b = in.U();
+        break;
+      case Type::kGraphLaunch:
+        error = GraphLaunchOf(in, event);
         break;
       case Type::kStreamDestroy:
       case Type::kEventSync:
@@ -172,6 +174,29 @@ class Parser {
     return {};
   }
 
+  static std::string Accesses(Cursor& in, std::vector<AccessRange>& accesses) {
+    for (uint64_t i = in.Count(3); i > 0; --i) {
+      AccessRange range{in.U(), in.U(), Access::kUnknown, AccessSource::kParameters};
+      const uint64_t how = in.U();
+      if (how >> 2 >= kAccessSources) return absl::StrCat("access source ", how >> 2);
+      range.access = static_cast<Access>(how & 3);
+      range.source = static_cast<AccessSource>(how >> 2);
+      accesses.push_back(range);
+    }
+    return {};
+  }
+
+  std::string GraphLaunchOf(Cursor& in, Event& event) {
+    event.a = in.U(), event.b = in.U(), event.c = trace_.graph_launches.size();
+    GraphLaunch launch;
+    launch.told = !in.ended();
+    for (uint64_t i = launch.told ? in.Count(1) : 0; i > 0; --i) {
+      if (std::string error = Accesses(in, launch.nodes.emplace_back()); !error.empty()) return error;
+    }
+    trace_.graph_launches.push_back(std::move(launch));
+    return {};
+  }
+
   std::string LaunchRecordOf(Cursor& in, Event& event) {
     Launch launch;
     launch.function = in.U32();
@@ -184,14 +209,7 @@ class Parser {
     if (words > kMaxWords) return absl::StrCat(words, " parameter words; at most ", kMaxWords);
     launch.words.reserve(words);
     for (uint64_t i = 0; i < words; ++i) launch.words.push_back(in.U());
-    for (uint64_t i = in.Count(3); i > 0; --i) {
-      AccessRange range{in.U(), in.U(), Access::kUnknown, AccessSource::kParameters};
-      const uint64_t how = in.U();
-      if (how >> 2 > static_cast<uint64_t>(AccessSource::kCopy)) return absl::StrCat("access source ", how >> 2);
-      range.access = static_cast<Access>(how & 3);
-      range.source = static_cast<AccessSource>(how >> 2);
-      launch.accesses.push_back(range);
-    }
+    if (std::string error = Accesses(in, launch.accesses); !error.empty()) return error;
     if (in.bad()) return Ended(in);
     if (launch.function >= trace_.functions.size()) {
       return absl::StrCat("function ", launch.function, " is not defined (", trace_.functions.size(), " are)");

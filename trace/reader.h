@@ -42,8 +42,15 @@ struct Launch {
   std::vector<Range> changed;
 };
 
+// What an engine knew of a graph's nodes when it was launched.
+struct GraphLaunch {
+  bool told = false;
+  std::vector<std::vector<AccessRange>> nodes;
+};
+
 // One record. What a, b, c, d mean is the order of the record's fields in format.h after dt; a launch's `a` is its
-// place in Trace::launches, a step's `a` its place in Trace::step_names, a report's `b` the signed bytes.
+// place in Trace::launches, a step's `a` its place in Trace::step_names, a report's `b` the signed bytes, a graph
+// launch's `c` its place in Trace::graph_launches.
 struct Event {
   Type type;
   uint64_t time_ns;  // since the trace's first event
@@ -56,6 +63,7 @@ struct Trace {
   std::vector<Function> functions;
   std::vector<Event> events;
   std::vector<Launch> launches;
+  std::vector<GraphLaunch> graph_launches;
   std::vector<std::string> step_names;
   bool complete = false;  // false: the recording was cut off; everything up to there is here
 };

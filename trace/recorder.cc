@@ -244,6 +244,15 @@ uint32_t Recorder::Function(uint64_t handle, const char* name, std::span<const P
   return it->second;
 }
 
+void Recorder::PutAccesses(Payload* p, std::span<const AccessRange> accesses) {
+  p->U(accesses.size());
+  for (const AccessRange& range : accesses) {
+    p->U(range.address)
+        .U(range.bytes)
+        .U(static_cast<uint64_t>(range.access) | static_cast<uint64_t>(range.source) << 2);
+  }
+}
+
 uint64_t Recorder::Launch(const LaunchRecord& launch) {
   Payload p;
   p.U(launch.function).U(launch.stream);
@@ -251,10 +260,7 @@ uint64_t Recorder::Launch(const LaunchRecord& launch) {
   for (const uint32_t n : launch.block) p.U(n);
   p.U(launch.shared_bytes).U(launch.flags).U(launch.words.size());
   for (const uint64_t word : launch.words) p.U(word);
-  p.U(launch.accesses.size());
-  for (const AccessRange& range : launch.accesses) {
-    p.U(range.address).U(range.bytes).U(static_cast<uint64_t>(range.access) | static_cast<uint64_t>(range.source) << 2);
-  }
+  PutAccesses(&p, launch.accesses);
   std::lock_guard lock(mutex_);
   Put(Type::kLaunch, p, true);
   return launches_++;
@@ -326,8 +332,13 @@ void Recorder::CaptureEnd(uint64_t stream, uint64_t graph) { SLUICE_TIMED(kCaptu
 void Recorder::GraphInstantiate(uint64_t graph, uint64_t executable) {
   SLUICE_TIMED(kGraphInstantiate, .U(graph).U(executable));
 }
-void Recorder::GraphLaunch(uint64_t executable, uint64_t stream) {
-  SLUICE_TIMED(kGraphLaunch, .U(executable).U(stream));
+void Recorder::GraphLaunch(uint64_t executable, uint64_t stream, const std::vector<std::vector<AccessRange>>* nodes) {
+  Payload p;
+  p.U(executable).U(stream);
+  if (nodes != nullptr) p.U(nodes->size());
+  for (size_t i = 0; nodes != nullptr && i < nodes->size(); ++i) PutAccesses(&p, (*nodes)[i]);
+  std::lock_guard lock(mutex_);
+  Put(Type::kGraphLaunch, p, true);
 }
 void Recorder::Step(const char* name) { SLUICE_TIMED(kStep, .Str(name)); }
 #undef SLUICE_TIMED

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "format.h"
 
@@ -78,7 +79,8 @@ class Recorder {
   void CaptureBegin(uint64_t stream, uint32_t mode);
   void CaptureEnd(uint64_t stream, uint64_t graph);
   void GraphInstantiate(uint64_t graph, uint64_t executable);
-  void GraphLaunch(uint64_t executable, uint64_t stream);
+  // `nodes` null: nobody said what they touch.
+  void GraphLaunch(uint64_t executable, uint64_t stream, const std::vector<std::vector<AccessRange>>* nodes = nullptr);
   void Step(const char* name);
 
   void Flush();   // what is buffered reaches the file
@@ -89,6 +91,7 @@ class Recorder {
 
  private:
   class Payload;
+  static void PutAccesses(Payload* p, std::span<const AccessRange> accesses);
   void PutRanges(Type type, uint64_t launch, std::span<const AccessRange> ranges);
   void Put(Type type, const Payload& payload, bool timed);
   bool Open();

@@ -30,7 +30,7 @@ struct Note {
   std::optional<Contents> contents;  // nothing while the capture lasts
 };
 
-std::mutex g_mutex;  // guards both; no other lock and no call of the driver inside
+std::mutex g_mutex;  // guards all three; no other lock and no call of the driver inside
 std::unordered_map<CUgraphNode, Note>& Notes() {
   static auto& notes = *new std::unordered_map<CUgraphNode, Note>();
   return notes;
@@ -39,7 +39,13 @@ std::unordered_map<CUgraph, std::vector<CUgraphNode>>& NodesOf() {
   static auto& nodes = *new std::unordered_map<CUgraph, std::vector<CUgraphNode>>();
   return nodes;
 }
-std::atomic<size_t> g_notes{0};  // nothing is looked for where nothing is kept
+std::unordered_map<CUgraphNode, std::vector<CUgraph>>& Bodies() {
+  static auto& bodies = *new std::unordered_map<CUgraphNode, std::vector<CUgraph>>();
+  return bodies;
+}
+// Nothing is looked for where nothing is kept.
+std::atomic<size_t> g_notes{0}, g_conditional{0};
+bool AnythingKept() { return g_notes.load() > 0 || g_conditional.load() > 0; }
 
 void Keep(CUgraphNode node, Note note) {
   std::lock_guard lock(g_mutex);
@@ -112,12 +118,19 @@ void CopyNotes(CUgraph original, CUgraph copy, int depth) {
   }
 }
 
+void ForgetInner(CUgraphNode node, int depth);
+
 void Forget(CUgraph graph, int depth) {
   DropAll(graph);
   if (depth > kMaxDepth) return;
-  for (CUgraphNode node : AllNodes(graph)) {
-    if (CUgraph child = ChildOf(node)) Forget(child, depth + 1);
-  }
+  for (CUgraphNode node : AllNodes(graph)) ForgetInner(node, depth + 1);
+}
+
+void ForgetInner(CUgraphNode node, int depth) {
+  for (CUgraph inner : GraphsIn(node)) Forget(inner, depth);
+  std::lock_guard lock(g_mutex);
+  Bodies().erase(node);
+  g_conditional = Bodies().size();
 }
 
 struct Capture {
@@ -209,16 +222,31 @@ void NoteGraphCopy(CUgraph original, CUgraph copy) {
   CopyNotes(original, copy, 0);
 }
 
+void NoteBodies(CUgraphNode node, const CUDA_CONDITIONAL_NODE_PARAMS& params) {
+  std::lock_guard lock(g_mutex);
+  Bodies()[node].assign(params.phGraph_out, params.phGraph_out + params.size);
+  g_conditional = Bodies().size();
+}
+
+std::vector<CUgraph> GraphsIn(CUgraphNode node) {
+  if (CUgraph child = ChildOf(node)) return {child};
+  CUgraphNodeType type{};
+  if (g_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_CONDITIONAL) return {};
+  std::lock_guard lock(g_mutex);
+  const auto it = Bodies().find(node);
+  return it == Bodies().end() ? std::vector<CUgraph>() : it->second;
+}
+
 void ForgetGraph(CUgraph graph) {
-  if (!graph || !g_notes.load()) return;
+  if (!graph || !AnythingKept()) return;
   RelaxedCapture relaxed;
   Forget(graph, 0);
 }
 
 void ForgetNode(CUgraphNode node) {
-  if (!node || !g_notes.load()) return;
+  if (!node || !AnythingKept()) return;
   RelaxedCapture relaxed;
-  if (CUgraph child = ChildOf(node)) Forget(child, 0);
+  ForgetInner(node, 0);
   std::lock_guard lock(g_mutex);
   const auto it = Notes().find(node);
   if (it == Notes().end()) return;

@@ -1,7 +1,10 @@
+// What is kept of graphs' nodes, since nobody can ask the driver for it later.
+//
 // What library calls said of the kernels that a capture took from them. A call's extents are known while it is made;
 // its kernels run whenever the graph is launched, which was made from the capture, from a clone of that, or from a
 // graph that has it as a child. So they are kept by the captured node, and believed of a node only as long as its
-// kernel, shape and parameters are those of the capture.
+// kernel, shape and parameters are those of the capture. Of conditional nodes, which graphs are their bodies: the
+// driver tells when it makes them.
 #ifndef SLUICE_HOOKLIB_CUDA_CAPTURED_CALLS_H_
 #define SLUICE_HOOKLIB_CUDA_CAPTURED_CALLS_H_
 
@@ -26,6 +29,10 @@ CUgraph CapturedGraph(CUstream stream);
 void SealCapture(CUgraph graph, bool ended_well);
 // `copy` was made from `original`: by cloning, or as the graph of a child node.
 void NoteGraphCopy(CUgraph original, CUgraph copy);
+// The driver made a conditional node, whose bodies are filled from now on.
+void NoteBodies(CUgraphNode node, const CUDA_CONDITIONAL_NODE_PARAMS& params);
+// The graphs in a node: a child, or bodies. None where it is another kind of node, or nobody has seen how it was made.
+std::vector<CUgraph> GraphsIn(CUgraphNode node);
 // Before the driver destroys them.
 void ForgetGraph(CUgraph graph);
 void ForgetNode(CUgraphNode node);

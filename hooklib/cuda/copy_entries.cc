@@ -87,14 +87,17 @@ void WriteEach(const CUdeviceptr* to, const size_t* bytes, size_t count) {
 }
 void WriteOne(CUdeviceptr to, size_t bytes) { WriteEach(&to, &bytes, 1); }
 void WriteValues(const CUstreamBatchMemOpParams* list, unsigned count) {
-  for (unsigned i = 0; list && i < count; ++i) {
-    const CUstreamBatchMemOpParams& op = list[i];
-    if (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
-      WriteOne(op.writeValue.address, 8);
-  }
+  ForEachWritten(list, count, [](CUdeviceptr at) { WriteOne(at, 8); });
 }
 void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
+}
+
+// Then it is the graph's launches that write (graph_entries.cc).
+bool Captured(CUstream handle, bool per_thread) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  const Stream* const stream = FindStream(handle, per_thread);
+  return stream && !stream->legacy() && AsksIsCapturing(*stream);
 }
 
 From Filled(CUdeviceptr to, size_t element) { return to % element ? From::kNone : From::kValue; }
@@ -247,7 +250,7 @@ SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 // is reused before it is over. `writes`: what is said of its destinations.
 #define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                \
   CUresult name parameters {                                                                                \
-    writes;                                                                                                 \
+    if (!Captured(stream, flavour)) writes;                                                                 \
     return Copy(stream, flavour, {Extent{}, Extent{}}, From::kNone, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \

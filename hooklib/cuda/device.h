@@ -171,11 +171,12 @@ struct Device final : core::Timeline {
   bool MayWatch(const Work& work) const;
   void BeginWatch(const Work& work, uint64_t seq);
   bool Watches(const Stream* stream) const { return watch_.id && watch_.mark.stream == stream->id; }
-  // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. The lock is held.
-  void NoteWriters(const Touched& by) {
-    if (residency.has_copies() || residency.has_withdrawn()) NoteWritersOfCopies(by);
+  // Of what the work touches, as resolved: duplicates that it writes or may write are withdrawn. `unseen`: it may write
+  // any. The lock is held.
+  void NoteWriters(const Touched& by, bool unseen) {
+    if (residency.has_copies() || residency.has_withdrawn()) NoteWritersOfCopies(by, unseen);
   }
-  void NoteWritersOfCopies(const Touched& by);
+  void NoteWritersOfCopies(const Touched& by, bool unseen);
   // The work is a copy.
   void NoteCopied(const Touched& by);
   // While nobody looks at launches: a copy writes this, or a memset. Takes the lock.

@@ -8,6 +8,7 @@
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/params.h"
+#include "hooklib/cuda/record.h"
 #include "hooklib/cuda/turn.h"
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
@@ -16,6 +17,8 @@
 namespace sluice {
 
 namespace {
+
+using Source = trace::AccessSource;
 
 // What the nodes name: resolved at each launch, since ranges come and go under a graph that stays.
 struct GraphAccess {
@@ -31,11 +34,19 @@ struct GraphAccess {
   std::shared_ptr<const Order> order;  // null: to be made anew
   bool known = true;
   bool by_extents = false;  // of some kernel all is known by its library call
-  bool unseen = false;      // something writes where neither parameters nor a call tell
+  bool unseen = false;      // a library call of it writes through pointers that nobody saw
   bool sized = false;       // looked at once for what cannot be held
   size_t kernels = 0, of_libraries = 0;
+  // While recording: of each node that touches memory.
+  std::map<CUgraphNode, NodePlaces> nodes;
+  CUgraphNode node = nullptr;  // whose places are being added
 
-  void Add(const dnn::Reach& reach) {
+  void Begin(CUgraphNode next) {
+    node = next;
+    if (Recording()) nodes[node].clear();
+  }
+  void Add(const dnn::Reach& reach, trace::AccessSource source) {
+    if (Recording()) nodes[node].emplace_back(reach, source);
     Use& use = places[{reach.pointer, reach.begin, reach.end}];
     ++use.nodes;
     use.only_read &= reach.only_read;
@@ -50,6 +61,7 @@ std::map<CUgraphExec, GraphAccess>& Graphs() {
 
 // A kernel's words and PyTorch's structs, and of a library's kernel what the call said while it was captured.
 void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAccess* access) {
+  access->Begin(node);
   const CUfunction function = FunctionOf(p);
   if (!function) {
     access->known = false;
@@ -74,23 +86,24 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
       if (!MayBeTracked(range.address)) continue;
       const dnn::Reach whole{range.address, 0, dnn::Reach::kAll, !range.written};
       const dnn::Reach part{0, range.address, range.address + range.bytes, !range.written};
-      access->Add(range.bytes ? part : whole);
+      access->Add(range.bytes ? part : whole, Source::kLibrary);
     }
   }
   access->known &= known;
   // Once for each node, however often its parameters say it.
   std::sort(named.words.begin(), named.words.end());
   named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
-  for (const uint64_t word : named.words) access->Add({word});
-  for (const dnn::Reach& reach : named.reaches) access->Add(reach);
+  for (const uint64_t word : named.words) access->Add({word}, Source::kParameters);
+  for (const dnn::Reach& reach : named.reaches) access->Add(reach, Source::kStruct);
 }
 
 void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written, GraphAccess* access) {
   const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
-  if (MayBeTracked(base)) access->Add({base, base, base + bytes, !written});
+  if (MayBeTracked(base)) access->Add({base, base, base + bytes, !written}, Source::kCopy);
 }
 
-void AddCopy(const CUDA_MEMCPY3D& c, GraphAccess* access) {
+void AddCopy(CUgraphNode node, const CUDA_MEMCPY3D& c, GraphAccess* access) {
+  access->Begin(node);
   const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
   const auto at = [](CUdeviceptr base, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
     return base + x + (y + z * height) * pitch;
@@ -101,8 +114,14 @@ void AddCopy(const CUDA_MEMCPY3D& c, GraphAccess* access) {
           false, access);
 }
 
-void AddMemset(const CUDA_MEMSET_NODE_PARAMS& s, GraphAccess* access) {
+void AddMemset(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& s, GraphAccess* access) {
+  access->Begin(node);
   AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, true, access);
+}
+
+void AddValues(CUgraphNode node, const CUstreamBatchMemOpParams* list, unsigned count, GraphAccess* access) {
+  access->Begin(node);
+  ForEachWritten(list, count, [&](CUdeviceptr at) { AddRows(at, 8, 8, 1, true, access); });
 }
 
 void Walk(CUgraph graph, GraphAccess* access, int depth) {
@@ -125,16 +144,23 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
       }
     } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
       CUDA_MEMCPY3D c{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
-      if (g_real.cuGraphMemcpyNodeGetParams(node, &c) == CUDA_SUCCESS) AddCopy(c, access);
+      if (g_real.cuGraphMemcpyNodeGetParams(node, &c) == CUDA_SUCCESS) AddCopy(node, c, access);
     } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
       CUDA_MEMSET_NODE_PARAMS s{};
-      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS) AddMemset(s, access);
-    } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
-      CUgraph child = nullptr;
-      if (g_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) Walk(child, access, depth + 1);
-    } else if (type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
-      access->known = false;  // its graphs are not told by drivers before 13
-      access->unseen = true;
+      if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS) AddMemset(node, s, access);
+    } else if (type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+      CUDA_BATCH_MEM_OP_NODE_PARAMS values{};
+      if (g_real.cuGraphBatchMemOpNodeGetParams &&
+          g_real.cuGraphBatchMemOpNodeGetParams(node, &values) == CUDA_SUCCESS) {
+        AddValues(node, values.paramArray, values.count, access);
+      } else {
+        access->known = false;
+      }
+    } else if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+      // Which of its bodies run, and how often, is not known before: all of them count.
+      const std::vector<CUgraph> inner = GraphsIn(node);
+      for (CUgraph graph_in_it : inner) Walk(graph_in_it, access, depth + 1);
+      access->known &= !inner.empty();
     }
   }
 }
@@ -197,6 +223,7 @@ CUresult Change(CUgraphExec executable, CUresult result, Params params, Name nam
   GraphAccess& access = Graphs()[executable];
   access.known &= more.known;
   access.unseen |= more.unseen;
+  for (auto& [node, places] : more.nodes) access.nodes[node] = std::move(places);
   for (const auto& [place, use] : more.places) {
     const auto [it, fresh] = access.places.emplace(place, use);
     if (!fresh && it->second.only_read <= use.only_read) continue;
@@ -206,6 +233,15 @@ CUresult Change(CUgraphExec executable, CUresult result, Params params, Name nam
   return result;
 }
 
+void RecordNodes(const Stream& stream, CUgraphExec executable) {
+  std::vector<NodePlaces> nodes;
+  {
+    std::lock_guard lock(g_mutex);
+    for (const auto& [node, places] : Graphs()[executable].nodes) nodes.push_back(places);
+  }
+  RecordGraphLaunch(stream, executable, nodes);
+}
+
 template <typename Issue>
 CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
@@ -213,12 +249,14 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   NoteQueued();
   Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
   const auto run = [&] { return turn.Run(issue); };
+  if (Recording()) RecordNodes(*stream, executable);
   if (!MustLook(stream)) return Counted(stream, run);
   std::shared_ptr<const GraphAccess::Order> order;
   Work work;
   work.stream = stream;
   work.known = false;
-  bool first = false, unseen = false;
+  work.unseen = true;
+  bool first = false;
   {
     std::lock_guard lock(g_mutex);
     if (const auto it = Graphs().find(executable); it != Graphs().end()) {
@@ -226,7 +264,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
       if (!access.order) access.order = ByUse(access);
       order = access.order;
       work.known = access.known;
-      unseen = access.unseen;
+      work.unseen = access.unseen || !access.known;
       first = !access.sized && stream->device->active.load(std::memory_order_relaxed);
       access.sized |= first;
     }
@@ -236,7 +274,6 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     work.reaches = order->reaches;
     work.hotter = order->hotter;
   }
-  if (unseen) stream->device->NoteUnknownWriter();
   work.id = reinterpret_cast<uintptr_t>(executable) | 1;
   return RunWork(work, run);
 }
@@ -244,7 +281,10 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
 template <typename Make>
 CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
   const CUresult result = make();
-  if (result == CUDA_SUCCESS && executable) Learn(*executable, graph);
+  if (result != CUDA_SUCCESS || !executable) return result;
+  Learn(*executable, graph);
+  if (Recording())
+    g_recorder->GraphInstantiate(reinterpret_cast<uintptr_t>(graph), reinterpret_cast<uintptr_t>(*executable));
   return result;
 }
 
@@ -252,6 +292,12 @@ void NoteChild(CUgraphNode node, CUgraph original) {
   CUgraph copy = nullptr;
   RelaxedCapture relaxed;
   if (g_real.cuGraphChildGraphNodeGetGraph(node, &copy) == CUDA_SUCCESS) NoteGraphCopy(original, copy);
+}
+
+CUresult AddNode(const CUgraphNode* node, const CUgraphNodeParams* params, CUresult result) {
+  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*node, params->graph.graph);
+  if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) NoteBodies(*node, params->conditional);
+  return result;
 }
 
 }  // namespace
@@ -293,12 +339,12 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const C
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMCPY3D* c, CUcontext context) {
   return Change(e, g_real.cuGraphExecMemcpyNodeSetParams(e, n, c, context), c,
-                [&](GraphAccess* more) { AddCopy(*c, more); });
+                [&](GraphAccess* more) { AddCopy(n, *c, more); });
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS* s,
                                         CUcontext context) {
   return Change(e, g_real.cuGraphExecMemsetNodeSetParams(e, n, s, context), s,
-                [&](GraphAccess* more) { AddMemset(*s, more); });
+                [&](GraphAccess* more) { AddMemset(n, *s, more); });
 }
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraph child) {
   return Change(e, g_real.cuGraphExecChildGraphNodeSetParams(e, n, child), child,
@@ -314,14 +360,20 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec e, CUgraphNode n, CUgraphNodeParam
                  k.kernelParams, k.extra, k.kern, k.ctx},
                 more);
     } else if (p->type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-      AddCopy(p->memcpy.copyParams, more);
+      AddCopy(n, p->memcpy.copyParams, more);
     } else if (p->type == CU_GRAPH_NODE_TYPE_MEMSET) {
       const CUDA_MEMSET_NODE_PARAMS_v2& s = p->memset;
-      AddMemset({s.dst, s.pitch, s.value, s.elementSize, s.width, s.height}, more);
+      AddMemset(n, {s.dst, s.pitch, s.value, s.elementSize, s.width, s.height}, more);
+    } else if (p->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+      AddValues(n, p->memOp.paramArray, p->memOp.count, more);
     } else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) {
       Walk(p->graph.graph, more, 1);
     }
   });
+}
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return Change(e, g_real.cuGraphExecBatchMemOpNodeSetParams(e, n, p), p,
+                [&](GraphAccess* more) { AddValues(n, p->paramArray, p->count, more); });
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph original) {
@@ -335,15 +387,11 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* n, CUgraph g, const CUgraphNode* 
   return result;
 }
 CUresult cuGraphAddNode(CUgraphNode* n, CUgraph g, const CUgraphNode* after, size_t count, CUgraphNodeParams* p) {
-  const CUresult result = g_real.cuGraphAddNode(n, g, after, count, p);
-  if (result == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*n, p->graph.graph);
-  return result;
+  return AddNode(n, p, g_real.cuGraphAddNode(n, g, after, count, p));
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* n, CUgraph g, const CUgraphNode* after, const CUgraphEdgeData* edges,
                            size_t count, CUgraphNodeParams* p) {
-  const CUresult result = g_real.cuGraphAddNode_v2(n, g, after, edges, count, p);
-  if (result == CUDA_SUCCESS && p->type == CU_GRAPH_NODE_TYPE_GRAPH) NoteChild(*n, p->graph.graph);
-  return result;
+  return AddNode(n, p, g_real.cuGraphAddNode_v2(n, g, after, edges, count, p));
 }
 CUresult cuGraphDestroyNode(CUgraphNode n) {
   ForgetNode(n);

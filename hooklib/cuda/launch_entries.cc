@@ -80,8 +80,22 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
     // instantiated.
     if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &named.words);
     for (const uint64_t word : named.words) stream->device->MarkCaptured(word);
-    if (const LibraryCall* library = CurrentLibraryCall()) MarkCapturedCall(*stream, *library);
+    LibraryCall* const captured = CurrentLibraryCall();
+    if (captured) MarkCapturedCall(*stream, *captured);
     const CUresult result = issue();
+    if (result == CUDA_SUCCESS && Recording()) {
+      const FunctionInfo* const info = InfoOf(function);
+      named.clear();
+      const dnn::LaunchShape dims = LaunchShapeOf(shape);
+      Work work;
+      work.stream = stream;
+      Collect(*info, dims, parameters, extra, &named, &all);
+      if (captured) DropOperands(*captured, &named);
+      work.library = captured;
+      work.words = named.words;
+      work.reaches = named.reaches;
+      RecordLaunch(work, function, *info, dims, shape.shared, flags | trace::kLaunchCaptured, all);
+    }
     if (result == CUDA_SUCCESS) {
       NoteCapturedLaunch(stream->handle);
     } else {
@@ -96,6 +110,8 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
   LibraryCall* const library = CurrentLibraryCall();
   if (library && AttachLibraryCall(stream, library, &named, &exact, &work.reads, &work.overwritten)) work.known = true;
+  // A launch of CUDA 3, parameters that the driver does not lay out for us, pointers that a call reads on the card.
+  work.unseen = !work.known || (library && library->unseen);
   work.library = library;
   work.exact = exact;
   work.words = named.words;
@@ -189,6 +205,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
     Work work;
     work.stream = part.stream;
     work.known = Collect(*InfoOf(p.function), LaunchShapeOf(shape), p.kernelParams, nullptr, &part.named);
+    work.unseen = !work.known;
     work.words = part.named.words;
     work.reaches = part.named.reaches;
     work.id = ExecutionId(p.function, shape);

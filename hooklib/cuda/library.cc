@@ -25,7 +25,6 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vec
   g_library_counters.launches.fetch_add(1, std::memory_order_relaxed);
   DropOperands(*call, named);
   Device* const device = stream->device;
-  if (call->unseen) device->NoteUnknownWriter();
   {
     std::lock_guard lock(device->mutex);
     NoteWordsBeyond(device, *call, named->words);

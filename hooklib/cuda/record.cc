@@ -91,19 +91,34 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
   }
   {
     std::lock_guard lock(stream.device->mutex);
-    const auto add = [&](const std::optional<core::Extent>& extent, bool learnt) {
-      const auto source = learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters;
+    const auto add = [&](const std::optional<core::Extent>& extent, trace::AccessSource source) {
       if (extent) accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, source});
     };
     core::Loose around;
     for (size_t i = 0; i < work.words.size(); ++i) {
       const std::optional<core::Extent> extent = stream.device->ResolveWord(work, i, &around);
-      add(extent, extent && around.block.bytes > extent->bytes);
+      const bool learnt = extent && around.block.bytes > extent->bytes;
+      add(extent, learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
     }
-    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r), false);
+    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r), trace::AccessSource::kStruct);
   }
   launch.accesses = accesses;
   return g_recorder->Launch(launch);
+}
+
+void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodePlaces> nodes) {
+  std::vector<std::vector<trace::AccessRange>> accesses(nodes.size());
+  {
+    std::lock_guard lock(stream.device->mutex);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const auto& [reach, source] : nodes[i]) {
+        const std::optional<core::Extent> extent = stream.device->Resolve(reach);
+        const auto access = reach.only_read ? trace::Access::kRead : trace::Access::kUnknown;
+        if (extent) accesses[i].push_back({extent->base, extent->bytes, access, source});
+      }
+    }
+  }
+  g_recorder->GraphLaunch(reinterpret_cast<uintptr_t>(executable), TraceStream(stream), &accesses);
 }
 
 }  // namespace sluice

@@ -58,20 +58,30 @@ CUresult SynchronizeContext(Wait wait) {
   return result;
 }
 
+// As TraceStream: default streams by CUDA's own names for them.
+uint64_t CapturedStream(CUstream stream, bool ptsz) {
+  return reinterpret_cast<uintptr_t>(stream || !ptsz ? stream : CU_STREAM_PER_THREAD);
+}
+
 template <typename Begin>
-CUresult BeginCapture(Begin begin) {
+CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begin begin) {
+  if (Recording()) FindStream(stream, ptsz);  // what is first met while it is captured is not looked at
   // Raised before, so that no other thread's engine call slips between.
   g_captures.fetch_add(1);
   const CUresult result = begin();
   if (result != CUDA_SUCCESS) g_captures.fetch_sub(1);
+  if (result == CUDA_SUCCESS && Recording())
+    g_recorder->CaptureBegin(CapturedStream(stream, ptsz), static_cast<uint32_t>(mode));
   WantLibraryCalls();
   return result;
 }
 
 template <typename End>
-CUresult EndCapture(CUstream stream, End end) {
+CUresult EndCapture(CUstream stream, const CUgraph* out, End end) {
   const CUgraph graph = CapturedGraph(stream);
   const CUresult result = end();
+  if (result == CUDA_SUCCESS && Recording())
+    g_recorder->CaptureEnd(CapturedStream(stream, false), reinterpret_cast<uintptr_t>(*out));
   // An invalidated capture has ended too; only "this stream was not capturing" has not.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
       result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
@@ -140,30 +150,32 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCapture(stream); });
+  return BeginCapture(stream, false, CU_STREAM_CAPTURE_MODE_GLOBAL,
+                      [&] { return g_real.cuStreamBeginCapture(stream); });
 }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCapture_ptsz(stream); });
+  return BeginCapture(stream, true, CU_STREAM_CAPTURE_MODE_GLOBAL,
+                      [&] { return g_real.cuStreamBeginCapture_ptsz(stream); });
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCapture_v2(stream, mode); });
+  return BeginCapture(stream, false, mode, [&] { return g_real.cuStreamBeginCapture_v2(stream, mode); });
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCapture_v2_ptsz(stream, mode); });
+  return BeginCapture(stream, true, mode, [&] { return g_real.cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e, size_t n,
                                      CUstreamCaptureMode m) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph(s, g, d, e, n, m); });
+  return BeginCapture(s, false, m, [&] { return g_real.cuStreamBeginCaptureToGraph(s, g, d, e, n, m); });
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph g, const CUgraphNode* d, const CUgraphEdgeData* e,
                                           size_t n, CUstreamCaptureMode m) {
-  return BeginCapture([&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
+  return BeginCapture(s, true, m, [&] { return g_real.cuStreamBeginCaptureToGraph_ptsz(s, g, d, e, n, m); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return EndCapture(stream, [&] { return g_real.cuStreamEndCapture(stream, graph); });
+  return EndCapture(stream, graph, [&] { return g_real.cuStreamEndCapture(stream, graph); });
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return EndCapture(stream ? stream : CU_STREAM_PER_THREAD,
+  return EndCapture(stream ? stream : CU_STREAM_PER_THREAD, graph,
                     [&] { return g_real.cuStreamEndCapture_ptsz(stream, graph); });
 }
 

@@ -205,7 +205,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->EndWatch();
   const Touched& touched = device->touched;
   device->Resolve(work, &device->touched);
-  device->NoteWriters(touched);
+  device->NoteWriters(touched, work.unseen);
   // Counted under the lock, read without it.
   const auto count = [](std::atomic<uint64_t>* of) {
     of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

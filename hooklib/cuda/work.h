@@ -22,6 +22,7 @@ struct Work {
   std::span<const uint64_t> words;         // words that may point at what it touches
   std::span<const dnn::Reach> reaches;     // parts of what words point at; which of them are only read is told
   bool known = true;                       // all that it touches is among these
+  bool unseen = false;                     // it may write where none of these tells
   std::optional<size_t> hotter;            // a graph: so many reaches at the begin are used more than the rest
   uint64_t id = 0;                         // execution id; 0: not learnt
   const FunctionInfo* function = nullptr;  // of a launch of a kernel
@@ -30,6 +31,16 @@ struct Work {
   bool copy = false;                       // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
 };
+
+// Calls `write` with each place that a stream's own operations write.
+template <typename Write>
+void ForEachWritten(const CUstreamBatchMemOpParams* list, unsigned count, Write write) {
+  for (unsigned i = 0; list && i < count; ++i) {
+    const CUstreamBatchMemOpParams& op = list[i];
+    if (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+      write(op.writeValue.address);
+  }
+}
 
 // Whether work on this stream must go through RunWork.
 inline bool MustLook(const Stream* stream) {

@@ -13,9 +13,9 @@ namespace {
 using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
 
-// Matrices of a little less than 8 MiB: 26 in a block, the first ones each for one case, since what was written while a
+// Matrices of a little less than 8 MiB: 35 in a block, the first ones each for one case, since what was written while a
 // duplicate is left alone for long.
-constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 26 * kMatrix, kOther = 512 * kMiB, kRight = 24, kResult = 25;
+constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 35 * kMatrix, kOther = 512 * kMiB, kRight = 33, kResult = 34;
 constexpr int kSide = 1448;
 CUdeviceptr g_block, g_other;
 Card* g_card;
@@ -90,6 +90,30 @@ CUgraphExec Captured(int (*calls)()) {
   return executable;
 }
 
+// The calls are the body of a condition that holds.
+CUgraphExec Conditional(int (*calls)()) {
+  CUgraph graph = nullptr, body = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec executable = nullptr;
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional.type = CU_GRAPH_COND_TYPE_IF;
+  params.conditional.size = 1;
+  params.conditional.ctx = g_card->context;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphConditionalHandleCreate(&params.conditional.handle, graph, g_card->context, 1,
+                                    CU_GRAPH_COND_ASSIGN_DEFAULT));
+  OK(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  OK(cuStreamBeginCaptureToGraph(g_stream, params.conditional.phGraph_out[0], nullptr, nullptr, 0,
+                                 CU_STREAM_CAPTURE_MODE_RELAXED));
+  EXPECT(cublasSetStream_v2(nullptr, g_stream) == 0);
+  EXPECT(calls() == 0);
+  OK(cuStreamEndCapture(g_stream, &body));
+  EXPECT(cublasSetStream_v2(nullptr, nullptr) == 0);
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  return executable;
+}
+
 void Launch(CUgraphExec executable) {
   OK(cuGraphLaunch(executable, g_stream));
   OK(cuStreamSynchronize(g_stream));
@@ -124,6 +148,7 @@ int main() {
     OK(cuMemcpyDtoD(At(kResult), Left(), kMatrix));
   });
   Case("read by a graph", false, [] { Launch(Captured([] { return Multiply(); })); });
+  Case("read in the body of a condition", false, [] { Launch(Conditional([] { return Multiply(); })); });
   // As on a Hopper card, where the kernels of matrix products are given TMA descriptors of their operands.
   cublasFakeDescribes(1);
   Case("read by descriptor", false, [] { EXPECT(Multiply() == 0); });
@@ -149,6 +174,8 @@ int main() {
     EXPECT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_FOUND);
   });
   Case("written by a graph", true, [] { Launch(Captured([] { return Multiply(At(kRight), At(kRight), Left()); })); });
+  Case("written in the body of a condition", true,
+       [] { Launch(Conditional([] { return Multiply(At(kRight), At(kRight), Left()); })); });
   Case("cleared by a graph", true,
        [] { Launch(Captured([] { return static_cast<int>(cuMemsetD8Async(Left(), 1, 4096, g_stream)); })); });
   Case("named by a graph's kernel", true, [] {
@@ -172,6 +199,25 @@ int main() {
   };
   Case("written by a call through pointers that nobody saw", true, [&] { EXPECT(unseen() == 0); });
   Case("the same in a graph", true, [&] { Launch(Captured(+unseen)); });
+  // The launches of CUDA 3: what is written was told the function before, one by one.
+  CUfunction writes = nullptr;
+  CUmodule module = nullptr;
+  OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel writes params 8 ns 20000\nupdate p0 0 8388608\n"));
+  OK(cuModuleGetFunction(&writes, module, "writes"));
+  const auto old = [&](auto launch) {
+    CUdeviceptr left = Left();
+    OK(cuFuncSetBlockShape(writes, 1, 1, 1));
+    OK(cuParamSetSize(writes, 8));
+    OK(cuParamSetv(writes, 0, &left, 8));
+    launch();
+  };
+  Case("written by cuLaunch", true, [&] { old([&] { OK(cuLaunch(writes)); }); });
+  Case("written by cuLaunchGrid", true, [&] { old([&] { OK(cuLaunchGrid(writes, 2, 1)); }); });
+  Case("written by cuLaunchGridAsync", true, [&] { old([&] { OK(cuLaunchGridAsync(writes, 2, 1, g_stream)); }); });
+  Case("a value that a stream writes", true, [] { OK(cuStreamWriteValue32(g_stream, Left() + 4096, 7, 0)); });
+  const CUgraphExec writer =
+      Captured([] { return static_cast<int>(cuStreamWriteValue64(g_stream, At(g_left + 1) + 4096, 7, 0)); });
+  Case("a value that a graph writes", true, [&] { Launch(writer); });
   // Ends of lives, and what is taken anew. A framework that reports: what it does not report is dead.
   Case("taken, as a report says", true, [] {
     scenario::Report(g_block, static_cast<long>(kBlock));

@@ -148,6 +148,7 @@ scenario("values_written_by_a_stream", evicts=False)
 scenario("graph", modes=ALL_MODES)
 scenario("graph_keeps_what_most_nodes_use", env={"SLUICE_MEMORY_FACTOR": "100"}, modes=ALL_MODES)
 scenario("graph_with_new_parameters")
+scenario("graph_with_conditions", env={"SLUICE_MEMORY_FACTOR": "100"}, modes=ALL_MODES)
 scenario("pressure_beside_a_capture")
 scenario("reported_during_a_capture")
 scenario("no_wait_on_the_host")
@@ -317,9 +318,37 @@ def what_is_learnt_is_explained():
     with tempfile.TemporaryDirectory() as folder:
         recorded = f"{folder}/recorded.sltrace"
         run("blocks_of_a_pool", SMALL, env={"SLUICE_RECORD": recorded})
-        told = subprocess.run([str(build / "bin" / "sluice-trace"), "explain", recorded, recorded], capture_output=True, text=True).stdout
+        told = explained(recorded, recorded)
         lines = re.findall(r"^#\d+ named: (.*)$", told, re.M)
         expect(lines and lines[0] == "parameters 1536.0 MiB" and lines[-1] == "learnt 64.0 MiB", "first all of the block, in the end a part", told[-2000:])
+
+
+def explained(source, replayed):
+    done = subprocess.run([str(build / "bin" / "sluice-trace"), "explain", source, replayed], capture_output=True, text=True)
+    expect(done.returncode == 0, "a trace is explained", done.stderr)
+    return done.stdout
+
+
+@test
+def graphs_are_explained():
+    """A graph's launch is told by its nodes, where it was recorded and where the recording is played."""
+    if sanitized:
+        raise Skipped("the replayer carries no hook of its own")
+    with tempfile.TemporaryDirectory() as folder:
+        recorded, replayed, other = f"{folder}/recorded.sltrace", f"{folder}/replayed.sltrace", f"{folder}/other.sltrace"
+        run("graph", SMALL, env={"SLUICE_RECORD": recorded})
+        played = subprocess.run([str(build / "bin" / "sluice-replay"), recorded], capture_output=True, text=True,
+                                env=environment(SMALL, "card-8g", "simgpu", {"SLUICE_RECORD": replayed}))
+        expect(played.returncode == 0, "a recording with graphs is played", played.stderr)
+        for file in (recorded, replayed):
+            told = explained(recorded, file)
+            lines = re.findall(r"^#\d+ graph, (.*)$", told, re.M)
+            expect(lines == 8 * ["6 nodes (6 by parameters): parameters 384.0 MiB; what 6 of its 6 kernels touch is not in the trace",
+                                 "6 nodes (6 by parameters): parameters 768.0 MiB; what 6 of its 6 kernels touch is not in the trace"], file, told)
+            expect(len(re.findall(r"^#\d+ named \(captured\): parameters", told, re.M)) == 12, "so are the launches that it was made of", told)
+        run("graph_with_conditions", SMALL, env={"SLUICE_RECORD": other, "SLUICE_MEMORY_FACTOR": "100"})
+        told = explained(other, other)
+        expect(len(re.findall("graph: nothing known; made by calls that traces do not hold, and not played", told)) == 12, "what is missing is said", told)
 
 
 scenario("a_pool_with_loaded_blocks", env={"SLUICE_HOST_ACCESS": "0"})

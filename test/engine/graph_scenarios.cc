@@ -20,6 +20,36 @@ CUgraphExec Capture(Card& card, CUstream s, const std::vector<std::vector<simgpu
   return executable;
 }
 
+// A node whose bodies, one for each of these, run as a condition says that is `value` when a launch begins.
+std::vector<CUgraph> AddConditional(Card& card, CUgraph graph, CUgraphConditionalNodeType type, unsigned size,
+                                    unsigned value, CUgraphConditionalHandle* handle = nullptr) {
+  CUgraphNodeParams params{};
+  CUgraphNode node = nullptr;
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional.type = type;
+  params.conditional.size = size;
+  params.conditional.ctx = card.context;
+  OK(cuGraphConditionalHandleCreate(&params.conditional.handle, graph, card.context, value,
+                                    CU_GRAPH_COND_ASSIGN_DEFAULT));
+  OK(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+  if (handle != nullptr) *handle = params.conditional.handle;
+  return {params.conditional.phGraph_out, params.conditional.phGraph_out + size};
+}
+
+template <typename Work>
+void Fill(CUstream s, CUgraph body, Work work) {
+  CUgraph filled = nullptr;
+  OK(cuStreamBeginCaptureToGraph(s, body, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  work();
+  OK(cuStreamEndCapture(s, &filled));
+  EXPECT(filled == body);
+}
+
+bool Prefetches() {
+  const char* const mode = std::getenv("SLUICE_PREFETCH");
+  return Budget() != 0 && Budget() < 768 * kMiB && (mode == nullptr || std::string(mode) != "off");
+}
+
 }  // namespace
 
 SCENARIO(graph) {
@@ -75,9 +105,7 @@ SCENARIO(graph_keeps_what_most_nodes_use) {
     OK(cuGraphLaunch(g, s));
     OK(cuStreamSynchronize(s));
   }
-  const bool prefetches =
-      std::getenv("SLUICE_PREFETCH") == nullptr || std::getenv("SLUICE_PREFETCH") != std::string("off");
-  if (Budget() != 0 && Budget() < 768 * kMiB && prefetches) {
+  if (Prefetches()) {
     EXPECT(simgpu_resident_bytes(hot, 64 * kMiB) == 64 * kMiB);
     out = card.Stats().prefetch_out_bytes - out;
     std::fprintf(stderr, "out %" PRIu64 " MiB in four replays\n", out / kMiB);
@@ -111,6 +139,47 @@ SCENARIO(graph_with_new_parameters) {
     OK(cuGraphExecMemsetNodeSetParams(executable, node, &params, card.context));
     OK(cuGraphLaunch(executable, s));
     card.Named(s, {Update(p[(i + 5) % 12], 64 * kMiB)});
+  }
+  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+}
+
+// Bodies of conditions: which of them run is not known when the graph is launched, so what any of them names is
+// fetched, in a loop inside a branch, too.
+SCENARIO(graph_with_conditions) {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  for (int i = 0; i < 14; ++i) p.push_back(Alloc(64 * kMiB));
+  const auto update = [&](uint32_t i) { card.Named(s, {Update(p[i], 64 * kMiB, i + 1)}); };
+  std::vector<CUgraphExec> executables;
+  for (unsigned value = 0; value < 2; ++value) {
+    CUgraph graph = nullptr;
+    OK(cuGraphCreate(&graph, 0));
+    const auto branches = AddConditional(card, graph, CU_GRAPH_COND_TYPE_IF, 2, value);
+    Fill(s, branches[1], [&] { update(0); });
+    CUgraphConditionalHandle goes_on = 0;
+    const auto loop = AddConditional(card, branches[0], CU_GRAPH_COND_TYPE_WHILE, 1, 1, &goes_on);
+    Fill(s, loop[0], [&] {
+      const unsigned values[] = {1, 1, 0};
+      simgpu_next_sets(goes_on, values, 3);
+      update(1);
+      update(2);
+    });
+    const auto cases = AddConditional(card, graph, CU_GRAPH_COND_TYPE_SWITCH, 3, value + 1);
+    Fill(s, cases[1], [&] { update(3); });
+    Fill(s, cases[2], [&] { OK(cuMemsetD8Async(p[4], 5, 64 * kMiB, s)); });
+    CUgraphExec executable = nullptr;
+    OK(cuGraphInstantiate(&executable, graph, 0));
+    OK(cuGraphDestroy(graph));
+    executables.push_back(executable);
+  }
+  for (uint32_t round = 0; round < 12; ++round) {
+    for (uint32_t i = 5; i < 14; ++i) update(i);
+    OK(cuStreamSynchronize(s));
+    const uint64_t faults = card.Stats().fault_bytes;
+    OK(cuGraphLaunch(executables[round / 2 % 2], s));
+    OK(cuStreamSynchronize(s));
+    if (Prefetches()) EXPECT(card.Stats().fault_bytes == faults);
   }
   for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
 }

@@ -48,6 +48,11 @@ enum simgpu_kernel {
  * ranges and runs for duration_ns, whatever its image says. touches are copied. Returns 0. */
 int simgpu_next_launch(const struct simgpu_touch* touches, size_t count, uint64_t duration_ns, uint32_t flags);
 
+/* The next kernel that this thread captures, or adds to a graph, sets a condition of the graph's
+ * (cuGraphConditionalHandleCreate): the first time that it runs to values[0], then to values[1], round and round.
+ * Returns 0. */
+int simgpu_next_sets(uint64_t handle, const unsigned* values, size_t count);
+
 /* The calling thread's virtual clock; and the time that the application itself spends between two calls. */
 uint64_t simgpu_now_ns(void);
 void simgpu_advance_host(uint64_t ns);

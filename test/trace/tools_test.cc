@@ -439,5 +439,100 @@ TEST_CASE("an explanation counts what was known and what was too much") {
   CHECK_FALSE(Explain(source, replayed).ok());
 }
 
+TEST_CASE("a graph's launch is explained by its nodes, and by what its captured launches touch") {
+  Trace source, replayed;
+  for (Trace* t : {&source, &replayed}) {
+    t->functions.push_back({"gemm", {}});
+    const uint64_t base = t == &source ? 0x10000000 : 0x90000000;
+    t->events = {{Type::kAlloc, 0, base, 64 * kPageBytes},
+                 {Type::kCaptureBegin, 0, 7, 0},
+                 {Type::kLaunch, 0, 0},
+                 {Type::kLaunch, 0, 1},
+                 {Type::kCopy, 0, 7, base + 32 * kPageBytes, 0x7000, 2 * kPageBytes, kCopyToDevice},
+                 {Type::kCaptureEnd, 0, 7, 21},
+                 {Type::kGraphInstantiate, 0, 21, 22},
+                 {Type::kGraphLaunch, 0, 22, 7, 0},
+                 {Type::kGraphLaunch, 0, 22, 7, 1},
+                 {Type::kLaunch, 0, 2}};
+    t->launches.resize(3);
+    for (Launch& launch : t->launches) launch.stream = 7;
+    t->launches[0].flags = t->launches[1].flags = kLaunchCaptured;
+    t->graph_launches.resize(2);
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    source.launches[i].has_truth = true;
+    source.launches[i].truth = {{0x10000000 + i * 8 * kPageBytes, 4 * kPageBytes}};
+  }
+  replayed.graph_launches[0] = {
+      true,
+      {{{0x90000000, 4 * kPageBytes, Access::kRead, AccessSource::kLibrary},
+        {0x90000000, kPageBytes, Access::kUnknown, AccessSource::kParameters}},
+       {{0x90000000 + 8 * kPageBytes, 2 * kPageBytes, Access::kRead, AccessSource::kStruct}},
+       {{0x90000000 + 32 * kPageBytes, 4 * kPageBytes, Access::kUnknown, AccessSource::kCopy}},
+       {}}};
+  // One in the source alone, which no player makes, and so no replay has.
+  source.events.insert(source.events.begin() + 7, {Type::kGraphLaunch, 0, 99, 7, 0});
+  auto explained = Explain(source, replayed);
+  REQUIRE(explained.ok());
+  REQUIRE(explained->size() == 6);
+  CHECK(explained->at(0).captured);
+  CHECK_FALSE(explained->at(0).has_truth);
+  CHECK(explained->at(2).missing == "made by calls that traces do not hold, and not played");
+  const LaunchExplanation& graph = explained->at(3);
+  CHECK(graph.graph);
+  CHECK(graph.nodes == 4);
+  CHECK(graph.has_truth);
+  CHECK(graph.touched_bytes == 10 * kPageBytes);
+  CHECK(graph.covered_bytes == 8 * kPageBytes);
+  CHECK(graph.untouched_bytes() == 2 * kPageBytes);
+  CHECK(explained->at(4).covered_bytes == 0);
+  const std::string text = ExplanationText(*explained);
+  CHECK(
+      text.find("\n#3 graph, 4 nodes (1 by parameters, 1 by library, 1 by copy, 1 by struct): parameters 0.1 MiB, "
+                "library 0.2 MiB, copy 0.2 MiB, struct 0.1 MiB; touched 0.6 MiB, known 80.0 %, untouched 0.1 MiB\n") !=
+      std::string::npos);
+  CHECK(text.find("#0 gemm (captured): ") == 0);
+  source.launches[1].has_truth = false;
+  explained = Explain(source, replayed);
+  REQUIRE(explained.ok());
+  CHECK_FALSE(explained->at(3).has_truth);
+  CHECK(ExplanationText(*explained).find("; what 1 of its 2 kernels touch is not in the trace\n") != std::string::npos);
+  // Captured before, a graph is a graph in both.
+  replayed.events[8] = {Type::kLaunch, 0, 2};
+  CHECK_FALSE(Explain(source, replayed).ok());
+}
+
+TEST_CASE("what an engine knew of a graph's nodes is kept in a trace") {
+  const Folder folder;
+  const std::string path = folder / "graph";
+  {
+    Recorder recorder(path);
+    recorder.GraphLaunch(22, 7);
+    const std::vector<std::vector<AccessRange>> nodes = {{{0x90000000, 512, Access::kRead, AccessSource::kStruct},
+                                                          {0x91000000, 1, Access::kUnknown, AccessSource::kCopy}},
+                                                         {}};
+    recorder.GraphLaunch(23, 8, &nodes);
+    recorder.Finish();
+  }
+  const std::string copy = folder / "graph-copy";
+  REQUIRE(Write(*Load(path), copy, nullptr).ok());
+  for (const std::string& at : {path, copy}) {
+    const auto trace = Load(at);
+    REQUIRE(trace.ok());
+    REQUIRE(trace->events.size() == 2);
+    CHECK_FALSE(trace->graph_launches.at(trace->events[0].c).told);
+    CHECK(trace->events[1].a == 23);
+    CHECK(trace->events[1].b == 8);
+    const GraphLaunch& told = trace->graph_launches.at(trace->events[1].c);
+    CHECK(told.told);
+    REQUIRE(told.nodes.size() == 2);
+    REQUIRE(told.nodes[0].size() == 2);
+    CHECK(told.nodes[0][0].source == AccessSource::kStruct);
+    CHECK(told.nodes[0][0].access == Access::kRead);
+    CHECK(told.nodes[0][1].address == 0x91000000);
+    CHECK(told.nodes[1].empty());
+  }
+}
+
 }  // namespace
 }  // namespace sluice::trace

@@ -21,6 +21,9 @@ struct ThreadState {
   std::vector<Touch> touches;
   int64_t duration = 0;
   uint32_t flags = 0;
+  // simgpu_next_sets
+  uint64_t sets = 0;
+  std::vector<unsigned> values;
 };
 ThreadState& ThisState();
 

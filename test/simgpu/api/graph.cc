@@ -68,6 +68,7 @@ CUresult cuGraphDestroy(CUgraph g) {
 CUresult cuGraphClone(CUgraph* out, CUgraph g) {
   BEGIN(5000);
   NEED_ARG(out != nullptr && ValidGraph(g));
+  NEED(!simgpu::HasConditional(g), CUDA_ERROR_NOT_SUPPORTED);
   std::map<CUgraphNode, CUgraphNode> map;
   *out = simgpu::CloneGraph(g, &map).release();
   return CUDA_SUCCESS;
@@ -117,6 +118,7 @@ CUresult cuGraphAddEmptyNode(ADD_PARAMS) {
 CUresult cuGraphAddChildGraphNode(ADD_PARAMS, CUgraph child) {
   BEGIN(2000);
   NEED_ARG(ValidGraph(child));
+  NEED(!simgpu::HasConditional(child), CUDA_ERROR_NOT_SUPPORTED);
   ADD(CU_GRAPH_NODE_TYPE_GRAPH);
   std::map<CUgraphNode, CUgraphNode> map;
   n->child = simgpu::CloneGraph(child, &map).release();
@@ -165,6 +167,11 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph g, const CUgraphNode* after
       return cuGraphAddEventRecordNode(out, g, after, count, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphAddEventWaitNode(out, g, after, count, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+      BEGIN(2000);
+      ADD(CU_GRAPH_NODE_TYPE_CONDITIONAL);
+      OR_REMOVE(simgpu::SetConditional(n, &p->conditional));
+    }
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -309,6 +316,13 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode n, CUDA_HOST_NODE_PARAMS* p) {
   BEGIN(200);
   NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_HOST);
   *p = n->host;
+  return CUDA_SUCCESS;
+}
+// Each operation of a captured batch is a node of its own here.
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode n, CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  BEGIN(200);
+  NEED_ARG(n != nullptr && p != nullptr && n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  *p = {simgpu::CurrentContext(), 1, &n->value, 0};
   return CUDA_SUCCESS;
 }
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode n, CUgraph* out) {

@@ -174,6 +174,7 @@ ENTRY(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
   NEED_STREAM(s);
   if (simgpu::Capturing(stream)) {
     // Becomes a child graph.
+    NEED(!simgpu::HasConditional(exec->graph.get()), CUDA_ERROR_NOT_SUPPORTED);
     std::map<CUgraphNode, CUgraphNode> map;
     CUgraphNode n =
         simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_GRAPH, stream->tail.data(), stream->tail.size());
@@ -181,6 +182,7 @@ ENTRY(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream s), (exec, s)) {
     stream->tail = {n};
     return CUDA_SUCCESS;
   }
+  simgpu::AssignConditions(exec->graph.get());
   simgpu::RunNodes(call, exec->order, stream);
   return CUDA_SUCCESS;
 }

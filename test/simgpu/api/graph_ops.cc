@@ -66,6 +66,13 @@ std::unique_ptr<CUgraph_st> CloneGraph(CUgraph g, std::map<CUgraphNode, CUgraphN
       std::map<CUgraphNode, CUgraphNode> inner;
       c->child = CloneGraph(n->child, &inner).release();
     }
+    if (n->conditional != nullptr) {
+      c->conditional = std::make_shared<SimConditional>(*n->conditional);
+      for (CUgraph& body : c->conditional->bodies) {
+        std::map<CUgraphNode, CUgraphNode> inner;
+        body = CloneGraph(body, &inner).release();
+      }
+    }
     if (n->kernel != nullptr) {
       c->kernel = std::make_shared<SimKernelCall>(*n->kernel);
       const SimKernelInfo* info = KernelInfo(
@@ -92,6 +99,11 @@ void RunNodes(Call& call, const std::vector<CUgraphNode>& order, CUstream s) {
       RunNodes(call, inner, s);
       continue;
     }
+    if (n->conditional != nullptr) {
+      RunConditional(call, *n->conditional, s);
+      continue;
+    }
+    if (n->kernel != nullptr && n->kernel->sets != 0) SetCondition(n->kernel.get());
     if (n->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD && ValidEvent(n->event))
       n->event->fence = Sim().SubmitFence(call.lock, s->sim);
     if (n->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT && ValidEvent(n->event))

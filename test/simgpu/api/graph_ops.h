@@ -25,6 +25,13 @@ CUresult SetCopy(CUgraphNode n, const CUDA_MEMCPY3D& p);
 CUresult SetMemset(CUgraphNode n, const CUDA_MEMSET_NODE_PARAMS& p);
 CUresult SetHost(CUgraphNode n, const CUDA_HOST_NODE_PARAMS& p);
 
+// conditional.cc
+CUresult SetConditional(CUgraphNode n, CUDA_CONDITIONAL_NODE_PARAMS* p);  // with empty bodies
+bool HasConditional(CUgraph g);                                           // then it may be neither cloned nor a child
+void AssignConditions(CUgraph g);                                         // a launch begins
+void SetCondition(SimKernelCall* kernel);
+void RunConditional(Call& call, const SimConditional& node, CUstream s);
+
 }  // namespace simgpu
 
 #endif  // SIMGPU_API_GRAPH_OPS_H_

@@ -104,6 +104,9 @@ struct CUfunc_st {
   CUmodule module = nullptr;
   CUkernel kernel = nullptr;
   int max_dynamic_shared = 48 << 10;
+  // As the calls of CUDA 3 set them, one by one.
+  std::vector<uint8_t> parameters;
+  unsigned block[3] = {1, 1, 1}, shared = 0;
 };
 
 struct CUmod_st {
@@ -135,6 +138,15 @@ struct SimKernelCall {
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
   std::vector<uint8_t> params;
   std::vector<void*> pointers;
+  CUgraphConditionalHandle sets = 0;  // what it sets: one of the values each time that it runs, round and round
+  std::vector<unsigned> values;
+  size_t runs = 0;
+};
+
+struct SimConditional {
+  CUgraphConditionalHandle handle = 0;
+  CUgraphConditionalNodeType type = CU_GRAPH_COND_TYPE_IF;
+  std::vector<CUgraph> bodies;
 };
 
 struct CUgraphNode_st {
@@ -150,6 +162,8 @@ struct CUgraphNode_st {
   CUdeviceptr free_pointer = 0;
   CUevent event = nullptr;
   CUgraph child = nullptr;
+  std::shared_ptr<SimConditional> conditional;
+  CUstreamBatchMemOpParams value{};
   CUgraphNode cloned_from = nullptr;
   unsigned enabled = 1;
   uint64_t id = 0;

@@ -1,5 +1,6 @@
 // Kernel launches: what a kernel touches comes from its image and its arguments, or from simgpu_next_launch.
 #include <cstring>
+#include <utility>
 
 #include "call.h"
 
@@ -93,6 +94,8 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
     }
     copy->function = f->magic == kFunctionMagic ? f : nullptr;
     copy->kernel = f->magic == kKernelMagic ? reinterpret_cast<CUkernel>(f) : f->kernel;
+    copy->sets = std::exchange(thread.sets, 0);
+    copy->values = std::move(thread.values);
   }
   *out = op;
   return CUDA_SUCCESS;
@@ -184,3 +187,68 @@ ENTRY(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig* c, CUfunction f, void** pa
                 {c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes},
                 stream, params, extra);
 }
+
+// The calls of CUDA 3: a function keeps its parameters and its blocks' shape.
+namespace {
+
+CUresult SetParameter(CUfunction f, int offset, const void* value, size_t bytes) {
+  NEED(simgpu::KernelInfo(f) != nullptr && f->magic == kFunctionMagic, CUDA_ERROR_INVALID_HANDLE);
+  NEED_ARG(offset >= 0 && value != nullptr);
+  const size_t end = static_cast<size_t>(offset) + bytes;
+  if (f->parameters.size() < end) f->parameters.resize(end);
+  std::memcpy(f->parameters.data() + offset, value, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult LaunchOld(simgpu::Call& call, CUfunction f, int width, int height, CUstream stream) {
+  NEED(simgpu::KernelInfo(f) != nullptr && f->magic == kFunctionMagic, CUDA_ERROR_INVALID_HANDLE);
+  NEED_ARG(width > 0 && height > 0);
+  size_t bytes = f->parameters.size();
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  const Shape shape = {
+      static_cast<unsigned>(width), static_cast<unsigned>(height), 1, f->block[0], f->block[1], f->block[2], f->shared};
+  return Launch(call, f, shape, stream, nullptr, extra);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z) {
+  BEGIN(500);
+  NEED(simgpu::KernelInfo(f) != nullptr && f->magic == kFunctionMagic, CUDA_ERROR_INVALID_HANDLE);
+  NEED_ARG(x > 0 && y > 0 && z > 0);
+  f->block[0] = static_cast<unsigned>(x);
+  f->block[1] = static_cast<unsigned>(y);
+  f->block[2] = static_cast<unsigned>(z);
+  return CUDA_SUCCESS;
+}
+CUresult cuParamSetSize(CUfunction f, unsigned int bytes) {
+  BEGIN(500);
+  NEED(simgpu::KernelInfo(f) != nullptr && f->magic == kFunctionMagic, CUDA_ERROR_INVALID_HANDLE);
+  f->parameters.resize(bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuParamSeti(CUfunction f, int offset, unsigned int value) {
+  BEGIN(500);
+  return SetParameter(f, offset, &value, sizeof value);
+}
+CUresult cuParamSetf(CUfunction f, int offset, float value) {
+  BEGIN(500);
+  return SetParameter(f, offset, &value, sizeof value);
+}
+CUresult cuParamSetv(CUfunction f, int offset, void* value, unsigned int bytes) {
+  BEGIN(500);
+  return SetParameter(f, offset, value, bytes);
+}
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream s) {
+  constexpr bool kPerThread = false;
+  BEGIN(LAUNCH_COST);
+  NEED_STREAM(s);
+  return LaunchOld(call, f, width, height, stream);
+}
+CUresult cuLaunchGrid(CUfunction f, int width, int height) { return cuLaunchGridAsync(f, width, height, nullptr); }
+CUresult cuLaunch(CUfunction f) { return cuLaunchGrid(f, 1, 1); }
+
+}  // extern "C"

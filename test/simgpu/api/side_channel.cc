@@ -130,6 +130,14 @@ int simgpu_next_launch(const simgpu_touch* touches, size_t count, uint64_t durat
   return 0;
 }
 
+int simgpu_next_sets(uint64_t handle, const unsigned* values, size_t count) {
+  if (count == 0) return -1;
+  simgpu::ThreadState& thread = simgpu::ThisState();
+  thread.sets = handle;
+  thread.values.assign(values, values + count);
+  return 0;
+}
+
 uint64_t simgpu_now_ns(void) { return static_cast<uint64_t>(simgpu::ThisThread().now); }
 void simgpu_advance_host(uint64_t ns) { simgpu::ThisThread().now += static_cast<int64_t>(ns); }
 

@@ -327,7 +327,18 @@ CUresult Value(simgpu::Call& call, CUstream stream, bool wait, bool wide, CUdevi
   op->value.value = value;
   op->value.flags = flags;
   op->value.wide = wide;
-  return simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  CUgraphNode node = nullptr;
+  const CUresult r = simgpu::Dispatch(call, stream, op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &node);
+  if (node != nullptr) {
+    auto& said = node->value.writeValue;
+    said.operation = wait   ? wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32
+                     : wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64
+                            : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    said.address = p;
+    said.value64 = value;
+    said.flags = flags;
+  }
+  return r;
 }
 
 }  // namespace
