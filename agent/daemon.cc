@@ -139,7 +139,10 @@ class Daemon {
     }
     if (!service_.Start(options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET, error)) return false;
     WatchConfig();
-    Periodically(kScanMs, [this] { server_.Scan(); });
+    Periodically(kScanMs, [this] {
+      server_.Scan();
+      KeepService();
+    });
     Periodically(kCardsMs, [this] { FindCards(); });
     Periodically(kKubeletMs, [this] { WatchKubelet(); });
     Attest();
@@ -157,6 +160,7 @@ class Daemon {
     });
     if (stopper_.joinable()) stopper_.join();
     if (asker_.joinable()) asker_.join();
+    if (mender_.joinable()) mender_.join();
     unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
   }
 
@@ -189,6 +193,23 @@ class Daemon {
     });
     if (!ok) *error = std::string("signalfd: ") + std::strerror(errno);
     return ok;
+  }
+
+  // Somebody has removed its socket: nobody could ask the agent anything any more.
+  void KeepService() {
+    const std::string path = options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET;
+    if (stopper_.joinable() || mending_service_ || service_.InPlace(path)) return;
+    mending_service_ = true;
+    if (mender_.joinable()) mender_.join();
+    mender_ = std::thread([this, path] {
+      service_.Shutdown();  // its calls are answered on the loop
+      loop_.Post([this, path] {
+        mending_service_ = false;
+        std::string error;
+        if (stopper_.joinable()) return;
+        if (!service_.Start(path, &error)) Say(config_, spdlog::level::warn, error);
+      });
+    });
   }
 
   void Stop() {
@@ -401,7 +422,8 @@ class Daemon {
   std::set<int64_t> foreign_, told_;  // at the last look; those of them that were told
   std::string metrics_listen_;
   std::unique_ptr<MetricsServer> metrics_;
-  std::thread stopper_, asker_;
+  std::thread stopper_, asker_, mender_;
+  bool mending_service_ = false;
   bool asking_ = false;
   std::string kubelet_error_, kubelet_said_;
 #ifdef SLUICE_HAVE_KUBERNETES

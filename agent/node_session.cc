@@ -427,6 +427,8 @@ void Node::Token(Session& s, const sluice_frame& frame, uint64_t now_ns) {
     CardState& card = *cards_.at(a.spec.gpus[i].uuid);
     s.asks = true;
     if (frame.h.type == SLUICE_TOKEN_REQUEST) {
+      // Asked again: it learns that somebody is there, however long others' turns take.
+      if (card.arbiter.Waits(Member(s.id, i))) port_->Send(s.id, Frame(s, SLUICE_PING));
       card.arbiter.Request(a.group, Member(s.id, i), t.burst_ns, now_ns);
     } else {
       card.arbiter.Release(Member(s.id, i), t.id, t.used_ns, t.burst_ns, now_ns);

@@ -107,9 +107,10 @@ void Server::Scan() {
       continue;
     }
     const int64_t mtime = st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec;
-    if (place.listener >= 0 && place.mtime_ns == mtime && place.inode == st.st_ino) continue;
+    const bool known = place.listener >= 0 && place.mtime_ns == mtime && place.inode == st.st_ino;
+    if (known && InPlace(id, place)) continue;
     std::string error;
-    if (Serve(id, &place, &error)) {
+    if (known ? Listen(id, &place, &error) : Serve(id, &place, &error)) {
       place.mtime_ns = mtime;
       place.inode = st.st_ino;
       place.said.clear();
@@ -138,7 +139,7 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
     return false;
   }
   if (!node_->AddAllocation(spec, LoadLive(id), error)) return false;
-  if (place->listener >= 0) return true;
+  if (place->listener >= 0) return InPlace(id, *place) || Listen(id, place, error);
   if (spec.tied && id != creating_ && !orphans_.contains(id)) {
     const int owner =
         spec.owner > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(spec.owner), 0)) : -1;
@@ -152,6 +153,20 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
       });
     }
   }
+  if (Listen(id, place, error)) return true;
+  node_->RemoveAllocation(id);
+  return false;
+}
+
+// Whether processes that come find us.
+bool Server::InPlace(const std::string& id, const Place& place) const {
+  struct stat st{};
+  return lstat((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str(), &st) == 0 && S_ISSOCK(st.st_mode) &&
+         st.st_ino == place.socket;
+}
+
+// In place of a socket that somebody has removed, too: who is connected stays so.
+bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   // Bound through the folder's descriptor: a path longer than sockaddr_un holds works too.
   const int dir = open(Directory(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -162,14 +177,20 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
   // Whoever sees the folder may connect: the folder is mounted into its container only, and containers run as any user.
   ok = ok && chmod(addr.sun_path, 0666) == 0 && listen(fd, 4096) == 0;
+  struct stat st{};
+  ok = ok && lstat(addr.sun_path, &st) == 0;
   ok = ok && loop_->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
   if (!ok) *error = Errno(Directory(id) + "/" SLUICE_SOCKET_NAME);
   if (dir >= 0) close(dir);
   if (ok) {
+    if (place->listener >= 0) {
+      loop_->Remove(place->listener);
+      close(place->listener);
+    }
     place->listener = fd;
-  } else {
-    if (fd >= 0) close(fd);
-    node_->RemoveAllocation(id);
+    place->socket = st.st_ino;
+  } else if (fd >= 0) {
+    close(fd);
   }
   return ok;
 }

@@ -47,6 +47,7 @@ class Server : public Port {
     int listener = -1;
     int64_t mtime_ns = 0;
     ino_t inode = 0;
+    ino_t socket = 0;  // under its name in the folder, while nobody has removed it
     std::string said;  // the last complaint, said once
   };
   struct Connection {
@@ -62,6 +63,8 @@ class Server : public Port {
   };
 
   bool Serve(const std::string& id, Place* place, std::string* error);
+  bool Listen(const std::string& id, Place* place, std::string* error);
+  bool InPlace(const std::string& id, const Place& place) const;
   void Unserve(const std::string& id);
   void Accept(const std::string& id);
   void Readable(SessionId session, uint32_t events);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <random>
 
 #include "agent.grpc.pb.h"
@@ -155,7 +156,9 @@ class Service::Impl final : public v1::Agent::CallbackService {
   }
 
   bool Start(const std::string& path, std::string* error) {
-    unlink(path.c_str());
+    grpc_.reset();  // takes its socket's name away with it
+    std::error_code ec;
+    std::filesystem::remove_all(path, ec);  // of an agent that was killed, or what somebody put there
     grpc::ServerBuilder builder;
     builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
@@ -163,12 +166,16 @@ class Service::Impl final : public v1::Agent::CallbackService {
     const mode_t before = umask(0117);  // the socket: owner and group
     grpc_ = builder.BuildAndStart();
     umask(before);
-    if (grpc_ != nullptr && access(path.c_str(), F_OK) == 0) return true;
+    if (grpc_ != nullptr && lstat(path.c_str(), &socket_) == 0) return true;
     *error = path + ": the socket cannot be made";
     return false;
   }
   void Shutdown() {
     if (grpc_) grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  }
+  bool InPlace(const std::string& path) const {
+    struct stat now{};
+    return lstat(path.c_str(), &now) == 0 && now.st_ino == socket_.st_ino && S_ISSOCK(now.st_mode);
   }
   std::string card_error;
 
@@ -265,12 +272,14 @@ class Service::Impl final : public v1::Agent::CallbackService {
   Node* const node_;
   Server* const folders_;
   std::unique_ptr<grpc::Server> grpc_;
+  struct stat socket_{};
 };
 
 Service::Service(EventLoop* loop, Node* node, Server* server) : impl_(std::make_unique<Impl>(loop, node, server)) {}
 Service::~Service() = default;
 bool Service::Start(const std::string& socket_path, std::string* error) { return impl_->Start(socket_path, error); }
 void Service::Shutdown() { impl_->Shutdown(); }
+bool Service::InPlace(const std::string& path) const { return impl_->InPlace(path); }
 void Service::SetCardError(const std::string& error) { impl_->card_error = error; }
 
 }  // namespace sluice::agent

@@ -20,7 +20,10 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
+  // Again after Shutdown(), too.
   bool Start(const std::string& socket_path, std::string* error);
+  // Whether the socket is still under its name.
+  bool InPlace(const std::string& socket_path) const;
   // Ends all calls; the loop must still run meanwhile. Any thread but the loop's.
   void Shutdown();
   // Why there is no GPU, for those who ask for one.

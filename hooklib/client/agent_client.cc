@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -25,6 +24,9 @@ constexpr int kFirstBackoffMs = 10;
 constexpr int kMaxBackoffMs = 500;       // an agent that came back is found within half a second
 constexpr int kRefusedBackoffMs = 5000;  // the agent may be upgraded one day
 constexpr int kHeartbeatMs = 1000;
+// Who waits for a turn asks every 2 s, and the agent answers each time: one that says nothing for so long is stopped or
+// hangs, and everybody who waits would hang with it.
+constexpr uint64_t kDeafNs = 10'000'000'000;
 constexpr size_t kStackBytes = 256 * 1024;
 
 // All clients of this process; fork needs them. The mutex is taken before any client's own.
@@ -47,6 +49,11 @@ uint64_t NowNs() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+timespec After(int ms) {
+  const uint64_t end = NowNs() + static_cast<uint64_t>(ms < 0 ? 0 : ms) * 1000000u;
+  return {static_cast<time_t>(end / 1000000000u), static_cast<long>(end % 1000000000u)};
 }
 
 void CopyText(char* to, size_t size, const char* from) {
@@ -98,13 +105,11 @@ State AgentClient::Start(int wait_ms) {
   // A child made by a raw clone() ran no fork handler: it is recognised here.
   if (running_ && pid_ != getpid()) {
     running_ = served_ = false;
-    fd_ = wake_fd_ = -1;
+    socket_ = {};
     if (page_ != nullptr) MapPage(page_, -1), InitPage(page_);
   }
   if (!running_) {
     if (page_ == nullptr) return State::kStopped;
-    wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_fd_ < 0) return State::kStopped;
     stop_ = false;
     state_.store(State::kConnecting);
     // The application's signals are the application's: they are blocked in our thread from its first instruction.
@@ -119,15 +124,12 @@ State AgentClient::Start(int wait_ms) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pid_ = getpid();
     if (!running_) {
-      close(wake_fd_);
-      wake_fd_ = -1;
       state_.store(State::kStopped);
       return State::kStopped;
     }
   }
-  const uint64_t end = NowNs() + static_cast<uint64_t>(wait_ms < 0 ? 0 : wait_ms) * 1000000u;
-  timespec until{static_cast<time_t>(end / 1000000000u), static_cast<long>(end % 1000000000u)};
-  while (state_.load() == State::kConnecting && NowNs() < end) {
+  const timespec until = After(wait_ms);
+  while (state_.load() == State::kConnecting) {
     if (pthread_cond_timedwait(&changed_, &mutex_, &until) == ETIMEDOUT) break;
   }
   return state_.load();
@@ -138,14 +140,12 @@ void AgentClient::Stop() {
     Lock lock(mutex_);
     if (!running_ || pid_ != getpid()) return;
     stop_ = true;
-    const uint64_t one = 1;
-    (void)!write(wake_fd_, &one, sizeof(one));
+    if (socket_.Ours()) shutdown(socket_.fd(), SHUT_RDWR);  // ends its wait for a frame
+    pthread_cond_broadcast(&changed_);
   }
   pthread_join(thread_, nullptr);
   Disconnect();
   Lock lock(mutex_);
-  close(wake_fd_);
-  wake_fd_ = -1;
   running_ = false;
   state_.store(State::kStopped);
 }
@@ -224,11 +224,12 @@ bool AgentClient::Connect() {
     if (dir < 0) return false;
     snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%.60s", dir, slash + 1);
   }
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const Descriptor made(OutOfTheWay(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  const int fd = made.fd();
   if (fd >= 0) {
     // Known to the fork handler before anything can be sent through it.
     Lock lock(mutex_);
-    fd_ = fd;
+    socket_ = made;
     seq_ = 0;
   }
   bool ok = fd >= 0;
@@ -252,13 +253,18 @@ bool AgentClient::SendHello() {
 }
 
 AgentClient::End AgentClient::Serve() {
-  const int fd = fd_, wake = wake_fd_;  // only this thread changes them while it runs
+  const Descriptor socket = socket_;  // only this thread changes it while it runs
   for (;;) {
-    pollfd p[2] = {{fd, POLLIN, 0}, {wake, POLLIN, 0}};
-    poll(p, 2, kHeartbeatMs);
-    if (p[1].revents != 0) return End::kStop;
+    pollfd p{socket.fd(), POLLIN, 0};
+    poll(&p, 1, kHeartbeatMs);
+    if (Stopping()) return End::kStop;
+    // What the program's own file has to say is not for us.
+    if (!socket.Ours()) return End::kLost;
     __atomic_store_n(&page_->heartbeat_ns, NowNs(), __ATOMIC_RELAXED);
-    if (p[0].revents == 0) continue;
+    if (p.revents == 0) {
+      if (Deaf()) return End::kLost;
+      continue;
+    }
     sluice_frame frame{};
     iovec iov{&frame, sizeof(frame)};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 4)];
@@ -267,9 +273,10 @@ AgentClient::End AgentClient::Serve() {
     msg.msg_iovlen = 1;
     msg.msg_control = control;
     msg.msg_controllen = sizeof(control);
-    const ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    const ssize_t n = recvmsg(socket.fd(), &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return End::kLost;
+    Heard();
     int passed = -1;
     for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(&msg, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -353,15 +360,28 @@ bool AgentClient::Send(uint16_t type, const void* body, size_t bytes) {
   frame.h.type = type;
   if (bytes > 0) memcpy(frame.u.bytes, body, bytes);
   Lock lock(mutex_);
-  if (fd_ < 0) return false;
+  if (!socket_.Ours()) return false;
   frame.h.seq = ++seq_;
-  return send(fd_, &frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(frame));
+  if (send(socket_.fd(), &frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(frame)))
+    return false;
+  if (type == SLUICE_TOKEN_REQUEST && asked_ns_ == 0) asked_ns_ = NowNs();
+  return true;
+}
+
+void AgentClient::Heard() {
+  Lock lock(mutex_);
+  asked_ns_ = 0;
+}
+
+bool AgentClient::Deaf() {
+  Lock lock(mutex_);
+  return asked_ns_ != 0 && NowNs() - asked_ns_ > kDeafNs;
 }
 
 void AgentClient::Disconnect() {
   Lock lock(mutex_);
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
+  socket_.Close();
+  asked_ns_ = 0;
 }
 
 void AgentClient::SetState(State state) {
@@ -370,9 +390,17 @@ void AgentClient::SetState(State state) {
   pthread_cond_broadcast(&changed_);
 }
 
+bool AgentClient::Stopping() {
+  Lock lock(mutex_);
+  return stop_;
+}
+
 bool AgentClient::Sleep(int ms) {
-  pollfd p{wake_fd_, POLLIN, 0};
-  return poll(&p, 1, ms) <= 0 || p.revents == 0;
+  const timespec until = After(ms);
+  Lock lock(mutex_);
+  while (!stop_ && pthread_cond_timedwait(&changed_, &mutex_, &until) != ETIMEDOUT) {
+  }
+  return !stop_;
 }
 
 // fork() copies the socket (close-on-exec does not cover it) and the shared page. The child gives both up at once: the
@@ -389,9 +417,7 @@ void AgentClient::AfterForkInParent() {
 
 void AgentClient::AfterForkInChild() {
   for (AgentClient* c = g_list; c != nullptr; c = c->next_) {
-    if (c->fd_ >= 0) close(c->fd_);
-    if (c->wake_fd_ >= 0) close(c->wake_fd_);
-    c->fd_ = c->wake_fd_ = -1;
+    c->socket_.Close();
     c->running_ = c->served_ = false;
     c->state_.store(State::kStopped);
     if (c->page_ != nullptr && MapPage(c->page_, -1) != nullptr) InitPage(c->page_);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "descriptor.h"
 #include "sluice/wire.h"
 
 namespace sluice::client {
@@ -88,6 +89,9 @@ class AgentClient {
   void Disconnect();
   void SetState(State state);
   bool Sleep(int ms);  // false: stopped
+  bool Stopping();
+  void Heard();
+  bool Deaf();  // the agent
 
   char path_[256];
   char version_[SLUICE_VERSION_CHARS];
@@ -95,16 +99,16 @@ class AgentClient {
   sluice_page* page_ = nullptr;
 
   std::atomic<State> state_{State::kStopped};
-  // Guards fd_, wake_fd_, seq_, running_, pid_ and the slots' names. Never held over a call that waits, nor over an
-  // observer.
+  // Guards socket_, asked_ns_, seq_, running_, stop_, pid_ and the slots' names. Never held over a call that waits, nor
+  // over an observer.
   pthread_mutex_t mutex_;
-  pthread_cond_t changed_;
+  pthread_cond_t changed_;  // of the state, or of stop_
   pthread_t thread_{};
   bool running_ = false;
   bool stop_ = false;
   pid_t pid_ = 0;
-  int fd_ = -1;
-  int wake_fd_ = -1;
+  Descriptor socket_;      // the one descriptor that it keeps
+  uint64_t asked_ns_ = 0;  // for a token, and nothing was heard of the agent since
   uint64_t seq_ = 0;
   uint32_t first_budgets_ = 0;  // still to come after WELCOME; the thread's own
   bool welcomed_ = false;

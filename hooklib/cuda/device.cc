@@ -19,6 +19,11 @@ namespace sluice {
 using core::Extent;
 using core::kChunkBytes;
 
+namespace {
+// More than can be addressed: rounded up, or added to what there is, it would come out small.
+bool Absurd(uint64_t bytes) { return bytes >> 56 != 0; }
+}  // namespace
+
 Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this, &fences) {
   CUuuid raw{};
   const auto get_uuid = g_real.cuDeviceGetUuid_v2 ? g_real.cuDeviceGetUuid_v2 : g_real.cuDeviceGetUuid;
@@ -280,7 +285,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   // What fits the guarantee asks nothing: the allowance is read from files.
   const auto fits = [&] { return beyond() == 0 || beyond() <= HostAllowance(); };
   Refusal refusal = Refusal::kNone;
-  if (allocated_bytes + size + plain.load(std::memory_order_relaxed) > budget.limit_bytes) {
+  if (Absurd(bytes) || allocated_bytes + size + plain.load(std::memory_order_relaxed) > budget.limit_bytes) {
     refusal = Refusal::kLimit;
   } else if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(&lock, size, fits))) {
     refusal = Refusal::kHost;
@@ -448,9 +453,9 @@ void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
 
 bool Device::TakePlain(uint64_t bytes) {
   std::unique_lock lock(mutex);
-  const auto fits = [&] { return plain.load() + bytes <= budget.budget_bytes; };
+  const auto fits = [&] { return !Absurd(bytes) && plain.load() + bytes <= budget.budget_bytes; };
   // A guarantee that was lent out comes back; what nobody is promised does not.
-  const bool owed = plain.load() + bytes <= budget.guaranteed_bytes;
+  const bool owed = !Absurd(bytes) && plain.load() + bytes <= budget.guaranteed_bytes;
   if (!fits() && (!owed || !AwaitShare(&lock, bytes, fits))) {
     Say(Refusal::kLimit, bytes);
     return false;
@@ -504,6 +509,10 @@ void Device::ApplyBudget(const sluice_budget& next) {
 
 void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
   std::lock_guard lock(mutex);
+  ViewUnlocked(total_bytes, free_bytes);
+}
+
+void Device::ViewUnlocked(uint64_t* total_bytes, uint64_t* free_bytes) const {
   const uint64_t shown =
       budget.visible == SLUICE_VISIBLE_LIMIT ? std::min(budget.limit_bytes, total) : budget.guaranteed_bytes;
   const uint64_t used = allocated_bytes + plain.load();

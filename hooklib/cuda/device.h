@@ -140,6 +140,7 @@ struct Device final : core::Timeline {
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
   void ApplyBudget(const sluice_budget& next);
   void View(uint64_t* total_bytes, uint64_t* free_bytes);
+  void ViewUnlocked(uint64_t* total_bytes, uint64_t* free_bytes) const;
   void SayCounts();         // at DEBUG: the driver's own totals
   uint64_t LeftToFaults();  // launches for which nothing was fetched by choice
   // Of host memory used in place: bytes, once a launch; what tries of it cost; how long calls for it kept threads.

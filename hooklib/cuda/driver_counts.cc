@@ -13,7 +13,7 @@ constexpr size_t kPageBytes = 4096;
 }  // namespace
 
 DriverCounts::~DriverCounts() {
-  if (device_ >= 0) close(device_);
+  device_.Close();
   if (page_) munmap(page_, kPageBytes);
 }
 
@@ -26,16 +26,15 @@ bool DriverCounts::Open(const unsigned char* uuid) {
   }
   uvm_tools::InitArguments what{};
   what.page = reinterpret_cast<uint64_t>(page);
-  device_ = uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_);
+  device_ = client::Descriptor(uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_));
   constexpr uint64_t kBits = uint64_t{1} << kToCard | uint64_t{1} << kToHost | uint64_t{1} << kFaults;
-  if (device_ >= 0 && uvm_tools::Set(kernel_, device_, uvm_tools::kEnableCounters, kBits)) {
+  if (uvm_tools::Set(kernel_, device_, uvm_tools::kEnableCounters, kBits)) {
     page_ = static_cast<uint64_t*>(page);
     return true;
   }
-  if (device_ >= 0) {
+  if (device_.fd() >= 0) {
     why_ = "it does not count";
-    close(device_);  // nothing is written to the page from here on
-    device_ = -1;
+    device_.Close();  // nothing is written to the page from here on
   }
   munmap(page, kPageBytes);
   return false;

@@ -34,7 +34,7 @@ class DriverCounts {
   uint64_t Get(Counter counter) const { return __atomic_load_n(page_ + counter, __ATOMIC_RELAXED); }
   const KernelSide kernel_;
   bool tried_ = false;
-  int device_ = -1;
+  client::Descriptor device_;
   uint64_t* page_ = nullptr;
   std::string why_;
 };

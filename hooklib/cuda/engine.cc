@@ -28,12 +28,71 @@ std::vector<std::unique_ptr<Device>>& MutableDevices() {
 std::mutex g_start_mutex;
 std::atomic<pid_t> g_started_in{0};
 uint64_t g_started_at = 0;  // MonotonicNs
+bool g_ticks = false;       // the ticker runs
+// Of the process that this one was forked from.
+const std::vector<std::unique_ptr<Device>>* g_inherited = nullptr;
+
+// What is to be done at the end is done by the ticker's thread: who calls exit() may hold any of our locks, where a
+// signal's handler calls it. Then it is not waited for.
+class Ending {
+ public:
+  Ending() {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed_, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+  }
+  // Of the ticker: sleeps, and whether the process ends.
+  bool Begins(uint64_t ns) {
+    pthread_mutex_lock(&mutex_);
+    Until(MonotonicNs() + ns, [this] { return begun_; });
+    const bool begun = begun_;
+    pthread_mutex_unlock(&mutex_);
+    return begun;
+  }
+  void Over() {
+    pthread_mutex_lock(&mutex_);
+    over_ = true;
+    pthread_cond_broadcast(&changed_);
+    pthread_mutex_unlock(&mutex_);
+  }
+  // Of who ends the process.
+  void Await(uint64_t ns) {
+    pthread_mutex_lock(&mutex_);
+    begun_ = true;
+    pthread_cond_broadcast(&changed_);
+    Until(MonotonicNs() + ns, [this] { return over_; });
+    pthread_mutex_unlock(&mutex_);
+  }
+
+ private:
+  template <typename F>
+  void Until(uint64_t ns, F done) {
+    const timespec at{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+    while (!done() && pthread_cond_timedwait(&changed_, &mutex_, &at) != ETIMEDOUT) {
+    }
+  }
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed_;
+  bool begun_ = false, over_ = false;
+};
+Ending& TheEnd() {
+  static auto& end = *new Ending;
+  return end;
+}
+
+void TellAtExit() {
+  PublishAll();  // what came after the last tick: the agent keeps what stands on the page when the process is gone
+  JudgeAtExit();
+  PrintSummary("exit");
+  LogLibraryCounters();
+  if (g_recorder) g_recorder->Finish();
+}
 
 // Publishes the counters ten times a second and prints the period's line. Makes no driver call.
 void* Ticker(void*) {
-  for (uint64_t tick = 1;; ++tick) {
-    const timespec pause{0, 100000000};
-    nanosleep(&pause, nullptr);
+  for (uint64_t tick = 1; !TheEnd().Begins(100000000); ++tick) {
     for (const auto& device : Devices()) {
       if (tick % 10 == 0) device->NoteSecond();
       device->tokens.turns().Sample(device->Launches());
@@ -43,10 +102,23 @@ void* Ticker(void*) {
     JudgePeriod();
     if (LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
   }
+  TellAtExit();
+  TheEnd().Over();
   return nullptr;
 }
 
-void StartThread() {
+// A child of a process that uses CUDA has none of its threads, any of its locks may be held for ever there, and the
+// driver serves it nothing. It has no devices of ours: its calls go to the driver as they are. What NVML is asked for
+// is answered as it was.
+void AfterForkInChild() {
+  if (const auto* devices = g_devices.exchange(nullptr)) g_inherited = devices;
+  g_recorder = nullptr;  // the file is the parent's
+  g_library_calls_wanted = false;
+  ForgetStreamCache();
+}
+
+// False: there is no such thread.
+bool StartThread() {
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -55,12 +127,15 @@ void StartThread() {
   pthread_attr_setstacksize(&attributes, 128 << 10);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  if (pthread_create(&thread, &attributes, Ticker, nullptr) == 0) pthread_setname_np(thread, "sluice");
+  const bool made = pthread_create(&thread, &attributes, Ticker, nullptr) == 0;
+  if (made) pthread_setname_np(thread, "sluice");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  return made;
 }
 
 thread_local CUcontext t_context = nullptr;
+thread_local uint64_t t_generation = 0;
 thread_local Device* t_device = nullptr;
 
 }  // namespace
@@ -84,12 +159,15 @@ Device* CurrentDevice(CUcontext* out) {
   CUcontext context = nullptr;
   if (!g_real.cuCtxGetCurrent || g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return nullptr;
   if (out) *out = context;
-  if (context == t_context && t_device) return t_device;
+  // Another context may get the handle of one that is gone.
+  const uint64_t generation = HandleGeneration();
+  if (context == t_context && generation == t_generation && t_device) return t_device;
   CUdevice ordinal = 0;
   if (g_real.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
   EnsureStarted();
   t_device = DeviceByOrdinal(ordinal);
   t_context = context;
+  t_generation = generation;
   return t_device;
 }
 
@@ -105,10 +183,9 @@ std::optional<Tracked> FindTracked(CUdeviceptr pointer) {
 }
 
 void EnsureStarted() {
-  const pid_t self = getpid();
-  if (g_started_in.load(std::memory_order_acquire) == self) return;
+  if (g_started_in.load(std::memory_order_acquire) != 0) return;
   std::lock_guard lock(g_start_mutex);
-  if (g_started_in.load() == self) return;
+  if (g_started_in.load() != 0 || g_inherited) return;
   if (!g_devices.load()) {
     int count = 0;
     if (!g_real.cuDeviceGetCount || g_real.cuDeviceGetCount(&count) != CUDA_SUCCESS) return;  // before cuInit
@@ -120,9 +197,10 @@ void EnsureStarted() {
     g_devices.store(&MutableDevices(), std::memory_order_release);
   }
   g_started_at = MonotonicNs();
-  g_started_in = self;
+  g_started_in = getpid();
+  pthread_atfork(nullptr, nullptr, &AfterForkInChild);
   StartFollower(1000);
-  StartThread();
+  g_ticks = StartThread();
   for (const auto& device : Devices()) {
     SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
                static_cast<double>(device->budget.budget_bytes) / 0x1p30, static_cast<double>(device->total) / 0x1p30,
@@ -141,27 +219,28 @@ void EngineInit() {
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
-  PublishAll();  // what came after the last tick: the agent keeps what stands on the page when the process is gone
-  JudgeAtExit();
-  PrintSummary("exit");
-  LogLibraryCounters();
-  if (g_recorder) g_recorder->Finish();
+  if (!g_ticks) return TellAtExit();
+  TheEnd().Await(2000000000);
 }
 
 bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
   EnsureStarted();
-  for (const auto& device : Devices()) {
-    if (device->uuid != uuid) continue;
-    uint64_t free = 0;
-    device->View(total, &free);
-    *used = *total - free;
-    return true;
-  }
-  return false;
+  const auto look = [&](const auto& devices, auto view) {
+    for (const auto& device : devices) {
+      if (device->uuid != uuid) continue;
+      uint64_t free = 0;
+      view(*device, &free);
+      *used = *total - free;
+      return true;
+    }
+    return false;
+  };
+  if (g_inherited) return look(*g_inherited, [&](const Device& d, uint64_t* free) { d.ViewUnlocked(total, free); });
+  return look(Devices(), [&](Device& d, uint64_t* free) { d.View(total, free); });
 }
 
 void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signed char) {
-  if (device_type != 1 || bytes == 0) return;
+  if (device_type != 1 || bytes == 0 || (Devices().empty() && !Recording())) return;
   const auto va = reinterpret_cast<CUdeviceptr>(pointer);
   if (bytes < 0) ForgetHostCopies(va, static_cast<uint64_t>(-bytes));
   for (const auto& device : Devices()) {

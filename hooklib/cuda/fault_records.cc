@@ -21,13 +21,13 @@ struct FaultRecords::Control {
 };
 
 FaultRecords::~FaultRecords() {
-  if (device_ >= 0) close(device_);
+  device_.Close();
   if (control_) munmap(control_, kPageBytes);
   if (queue_) munmap(queue_, kRecords * kLong);
 }
 
 bool FaultRecords::Open(const unsigned char* uuid) {
-  if (device_ >= 0) return true;
+  if (device_.fd() >= 0) return true;
   static_assert(sizeof(Control) == 528);
   control_ = static_cast<Control*>(uvm_tools::SharedPages(kPageBytes));
   queue_ = static_cast<char*>(uvm_tools::SharedPages(kRecords * kLong));
@@ -40,11 +40,11 @@ bool FaultRecords::Open(const unsigned char* uuid) {
   what.queue_records = kRecords;
   what.page = reinterpret_cast<uint64_t>(control_);
   record_bytes_ = kLong;
-  device_ = uvm_tools::Open(kernel_, uvm_tools::kInitLong, what, uuid, &why_);
-  if (device_ >= 0) return true;
+  device_ = client::Descriptor(uvm_tools::Open(kernel_, uvm_tools::kInitLong, what, uuid, &why_));
+  if (device_.fd() >= 0) return true;
   record_bytes_ = kShort;  // 535 knows no others
-  device_ = uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_);
-  return device_ >= 0;
+  device_ = client::Descriptor(uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_));
+  return device_.fd() >= 0;
 }
 
 bool FaultRecords::Start(const unsigned char* uuid) {

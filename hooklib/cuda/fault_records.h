@@ -36,7 +36,7 @@ class FaultRecords {
   bool Open(const unsigned char* uuid);
   const KernelSide kernel_;
   bool refused_ = false;
-  int device_ = -1;
+  client::Descriptor device_;
   Control* control_ = nullptr;
   char* queue_ = nullptr;
   size_t record_bytes_ = 0;

@@ -68,9 +68,11 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
   auto real = [&] { return g_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element); };
   if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16)) return real();
   const size_t row = core::RoundUp(width, kPitch);
+  size_t bytes = 0;
+  if (row < width || __builtin_mul_overflow(row, height, &bytes)) return real();
   Device* device = CurrentDevice();
   const bool served = device && device->managed && !CalledFromPlainLibrary(__builtin_return_address(0));
-  const CUresult result = Serve(__builtin_return_address(0), pointer, row * height, real);
+  const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);
   if (result == CUDA_SUCCESS && served) *pitch = row;
   return result;
 }

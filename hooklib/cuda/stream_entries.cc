@@ -96,8 +96,9 @@ void ContextGone(CUcontext context) {
   for (const auto& device : Devices()) device->DropContext(context);
 }
 
+// `reset`: what is in it goes, whoever still holds it.
 template <typename Destroy>
-CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
+CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (DeviceByOrdinal(ordinal)) {
     // Which of the device's contexts is the primary one: retaining it tells.
@@ -112,7 +113,7 @@ CUresult DestroyPrimary(CUdevice ordinal, Destroy destroy) {
   unsigned flags = 0;
   int active = 1;
   if (context && result == CUDA_SUCCESS &&
-      g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active) {
+      (reset || (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && !active))) {
     ContextGone(context);
   }
   return result;
@@ -201,16 +202,16 @@ CUresult cuCtxDestroy(CUcontext context) {
   return result;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxRelease_v2(ordinal); });
+  return DestroyPrimary(ordinal, false, [&] { return g_real.cuDevicePrimaryCtxRelease_v2(ordinal); });
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxRelease(ordinal); });
+  return DestroyPrimary(ordinal, false, [&] { return g_real.cuDevicePrimaryCtxRelease(ordinal); });
 }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxReset_v2(ordinal); });
+  return DestroyPrimary(ordinal, true, [&] { return g_real.cuDevicePrimaryCtxReset_v2(ordinal); });
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
-  return DestroyPrimary(ordinal, [&] { return g_real.cuDevicePrimaryCtxReset(ordinal); });
+  return DestroyPrimary(ordinal, true, [&] { return g_real.cuDevicePrimaryCtxReset(ordinal); });
 }
 
 }  // namespace entry

@@ -43,6 +43,7 @@ CUstream Normal(CUstream handle, bool per_thread_default) {
 }  // namespace
 
 void ForgetStreamCache() { g_generation.fetch_add(1); }
+uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
 CUevent EventPool::Take() {
   if (!free_.empty()) {
@@ -58,7 +59,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   CUcontext context = nullptr;
   if (g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return nullptr;
   const CUstream normal = Normal(handle, per_thread_default);
-  const uint64_t generation = g_generation.load(std::memory_order_acquire);
+  const uint64_t generation = HandleGeneration();
   Cache& cache = t_cache;
   if (cache.stream && cache.context == context && cache.handle == normal && cache.generation == generation)
     return cache.stream;

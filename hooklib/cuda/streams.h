@@ -83,8 +83,9 @@ struct Stream {
 Stream* FindStream(CUstream handle, bool per_thread_default);
 // The application destroys it: call before the driver does.
 void RetireStream(CUstream handle);
-// Bumped when handles may have changed their meaning.
+// Handles may have changed their meaning: what was known by them is asked anew.
 void ForgetStreamCache();
+uint64_t HandleGeneration();
 
 // Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every
 // thread.

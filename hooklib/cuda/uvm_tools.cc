@@ -16,7 +16,7 @@ namespace sluice {
 
 namespace {
 
-int OpenDevice() { return open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC); }
+int OpenDevice() { return client::OutOfTheWay(open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC)); }
 
 int ControlDevice(int device, unsigned long request, void* argument) { return ioctl(device, request, argument); }
 
@@ -71,9 +71,9 @@ int Open(const KernelSide& kernel, unsigned long request, InitArguments what, co
   return -1;
 }
 
-bool Set(const KernelSide& kernel, int device, unsigned long request, uint64_t bits) {
+bool Set(const KernelSide& kernel, const client::Descriptor& device, unsigned long request, uint64_t bits) {
   Flags flags{bits, 0};
-  return kernel.control(device, request, &flags) == 0 && flags.status == 0;
+  return device.Ours() && kernel.control(device.fd(), request, &flags) == 0 && flags.status == 0;
 }
 
 void* SharedPages(size_t bytes) {

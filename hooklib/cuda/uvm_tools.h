@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "hooklib/client/descriptor.h"
+
 namespace sluice {
 
 // What of the system is asked, so that tests and the simulated driver can answer.
@@ -39,8 +41,8 @@ static_assert(sizeof(InitArguments) == 56 && sizeof(Flags) == 16);
 // why not. Waits for nothing that the GPU does.
 int Open(const KernelSide& kernel, unsigned long request, InitArguments what, const unsigned char* uuid,
          std::string* why);
-// False where it is refused.
-bool Set(const KernelSide& kernel, int device, unsigned long request, uint64_t bits);
+// False where it is refused, or the program has closed the descriptor.
+bool Set(const KernelSide& kernel, const client::Descriptor& device, unsigned long request, uint64_t bits);
 // Whole pages for the driver to write to. Shared: after a fork both processes see them. Null: there is no memory.
 void* SharedPages(size_t bytes);
 

@@ -1,6 +1,8 @@
 /* The two ways to say that something failed, by bare system calls: the C library's wrappers may be another library's
  * versions. */
+#include <fcntl.h>
 #include <linux/un.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -39,7 +41,18 @@ static void copy(char* to, size_t room, const char* from) {
   for (size_t i = 0; i + 1 < room && from[i]; ++i) to[i] = from[i];
 }
 
+/* Not a file of the program's own under that number, a full pipe, or one whose reader has gone, which would end the
+ * program (hooklib/cuda/log.cc says more). */
+static int stderr_takes_a_line(void) {
+  const long flags = call(SYS_fcntl, 2, F_GETFD, 0, 0, 0, 0);
+  if (flags < 0 || (flags & FD_CLOEXEC)) return 0;
+  struct pollfd room = {.fd = 2, .events = POLLOUT};
+  const long at_once[2] = {0, 0}; /* a timespec */
+  return call(SYS_ppoll, (long)&room, 1, (long)at_once, 0, 0, 0) > 0 && !(room.revents & POLLERR);
+}
+
 void shim_say(const char* text) {
+  if (!stderr_takes_a_line()) return;
   char line[1152] = "sluice: ERROR ";
   size_t length = 14;
   for (; *text && length + 2 < sizeof line; ++text) line[length++] = *text;

@@ -9,7 +9,8 @@
  * Conversation: hook sends HELLO; agent answers WELCOME (carrying the counters page's memfd, SCM_RIGHTS, sealed against
  * resizing) and one BUDGET per GPU of the allocation, or REFUSE. Then, at any time: agent sends BUDGET (new values; the
  * hook follows and reports what it holds in the page: that is the answer), TOKEN_GRANT, TOKEN_REVOKE, PING; hook sends
- * TOKEN_REQUEST, TOKEN_RELEASE, NOTICE, PONG. A closed socket releases all that the process held. */
+ * TOKEN_REQUEST, TOKEN_RELEASE, NOTICE, PONG. A TOKEN_REQUEST that is repeated while it waits is answered by PING: a
+ * hook that hears nothing for 10 s takes the agent for lost. A closed socket releases all that the process held. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 

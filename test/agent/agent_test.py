@@ -462,6 +462,43 @@ def tokens_are_demanded_granted_and_taken_back(a):
     wait_for("tokens not demanded", lambda: h.last()[12] == "0")
 
 
+@test()
+def an_agent_that_is_stopped_holds_nobody_up(a):
+    """Who waits for a turn and hears nothing goes on without one, and is back when the agent is."""
+    h = a.hook(a.allocate("one", 50, compute_limit="0.5"))
+
+    def demanded():
+        h.say("launch")
+        return h.last()[12] == "1"
+    wait_for("tokens demanded", demanded)
+    a.p.send_signal(signal.SIGSTOP)
+    try:
+        h.say("request 0 20000000")
+        wait_for("the hook gives it up", lambda: h.seen("lost"), 30)
+    finally:
+        a.p.send_signal(signal.SIGCONT)
+    h.expect("welcome", 2)
+    h.say("request 0 20000000")
+    h.expect("grant")
+
+
+@test()
+def sockets_that_somebody_removed_come_again(a):
+    sock = a.allocate("one", 50)
+    h = a.hook(sock)
+    for replaced in (False, True):
+        sock.unlink()
+        if replaced:
+            sock.write_text("a file")
+        wait_for("the allocation's socket", sock.is_socket)
+        a.hook(sock).expect("budget")
+    assert not h.seen("lost")
+    served = a.dir / "run" / "sluice.sock"
+    served.unlink()
+    wait_for("the agent's socket", lambda: served.is_socket() and a.status(check=False), 40)
+    assert len(a.allocation("one")["processes"]) == 3
+
+
 @test(config="attestation: {interval_s: 1}\nmetrics: {listen: '127.0.0.1:0'}\n")
 def unhooked_processes_are_found_and_metrics_tell(a):
     import urllib.request

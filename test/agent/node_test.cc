@@ -367,6 +367,9 @@ TEST_CASE("working sets that exceed the card take turns: memory follows the toke
   pass(50);
   REQUIRE(last(1, SLUICE_TOKEN_GRANT) != nullptr);
   REQUIRE(last(2, SLUICE_TOKEN_GRANT) == nullptr);
+  CHECK(last(2, SLUICE_PING) == nullptr);
+  say(2, SLUICE_TOKEN_REQUEST, 0, 0);  // again: it hears that somebody is there
+  CHECK(last(2, SLUICE_PING) != nullptr);
   CHECK(last(1, SLUICE_TOKEN_GRANT)->quantum_ns > kSec);  // turns are long where changing over is dear
   CHECK(w.port.Budget(1)->budget_bytes == 6 * kGiB);
   CHECK(w.port.Budget(2)->budget_bytes == 2 * kGiB);  // what is left stays with it

@@ -84,13 +84,14 @@ def start(name, budget=None, profile="card-8g", driver="simgpu", env=None, **pop
                             stderr=subprocess.PIPE, text=True, **popen)
 
 
-def run(name, budget=None, profile="card-8g", driver="simgpu", env=None, status=0, command=None, seconds=150):
+def run(name, budget=None, profile="card-8g", driver="simgpu", env=None, status=0, command=None, seconds=150, stderr=subprocess.PIPE):
     with tempfile.TemporaryDirectory() as folder:
         figures = pathlib.Path(folder) / "stats.json"
         full = environment(budget, profile, driver, {"SIMGPU_STATS": str(figures), **(env or {})})
-        done = subprocess.run((command or []) + program() + [name], env=full, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run((command or []) + program() + [name], env=full, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                              timeout=seconds)
         stats = json.loads(figures.read_text()) if figures.exists() else {}
-    outcome = Outcome(done.returncode, done.stdout, done.stderr, stats)
+    outcome = Outcome(done.returncode, done.stdout, done.stderr or "", stats)
     expect(status is None or outcome.status == status, f"{name}: status {outcome.status} where {status} was expected", str(outcome))
     return outcome
 
@@ -851,4 +852,5 @@ def main():
     return status
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

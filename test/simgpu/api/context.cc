@@ -1,5 +1,6 @@
 // Contexts, primary and made; streams' and events' owners.
 #include <algorithm>
+#include <vector>
 
 #include "call.h"
 
@@ -55,12 +56,25 @@ bool ChargeContext(int card) {
   return charged[card] = true;
 }
 
+// Handles that come again, as the driver's do.
+std::vector<CUcontext>& Gone() {
+  static auto& gone = *new std::vector<CUcontext>;
+  return gone;
+}
+
 CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, simgpu::Call& call) {
   (void)call;
   NEED_ARG(out != nullptr);
   NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
   NEED(ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
-  auto* c = new CUctx_st;
+  CUcontext c = nullptr;
+  if (Gone().empty()) {
+    c = new CUctx_st;
+  } else {
+    c = Gone().back();
+    Gone().pop_back();
+    *c = {};
+  }
   c->card = dev;
   c->flags = flags;
   c->active = true;
@@ -149,6 +163,7 @@ CUresult cuCtxDestroy_v2(CUcontext c) {
   simgpu::DestroyContext(call, c);
   TheDriver().contexts.erase(c);
   c->magic = kDead;
+  Gone().push_back(c);
   auto& stack = ThisState().contexts;
   if (!stack.empty() && stack.back() == c) stack.pop_back();
   return CUDA_SUCCESS;

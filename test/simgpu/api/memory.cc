@@ -26,6 +26,7 @@ bool IsPinned(uint64_t address) {
 namespace {
 CUresult AllocateIn(Call&, CUcontext context, CUdeviceptr* out, uint64_t bytes, MemoryKind kind) {
   NEED_ARG(out != nullptr && bytes != 0);
+  NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
   const uint64_t size = (bytes + 511) / 512 * 512;
   const uint64_t total = static_cast<uint64_t>(Sim().profile().memory);
   if (kind == MemoryKind::kPlain) {
@@ -86,6 +87,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
   NEED_CONTEXT();
   NEED_ARG(pitch != nullptr && width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
+  NEED(width >> 56 == 0 && height < UINT64_MAX / (width + 511), CUDA_ERROR_OUT_OF_MEMORY);
   *pitch = (width + 511) / 512 * 512;
   return simgpu::AllocateIn(call, context, out, *pitch * height, MemoryKind::kPlain);
 }

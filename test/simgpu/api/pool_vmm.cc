@@ -69,6 +69,7 @@ CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmem
     *out = 0;
     return CUDA_SUCCESS;
   }
+  NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
   const uint64_t size = (bytes + 511) / 512 * 512;
   if (!Sim().TakePlain(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t address = Sim().memory().Reserve(size, 512);

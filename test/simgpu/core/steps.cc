@@ -141,7 +141,7 @@ uint64_t Simulator::FreeBytes(int card) const {
 bool Simulator::TakePlain(int card, uint64_t bytes) {
   SharedState::Lock lock(state_);
   const auto total = static_cast<uint64_t>(profile_.memory);
-  if (state_.card(card).plain_used + bytes > total) return false;
+  if (bytes > total || state_.card(card).plain_used + bytes > total) return false;
   bool room = true;
   ThisThread().now = MakeRoom(card, bytes, ThisThread().now, &room);
   if (!room) return false;

@@ -1,0 +1,265 @@
+// What programs do to the process that the hook lives in: descriptors, signals, forks, sizes that nobody has.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+// A round of launches over twelve blocks of 64 MiB: more than the smaller budget.
+struct Work {
+  Card card;
+  CUstream s = card.Stream();
+  std::vector<CUdeviceptr> p;
+  Work() {
+    for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
+  }
+  void Round() {
+    for (uint32_t i = 0; i < 24; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
+    OK(cuStreamSynchronize(s));
+  }
+};
+
+}  // namespace
+
+// Sizes that no card has are refused, whichever way they are asked for, and nothing is lost by it.
+SCENARIO(sizes_that_nobody_has) {
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr kept = Alloc(kMiB);
+  size_t left = 0, total = 0, after = 0;
+  OK(cuMemGetInfo(&left, &total));
+  const size_t sizes[] = {SIZE_MAX,
+                          SIZE_MAX - 1,
+                          SIZE_MAX - 511,
+                          SIZE_MAX - 512,
+                          SIZE_MAX - kMiB,
+                          SIZE_MAX - 2 * kMiB,
+                          SIZE_MAX - 2 * kMiB + 1,
+                          SIZE_MAX - 4 * kMiB,
+                          SIZE_MAX - 64 * kMiB,
+                          size_t{1} << 63,
+                          (size_t{1} << 63) - 1,
+                          size_t{1} << 62,
+                          size_t{1} << 50};
+  for (const size_t bytes : sizes) {
+    CUdeviceptr p = 0;
+    EXPECT(cuMemAlloc(&p, bytes) == CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_HOST) == CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(cuMemAllocAsync(&p, bytes, s) == CUDA_ERROR_OUT_OF_MEMORY);
+    size_t pitch = 0;
+    EXPECT(cuMemAllocPitch(&p, &pitch, bytes, 1, 4) != CUDA_SUCCESS);
+    EXPECT(cuMemAllocPitch(&p, &pitch, bytes, bytes, 4) != CUDA_SUCCESS);
+    EXPECT(cuMemAllocPitch(&p, &pitch, kMiB, bytes, 16) != CUDA_SUCCESS);
+    EXPECT(cuMemAllocPitch(&p, &pitch, size_t{1} << 33, size_t{1} << 31, 16) != CUDA_SUCCESS);
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT(cuMemCreate(&handle, bytes, &properties, 0) != CUDA_SUCCESS);
+    EXPECT(cuMemCreate(&handle, bytes / (2 * kMiB) * (2 * kMiB), &properties, 0) != CUDA_SUCCESS);
+  }
+  OK(cuMemGetInfo(&after, &total));
+  EXPECT(after == left);
+  OK(cuMemFree(kept));
+}
+
+// A descriptor of the process' own after it was closed and taken for something else (file 2: a database, say).
+SCENARIO(stderr_is_something_else) {
+  const char* path = std::getenv("SCENARIO_FILE");
+  close(STDERR_FILENO);
+  EXPECT(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) == STDERR_FILENO);
+  Work work;
+  work.Round();
+  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+}
+
+// exit() from a signal's handler, wherever the launching thread is just then.
+SCENARIO(exit_in_a_handler) {
+  Work work;
+  std::signal(SIGALRM, [](int) { std::exit(0); });
+  std::printf("done exit_in_a_handler\n");
+  std::fflush(stdout);
+  const char* text = std::getenv("SCENARIO_US");
+  itimerval when{};
+  when.it_value.tv_usec = text != nullptr ? std::atoi(text) : 1000;
+  setitimer(ITIMER_REAL, &when, nullptr);
+  for (;;) work.Round();
+}
+
+// A child that asks NVML what is free (a data loader's worker that logs) while the parent's threads launch.
+SCENARIO(forked_child_asks_nvml) {
+  Work work;
+  work.Round();
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  EXPECT(nvml != nullptr);
+  using Init = int (*)();
+  using ByIndex = int (*)(unsigned, void**);
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  using MemoryInfo = int (*)(void*, Memory*);
+  const auto init = reinterpret_cast<Init>(dlsym(nvml, "nvmlInit_v2"));
+  const auto by_index = reinterpret_cast<ByIndex>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto memory = reinterpret_cast<MemoryInfo>(dlsym(nvml, "nvmlDeviceGetMemoryInfo"));
+  EXPECT(init() == 0);
+  void* device = nullptr;
+  EXPECT(by_index(0, &device) == 0);
+  Memory before{};
+  EXPECT(memory(device, &before) == 0);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    OK(cuCtxSetCurrent(work.card.context));
+    while (!stop) work.Round();
+  });
+  std::fflush(stdout);
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      Memory seen{};
+      const int result = memory(device, &seen);
+      if (Budget() != 0 && (result != 0 || seen.total != before.total)) _exit(5);
+      if (i % 2) std::exit(0);
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT(waitpid(child, &status, 0) == child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) std::fprintf(stderr, "child %d ended with %x\n", i, status);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  stop = true;
+  other.join();
+}
+
+// All descriptors are closed, and their numbers taken by files and sockets of the program's: nobody writes there, reads
+// there or closes them.
+SCENARIO(descriptors_taken) {
+  Work work;
+  work.Round();
+  int pair[2];
+  EXPECT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+  EXPECT(dup2(pair[0], 1000) == 1000 && dup2(pair[1], 1001) == 1001);
+  struct stat before[512]{};
+  for (int fd = 3; fd < 512; ++fd) {
+    struct stat was{};
+    if (fstat(fd, &was) != 0 || fd == pair[0] || fd == pair[1]) continue;
+    EXPECT(dup2(fd % 2 ? 1000 : 1001, fd) == fd);  // a socket that has something to read, and can be written to
+    EXPECT(fstat(fd, &before[fd]) == 0);
+  }
+  const char hello[] = "for the program";
+  EXPECT(write(1000, hello, sizeof hello) == sizeof hello);
+  EXPECT(write(1001, hello, sizeof hello) == sizeof hello);
+  for (int i = 0; i < 40; ++i) {
+    work.Round();
+    usleep(100000);
+  }
+  for (int fd = 3; fd < 512; ++fd) {
+    if (before[fd].st_ino == 0) continue;
+    struct stat now{};
+    EXPECT(fstat(fd, &now) == 0 && now.st_ino == before[fd].st_ino);
+  }
+  char got[512];
+  for (const int fd : {1000, 1001}) {
+    EXPECT(recv(fd, got, sizeof got, MSG_DONTWAIT) == sizeof hello);
+    EXPECT(std::memcmp(got, hello, sizeof hello) == 0);
+    EXPECT(recv(fd, got, sizeof got, MSG_DONTWAIT) < 0);
+  }
+  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+}
+
+// Contexts that come and go on two cards in turn, so that a handle's address comes again on the other card.
+SCENARIO(contexts_on_cards_in_turn) {
+  OK(cuInit(0));
+  for (int i = 0; i < 200; ++i) {
+    const CUdevice card = i % 2;
+    CUcontext context = nullptr;
+#if CUDA_VERSION >= 13000
+    OK(cuCtxCreate(&context, nullptr, 0, card));
+#else
+    OK(cuCtxCreate(&context, 0, card));
+#endif
+    const CUdeviceptr p = Alloc(64 * kMiB);
+    int ordinal = -1;
+    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
+    EXPECT(ordinal == card);
+    size_t left = 0, total = 0;
+    OK(cuMemGetInfo(&left, &total));
+    if (Budget() != 0) EXPECT(total - left == 64 * kMiB);
+    CUstream s = nullptr;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(cuMemsetD8Async(p, 1, 64 * kMiB, s));
+    OK(cuCtxDestroy(context));
+  }
+}
+
+// The reset of a primary context ends what is in it, whoever still holds it.
+SCENARIO(reset_of_a_context_that_is_held) {
+  OK(cuInit(0));
+  CUcontext held = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&held, 0));
+  for (int i = 0; i < 40; ++i) {
+    CUcontext context = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    CUstream s = nullptr;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (int block = 0; block < 12; ++block) OK(cuMemsetD8Async(Alloc(64 * kMiB), 1, 64 * kMiB, s));
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxReset(0));
+  }
+}
+
+// The budget is asked for and given back by many threads at once.
+SCENARIO(storm_at_the_budget) {
+  Card card;
+  std::atomic<uint64_t> got{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 32; ++t) {
+    threads.emplace_back([&, t] {
+      OK(cuCtxSetCurrent(card.context));
+      CUstream s = card.Stream();
+      std::mt19937 random(t);
+      std::vector<std::pair<CUdeviceptr, bool>> mine;
+      for (int i = 0; i < 400; ++i) {
+        CUdeviceptr p = 0;
+        const uint64_t bytes = uint64_t{1} << (random() % 17 + 10);
+        const bool ordered = random() % 2;
+        const CUresult result = ordered ? cuMemAllocAsync(&p, bytes, s) : cuMemAlloc(&p, bytes);
+        if (result == CUDA_SUCCESS) {
+          ++got;
+          mine.emplace_back(p, ordered);
+        } else {
+          EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+          ++refused;
+        }
+        while (!mine.empty() && (mine.size() > 12 || random() % 3 == 0)) {
+          const auto [q, was_ordered] = mine[random() % mine.size()];
+          std::erase(mine, std::pair{q, was_ordered});
+          OK(was_ordered ? cuMemFreeAsync(q, s) : cuMemFree(q));
+        }
+      }
+      for (const auto& [q, was_ordered] : mine) OK(was_ordered ? cuMemFreeAsync(q, s) : cuMemFree(q));
+      OK(cuStreamSynchronize(s));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  OK(cuCtxSynchronize());
+  std::fprintf(stderr, "got %" PRIu64 ", refused %" PRIu64 "\n", got.load(), refused.load());
+  size_t left = 0, total = 0;
+  OK(cuMemGetInfo(&left, &total));
+  if (Budget() != 0) EXPECT(total - left <= 64 * kMiB);
+}
