@@ -105,8 +105,8 @@ struct AtExit {
     if (lock.owns_lock()) {
       Sim().CatchUp(lock);
       WriteAll();
-    }
-    Sim().state().Detach();
+      Sim().state().Detach();
+    }  // else it ends inside a call, of another thread or below the handler that ended it: as one that was killed
     d.forked = true;  // later calls fail instead of touching what is gone
   }
 };
