@@ -43,7 +43,9 @@ template <typename Issue>
 CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, From from, Issue issue) {
   NoteQueued();
   Stream* stream = FindStream(handle, per_thread);
-  if (!stream) return issue();
+  // Larger than any block: the driver's to refuse, and more than could be looked through.
+  constexpr uint64_t kLargest = uint64_t{1} << 40;
+  if (!stream || touched[0].bytes > kLargest || touched[1].bytes > kLargest) return issue();
   const bool copy = from == From::kHost || from == From::kDevice;
   const bool looked_at = MustLook(stream);
   if (!looked_at) {

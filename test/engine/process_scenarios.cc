@@ -77,6 +77,26 @@ SCENARIO(sizes_that_nobody_has) {
   OK(cuMemFree(kept));
 }
 
+// Copies and fills larger than anything, under pressure: refused at once.
+SCENARIO(copies_of_sizes_that_nobody_has) {
+  Work work;
+  work.Round();
+  for (const size_t many : {size_t{1} << 41, size_t{1} << 47, size_t{1} << 60}) {
+    CUDA_MEMCPY2D c{};
+    c.srcMemoryType = c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    c.srcDevice = work.p[0];
+    c.dstDevice = work.p[1];
+    c.srcPitch = c.dstPitch = c.WidthInBytes = 512;
+    c.Height = many / 512;
+    EXPECT(cuMemcpy2D(&c) != CUDA_SUCCESS);
+    EXPECT(cuMemsetD2D8(work.p[0], 512, 1, 512, many / 512) != CUDA_SUCCESS);
+    EXPECT(cuMemsetD8(work.p[0], 1, many) != CUDA_SUCCESS);
+    EXPECT(cuMemcpyDtoD(work.p[0], work.p[1], many) != CUDA_SUCCESS);
+  }
+  work.Round();
+  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+}
+
 // A descriptor of the process' own after it was closed and taken for something else (file 2: a database, say).
 SCENARIO(stderr_is_something_else) {
   const char* path = std::getenv("SCENARIO_FILE");

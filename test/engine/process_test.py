@@ -12,6 +12,7 @@ from engine_test import LARGE, SMALL, Agent, Skipped, budget_frame, expect, run,
 
 engine.TESTS.clear()
 scenario("sizes_that_nobody_has", evicts=False)
+scenario("copies_of_sizes_that_nobody_has")
 scenario("storm_at_the_budget", evicts=False)
 scenario("reset_of_a_context_that_is_held", evicts=False)
 
