@@ -86,7 +86,9 @@ def forked_child_asks_nvml():
 
     with tempfile.TemporaryDirectory() as folder:
         Agent(f"{folder}/agent.sock", talk)
-        hooked = run("forked_child_asks_nvml", SMALL, env={"SLUICE_SOCKET": f"{folder}/agent.sock"}, seconds=170)
+        # The card's own lock is between processes then: a child waits for its parent's thread, not for a copy of its lock.
+        env = {"SLUICE_SOCKET": f"{folder}/agent.sock", "SIMGPU_STATE": f"{folder}/card"}
+        hooked = run("forked_child_asks_nvml", SMALL, env=env, seconds=170)
     expect(len(hellos) == 1, "the children do not come to the agent", str(hooked))
     expect(len(re.findall("^sluice: exit", hooked.err, re.M)) == 1, "and have nothing to say at their end", hooked.err)
 
