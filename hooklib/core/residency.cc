@@ -304,7 +304,8 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
     if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {
       // Faults bring it; it is on its way out again as soon as the launch is over.
-      chunk->two_ways_out = elsewhere;
+      // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
+      chunk->two_ways_out = elsewhere || (chunk->two_ways_out && departs());
       // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
       Unadvise(chunk);
       if (by_faults && !elsewhere) {

@@ -109,4 +109,19 @@ TEST_CASE("not in any stream's order: what others may be given, use, or hold on 
   CHECK(plan.now.evict.size() == 1);
 }
 
+TEST_CASE("what two queues may be sending away is not discarded when the newer one is done") {
+  FakeCard card(16, 4);
+  card.residency.set_host_access(false);
+  card.time.transfers_instant = false;
+  card.Queue({Chunks(0, 4), Chunks(5)}, 1);  // 5 does not fit: leaves behind it
+  for (int i = 0; i < 2; ++i) card.Queue({Chunks(8, 4), Chunks(5)}, 2);
+  card.Finish(1);
+  card.Finish(2);
+  card.residency.RemoveLive(Chunks(5));
+  card.fences.Close();
+  card.time.FinishTransfers(2, 100, 100);  // what stream 1 sends away is on its way
+  CHECK(card.Queue({Chunks(13)}, 2).discard.empty());
+  CHECK(card.Queue({Chunks(14)}, 2).discard.empty());
+}
+
 }  // namespace sluice::core
