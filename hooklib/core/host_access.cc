@@ -36,6 +36,7 @@ constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettled = 4;
 constexpr uint32_t kDeciding = 4;  // launches of a verdict that are all timed
 constexpr uint32_t kCrowd = 32;    // more than a training step has of most kinds
+constexpr uint8_t kMostRests = 10, kMostWaits = 4;
 // What mapping a chunk takes, and the shares of a kind's time by faults that may have been spent on the first part that
 // is tried in host memory, and on the second: little, since nearly all that lose by it lose by the first, and what wins
 // has it back in a few launches.
@@ -92,6 +93,11 @@ HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, boo
   return verdict;
 }
 
+bool HostAccess::LeftToFaults(uint64_t id) const {
+  const Habit* const habit = Find(id, true);
+  return habit && habit->verdict != Verdict::kStreams;
+}
+
 HostAccess::Seen HostAccess::See(uint64_t id, bool oversize, uint64_t now) {
   const Habit* const habit = Find(id, oversize);
   const bool sparse = oversize ? Sparse(id) : habit && habit->sparse;
@@ -122,6 +128,7 @@ bool HostAccess::Due(uint64_t id, bool oversize, uint32_t every) {
 
 void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
   Habit* const habit = Find(id, oversize);
+  if (habit) EndRest(habit);
   if (!habit || !habit->awaited) return;
   ++habit->crowd;
   habit->crowd_bytes += bytes;
@@ -131,12 +138,33 @@ void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t cap
 }
 
 bool HostAccess::Crowded(uint64_t id) const {
-  if (!crowds_) return false;
+  if (!crowds_ && !rests_) return false;
   for (const bool oversize : {false, true}) {
     const Habit* const habit = Find(id, oversize);
-    if (habit && habit->crowded) return true;
+    if (habit && (habit->crowded || habit->wants_rest)) return true;
   }
   return false;
+}
+
+void HostAccess::Blocked(uint64_t id) {
+  Habit& habit = Make(id, false);
+  if (habit.wants_rest || ++habit.blocked < kCrowd << habit.rests) return;
+  habit.blocked = 0;
+  habit.waits = 0;
+  habit.rests = std::min<uint8_t>(habit.rests + 1, kMostRests);
+  habit.wants_rest = true;
+  ++rests_;
+}
+
+void HostAccess::Rested(uint64_t id) {
+  Habit* const habit = rests_ ? Find(id, false) : nullptr;
+  if (habit && habit->wants_rest && ++habit->waits == kMostWaits) EndRest(habit);
+}
+
+void HostAccess::EndRest(Habit* habit) {
+  if (!habit->wants_rest) return;
+  habit->wants_rest = false;
+  --rests_;
 }
 
 void HostAccess::Answered(const HostProbe& probe) {
@@ -160,7 +188,7 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
 bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) {  // ids of phases that are long over
     habits_.clear();
-    crowds_ = 0;
+    crowds_ = rests_ = 0;
     std::fill(std::begin(asked_), std::end(asked_), Asked{});
   }
   Habit& habit = Make(probe.id, probe.oversize);

@@ -61,6 +61,8 @@ class HostAccess {
   // Of an execution id at launch number `now`. `oversize` as in HostProbe, judged apart.
   // `duplicates`: what it misses would leave again for nothing, which is always better than faults.
   Verdict Of(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
+  // Whether launches of this id that cannot be held, if there were any, come by faults.
+  bool LeftToFaults(uint64_t id) const;
   // Whether launches of this id were seen to be slow in host memory, and not to stream since.
   bool Refused(uint64_t id, bool oversize) const;
   // Whether launches of this id were done with what they name in host memory in less than a quarter of the time that
@@ -80,6 +82,12 @@ class HostAccess {
   // So many did while a time is awaited which decides how they go that the host had better wait for it: a program that
   // runs a thousand launches ahead sends all of them a way that may be the wrong one.
   bool Crowded(uint64_t id) const;
+  // A launch of this id, which could be held, was to be tried, but all that it misses was still on its way out. Where
+  // the host never waits it would be so for ever: then it had better wait once (Crowded).
+  void Blocked(uint64_t id);
+  // The host has waited before a launch of this id, or will not any longer. It waits for the next one, too, if this one
+  // misses nothing, up to four times.
+  void Rested(uint64_t id);
   // The time of a timed launch is known, or never will be.
   void Answered(const HostProbe& probe);
   // The launch is tried; until its time is known, others of its id fetch.
@@ -130,6 +138,10 @@ class HostAccess {
     uint64_t before_ns = 0;  // their mean, with the part before
     uint64_t spent_ns = 0;   // by launches left to faults, about, since the last failure
     uint64_t map_ns = 0;     // what mapping took of that
+    uint16_t blocked = 0;    // launches that could not be tried
+    uint8_t rests = 0;       // times that the host was to wait for that
+    uint8_t waits = 0;       // launches before which it did, this time
+    bool wants_rest = false;
   };
   static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
   // A launch asks about the same id several times, and the next ones are of few ids.
@@ -142,9 +154,11 @@ class HostAccess {
   bool Sample(Habit* habit, uint32_t every, uint64_t ns);
   static void Begin(Habit* habit, uint32_t every, uint64_t before_ns);
   Habit& Make(uint64_t id, bool oversize);
+  void EndRest(Habit* habit);
   std::unordered_map<uint64_t, Habit> habits_;
   mutable Asked asked_[256];
   uint32_t crowds_ = 0;  // habits that are crowded
+  uint32_t rests_ = 0;   // habits that want the host to wait
   bool leaves_host_ = false;
   HostTries tries_;
 };

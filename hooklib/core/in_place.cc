@@ -108,6 +108,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   if (!host_access_.Refused(id, oversize)) {
     stays = kChunkBytes * std::erase_if(missing_, [&](Chunk* chunk) { return StaysCold(chunk, id); });
   }
+  // The host had to wait for a try, so it is far ahead: all that it queues stands behind one that crawls.
+  const bool waited = host_access_.Crowded(id);
   host_access_.Missed(id, oversize, missing_.size() * kChunkBytes, capacity_);
   if (verdict == Verdict::kFetch) return;
   const bool faults = verdict == Verdict::kFaults || verdict == Verdict::kTryFaults;
@@ -127,8 +129,9 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
                       : HostAccess::TryBytes(verdict, resident);
     }
     // For a lookup its whole table would be brought. Not any more once a launch has re-read what it was tried with.
-    if (!oversize && !faults && !host_access_.tries().slow && Dominant().second) most = kNever;
+    if (!oversize && !faults && !waited && !host_access_.tries().slow && Dominant().second) most = kNever;
   }
+  bool blocked = false;
   HostShare share;
   if (verdict == Verdict::kFaults && oversize) share = host_access_.Share(id, need);
   uint64_t mapped = 0, in_place = 0;
@@ -144,7 +147,10 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
     // What is still on its way out would be found on the card. Of a launch that cannot be held something always is.
-    if (trial && !oversize && IsLeaving(*chunk)) return false;
+    if (trial && !oversize && IsLeaving(*chunk)) {
+      blocked = true;
+      return false;
+    }
     // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
     if (trial && chunk->cold && !chunk->asked) return false;
     if (chunk->host_window != window_) {
@@ -200,6 +206,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   if (stays && (trial || host_access_.Due(id, oversize, every)))
     plan_.probe = {id, stays, resident, oversize, faults, duplicates, trial, every};
   if (stays && trial) host_access_.Trying(plan_.probe, now_);
+  if (blocked && !stays) host_access_.Blocked(id);
 }
 
 // What faults bring of it stays until Sweep: to send away all that a launch names takes 1.6 us a chunk even

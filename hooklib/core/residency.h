@@ -134,6 +134,9 @@ class Residency {
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   // Launches larger than the capacity leave to faults what does not fit: that comes and goes all the time.
   bool scatters() const { return scattered_at_ && now_ < scattered_at_ + kScattersFor; }
+  // Launches of this id bring nobody knows how much by faults before they have run: a host that is a thousand of them
+  // ahead sends it away too late.
+  bool scatters(uint64_t id) const { return scatters() && host_access_.LeftToFaults(id); }
   // So many bytes have faults brought in all, where the driver counts them.
   void set_faulted(uint64_t bytes) { faulted_ = bytes; }
   // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
@@ -184,6 +187,8 @@ class Residency {
   void Answered(const HostProbe& probe) { host_access_.Answered(probe); }
   // Launches of this id should wait until those that are timed are done: these decide how the next ones go.
   bool Crowded(uint64_t id) const { return host_access_.Crowded(id); }
+  // They have waited for that, or will not any longer.
+  void Rested(uint64_t id) { host_access_.Rested(id); }
   // How graphs larger than the capacity go.
   const Ways& ways() const { return ways_; }
   bool Measured(const WayProbe& probe, uint64_t ns) { return ways_.Measured(probe, ns); }

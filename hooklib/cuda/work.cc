@@ -19,10 +19,11 @@ constexpr size_t kMaxOutstanding = 28;
 // In one queue: from here on the driver could block the caller, who holds locks then and may be the very thread that
 // the stream waits for.
 constexpr size_t kFull = 32;
-// Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy.
-constexpr uint64_t kMaxRunAhead = 32;
+// Launches that the host may be ahead while dead bytes wait: enough to keep the GPU busy. And while launches bring
+// nobody knows how much by faults: these take long.
+constexpr uint64_t kMaxRunAhead = 32, kMaxFaultsAhead = 8;
 constexpr int kPatience = 200, kPatienceForDead = 1500;  // in looks, 100 us apart
-constexpr int kPatienceForTrial = 10000;                 // a graph that comes by faults takes hundreds of milliseconds
+constexpr int kPatienceForTrial = 10000;  // what is larger than the budget takes hundreds of milliseconds by faults
 // Waited for in vain, and nothing has moved since: not the whole time again, but a thread that goes on at its own pace
 // has a thousand launches queued before the card moves again, none of them with its bytes. What names more than the
 // budget comes by faults anyhow.
@@ -36,9 +37,9 @@ constexpr uint64_t kEventEvery = 16;
 // duplicates wait for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training
 // moves twice as much: what died cannot be discarded yet, so living bytes leave), or a time is awaited that decides how
 // a graph, or many launches of a kind, go. But if nothing moves for 20 ms and the time of the next transfer, for 150 ms
-// where it waits for bytes that are to go or for a launch's time, for a second where a graph is timed (a kernel may be
-// waiting for what this very thread does next), the launch goes ahead; false: without any transfer, since the queues
-// are full.
+// where it waits for bytes that are to go or for a launch's time, for a second where a graph is timed or launches
+// larger than the budget come by faults (a kernel may be waiting for what this very thread does next), the launch goes
+// ahead; false: without any transfer, since the queues are full.
 bool WorkScope::HoldBack(const Work& work) {
   Stream* stream = work.stream;
   Device* device = stream->device;
@@ -73,6 +74,14 @@ bool WorkScope::HoldBack(const Work& work) {
         done = stream->completed;
         far_ahead |= device->residency.waits_for_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
         if (far_ahead) most = std::max(most, kPatienceForDead);
+      }
+      if (work.id && device->residency.scatters(work.id) && device->residency.launches() >= device->hold_back_from) {
+        device->Poll(stream);
+        done = stream->completed;
+        const bool far = stream->seq.load(std::memory_order_relaxed) > done + kMaxFaultsAhead;
+        far_ahead |= far;
+        if (far) most = std::max(most, kPatienceForTrial);  // a sweep of 3 GiB takes 200 ms
+        if (far && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
       const auto tries = [&] {
         return work.hotter ? device->residency.tries_way(work.id) : work.id && device->residency.Crowded(work.id);
@@ -119,7 +128,7 @@ bool WorkScope::MustHoldBack(const Work& work) {
   Device* const device = work.stream->device;
   const core::Residency& residency = device->residency;
   return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
-         residency.waits_for_duplicates() || device->AwaitsWatch(work) ||
+         residency.waits_for_duplicates() || device->AwaitsWatch(work) || (work.id && residency.scatters(work.id)) ||
          (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
 }
 
@@ -201,6 +210,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     lock.lock();
     if (!stream_->context) return;
     ++device->look;
+    device->residency.Rested(work.id);
   }
   device->EndWatch();
   const Touched& touched = device->touched;
@@ -236,8 +246,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (may_move && device->MayWatch(work)) device->BeginWatch(work, seq);
   if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
-  follow_up_ =
-      moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead() || device->Watches(stream_);
+  follow_up_ = moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead() ||
+               (work.id && device->residency.scatters(work.id)) || device->Watches(stream_);
 }
 
 // All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is

@@ -304,4 +304,42 @@ TEST_CASE("what is kept of who leaves first does not grow where all that launche
   }
 }
 
+TEST_CASE("a host that never waits waits once where all that would be tried is always still on its way out") {
+  FakeCard card(40, 20, Prefetch::kPredict);
+  card.time.transfers_instant = false;
+  uint64_t in = 0, out = 0;
+  bool tried = false;
+  const auto step = [&](uint64_t i) {
+    const Plan& plan = card.Queue({Chunks(i % 4 * 10, 10)}, 1, 7);
+    tried |= plan.probe.trial;
+    in = std::max({in, plan.now.in_op, plan.ahead.in_op});
+    out = std::max({out, plan.now.out_op, plan.ahead.out_op});
+    card.Finish();
+    // Eight departures behind.
+    card.time.FinishTransfers(1, in, out - std::min<uint64_t>(out, 8));
+  };
+  uint64_t n = 0;
+  for (; n < 100 && !card.residency.Crowded(7); ++n) step(n);
+  CHECK_FALSE(tried);
+  REQUIRE(n < 100);
+  CHECK_FALSE(card.residency.Crowded(8));
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(card.residency.Crowded(7));
+    card.residency.Rested(7);  // in vain
+  }
+  CHECK_FALSE(card.residency.Crowded(7));
+  for (n = 0; n < 200 && !card.residency.Crowded(7); ++n) step(n);
+  CHECK(n > 40);  // the next time later
+  REQUIRE(n < 200);
+  CHECK_FALSE(tried);
+  // One that misses nothing says nothing.
+  for (int i = 0; i < 4 && card.residency.Crowded(7); ++i) {
+    card.time.FinishTransfers(1, in, out);
+    card.residency.Rested(7);
+    step(n++);
+  }
+  CHECK(tried);
+  CHECK_FALSE(card.residency.Crowded(7));
+}
+
 }  // namespace sluice::core
