@@ -236,9 +236,6 @@ class Residency {
   // An allocation ended: others may be given its range, and the host may write it, as soon as a fence is done.
   void NoteFreed(Extent range);
   void Pin(Extent range, bool pin);
-  // Something other than a launch that was prepared may have happened on the device (a launch that was not looked at):
-  // nothing that died since then may be taken for "nothing launched between".
-  void NoteWork() { ++now_; }
   // The host has waited until what it had queued was done, and begins anew.
   void NoteWaited();
 
