@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -348,7 +349,11 @@ void AgentClient::AdoptPage(int fd) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &st) != 0 || st.st_size < SLUICE_PAGE_BYTES || seals < 0 || (seals & F_SEAL_SHRINK) == 0) return;
   Lock lock(mutex_);
-  if (pwrite(fd, page_, sizeof(sluice_page), 0) != static_cast<ssize_t>(sizeof(sluice_page))) return;
+  std::array<uint64_t, sizeof(sluice_page) / sizeof(uint64_t)> figures;
+  static_assert(sizeof figures == sizeof(sluice_page));
+  const auto* const words = reinterpret_cast<const uint64_t*>(page_);  // others are writing them
+  for (size_t i = 0; i < figures.size(); ++i) figures[i] = __atomic_load_n(&words[i], __ATOMIC_RELAXED);
+  if (pwrite(fd, figures.data(), sizeof figures, 0) != static_cast<ssize_t>(sizeof figures)) return;
   MapPage(page_, fd);  // replaces the old page in one step, at the same address; on failure the old one stays
 }
 
