@@ -28,7 +28,7 @@ constexpr int kHeartbeatMs = 1000;
 // Who waits for a turn asks every 2 s, and the agent answers each time: one that says nothing for so long is stopped or
 // hangs, and everybody who waits would hang with it.
 constexpr uint64_t kDeafNs = 10'000'000'000;
-constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kStackBytes = size_t{256} * 1024;
 
 // All clients of this process; fork needs them. The mutex is taken before any client's own.
 pthread_mutex_t g_list_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -214,10 +214,10 @@ bool AgentClient::Connect() {
   addr.sun_family = AF_UNIX;
   int dir = -1;
   if (strlen(path_) < sizeof(addr.sun_path)) {
-    strcpy(addr.sun_path, path_);
+    memcpy(addr.sun_path, path_, strlen(path_) + 1);
   } else {  // longer than sockaddr_un holds: by way of the directory
     char folder[sizeof(path_)];
-    strcpy(folder, path_);
+    memcpy(folder, path_, sizeof folder);
     char* slash = strrchr(folder, '/');
     if (slash == nullptr) return false;
     *slash = '\0';
@@ -327,7 +327,10 @@ bool AgentClient::Handle(const sluice_frame& frame, int passed_fd, End* end) {
       return true;
     case SLUICE_BUDGET:
       observer_->OnBudget(frame.u.budget);
-      if (first_budgets_ > 0 && --first_budgets_ == 0) SetState(State::kAttached);
+      if (first_budgets_ > 0) {
+        --first_budgets_;
+        if (first_budgets_ == 0) SetState(State::kAttached);
+      }
       return true;
     case SLUICE_TOKEN_GRANT:
       observer_->OnGrant(frame.u.token);
