@@ -158,7 +158,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
   bool Start(const std::string& path, std::string* error) {
     grpc_.reset();  // takes its socket's name away with it
     std::error_code ec;
-    std::filesystem::remove_all(path, ec);  // of an agent that was killed, or what somebody put there
+    std::filesystem::remove(path, ec);  // of an agent that was killed, or what somebody put there; no folder with files
     grpc::ServerBuilder builder;
     builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
     builder.RegisterService(this);

@@ -38,6 +38,16 @@ struct Decoder : FakeCard {
   uint64_t Moved() const { return residency.stats().bytes_in + residency.stats().bytes_out; }
 };
 
+// Each launch uses four of the chunks, at the link's rate where they lie in host memory.
+void PassOver(FakeCard* card, uint64_t begin, uint64_t chunks, uint64_t id) {
+  for (uint64_t i = 0; i < chunks; i += 4) {
+    const HostProbe probe = card->Queue({Chunks(begin + i, 4)}, 1, id).probe;
+    card->Finish();
+    if (probe.id)
+      card->residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("chunks of which launches name little make place for such as are used whole") {
@@ -234,14 +244,7 @@ TEST_CASE("of a table beside which a launch names little the trial leaves all in
 TEST_CASE("what is passed over once in each round makes place for what is passed over three times") {
   constexpr uint64_t kEach = 40;
   FakeCard card(2 * kEach, kEach + 4, Prefetch::kPredict);
-  const auto pass = [&](uint64_t begin, uint64_t id) {
-    for (uint64_t i = 0; i < kEach; i += 4) {
-      const HostProbe probe = card.Queue({Chunks(begin + i, 4)}, 1, id).probe;
-      card.Finish();
-      if (probe.id)
-        card.residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
-    }
-  };
+  const auto pass = [&](uint64_t begin, uint64_t id) { PassOver(&card, begin, kEach, id); };
   const auto round = [&](uint64_t times) {
     pass(0, 200);
     for (uint64_t i = 0; i < times; ++i) pass(kEach, 300 + i);
@@ -265,14 +268,7 @@ TEST_CASE(
     "what is passed over twice in each round makes place for what is passed over three times, all of it at once") {
   constexpr uint64_t kEach = 120;
   FakeCard card(2 * kEach, kEach + 4, Prefetch::kPredict);
-  const auto pass = [&](uint64_t begin, uint64_t id) {
-    for (uint64_t i = 0; i < kEach; i += 4) {
-      const HostProbe probe = card.Queue({Chunks(begin + i, 4)}, 1, id).probe;
-      card.Finish();
-      if (probe.id)
-        card.residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
-    }
-  };
+  const auto pass = [&](uint64_t begin, uint64_t id) { PassOver(&card, begin, kEach, id); };
   // In how many pieces places are changed.
   const auto changes = [&](uint64_t begin, uint64_t other) {
     std::vector<uint64_t> changed;
