@@ -48,12 +48,16 @@ class LiveMap {
   // for an address that is not ours or lies in a reported segment's dead space.
   // `told`, if given: whether somebody said so, or it is the whole allocation for want of that.
   std::optional<Extent> Resolve(Va va, bool* told = nullptr) {
-    const Answer& known = answers_[Slot(va)];
-    if (known.va != va || known.stamp != Stamp(va)) {
-      if (!Search(va)) return std::nullopt;
-    }
-    if (told) *told = known.told;
-    return known.extent;
+    const Answer* const known = Ask(va);
+    if (!known) return std::nullopt;
+    if (told) *told = known->told;
+    return known->extent;
+  }
+  // The same where it lies; null: nothing. Until the next question. (An optional is copied in halves that overlap, and
+  // read again before they are written: 15 cycles for each word of a launch.)
+  const Extent* Where(Va va) {
+    const Answer* const known = Ask(va);
+    return known ? &known->extent : nullptr;
   }
   // The part of it inside [begin, end).
   std::optional<Extent> Resolve(Va va, Va begin, Va end);
@@ -71,6 +75,10 @@ class LiveMap {
     bool told = false;
   };
   static constexpr size_t kAnswers = size_t{1} << 10, kParts = 4096;
+  const Answer* Ask(Va va) {
+    const Answer* const known = &answers_[Slot(va)];
+    return (known->va == va && known->stamp == Stamp(va)) || Search(va) ? known : nullptr;
+  }
   bool Search(Va va);
   bool Keep(Va va, Extent extent, bool told) {
     answers_[Slot(va)] = {va, Stamp(va), extent, told};

@@ -296,8 +296,9 @@ struct Device final : core::Timeline {
     core::Mark last;
     uint64_t named;
   };
-  std::deque<Part> parts_;   // not over yet
-  uint64_t part_named_ = 0;  // bytes, of the newest, which is not in it
+  std::deque<Part> parts_;      // not over yet
+  uint64_t part_named_ = 0;     // bytes, of the newest, which is not in it
+  uint32_t part_launches_ = 0;  // the same
   std::vector<CUdevice> peers_;
   uint32_t launches_waiting_ = 0;                    // in AwaitRoom
   uint64_t awaited_bytes_ = 0;                       // asked for by allocations that wait for their share

@@ -12,19 +12,23 @@ namespace sluice {
 
 void Device::FollowPressure(core::Mark launch) {
   constexpr uint64_t kParts = 16;  // of a round
+  constexpr uint32_t kLeast = 4;   // launches of a part
   constexpr size_t kMost = 1024;
   // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
   if (!taken_.counting() || budget.prefetch == SLUICE_PREFETCH_OFF || managed_seen) return;
   // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
   if (residency.scatters()) return pressure.Pass(Moved());
   part_named_ += residency.named_bytes();
-  if (part_named_ < live_bytes / kParts) return;
+  if (++part_launches_ < kLeast || part_named_ < live_bytes / kParts) return;
+  part_launches_ = 0;
   parts_.push_back({launch, std::exchange(part_named_, 0)});
   uint64_t named = 0;
-  // The GPU is asked only where nobody else has for a round.
+  // The GPU is asked only where nobody else has for a round, and then for each half of one: where a launch is a part it
+  // took 0.1 us of each on an H200's host.
   const auto over = [this](const core::Mark& mark) {
     const Stream* stream = StreamById(mark.stream);
-    return !stream || mark.seq <= stream->completed || (parts_.size() > kParts && Done(mark));
+    const bool ask = parts_.size() > kParts && parts_.size() % (kParts / 2) == 1;
+    return !stream || mark.seq <= stream->completed || (ask && Done(mark));
   };
   for (; !parts_.empty() && (parts_.size() > kMost || over(parts_.front().last)); parts_.pop_front())
     named += parts_.front().named;

@@ -149,7 +149,7 @@ void Device::Resolve(const Work& work, Touched* to) {
   narrowed = false;
   if (learnt.empty()) {
     for (const uint64_t word : work.words) {
-      if (const auto extent = live.Resolve(word)) add(*extent, false);
+      if (const core::Extent* const extent = live.Where(word)) add(*extent, false);
     }
   } else {
     core::Loose around;

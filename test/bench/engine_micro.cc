@@ -1,8 +1,9 @@
 // What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB, one, or two of
 // 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of
 // that size and of a part of a large block. Run with and without the hook in turn; the ratio of the two is the row.
-// Of the launches also the calling thread's own instructions, which do not notice what else the machine does. Prints
-// one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
+// Of the launches also the calling thread's own instructions, which do not notice what else the machine does.
+//   engine_micro [SCALE] [launches]    how often each is measured, 10 if not said; launches: these alone
+// Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <linux/perf_event.h>
@@ -89,6 +90,7 @@ class Instructions {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::max(1, std::atoi(argv[1])) : 10;
+  const bool launches_alone = argc > 2 && std::strcmp(argv[2], "launches") == 0;
   g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
   CALL(cuInit, 0);
@@ -134,6 +136,14 @@ int main(int argc, char** argv) {
   const Cost one = time_launch(&b, &b, 2);
   // More than the budget.
   const Cost two = time_launch(&a, &b, 3);
+  std::printf(
+      "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, \"launch_instructions\": "
+      "{\"two\": %.0f, \"one\": %.0f, \"small\": %.0f}",
+      two.us, one.us, small.us, two.instructions, one.instructions, small.instructions);
+  if (launches_alone) {
+    std::printf("}\n");
+    return 0;
+  }
   const double alloc_us = Median(
       20 * scale, 10,
       [] {
@@ -142,10 +152,7 @@ int main(int argc, char** argv) {
         CALL(cuMemFree, p);
       },
       Sync);
-  std::printf(
-      "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, \"launch_instructions\": "
-      "{\"two\": %.0f, \"one\": %.0f, \"small\": %.0f}, \"malloc_free_8m_us\": %.4f, \"copies\": {",
-      two.us, one.us, small.us, two.instructions, one.instructions, small.instructions, alloc_us);
+  std::printf(", \"malloc_free_8m_us\": %.4f, \"copies\": {", alloc_us);
   void* pinned = nullptr;
   CALL(cuMemHostAlloc, &pinned, most, 0);
   std::vector<char> pageable(most, 1);

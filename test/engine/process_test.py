@@ -69,7 +69,8 @@ def exit_in_a_handler():
     if engine.sanitized:
         raise Skipped("what is not safe in a handler is what it is about")
     for us in (20000, 50000, 100000, 200000) * 3:
-        hooked = run("exit_in_a_handler", SMALL, env={"SCENARIO_US": str(us)}, seconds=60)
+        # The simulated card's own figures are left out: it writes them with malloc, whose lock the thread may hold.
+        hooked = run("exit_in_a_handler", SMALL, env={"SCENARIO_US": str(us), "SIMGPU_STATS": ""}, seconds=60)
         expect(hooked.out == "done exit_in_a_handler\n", "it has begun", str(hooked))
 
 
