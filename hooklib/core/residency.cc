@@ -150,7 +150,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   } else if (id && may_stay_ && prefetch_ != Prefetch::kOff) {
     if (launch.seen.refused) {
       for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
-    } else if (asks_ && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry) {
+    } else if (asks_ && !stands && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry) {
       Ask(id);
     }
   }
