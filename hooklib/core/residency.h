@@ -531,7 +531,7 @@ class Residency {
     size_t end;  // in set_; its chunks begin where those of the one before it end
   };
   std::vector<Operand> operands_;  // of the last launch that did not stand
-  std::vector<Chunk*> behind_;  // leave behind the launch that is being planned
+  std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
   static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
   static constexpr uint64_t kScattersFor = 1024;  // launches
   uint64_t scattered_bytes_ = 0;                  // of these, about
