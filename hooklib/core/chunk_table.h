@@ -44,6 +44,7 @@ struct Chunk {
   uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
   uint64_t needed_by = 0;        // its execution id
   uint64_t host_window = 0;      // in which window of launches host_uses counts
+  uint64_t left_window = 0;      // in which window of launches it last left the card, alive and to come back
   uint64_t left_at = 0;          // launch number of the last launch that left it to faults by choice
   uint64_t overwritten_at = 0;   // launch number of the last launch that overwrote it whole
   uint64_t renewed_by = 0;       // execution id of the launch that it last came back empty for
@@ -58,6 +59,7 @@ struct Chunk {
   bool advised = false;          // the GPU has been told to map it where it lies
   bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
   bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
+  bool commutes = false;         // and did so one or two windows before, too (in_place.cc)
   bool cold = false;             // so little of it is used that it makes place for what is used more (placement.cc)
   bool asked = false;            // it leaves so that a launch can be timed that has all of what it names on the card
   bool sent = false;             // was copied to host memory since it was last a duplicate: to advise it is dear

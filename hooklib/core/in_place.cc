@@ -58,6 +58,24 @@ void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
   chunk->needed_by = id;
 }
 
+void Residency::NoteLeft(Chunk* chunk) {
+  if (chunk->cold || !chunk->content || chunk->left_window == window_ || !IsLasting(*chunk, 0)) return;
+  chunk->commutes = chunk->left_window && chunk->left_window + 2 >= window_;
+  chunk->left_window = window_;
+}
+
+// Whether it has left in each round and is used so little there that it had better stay in host memory, or lies mapped
+// there. To send it away and bring it takes 92 ms a GiB, each pass over it in host memory 24: a convolution net's
+// parameters and momenta leave in the forward pass, since they are needed last, and are used two or three times in a
+// round. A window is longer than that, so it may count one use more.
+bool Residency::Commutes(const Chunk& chunk) const {
+  constexpr uint64_t kMost = kChunkBytes * 29 / 10;
+  if (chunk.advised) return true;
+  if (!chunk.commutes || chunk.left_window + 2 < window_) return false;
+  if (chunk.link_window == window_) return chunk.link_before <= kMost;
+  return chunk.link_window + 1 < window_ || chunk.link_bytes <= kMost;
+}
+
 // It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer, unless
 // it is used in host memory in nearly every round all the same.
 void Residency::Unmap(Chunk* chunk) {
@@ -117,10 +135,14 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   const uint64_t need = missing_.size() * kChunkBytes;
   const uint64_t resident = set_.size() * kChunkBytes - need;
   uint64_t most = kNever;
+  bool commuting = false;  // only what commutes stays
   if (trial) {
     if (!oversize) {
       const uint64_t room = Room(stream);
-      if (room >= need || room + DeadRoom(need - room, stream) >= need) return;  // nothing has to leave for it
+      // Nothing has to leave for it now; but of what has come and gone so far something will.
+      commuting = room >= need || room + DeadRoom(need - room, stream) >= need;
+      const auto commutes = [this](const Chunk* chunk) { return Commutes(*chunk); };
+      if (commuting && (faults || std::none_of(missing_.begin(), missing_.end(), commutes))) return;
     }
     // By faults all of what cannot be held, so that nothing else takes its time, and nothing is brought that it may not
     // touch.
@@ -146,6 +168,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
+    if (commuting && !Commutes(*chunk)) return false;
     // What is still on its way out would be found on the card. Of a launch that cannot be held something always is.
     if (trial && !oversize && IsLeaving(*chunk)) {
       blocked = true;

@@ -432,9 +432,10 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
         continue;
       }
       if (chunk->live_bytes == 0 || chunk->cold || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
-      // What streams or is left to faults, or has not been tried yet, comes in no living byte's place.
-      if (chunk->content && verdict != Verdict::kFetch && (settled || Room(stream) + idle_ < kChunkBytes) &&
-          (verdict == Verdict::kFaults || IsLasting(*chunk, id))) {
+      // What streams or is left to faults, or has not been tried yet, comes in no living byte's place; nor what would
+      // be tried all the same.
+      if (chunk->content && verdict != Verdict::kFetch && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
+          (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
         continue;
       }
       if (chunk->departure_op && chunk->departure_stream != stream &&

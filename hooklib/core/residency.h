@@ -362,6 +362,8 @@ class Residency {
   bool IsLasting(const Chunk& chunk, uint64_t id) const;
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
+  void NoteLeft(Chunk* chunk);
+  bool Commutes(const Chunk& chunk) const;
   // placement.cc: which of what streaming launches use is worth its place on the card.
   // What the launch whose set has it now would bring over the link, if it lay in host memory.
   static uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }

@@ -271,6 +271,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
     if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
   }
   EndAhead(chunk);
+  NoteLeft(chunk);
   SetResident(chunk, false);
   ++chunk->rank_stamp;
   chunk->departure_op = step->out_op;

@@ -185,7 +185,8 @@ TEST_CASE("what takes the place of dead bytes is brought ahead for launches that
       machine.Launch(100 + layer, {Chunks(16 + 2 * layer, 2)}, 2);
     }
     machine.residency.RemoveLive(Chunks(16, 16));
-    for (uint64_t layer = 0; layer < 8; ++layer) machine.Launch(200 + layer, {Chunks(2 * layer, 2)}, 2);
+    // So often that it pays to bring them (commuting_test.cc).
+    for (uint64_t layer = 0; layer < 32; ++layer) machine.Launch(200 + layer / 4, {Chunks(layer / 4 * 2, 2)}, 2);
   };
   for (int i = 0; i < 40; ++i) step();
   const uint64_t before = machine.late;
