@@ -52,25 +52,25 @@ class Predictor {
   std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
   // Whether Ahead may have any more.
   bool Sees(uint64_t horizon) const { return cursor_ && looked_ < cursor_ + horizon && looked_ + 1 < count_; }
-  // Of a chunk that the newest launch uses: launches from now to its next use by one that needs it, by what followed
-  // the last time; kNever: none before it would have come round again. Nothing: the present is not known.
+  // Of a chunk that the newest launch uses: launch numbers from now to its next use by one that needs it, by what
+  // followed the last time; kNever: none before it would have come round again. Nothing: the present is not known.
   template <typename F>
   std::optional<uint64_t> NextNeeded(const Chunk& chunk, F needs) const {
     if (!cursor_ || !Valid(cursor_) || !chunk.log_match) return std::nullopt;
     const Ref* ref = &refs_[chunk.log_match - 1];
     for (int hops = 0; hops < 32; ++hops) {
       if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !Valid(ref->next_pos)) break;
-      if (needs(log_[ref->next_pos % kLog].id)) return ref->next_pos - cursor_;
+      if (needs(log_[ref->next_pos % kLog].id)) return Stretched(ref->next_pos - cursor_);
       ref = &refs_[ref->next_ref];
     }
     return kNever;
   }
-  // Launches from one round to the next (a training step); 0: not known.
-  uint64_t period() const { return cursor_ ? count_ - cursor_ : 0; }
+  // From one round to the next (a training step), in launch numbers; 0: not known.
+  uint64_t period() const { return cursor_ ? Stretched(count_ - cursor_) : 0; }
   // Calls f(Chunk*) for each use of a chunk in the newest round, once for each launch; false: it is not known.
   template <typename F>
   bool ForRound(F f) const {
-    const uint64_t round = period();
+    const uint64_t round = cursor_ ? count_ - cursor_ : 0;
     if (!round || round >= count_ || !Valid(count_ - round + 1)) return false;
     for (uint64_t pos = count_ - round + 1; pos <= count_; ++pos) {
       const Entry& entry = log_[pos % kLog];
@@ -85,6 +85,7 @@ class Predictor {
   static constexpr size_t kLog = 1 << 14;     // launches remembered
   static constexpr size_t kRefs = 1 << 17;    // chunk references remembered
   static constexpr int kHeadShift = 64 - 15;  // a hash's best bits are its highest
+  static constexpr int kUnitShift = 2;        // stretch_ is in quarters: a memset now and then changes nothing
 
   struct alignas(64) Entry {  // of one cache line
     uint64_t id = 0;
@@ -101,6 +102,7 @@ class Predictor {
     uint32_t next_ref;  // its reference there
   };
 
+  static uint64_t Stretch(uint64_t launches, uint64_t numbers);
   // The chunk's reference in the entry, looked for from a place in it; plus one, 0: none.
   uint32_t Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
   // The newest position with this hash of three places; 0: none that is remembered.
@@ -109,6 +111,9 @@ class Predictor {
   bool Valid(uint64_t pos) const {
     return pos != 0 && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
   }
+
+  // So many launches of this log, in launch numbers: those of other streams, copies and memsets count in these.
+  uint64_t Stretched(uint64_t launches) const { return launches * stretch_ >> kUnitShift; }
 
   std::vector<Entry> log_;
   std::vector<Ref> refs_;
@@ -119,6 +124,8 @@ class Predictor {
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t misled_ = 0;  // position behind which something else came than before, the last time; 0: none
   uint64_t looked_ = 0;  // look-ahead has been done up to this position
+  // Launch numbers from one launch of this log to the next, in the mean of a round.
+  uint64_t stretch_ = uint64_t{1} << kUnitShift;
   uint64_t last_places_[2] = {0, 0};
   uint64_t streak_ = 0;
   uint64_t wrong_ = 0;

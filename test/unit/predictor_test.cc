@@ -43,6 +43,23 @@ TEST_CASE("in a repeated sequence each chunk's next use is known") {
   CHECK(predictor.wrong() <= 1);
 }
 
+TEST_CASE("what other streams and copies queue between launches counts in what is predicted") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  for (int step = 0; step < 4; ++step) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      Enter(&predictor, 100 + i, set, now += 3);
+      if (step == 3) CHECK(c.all[i].next_use == now + 30);
+    }
+  }
+  CHECK(predictor.period() == 30);
+  uint64_t at = 0, id = 0;
+  CHECK(predictor.Ahead(2, &at, &id).size() == 1);
+  CHECK(at == now + 3);
+}
+
 TEST_CASE("the next use by one that needs the chunk is found behind others") {
   Chunks c;
   Predictor predictor;
