@@ -429,8 +429,8 @@ class Residency {
   void PassOver(const Candidate& candidate, std::vector<Candidate>* to);
   void ForgetPassed();
   void PutBack();
-  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`. What
-  // it freed.
+  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`
+  // (kNever: that was used in the last round). What it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
     const uint64_t freed = MakeMoreRoom(stream, bytes, keep_until, step);
     PutBack();
@@ -439,6 +439,7 @@ class Residency {
   // The same again and again for one launch, with one PutBack behind the last: those passed over once are not looked at
   // again.
   uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
+  uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
   void Rebuild();
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
@@ -552,6 +553,7 @@ class Residency {
   uint64_t rebuilt_at_ = 0;    // launch number
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
+  uint64_t yields_at_ = 0;     // ... nothing is looked for that makes place for what faults bring
   bool can_discard_ = true;
   bool in_order_ = false;
   bool filling_ = false;
