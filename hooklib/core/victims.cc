@@ -128,7 +128,8 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
       chunk->dying = false;  // revived, or nothing is left of it
       continue;
     }
-    const bool leaving = away && (chunk->two_ways_out || IsLeaving(*chunk));
+    // What only faults can have brought since may still be on its way out; what was fetched is so no longer.
+    const bool leaving = (away && chunk->two_ways_out) || (!(chunk->resident && chunk->sure) && IsLeaving(*chunk));
     const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
     if (!over && (leaving || !MayReap(*chunk, stream))) {
       waiting |= !away && chunk->pins == 0;

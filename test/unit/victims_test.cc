@@ -109,4 +109,26 @@ TEST_CASE("what died makes no room for a launch once it was found that the card 
   CHECK_FALSE(tried(true));
 }
 
+TEST_CASE("what is believed to be back by faults, and dies, is not discarded while it is still being sent away") {
+  FakeCard card(12, 4);
+  card.time.transfers_instant = false;
+  card.Queue({Chunks(0, 4)});
+  card.time.FinishTransfers(1, 1, 0);
+  REQUIRE(card.Queue({Chunks(4, 4)}).now.out_op == 1);  // 0 to 3 are on their way out
+  card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0)}, 7, false);
+  card.time.Queue(1, card.seq[1]);
+  REQUIRE(card.Resident(0));
+  card.residency.RemoveLive(Chunks(0));
+  const auto discarded = [&card] {
+    card.Finish();
+    const Plan& plan = card.Queue({Chunks(4 + card.seq[1] % 8)});
+    return !plan.discard.empty() || !plan.reap.empty();
+  };
+  for (int i = 0; i < 4; ++i) CHECK_FALSE(discarded());
+  card.time.FinishTransfers(1, 100, 100);
+  bool at_last = false;
+  for (int i = 0; i < 4; ++i) at_last |= discarded();
+  CHECK(at_last);
+}
+
 }  // namespace sluice::core
