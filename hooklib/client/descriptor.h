@@ -15,7 +15,7 @@ class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(int fd);  // -1: none
-  // Whether it is still what it was. What is asked of all anonymous files (an eventfd) is only that they are such.
+  // Whether it is still what it was, by device and inode.
   bool Ours() const;
   int fd() const { return fd_; }
   // Closes what is ours.

@@ -290,7 +290,7 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
   const bool by_faults = launch.scatters && (prefetch_ == Prefetch::kOff || left_launch_ == now_);
   const uint64_t fits = std::min(by_faults || launch.way ? need - beyond : need, launch.fits);
   if (resident_ <= launch.fits) beyond_.clear();
-  uint64_t room = Room(stream), holds = need - beyond;
+  uint64_t room = Room(stream), stays = need - beyond;  // of what is missing so much stays behind the launch
   // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
   const uint64_t over = resident_ > launch.fits ? resident_ - launch.fits : 0;
   const bool yields = by_faults && prefetch_ != Prefetch::kOff;
@@ -300,13 +300,13 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     if (over && MakeRoom(stream, over, 0, &plan_.now)) room = Room(stream);
     room += MakeRoomForFaults(stream, fits - std::min(fits, room));
   }
-  if (yields) holds = std::min(holds, std::max(room, hottest_.size() * kChunkBytes));
+  if (yields) stays = std::min(stays, std::max(room, hottest_.size() * kChunkBytes));
   if (room < fits || beyond) ++stats_.over_budget_launches;
   uint64_t fetched = 0, passing = 0, scattered = 0;
   for (Chunk* chunk : missing_) {
     const bool elsewhere = chunk->departure_op && chunk->departure_stream != stream &&
                            !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
-    const bool too_much = fetched + kChunkBytes > holds;
+    const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
     const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
     if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {

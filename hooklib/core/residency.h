@@ -553,7 +553,7 @@ class Residency {
   uint64_t rebuilt_at_ = 0;    // launch number
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
-  uint64_t yields_at_ = 0;     // ... nothing is looked for that makes place for what faults bring
+  uint64_t yields_at_ = 0;     // launch number before which nothing is looked for to make place for what faults bring
   bool can_discard_ = true;
   bool in_order_ = false;
   bool filling_ = false;

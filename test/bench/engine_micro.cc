@@ -90,7 +90,8 @@ class Instructions {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::max(1, std::atoi(argv[1])) : 10;
-  const bool launches_alone = argc > 2 && std::strcmp(argv[2], "launches") == 0;
+  const bool launches_alone = argc > 2;
+  if (launches_alone && std::strcmp(argv[2], "launches") != 0) Die(argv[2], "is unknown; accepted: launches");
   g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
   CALL(cuInit, 0);
