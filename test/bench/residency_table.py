@@ -32,7 +32,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MIB, GIB = 1 << 20, 1 << 30
 ENGINES = ("uvm", "faults", "lru", "pump", "sluice")
-MANAGED_OUT, MANAGED_BOTH = 15.3e9, 28e9  # bytes a second: out, and both ways together (docs/benchmarks.md)
+MANAGED_OUT, MANAGED_BOTH = 15.3e9, 28e9  # bytes a second: out, and both ways together (docs/driver.md)
 CARD_OVERHEAD = {"reserve": 64 * MIB, "context_bytes": 128 * MIB}
 
 

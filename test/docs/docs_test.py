@@ -21,7 +21,7 @@ import reference  # noqa: E402
 import product as p  # noqa: E402
 
 # What was measured, and how; what those who change the code use. Not what a user is to type: its programs must be there.
-TOOLS = ("docs/benchmarks.md", "CONTRIBUTING.md")
+TOOLS = ("docs/benchmarks.md", "docs/tried.md", "docs/driver.md", "CONTRIBUTING.md")
 
 
 def short(text):
