@@ -12,6 +12,16 @@ namespace {
 constexpr size_t kMaxEvents = 2000;
 constexpr uint64_t kVacantNs = 10'000'000'000;  // longer than most containers need between two processes
 
+Bytes PercentOf(Bytes capacity, uint32_t percent) {
+  return static_cast<Bytes>(static_cast<unsigned __int128>(capacity) * percent / SLUICE_UNITS_PER_GPU);
+}
+
+// As many units as that is worth of a card.
+uint32_t UnitsIn(Bytes bytes, Bytes capacity) {
+  return capacity == 0 ? 0
+                       : static_cast<uint32_t>(static_cast<unsigned __int128>(bytes) * SLUICE_UNITS_PER_GPU / capacity);
+}
+
 template <typename T>
 void Over(std::optional<T>& to, const std::optional<T>& from) {
   if (from) to = from;
@@ -168,12 +178,15 @@ Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
   if (card == cards_.end() || a.stale) return 0;
   const Bytes capacity = card->second->ledger.capacity();
   if (a.effective.gpu_memory) return std::min(*a.effective.gpu_memory, capacity);
+  return PercentOf(capacity, Percent(a, gpu));
+}
+
+uint32_t Node::Percent(const Allocation& a, size_t gpu) const {
   // The units are what the scheduler gave; a fraction counts where it was changed since.
-  uint32_t percent = g.units;
   if (a.effective.gpu_percent && a.effective.gpu_percent != a.spec.settings.gpu_percent) {
-    percent = std::min<uint32_t>(*a.effective.gpu_percent, SLUICE_UNITS_PER_GPU);
+    return std::min<uint32_t>(*a.effective.gpu_percent, SLUICE_UNITS_PER_GPU);
   }
-  return static_cast<Bytes>(static_cast<unsigned __int128>(capacity) * percent / SLUICE_UNITS_PER_GPU);
+  return a.spec.gpus[gpu].units;
 }
 
 bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live,
@@ -254,7 +267,7 @@ void Node::Vacate(uint64_t now_ns) {
 
 std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
   const uint32_t limit = a.effective.compute_limit.value_or(1000000);
-  return {a.effective.compute_request.value_or(std::min(a.spec.gpus[gpu].units * 10000, limit)), limit};
+  return {a.effective.compute_request.value_or(std::min(Percent(a, gpu) * 10000, limit)), limit};
 }
 
 Arbiter::Policy Node::TokenPolicy() const {
@@ -270,10 +283,10 @@ void Node::Refresh(Allocation& a) {
   uint64_t weight = 0;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     CardState& card = *cards_.at(a.spec.gpus[i].uuid);
-    card.ledger.SetGroup(a.group, Guaranteed(a, i), a.spec.gpus[i].units);
+    card.ledger.SetGroup(a.group, Guaranteed(a, i), Percent(a, i));
     const auto [request, limit] = Compute(a, i);
     card.arbiter.SetClient(a.group, request, limit);
-    weight += a.spec.gpus[i].units;
+    weight += Percent(a, i);
   }
   host_.SetGroup(a.group, 0, weight);
   for (const SessionId id : a.sessions) {
@@ -341,6 +354,12 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
     *error = conflicts.front();
     return false;
   }
+  // A fraction of each card, or as many whole ones as it has.
+  if (parsed.gpu_percent > SLUICE_UNITS_PER_GPU && parsed.gpu_percent != SLUICE_UNITS_PER_GPU * a.spec.gpus.size()) {
+    *error = "gpu-fraction: '" + change.at(SLUICE_KEY_GPU_FRACTION) + "' is not accepted; accepted: 0.01 to 1, as " +
+             id + " has " + std::to_string(a.spec.gpus.size()) + " GPU(s)";
+    return false;
+  }
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     const Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
     if (parsed.gpu_memory && *parsed.gpu_memory > ledger.capacity()) {
@@ -351,10 +370,12 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
     }
     const Bytes others = ledger.guaranteed() - Guaranteed(a, i);
     if (Guaranteed(would, i) <= Guaranteed(a, i) || others + Guaranteed(would, i) <= ledger.capacity()) continue;
-    *error = (would.effective.gpu_memory ? "gpu-memory: '" : "gpu-fraction: '") +
-             change.at(would.effective.gpu_memory ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION) +
-             "' is more than GPU " + a.spec.gpus[i].uuid + " has left; accepted: at most " +
-             settings::FormatQuantity((ledger.capacity() - std::min(others, ledger.capacity())) >> 20 << 20);
+    const Bytes left = ledger.capacity() - std::min(others, ledger.capacity());
+    const char* key = would.effective.gpu_memory ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION;
+    *error = std::string(key) + ": '" + change.at(key) + "' is more than GPU " + a.spec.gpus[i].uuid +
+             " has left; accepted: at most " +
+             (would.effective.gpu_memory ? settings::FormatQuantity(left >> 20 << 20)
+                                         : settings::FormatFraction(UnitsIn(left, ledger.capacity())));
     return false;
   }
   return true;
@@ -371,11 +392,32 @@ void Node::ApplyLive(const std::string& id, const std::map<std::string, std::str
 
 uint32_t Node::FreeUnits(const std::string& uuid) const {
   uint32_t used = 0;
+  Bytes promised = 0;  // memory may have been raised beyond what the units are worth
   for (const auto& [group, a] : allocations_) {
     if ((a->removed || a->stale) && a->sessions.empty()) continue;
-    for (const GpuUnits& g : a->spec.gpus) used += g.uuid == uuid ? g.units : 0;
+    for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
+      if (a->spec.gpus[i].uuid != uuid) continue;
+      used += Percent(*a, i);
+      promised += Guaranteed(*a, i);
+    }
   }
-  return used >= SLUICE_UNITS_PER_GPU ? 0 : SLUICE_UNITS_PER_GPU - used;
+  const Bytes capacity = cards_.at(uuid)->ledger.capacity();
+  if (used >= SLUICE_UNITS_PER_GPU || promised >= capacity) return 0;
+  return std::min(SLUICE_UNITS_PER_GPU - used, UnitsIn(capacity - promised, capacity));
+}
+
+std::string Node::Beyond(const std::string& id) const {
+  const Allocation& a = *by_id_.at(id);
+  for (size_t i = 0; i < a.spec.gpus.size() && !a.spec.tied; ++i) {
+    const GpuUnits& g = a.spec.gpus[i];
+    const Bytes capacity = cards_.at(g.uuid)->ledger.capacity();
+    if (Guaranteed(a, i) <= PercentOf(capacity, g.units)) continue;
+    return "this is more than its " + std::to_string(g.units) +
+           " units of " SLUICE_RESOURCE
+           ": the scheduler may give the others to somebody else, and then every guarantee on GPU " +
+           g.uuid + " shrinks in proportion";
+  }
+  return "";
 }
 
 std::string Node::ChooseCard(uint32_t units, const std::vector<std::string>& taken) const {

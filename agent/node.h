@@ -91,7 +91,9 @@ class Node {
   void ApplyLive(const std::string& id, const std::map<std::string, std::string>& live);
   // The card with the most free units that has `units`; empty: none.
   std::string ChooseCard(uint32_t units, const std::vector<std::string>& taken) const;
-  // Units (hundredths) of a card not given to allocations.
+  // A sentence where live settings guarantee more than the units that the scheduler gave; else empty.
+  std::string Beyond(const std::string& id) const;
+  // Units (hundredths) of a card not given to allocations, nor promised to them since (`sluice set`).
   uint32_t FreeUnits(const std::string& uuid) const;
 
   // A process connected to the socket of allocation `id`. `page` lives until Closed() or Port::Close().
@@ -137,6 +139,7 @@ class Node {
 
   Bytes Capacity(const Card& card, Bytes contexts) const;
   Bytes Guaranteed(const Allocation& a, size_t gpu) const;
+  uint32_t Percent(const Allocation& a, size_t gpu) const;  // of the card, of its time too unless a request is said
   settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   void Forget(const Allocation& a);
   void Vacate(uint64_t now_ns);  // tells the ledgers which allocations nobody uses

@@ -198,6 +198,8 @@ class Service::Impl final : public v1::Agent::CallbackService {
     std::string text;
     for (const auto& [key, value] : change) text += (text.empty() ? "" : ", ") + key + "=" + value;
     node_->AddEvent(id, "set", text);
+    if (change.contains(SLUICE_KEY_GPU_FRACTION) || change.contains(SLUICE_KEY_GPU_MEMORY))
+      out->set_note(node_->Beyond(id));
     for (const AllocationStatus& a : node_->Status().allocations) {
       if (a.id == id) *out->mutable_settings() = {a.settings.begin(), a.settings.end()};
     }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "cli/agent_connection.h"
@@ -30,6 +31,7 @@ constexpr int kOwnFailure = 125;  // as env, timeout and docker do: sluice's own
 
 struct Options {
   std::map<std::string, std::string> values;  // by key of the settings table
+  std::set<settings::Id> by_variable;         // those that a variable said, and no flag
   std::string run_dir, gpu = "auto", backend, on_error;
   std::vector<std::string> before;  // words of a program that no -- stands before
   bool run_dir_given = false;
@@ -81,11 +83,24 @@ class OwnAgent {
   std::string dir_;
 };
 
+// What no flag says and a variable of the shell's does: the agent's word would go before it in the program.
+void TakeVariables(Options* o) {
+  const auto given = [o](const char* key) { return o->values.contains(key); };
+  const bool sized = given(SLUICE_KEY_GPU_FRACTION) || given(SLUICE_KEY_GPU_MEMORY);
+  for (const settings::Key& key : settings::Table()) {
+    const bool size = key.id == settings::Id::kGpuFraction || key.id == settings::Id::kGpuMemory;
+    const char* value = key.flag.empty() ? nullptr : std::getenv(std::string(key.variable).c_str());
+    if (value == nullptr || *value == '\0' || o->values.contains(std::string(key.name)) || (size && sized)) continue;
+    o->values[std::string(key.name)] = value;
+    o->by_variable.insert(key.id);
+  }
+}
+
 settings::Settings Check(const Options& o) {
   settings::Settings s;
   for (const auto& [name, value] : o.values) {
     const settings::Key& key = *settings::Find(name);
-    const std::string error = settings::Set(s, key, value, key.flag);
+    const std::string error = settings::Set(s, key, value, o.by_variable.contains(key.id) ? key.variable : key.flag);
     if (!error.empty()) Fail(2, error);
   }
   const auto conflicts = settings::Conflicts(s, "--");
@@ -120,7 +135,7 @@ v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& 
   return request;
 }
 
-// The environment with these variables set or replaced.
+// The environment with these variables set or replaced; those of no value are taken out.
 std::vector<std::string> Environment(const std::map<std::string, std::string>& changed) {
   std::vector<std::string> out;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -128,7 +143,9 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& c
     if (eq != nullptr && changed.contains(std::string(*e, static_cast<size_t>(eq - *e)))) continue;
     out.emplace_back(*e);
   }
-  for (const auto& [name, value] : changed) out.push_back(name + "=" + value);
+  for (const auto& [name, value] : changed) {
+    if (!value.empty()) out.push_back(name + "=" + value);
+  }
   return out;
 }
 
@@ -137,7 +154,8 @@ std::string Before(const std::string& first, const char* variable) {
   return old != nullptr && *old != '\0' ? first + ":" + old : first;
 }
 
-int Run(const Options& o, const std::vector<std::string>& program) {
+int Run(Options o, const std::vector<std::string>& program) {
+  TakeVariables(&o);
   const settings::Settings s = Check(o);
   if (!o.before.empty())
     Fail(2, "run: '" + o.before.front() + "' has no -- before it; accepted: sluice run [flags] -- CMD...");
@@ -168,6 +186,7 @@ int Run(const Options& o, const std::vector<std::string>& program) {
   }
 
   std::map<std::string, std::string> environment;
+  environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // one of them at most
   for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
   environment["LD_PRELOAD"] = Before(shim, "LD_PRELOAD");
   environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;

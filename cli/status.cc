@@ -57,6 +57,7 @@ void Set(const Options& o) {
   v1::SetResponse response;
   const grpc::Status r = NeedAgent(o.run_dir)->Set(&context, request, &response);
   if (!r.ok()) FailCall(r);
+  if (!response.note().empty()) std::fprintf(stderr, "sluice: set: %s\n", response.note().c_str());
   if (o.output == "json") {
     std::fputs(ToJson(response).c_str(), stdout);
     return;

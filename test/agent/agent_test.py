@@ -82,8 +82,8 @@ class Agent:
         if self.sanitized() and not (BIN.parent / "lib" / "libsluice.so").exists():
             raise Skipped("`sluice run` preloads libsluice.so, which no sanitizer's build has")
 
-    def cli(self, *args, check=True):
-        r = subprocess.run([BIN / "sluice", args[0], "--run-dir", self.dir / "run", *args[1:]], capture_output=True, text=True)
+    def cli(self, *args, check=True, env={}):
+        r = subprocess.run([BIN / "sluice", args[0], "--run-dir", self.dir / "run", *args[1:]], capture_output=True, text=True, env={**os.environ, **env})
         if check:
             assert r.returncode == 0, (args, r.returncode, r.stderr)
         return r
@@ -276,9 +276,17 @@ def live_set(a):
     assert r.returncode == 2 and "cannot change" in r.stderr, r
     r = a.cli("set", "one", "gpu-memory=9Gi", check=False)
     assert r.returncode == 2 and "gpu-memory: '9Gi' is not accepted; accepted: at most 8Gi" in r.stderr, r
+    r = a.cli("set", "one", "gpu-fraction=2", check=False)
+    assert r.returncode == 2 and "accepted: 0.01 to 1, as one-abc has 1 GPU" in r.stderr, r
+    r = a.cli("set", "one", "gpu-fraction=0.9")
+    assert "gpu-fraction=0.9\n" in r.stdout and "more than its 50 units of sluice.dev/gpu-percent" in r.stderr, r
+    wait_for("the fraction, of time too", lambda: h.budget() == 8 * GIB * 90 // 100 and h.last()[6] == "500000")
+    r = a.cli("set", "one", "gpu-fraction=0.4")
+    assert r.stderr == "", r
+    wait_for("the smaller one", lambda: h.budget() == 8 * GIB * 40 // 100 and h.last()[6] == "400000")
     a.hook(a.allocate("other", 50))
     r = a.cli("set", "one", "gpu-fraction=0.6", check=False)
-    assert r.returncode == 2 and "accepted: at most 4Gi" in r.stderr, r
+    assert r.returncode == 2 and "accepted: at most 0.5" in r.stderr, r
     assert h.p.poll() is None
 
 
@@ -414,6 +422,13 @@ def sluice_run_end_to_end(a):
     a.needs_hook()
     out = a.cli("run", "--memory", "2Gi", "--", "sh", "-c", "echo $SLUICE_GPU_MEMORY; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"))
     assert out.stdout.split("\n")[0] == "2Gi" and any(l.startswith("budget") and l.split()[2] == str(2 * GIB) for l in out.stdout.split("\n")), out
+    shell = {"SLUICE_GPU_FRACTION": "0.25", "SLUICE_LOG_LEVEL": "INFO"}
+    say = ["--", "sh", "-c", "echo $SLUICE_GPU_FRACTION,$SLUICE_GPU_MEMORY,$SLUICE_LOG_LEVEL; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook")]
+    for flags, said, budget in (([], "0.25,,INFO", 2), (["--fraction", "0.5", "--log-level", "DEBUG"], "0.5,,DEBUG", 4), (["--memory", "1Gi"], ",1Gi,INFO", 1)):
+        out = a.cli("run", *flags, *say, env=shell).stdout.split("\n")
+        assert out[0] == said and any(l.startswith("budget") and l.split()[2] == str(budget * GIB) for l in out), (flags, out)
+    r = a.cli("run", "--", "true", check=False, env={"SLUICE_GPU_FRACTION": "1.5"})
+    assert r.returncode == 2 and "SLUICE_GPU_FRACTION: '1.5' is not accepted" in r.stderr, r
     assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "exit 7", check=False).returncode == 7
     assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "kill -9 $$", check=False).returncode == 137
     assert a.cli("run", "--", "/no/such/program", check=False).returncode == 127

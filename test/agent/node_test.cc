@@ -126,6 +126,39 @@ TEST_CASE("a removed allocation holds its share until its last process ends") {
   CHECK(w.node.sessions() == 0);
 }
 
+TEST_CASE("what is guaranteed live is given to nobody else, and is the share of time too") {
+  World w;
+  w.Allocate("one", 50);
+  std::map<std::string, std::string> live;
+  std::string error;
+  const auto set = [&](const std::string& key, const std::string& value) {
+    if (!w.node.CheckSet("one", {{key, value}}, &live, &error)) return false;
+    w.node.ApplyLive("one", live);
+    return true;
+  };
+  const auto share = [&] { return w.node.Status().allocations.front().gpus.front(); };
+  REQUIRE(set("gpu-fraction", "0.9"));
+  CHECK(share().guaranteed == 8 * kGiB * 90 / 100);
+  CHECK(share().compute_request == 900000);
+  CHECK(share().units == 50);  // kubelet's word
+  CHECK(w.node.FreeUnits("GPU-a") == 10);
+  CHECK(w.node.ChooseCard(50, {}).empty());
+  CHECK(w.node.Beyond("one").starts_with("this is more than its 50 units"));
+  REQUIRE(set("gpu-fraction", "0.2"));
+  CHECK(share().compute_request == 200000);
+  CHECK(w.node.FreeUnits("GPU-a") == 80);
+  CHECK(w.node.Beyond("one").empty());
+  REQUIRE(set("gpu-memory", "6Gi"));
+  CHECK(share().compute_request == 500000);  // bytes say nothing of time
+  CHECK(w.node.FreeUnits("GPU-a") == 25);
+  CHECK_FALSE(w.node.Beyond("one").empty());
+  CHECK_FALSE(set("gpu-fraction", "2"));
+  CHECK(error == "gpu-fraction: '2' is not accepted; accepted: 0.01 to 1, as one has 1 GPU(s)");
+  w.Allocate("other", 20);
+  CHECK_FALSE(set("gpu-fraction", "0.81"));
+  CHECK(error == "gpu-fraction: '0.81' is more than GPU GPU-a has left; accepted: at most 0.8");
+}
+
 TEST_CASE("the reserve is what NVML sees of contexts, code and others, and the guarantees shrink by their share") {
   World w;
   w.node.SetCards({{"GPU-a", "A", 8 * kGiB, kGiB, -1}});  // 1 GiB is the driver's own
