@@ -24,17 +24,27 @@ bool Flag(const char* name, bool otherwise) {
   return otherwise;
 }
 
+void OneOf(const char* name, const char* usual, const char* other) {
+  const char* value = Get(name);
+  if (!value || !std::strcmp(value, usual) || (other && !std::strcmp(value, other))) return;
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: %s%s%s; the default holds", name, value, usual,
+      other ? ", " : "", other ? other : "");
+}
+
 Config Read() {
   Config config;
   for (const settings::Key& key : settings::Table()) {
     if (key.variable.empty()) continue;
-    const std::string name(key.variable);
+    std::string name(key.variable);
     const char* value = Get(name.c_str());
-    if (!value && name == SLUICE_ENV_MEMORY_FACTOR) value = Get(SLUICE_ENV_ALIAS_MEMORY_FACTOR);
-    if (!value && name == SLUICE_ENV_LOG_LEVEL) value = Get(SLUICE_ENV_ALIAS_LOG_LEVEL);
+    if (!value && name == SLUICE_ENV_MEMORY_FACTOR) value = Get((name = SLUICE_ENV_ALIAS_MEMORY_FACTOR).c_str());
+    if (!value && name == SLUICE_ENV_LOG_LEVEL) value = Get((name = SLUICE_ENV_ALIAS_LOG_LEVEL).c_str());
     if (!value) continue;
     const std::string error = settings::Set(config.settings, key, value, name);
     if (!error.empty()) Log(settings::LogLevel::kError, "%s; the default holds", error.c_str());
+  }
+  for (const std::string& error : settings::Conflicts(config.settings, "")) {
+    Log(settings::LogLevel::kError, "the variables contradict each other: %s", error.c_str());
   }
   if (const char* limit = Get(SLUICE_ENV_MANAGED_LIMIT)) {
     if (const auto bytes = settings::ParseQuantity(limit)) {
@@ -46,10 +56,10 @@ Config Read() {
       config.managed_limit = 1;
     }
   }
-  if (const char* backend = Get(SLUICE_ENV_BACKEND); backend && std::strcmp(backend, "managed") != 0) {
-    Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: managed; the default holds",
-        SLUICE_ENV_BACKEND, backend);
-  }
+  OneOf(SLUICE_ENV_BACKEND, "managed", nullptr);
+  // The shim's; it has loaded us, and by that has said how it read them.
+  OneOf(SLUICE_ENV_ON_ERROR, "run", "stop");
+  Flag(SLUICE_ENV_DISABLE, false);
   config.plain = Flag(SLUICE_ENV_PLAIN, false);
   config.host_access = Flag(SLUICE_ENV_HOST_ACCESS, true);
   config.discard = Flag(SLUICE_ENV_DISCARD, true);

@@ -22,7 +22,8 @@ struct Config {
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };
 
-// Read once. A wrong value is said at ERROR with name, value and what is accepted; the default holds.
+// Read once. A wrong value is said at ERROR with name, value and what is accepted; the default holds. So is one that
+// the shim has read (hooklib/shim/engine.c says it only where it cannot load us).
 const Config& GetConfig();
 
 }  // namespace sluice

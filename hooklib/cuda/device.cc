@@ -462,6 +462,8 @@ bool Device::TakePlain(uint64_t bytes) {
   }
   plain.fetch_add(bytes);
   UpdateMode();
+  lock.unlock();
+  MakeRoom();
   return true;
 }
 
@@ -469,24 +471,23 @@ void Device::Say(Refusal refusal, uint64_t bytes) {
   bool& said = said_[static_cast<int>(refusal)];
   if (said) return;
   said = true;
-  const double want = static_cast<double>(bytes) / 0x1p30,
-               have = static_cast<double>(allocated_bytes + plain.load()) / 0x1p30;
+  const auto size = [](uint64_t n) { return settings::HumanBytes(n, 2); };
+  const std::string want = size(bytes), have = size(allocated_bytes + plain.load());
   switch (refusal) {
     case Refusal::kLimit:
       NotifyAgent(SLUICE_NOTICE_LIMIT_REACHED, uuid.c_str());
-      Log(settings::LogLevel::kWarn,
-          "%s: out of memory: %.2f GiB asked for beside %.2f GiB; memory-limit is %.2f GiB, budget %.2f GiB",
-          uuid.c_str(), want, have, static_cast<double>(budget.limit_bytes) / 0x1p30,
-          static_cast<double>(budget.budget_bytes) / 0x1p30);
+      Log(settings::LogLevel::kWarn, "%s: out of memory: %s asked for beside %s; memory-limit is %s, budget %s",
+          uuid.c_str(), want.c_str(), have.c_str(), size(budget.limit_bytes).c_str(),
+          size(budget.budget_bytes).c_str());
       break;
     case Refusal::kHost:
       Log(settings::LogLevel::kWarn,
-          "%s: out of memory: %.2f GiB asked for beside %.2f GiB would need more host memory than the container or "
-          "node has left",
-          uuid.c_str(), want, have);
+          "%s: out of memory: %s asked for beside %s would need more host memory than the container or node has left",
+          uuid.c_str(), want.c_str(), have.c_str());
       break;
     case Refusal::kManagedLimit:
-      Log(settings::LogLevel::kWarn, "%s: out of memory: SLUICE_MANAGED_LIMIT is reached", uuid.c_str());
+      Log(settings::LogLevel::kWarn, "%s: out of memory: %s asked for beside %s; SLUICE_MANAGED_LIMIT is %s",
+          uuid.c_str(), want.c_str(), have.c_str(), size(GetConfig().managed_limit).c_str());
       break;
     default:
       Log(settings::LogLevel::kWarn, "%s: out of memory: the driver gave no managed memory", uuid.c_str());
@@ -552,6 +553,7 @@ void Device::DropContext(CUcontext handle) {
       residency.chunks().RemoveArena(base);
       GivePlain(size);
     }
+    GivePlain(static_cast<uint64_t>(std::max<int64_t>(context->limits, 0)));
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });
     if (left.context == context) left = {};

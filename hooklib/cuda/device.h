@@ -45,6 +45,7 @@ struct Context {
   std::map<core::Va, uint64_t> arena_list, held_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
+  int64_t limits = 0;               // bytes by which limits of it (heap, stacks) were raised
 };
 
 // Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.
@@ -138,6 +139,14 @@ struct Device final : core::Timeline {
   // Plain memory of the driver's own making: false if the budget has no room for it, and none is on its way.
   bool TakePlain(uint64_t bytes);
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
+  // --- device_plain.cc ---
+  // A graph whose nodes allocate so much at a time is about to be instantiated: false where the budget has no room.
+  bool TakeGraphMemory(uint64_t bytes);
+  void CountGraphMemory();  // what the driver keeps for such graphs now
+  // Sends away what the capacity holds no more: launches that miss nothing do not.
+  void MakeRoom();
+  // A limit of a context changed by so many bytes of device memory; `taken` of them are counted already.
+  void NoteLimit(CUcontext handle, int64_t change, uint64_t taken);
   void ApplyBudget(const sluice_budget& next);
   void View(uint64_t* total_bytes, uint64_t* free_bytes);
   void ViewUnlocked(uint64_t* total_bytes, uint64_t* free_bytes) const;
@@ -301,6 +310,7 @@ struct Device final : core::Timeline {
   uint32_t part_launches_ = 0;  // the same
   std::vector<CUdevice> peers_;
   uint32_t launches_waiting_ = 0;                    // in AwaitRoom
+  uint64_t graph_memory_ = 0;                        // bytes, part of `plain`
   uint64_t awaited_bytes_ = 0;                       // asked for by allocations that wait for their share
   uint64_t waited_in_vain_ = 0;                      // generation of the budget
   uint64_t told_window_ = 1;                         // the newest one that was told

@@ -15,6 +15,7 @@
 #include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "sluice/names.h"
 
 namespace sluice {
 
@@ -199,8 +200,14 @@ void EnsureStarted() {
   g_started_at = MonotonicNs();
   g_started_in = getpid();
   pthread_atfork(nullptr, nullptr, &AfterForkInChild);
-  StartFollower(1000);
+  const bool answered = StartFollower(1000);
   g_ticks = StartThread();
+  if (!answered) {
+    const settings::Settings& said = GetConfig().settings;
+    const bool bounded = said.gpu_memory || said.gpu_percent.value_or(100) < 100;
+    SLUICE_LOG(kWarn, SLUICE_ENV_SOCKET ": no agent answers at '%s'; until one does, %s", GetConfig().socket.c_str(),
+               bounded ? "the budget is what the environment says" : "this process runs without a budget");
+  }
   for (const auto& device : Devices()) {
     SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
                static_cast<double>(device->budget.budget_bytes) / 0x1p30, static_cast<double>(device->total) / 0x1p30,

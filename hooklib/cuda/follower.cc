@@ -172,8 +172,8 @@ void* Follow(void*) {
 
 }  // namespace
 
-void StartFollower(int wait_ms) {
-  if (!Client()) return;
+bool StartFollower(int wait_ms) {
+  if (!Client()) return true;
   for (const auto& device : Devices()) device->tokens.SetClient(Client());
   sigset_t all, old;
   sigfillset(&all);
@@ -186,8 +186,11 @@ void StartFollower(int wait_ms) {
   if (pthread_create(&thread, &attributes, Follow, nullptr) == 0) pthread_setname_np(thread, "sluice-follow");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  Client()->Start(wait_ms);
+  const client::State state = Client()->Start(wait_ms);
+  return state == client::State::kAttached || state == client::State::kRefused;  // a refusal is said with its reason
 }
+
+void WakeFollower() { Wake(); }
 
 void NotifyAgent(unsigned kind, const char* text) {
   if (Client()) Client()->SendNotice(kind, text);

@@ -6,8 +6,10 @@
 namespace sluice {
 
 // In this process (again in a forked child): attaches, waits up to `wait_ms` for the first budgets, starts the thread.
-// Without an agent's socket it does nothing.
-void StartFollower(int wait_ms);
+// Without an agent's socket it does nothing. False: there is a socket, and nobody has answered by then.
+bool StartFollower(int wait_ms);
+// Has it look at the devices soon. Without an agent nobody does.
+void WakeFollower();
 // Says something to the agent's operator (SLUICE_NOTICE_*). Never waits; without an agent it does nothing.
 void NotifyAgent(unsigned kind, const char* text);
 // The counters of all devices into the shared page. Makes no driver call.

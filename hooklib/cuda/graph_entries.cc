@@ -1,5 +1,6 @@
 // Graphs: a graph launch is one super-kernel whose access set is that of all its nodes.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -37,6 +38,9 @@ struct GraphAccess {
   bool unseen = false;      // a library call of it writes through pointers that nobody saw
   bool sized = false;       // looked at once for what cannot be held
   size_t kernels = 0, of_libraries = 0;
+  // What its own nodes allocate, and most of that at a time, if they ran one by one as they were made.
+  std::map<CUdeviceptr, uint64_t> own;
+  uint64_t own_now = 0, own_most = 0;
   // While recording: of each node that touches memory.
   std::map<CUgraphNode, NodePlaces> nodes;
   CUgraphNode node = nullptr;  // whose places are being added
@@ -54,6 +58,7 @@ struct GraphAccess {
 };
 
 std::mutex g_mutex;
+std::atomic<bool> g_allocating{false};  // some graph has had memory of its own
 std::map<CUgraphExec, GraphAccess>& Graphs() {
   static auto& map = *new std::map<CUgraphExec, GraphAccess>();
   return map;
@@ -156,6 +161,18 @@ void Walk(CUgraph graph, GraphAccess* access, int depth) {
       } else {
         access->known = false;
       }
+    } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      CUDA_MEM_ALLOC_NODE_PARAMS p{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
+      if (g_real.cuGraphMemAllocNodeGetParams && g_real.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
+          p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        access->own[p.dptr] = p.bytesize;
+        access->own_most = std::max(access->own_most, access->own_now += p.bytesize);
+      }
+    } else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+      CUdeviceptr pointer = 0;
+      if (g_real.cuGraphMemFreeNodeGetParams && g_real.cuGraphMemFreeNodeGetParams(node, &pointer) == CUDA_SUCCESS) {
+        if (const auto it = access->own.find(pointer); it != access->own.end()) access->own_now -= it->second;
+      }
     } else if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
       // Which of its bodies run, and how often, is not known before: all of them count.
       const std::vector<CUgraph> inner = GraphsIn(node);
@@ -192,8 +209,8 @@ std::shared_ptr<const GraphAccess::Order> ByUse(const GraphAccess& access) {
   return order;
 }
 
-// After instantiation or an update: what the graph's nodes name now.
-void Learn(CUgraphExec executable, CUgraph graph) {
+// What the graph's nodes name.
+GraphAccess Look(CUgraph graph) {
   GraphAccess access;
   RelaxedCapture relaxed;
   Walk(graph, &access, 0);
@@ -203,9 +220,27 @@ void Learn(CUgraphExec executable, CUgraph graph) {
   SLUICE_LOG(kDebug, "a graph of %zu kernels, %zu of them known by library calls: %zu places, %td only read",
              access.kernels, access.of_libraries, access.places.size(),
              std::count_if(reaches.begin(), reaches.end(), only_read));
+  return access;
+}
+
+// After instantiation or an update.
+void Keep(CUgraphExec executable, GraphAccess access) {
   Mark(access);
   std::lock_guard lock(g_mutex);
+  if (access.own_most) g_allocating = true;
   Graphs()[executable] = std::move(access);
+}
+
+// Memory of graphs' own is the driver's: it comes when such a graph is launched or uploaded, is kept for the next one,
+// and only the driver knows how much of it.
+void CountMemory(CUgraphExec executable) {
+  if (!g_allocating.load(std::memory_order_relaxed)) return;
+  {
+    std::lock_guard lock(g_mutex);
+    const auto it = Graphs().find(executable);
+    if (it == Graphs().end() || it->second.own_most == 0) return;
+  }
+  if (Device* device = CurrentDevice()) device->CountGraphMemory();
 }
 
 // One node of an instantiated graph got new parameters, if the driver took them. What it named before may still be in
@@ -280,9 +315,15 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
 
 template <typename Make>
 CUresult Instantiate(CUgraphExec* executable, CUgraph graph, Make make) {
+  GraphAccess access = Look(graph);
+  Device* const device = access.own_most ? CurrentDevice() : nullptr;
+  if (device && !device->TakeGraphMemory(access.own_most)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
-  if (result != CUDA_SUCCESS || !executable) return result;
-  Learn(*executable, graph);
+  if (result != CUDA_SUCCESS || !executable) {
+    if (device) device->CountGraphMemory();
+    return result;
+  }
+  Keep(*executable, std::move(access));
   if (Recording())
     g_recorder->GraphInstantiate(reinterpret_cast<uintptr_t>(graph), reinterpret_cast<uintptr_t>(*executable));
   return result;
@@ -321,12 +362,12 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* e, CUgraph g, CUDA_GRAPH
 }
 CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode* n, CUgraphExecUpdateResult* r) {
   const CUresult result = g_real.cuGraphExecUpdate(e, g, n, r);
-  if (result == CUDA_SUCCESS) Learn(e, g);
+  if (result == CUDA_SUCCESS) Keep(e, Look(g));
   return result;
 }
 CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo* r) {
   const CUresult result = g_real.cuGraphExecUpdate_v2(e, g, r);
-  if (result == CUDA_SUCCESS) Learn(e, g);
+  if (result == CUDA_SUCCESS) Keep(e, Look(g));
   return result;
 }
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
@@ -402,17 +443,43 @@ CUresult cuGraphDestroy(CUgraph g) {
   return g_real.cuGraphDestroy(g);
 }
 CUresult cuGraphExecDestroy(CUgraphExec e) {
+  bool allocates = false;
   {
     std::lock_guard lock(g_mutex);
-    Graphs().erase(e);
+    if (const auto it = Graphs().find(e); it != Graphs().end()) {
+      allocates = it->second.own_most != 0;
+      Graphs().erase(it);
+    }
   }
-  return g_real.cuGraphExecDestroy(e);
+  const CUresult result = g_real.cuGraphExecDestroy(e);
+  Device* const device = allocates ? CurrentDevice() : nullptr;
+  if (device) device->CountGraphMemory();
+  return result;
 }
 CUresult cuGraphLaunch(CUgraphExec e, CUstream stream) {
-  return LaunchGraph(e, stream, false, [&] { return g_real.cuGraphLaunch(e, stream); });
+  const CUresult result = LaunchGraph(e, stream, false, [&] { return g_real.cuGraphLaunch(e, stream); });
+  CountMemory(e);
+  return result;
 }
 CUresult cuGraphLaunch_ptsz(CUgraphExec e, CUstream stream) {
-  return LaunchGraph(e, stream, true, [&] { return g_real.cuGraphLaunch_ptsz(e, stream); });
+  const CUresult result = LaunchGraph(e, stream, true, [&] { return g_real.cuGraphLaunch_ptsz(e, stream); });
+  CountMemory(e);
+  return result;
+}
+CUresult cuGraphUpload(CUgraphExec e, CUstream stream) {
+  const CUresult result = g_real.cuGraphUpload(e, stream);
+  CountMemory(e);
+  return result;
+}
+CUresult cuGraphUpload_ptsz(CUgraphExec e, CUstream stream) {
+  const CUresult result = g_real.cuGraphUpload_ptsz(e, stream);
+  CountMemory(e);
+  return result;
+}
+CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
+  const CUresult result = g_real.cuDeviceGraphMemTrim(ordinal);
+  if (Device* const device = DeviceByOrdinal(ordinal)) device->CountGraphMemory();
+  return result;
 }
 
 }  // namespace entry

@@ -15,14 +15,16 @@ void Note(trace::AllocKind kind, CUresult result, CUdeviceptr pointer, uint64_t 
   if (Recording() && result == CUDA_SUCCESS) g_recorder->Alloc(kind, pointer, bytes, stream);
 }
 
-// Memory that the driver makes as the application asked, counted against the budget.
+// Memory that the driver makes as the application asked, counted against the budget. `pooled`: it outlives its context.
 template <typename Make>
-CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, Make make) {
+CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, bool pooled, Make make) {
   if (device && !device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (device) {
     if (result == CUDA_SUCCESS) {
-      RememberPlain(*pointer, bytes, device);
+      CUcontext context = nullptr;
+      if (!pooled) CurrentDevice(&context);
+      RememberPlain(*pointer, bytes, device, context);
     } else {
       device->GivePlain(bytes);
     }
@@ -35,7 +37,7 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
   const CUresult result = !device->managed || CalledFromPlainLibrary(caller)
-                              ? Plain(device, bytes, pointer, make)
+                              ? Plain(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
   if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
   return result;
@@ -87,7 +89,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   } else {
     const uint64_t cap = GetConfig().managed_limit;
     if (cap && device->requested_bytes + bytes > cap) return CUDA_ERROR_OUT_OF_MEMORY;
-    result = Plain(device, bytes, pointer, real);
+    result = Plain(device, bytes, pointer, false, real);
   }
   Note(trace::AllocKind::kManaged, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
   return result;
@@ -121,7 +123,7 @@ SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
     Stream* stream = FindStream(handle, ptsz);                                            \
     auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                \
     if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();         \
-    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, real);          \
+    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, true, real);    \
     return Serve(__builtin_return_address(0), pointer, bytes, real, stream);              \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)

@@ -6,8 +6,10 @@
 
 namespace sluice {
 
-void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device);
+// `context`: it ends with that one; null: it does not.
+void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context);
 void ForgetPlain(CUdeviceptr pointer);
+void ForgetPlainOf(CUcontext context);
 // Pools whose memory the engine must not serve: shared by handle, or not on a device.
 void NoteForeignPool(CUmemoryPool pool);
 bool IsForeignPool(CUmemoryPool pool);

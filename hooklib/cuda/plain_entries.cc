@@ -18,6 +18,7 @@ namespace {
 struct Charge {
   uint64_t bytes = 0;
   Device* device = nullptr;
+  CUcontext context = nullptr;  // with which it ends; null: with none
   int references = 1;
 };
 
@@ -63,12 +64,25 @@ void Drop(Key key) {
 }
 
 template <typename Key>
-void Remember(Key key, uint64_t bytes, Device* device) {
+void Remember(Key key, uint64_t bytes, Device* device, CUcontext context) {
   std::lock_guard lock(g_mutex);
-  Charges<Key>()[key] = {bytes, device, 1};
+  Charges<Key>()[key] = {bytes, device, context, 1};
+}
+
+template <typename Key>
+void DropAllOf(CUcontext context) {
+  std::lock_guard lock(g_mutex);
+  std::erase_if(Charges<Key>(), [context](const auto& entry) {
+    const Charge& charge = entry.second;
+    if (charge.context != context) return false;
+    charge.device->GivePlain(charge.bytes);
+    return true;
+  });
 }
 
 uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
+  // Of VMM memory that is mapped into them, and was counted when it was made.
+  if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
   uint64_t element = 4;
   switch (d.Format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -90,12 +104,13 @@ uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
 
 template <typename Handle, typename Make>
 CUresult MakeArray(Handle* handle, uint64_t bytes, Make make) {
-  Device* device = CurrentDevice();
+  CUcontext context = nullptr;
+  Device* device = CurrentDevice(&context);
   if (!device) return make();
   if (!device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {
-    Remember(*handle, bytes, device);
+    Remember(*handle, bytes, device, context);
   } else {
     device->GivePlain(bytes);
   }
@@ -104,8 +119,16 @@ CUresult MakeArray(Handle* handle, uint64_t bytes, Make make) {
 
 }  // namespace
 
-void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device) { Remember(Pointer{pointer}, bytes, device); }
+void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context) {
+  Remember(Pointer{pointer}, bytes, device, context);
+}
 void ForgetPlain(CUdeviceptr pointer) { Drop(Pointer{pointer}); }
+void ForgetPlainOf(CUcontext context) {
+  if (!context) return;
+  DropAllOf<Pointer>(context);
+  DropAllOf<CUarray>(context);
+  DropAllOf<CUmipmappedArray>(context);
+}
 
 void NoteForeignPool(CUmemoryPool pool) {
   std::lock_guard lock(g_mutex);
@@ -139,14 +162,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
     device->GivePlain(bytes);
     return result;
   }
-  Remember(VmmHandle{*handle}, bytes, device);
+  Remember(VmmHandle{*handle}, bytes, device, nullptr);
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
     NotifyAgent(SLUICE_NOTICE_PLAIN_VMM, device->uuid.c_str());
-    SLUICE_LOG(
-        kWarn,
-        "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %.2f GiB is a hard limit",
-        static_cast<double>(device->budget.budget_bytes) / 0x1p30);
+    SLUICE_LOG(kWarn,
+               "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %s is a hard limit",
+               settings::HumanBytes(device->budget.budget_bytes, 2).c_str());
   }
   return result;
 }

@@ -3,6 +3,7 @@
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/params.h"
+#include "hooklib/cuda/plain.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
@@ -92,7 +93,24 @@ CUresult EndCapture(CUstream stream, const CUgraph* out, End end) {
   return result;
 }
 
+// Bytes of device memory that one more of a limit's unit costs; 0: not known.
+uint64_t BytesOf(CUlimit limit, const Device& device) {
+  int processors = 0, threads = 0;
+  switch (limit) {
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+      return 1;
+    case CU_LIMIT_STACK_SIZE:  // of each thread that the card may run at once
+      g_real.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.ordinal);
+      g_real.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device.ordinal);
+      return static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
+    default:
+      return 0;
+  }
+}
+
 void ContextGone(CUcontext context) {
+  ForgetPlainOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
 }
 
@@ -191,6 +209,24 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   }
   return result;
 }
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  CUcontext context = nullptr;
+  Device* const device = CurrentDevice(&context);
+  const uint64_t each = device && g_real.cuCtxGetLimit ? BytesOf(limit, *device) : 0;
+  if (!each) return g_real.cuCtxSetLimit(limit, value);
+  const auto now = [&] {
+    size_t units = 0;
+    return g_real.cuCtxGetLimit(&units, limit) == CUDA_SUCCESS ? uint64_t{units} : 0;
+  };
+  const uint64_t before = now();
+  uint64_t more = 0;
+  if (value > before && __builtin_mul_overflow(value - before, each, &more)) more = UINT64_MAX;
+  if (more && !device->TakePlain(more)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = g_real.cuCtxSetLimit(limit, value);
+  device->NoteLimit(context, static_cast<int64_t>((now() - before) * each), more);  // as the driver rounds it
+  return result;
+}
+
 CUresult cuCtxDestroy_v2(CUcontext context) {
   const CUresult result = g_real.cuCtxDestroy_v2(context);
   if (result == CUDA_SUCCESS) ContextGone(context);

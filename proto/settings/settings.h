@@ -103,7 +103,7 @@ std::string_view FormatVisible(Visible value);
 std::map<std::string, std::string> Format(const Settings& settings);  // keys without prefix
 
 // "4.0 GiB": for people only, never parsed.
-std::string HumanBytes(uint64_t bytes);
+std::string HumanBytes(uint64_t bytes, int decimals = 1);
 
 }  // namespace sluice::settings
 

@@ -198,7 +198,7 @@ std::string_view FormatLogLevel(LogLevel value) {
   return kLevels[static_cast<size_t>(value)];
 }
 
-std::string HumanBytes(uint64_t bytes) {
+std::string HumanBytes(uint64_t bytes, int decimals) {
   static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double v = static_cast<double>(bytes);
   size_t unit = 0;
@@ -207,7 +207,7 @@ std::string HumanBytes(uint64_t bytes) {
     ++unit;
   }
   char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", v, kUnits[unit]);
+  std::snprintf(text, sizeof(text), "%.*f %s", unit == 0 ? 0 : decimals, v, kUnits[unit]);
   return text;
 }
 

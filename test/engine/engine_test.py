@@ -157,6 +157,11 @@ scenario("fork_before_cuda", evicts=False)
 scenario("fork_after_cuda")
 scenario("contexts", pressed=None)
 scenario("plain_memory", pressed=None)
+scenario("graph_memory")
+scenario("plain_memory_comes_late")
+scenario("context_limits", evicts=False)
+scenario("ends_with_its_context", evicts=False)
+scenario("prefetched_by_the_program")
 
 
 @test
@@ -476,6 +481,8 @@ def out_of_memory():
         expect(hooked.out == plain.out, "the retry computes the same", str(hooked))
         expect("blocks 16" in hooked.err, "the limit is where it ends", hooked.err)
         expect(hooked.err.count("out of memory") == 1, "said once", hooked.err)
+        expect(re.search(r"out of memory: 64\.00 MiB asked for beside 1\.00 GiB; memory-limit is 1\.00 GiB, budget ", hooked.err),
+               "sizes that say something", hooked.err)
 
 
 @test
@@ -599,7 +606,8 @@ def wrong_variables():
         "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
         "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
         "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
-        "SLUICE_OVERWRITES": "no", "SLUICE_DISCARD": "never", "SLUICE_READ_MOSTLY": "2",
+        "SLUICE_OVERWRITES": "no", "SLUICE_DISCARD": "never", "SLUICE_READ_MOSTLY": "2", "SLUICE_LEARN": "some",
+        "SLUICE_DISABLE": "yes", "SLUICE_ON_ERROR": "abort", "ULMS_GPU_MEMORY_FACTOR": "1000", "ULMS_LOG_LEVEL": "loud",
     }
     probe = "blocks" if sanitized else "view"  # NVML's names are the shim's to answer
     expected = run(probe).out
@@ -613,6 +621,15 @@ def wrong_variables():
         expect(hooked.out == expected, f"{name}={value}: the process goes on with the default", str(hooked))
     capped = run(probe, LARGE, env={"SLUICE_MANAGED_LIMIT": "lots"}, status=None)
     expect("SLUICE_MANAGED_LIMIT" in capped.err and capped.status == 70, "a cap that cannot be read is no missing cap", str(capped))
+    both = run(probe, LARGE, env={"SLUICE_GPU_FRACTION": "0.5", "SLUICE_MEMORY_LIMIT": "1Gi"})
+    said = [line for line in both.err.splitlines() if line.startswith("sluice: ERROR ")]
+    expect(len(said) == 2 and "accepted: one of the two" in said[0] and "at least the budget" in said[1], "variables that contradict", both.err)
+    alone = run(probe, LARGE, env={"SLUICE_SOCKET": "/nonexistent/agent.sock"})
+    said = [line for line in alone.err.splitlines() if line.startswith("sluice: WARN SLUICE_SOCKET")]
+    expect(len(said) == 1 and "'/nonexistent/agent.sock'" in said[0] and "what the environment says" in said[0] and alone.out == expected,
+           "nobody at the socket", alone.err)
+    free = run(probe, LARGE, env={"SLUICE_SOCKET": "/nonexistent/agent.sock", "SLUICE_GPU_MEMORY": "", "SLUICE_GPU_FRACTION": "1"})
+    expect("this process runs without a budget" in free.err, "nobody at the socket, no budget", free.err)
     old = run("blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
     expect(old.figure("factor") == 90 and "INFO" in old.err, "PUMP's names are honoured", old.err)
 

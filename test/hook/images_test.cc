@@ -138,9 +138,11 @@ TEST_CASE("an engine that cannot be loaded: said once, and the program goes on u
     CHECK(stopped.out.starts_with("802 802 "));
   }
   SECTION("a wrong policy is named with what is accepted") {
-    const auto outcome = Linked(Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=maybe"}, folder / "missing.so"));
+    const auto outcome = Linked(
+        Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=maybe", "SLUICE_DISABLE=yes"}, folder / "missing.so"));
     CHECK(outcome.out == plain.out);
     CHECK(outcome.err.find("SLUICE_ON_ERROR accepts: run, stop") != std::string::npos);
+    CHECK(outcome.err.find("SLUICE_DISABLE accepts: 0, 1") != std::string::npos);
   }
 }
 

@@ -34,9 +34,9 @@ struct Driver {
   std::set<CUcontext> contexts;
   uint64_t next_id = 1;
   CUresult sticky = CUDA_SUCCESS;
-  std::set<std::shared_ptr<SimCapture>> captures;                 // active ones
-  std::map<uint64_t, std::pair<uint64_t, unsigned>> host_memory;  // pinned: address -> size, flags
-  std::vector<CUmemoryPool> default_pools, current_pools;
+  std::set<std::shared_ptr<SimCapture>> captures;                       // active ones
+  std::map<uint64_t, std::pair<uint64_t, unsigned>> host_memory;        // pinned: address -> size, flags
+  std::vector<CUmemoryPool> default_pools, current_pools, graph_pools;  // the last: what graphs' own nodes allocate
 };
 Driver& TheDriver();
 inline Simulator& Sim() { return TheSimulator(); }
@@ -79,6 +79,7 @@ Allocation* FindAllocation(CUdeviceptr p);
 bool IsPinned(uint64_t address);
 CUresult FreeNow(CUdeviceptr p);
 CUmemoryPool DefaultPool(int card);
+void FreeArray(CUarray array);
 
 // Launches.
 CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernelCall* told, Op** op,

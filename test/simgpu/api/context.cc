@@ -32,6 +32,7 @@ void DestroyContext(Call& call, CUcontext c) {
   {
     // Everything that lived in it ends with it.
     while (!c->memory.empty()) FreeNow(c->memory.begin()->first);
+    while (!c->arrays.empty()) FreeArray(*c->arrays.begin());
   }
   for (CUstream s : c->streams) {
     s->magic = kDead;
@@ -279,10 +280,11 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetLimit(CUlimit limit, size_t) {
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   BEGIN(20);
   NEED_CONTEXT();
   NEED(limit >= 0 && limit < CU_LIMIT_MAX, CUDA_ERROR_UNSUPPORTED_LIMIT);
+  context->limits[limit] = value;
   return CUDA_SUCCESS;
 }
 
@@ -291,7 +293,7 @@ CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   NEED_CONTEXT();
   NEED_ARG(value != nullptr);
   NEED(limit >= 0 && limit < CU_LIMIT_MAX, CUDA_ERROR_UNSUPPORTED_LIMIT);
-  *value = limit == CU_LIMIT_STACK_SIZE ? 1024 : limit == CU_LIMIT_MALLOC_HEAP_SIZE ? 8388608 : 0;
+  *value = context->limits[limit];
   return CUDA_SUCCESS;
 }
 

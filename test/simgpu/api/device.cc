@@ -56,6 +56,7 @@ CUresult cuInit(unsigned int flags) {
   }
   d.default_pools.resize(gpus);
   d.current_pools.resize(gpus);
+  d.graph_pools.resize(gpus);
   d.initialised = true;
   WaitForTenants();
   return CUDA_SUCCESS;

@@ -38,6 +38,13 @@ struct CUctx_st {
   std::set<CUstream> streams;
   std::set<CUevent> events;
   std::map<uint64_t, simgpu::Allocation*> memory;
+  std::set<CUarray> arrays;
+  size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap; none of them takes memory
+};
+
+struct CUarray_st {  // its size is all that there is of it
+  CUcontext context = nullptr;
+  uint64_t bytes = 0;
 };
 
 struct SimCapture {

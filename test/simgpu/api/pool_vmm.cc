@@ -13,8 +13,9 @@ using simgpu::TheDriver;
 
 namespace simgpu {
 
-CUmemoryPool DefaultPool(int card) {
-  auto& pool = TheDriver().default_pools[static_cast<size_t>(card)];
+namespace {
+CUmemoryPool PoolIn(std::vector<CUmemoryPool>& pools, int card) {
+  auto& pool = pools[static_cast<size_t>(card)];
   if (pool == nullptr) {
     pool = new CUmemPoolHandle_st;
     pool->card = card;
@@ -23,6 +24,10 @@ CUmemoryPool DefaultPool(int card) {
   }
   return pool;
 }
+}  // namespace
+
+CUmemoryPool DefaultPool(int card) { return PoolIn(TheDriver().default_pools, card); }
+CUmemoryPool GraphPool(int card) { return PoolIn(TheDriver().graph_pools, card); }
 
 }  // namespace simgpu
 
@@ -70,6 +75,7 @@ CUresult AllocFromPool(simgpu::Call& call, CUdeviceptr* out, size_t bytes, CUmem
     return CUDA_SUCCESS;
   }
   NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
+  if (simgpu::Capturing(stream)) pool = simgpu::GraphPool(pool->card);
   const uint64_t size = (bytes + 511) / 512 * 512;
   if (!Sim().TakePlain(pool->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t address = Sim().memory().Reserve(size, 512);
@@ -140,6 +146,25 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
 }
 
 extern "C" {
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribute, void* value) {
+  BEGIN(100);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_ARG(value != nullptr);
+  const CUmemoryPool pool = simgpu::GraphPool(dev);
+  *static_cast<cuuint64_t*>(value) = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT       ? pool->used
+                                     : attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH        ? pool->used_high
+                                     : attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
+                                                                                           : pool->reserved_high;
+  return CUDA_SUCCESS;
+}
+
+// What is free is not kept here.
+CUresult cuDeviceGraphMemTrim(CUdevice dev) {
+  BEGIN(1000);
+  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  return CUDA_SUCCESS;
+}
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);

@@ -1,0 +1,57 @@
+// The application's own prefetches of managed memory: under pressure they are hints, and the engine follows them as far
+// as the budget goes. Those to the host, and its advice, go to the driver as they are.
+#include "hooklib/cuda/engine.h"
+#include "hooklib/cuda/library.h"
+#include "hooklib/cuda/work.h"
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice {
+
+namespace {
+
+template <typename Issue>
+CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t bytes, int to, Issue issue) {
+  Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
+  if (!stream || stream->device->ordinal != to || !stream->device->active.load(std::memory_order_relaxed) ||
+      IsCapturing(*stream))
+    return issue();
+  const std::optional<Tracked> block = FindTracked(pointer);
+  // What the driver refuses, it refuses itself.
+  const bool whole =
+      block && block->device == stream->device && bytes && bytes <= block->base + block->allocation.bytes - pointer;
+  if (!whole) return issue();
+  NoteQueued();
+  const core::Extent range{pointer, bytes};
+  Work work;
+  work.stream = stream;
+  work.exact = std::span(&range, 1);
+  work.reads = 1;
+  return RunWork(work, [] { return CUDA_SUCCESS; });
+}
+
+// Where to; -1: not to a card.
+int CardOf(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1; }
+
+}  // namespace
+
+namespace entry {
+
+#define SLUICE_PREFETCH_TO_DEVICE(name, per_thread)                                                                   \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUdevice to, CUstream stream) {                                    \
+    return Prefetch(stream, per_thread, pointer, bytes, to, [&] { return g_real.name(pointer, bytes, to, stream); }); \
+  }
+#define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
+  CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
+    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : CardOf(to),                        \
+                    [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
+  }
+SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)
+SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync_ptsz, true)
+SLUICE_PREFETCH_TO(cuMemPrefetchAsync_v2, false)
+SLUICE_PREFETCH_TO(cuMemPrefetchAsync_v2_ptsz, true)
+#undef SLUICE_PREFETCH_TO_DEVICE
+#undef SLUICE_PREFETCH_TO
+
+}  // namespace entry
+}  // namespace sluice

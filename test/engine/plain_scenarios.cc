@@ -1,0 +1,169 @@
+// Memory that the driver makes: what of it counts against the budget, and when it is given back.
+#include <algorithm>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+uint64_t Free() {
+  size_t left = 0, total = 0;
+  OK(cuMemGetInfo(&left, &total));
+  return left;
+}
+
+// All that the program has on the card, but for the context and what was on it before.
+uint64_t OnTheCard(Card& card, uint64_t plain_before) {
+  const auto stats = card.Stats();
+  return stats.resident_bytes + stats.plain_bytes - plain_before;
+}
+
+void Sweep(Card& card, CUstream s, CUdeviceptr p, uint64_t bytes, uint32_t object) {
+  for (uint64_t at = 0; at < bytes; at += 32 * kMiB) card.Named(s, {Update(p + at, 32 * kMiB, object)});
+  OK(cuStreamSynchronize(s));
+}
+
+}  // namespace
+
+// Memory that a captured graph allocates by nodes of its own.
+SCENARIO(graph_memory) {
+  Card card;
+  CUstream s = card.Stream();
+  const uint64_t context = card.Stats().plain_bytes;
+  const CUdeviceptr block = Alloc(384 * kMiB);
+  Sweep(card, s, block, 384 * kMiB, 1);
+  const uint64_t before = Free();
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  CUdeviceptr own = 0;
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuMemAllocAsync(&own, 256 * kMiB, s));
+  card.Named(s, {Write(own, 256 * kMiB, 2)});
+  OK(cuStreamEndCapture(s, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuGraphDestroy(graph));
+  OK(cuGraphLaunch(executable, s));
+  if (Budget() != 0) EXPECT(before - Free() == std::min(before, 256 * kMiB));
+  for (int i = 0; i < 3; ++i) {
+    Sweep(card, s, block, 384 * kMiB, 1);
+    OK(cuGraphLaunch(executable, s));
+  }
+  OK(cuStreamSynchronize(s));
+  if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 32 * kMiB);
+  SayDigest("the graph's", own, 256 * kMiB);
+  SayDigest("the block", block, 384 * kMiB);
+  OK(cuMemFreeAsync(own, s));
+  OK(cuStreamSynchronize(s));
+  OK(cuGraphExecDestroy(executable));
+  OK(cuDeviceGraphMemTrim(0));
+  if (Budget() != 0) EXPECT(Free() == before);
+  // 768 MiB at once, and 64 at a time.
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < 3; ++i) OK(cuMemAllocAsync(&own, 256 * kMiB, s));
+  OK(cuStreamEndCapture(s, &graph));
+  const bool fits = Budget() == 0 || Budget() > kGiB;
+  EXPECT(cuGraphInstantiate(&executable, graph, 0) == (fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+  OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < 16; ++i) {
+    OK(cuMemAllocAsync(&own, 64 * kMiB, s));
+    OK(cuMemFreeAsync(own, s));
+  }
+  OK(cuStreamEndCapture(s, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+}
+
+// VMM memory comes when what can move fills the budget: that makes room, and launches that miss nothing stay right.
+SCENARIO(plain_memory_comes_late) {
+  Card card;
+  CUstream s = card.Stream();
+  const uint64_t context = card.Stats().plain_bytes;
+  const CUdeviceptr block = Alloc(384 * kMiB);
+  Sweep(card, s, block, 384 * kMiB, 1);
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  OK(cuMemCreate(&handle, 256 * kMiB, &prop, 0));
+  OK(cuCtxSynchronize());
+  if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 32 * kMiB);
+  Sweep(card, s, block, 384 * kMiB, 1);
+  SayDigest("the block", block, 384 * kMiB);
+  OK(cuMemRelease(handle));
+}
+
+// The heap of kernels' own malloc, printf's buffer and stacks.
+SCENARIO(context_limits) {
+  Card card;
+  const uint64_t before = Free();
+  const auto taken = [&] { return before - Free(); };
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 136 * kMiB));
+  if (Budget() != 0) EXPECT(taken() == 128 * kMiB);
+  OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 17 * kMiB));
+  if (Budget() != 0) EXPECT(taken() == 144 * kMiB);
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB));
+  OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, kMiB));
+  if (Budget() != 0) EXPECT(taken() == 0);
+  int processors = 0, threads = 0;
+  OK(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+  OK(cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
+  OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1280));
+  if (Budget() != 0) EXPECT(taken() == static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads) * 256);
+  const CUresult much = cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * kGiB);
+  if (Budget() != 0) EXPECT(much == CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, SIZE_MAX) == (Budget() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS));
+  OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512));
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB));
+  if (Budget() != 0) EXPECT(taken() == 0);
+  // They end with their context.
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 136 * kMiB));
+  OK(cuDevicePrimaryCtxReset(0));
+  OK(cuCtxSetCurrent(card.context));
+  if (Budget() != 0) EXPECT(taken() == 0);
+}
+
+// Arrays, and what ends with its context. Under SLUICE_PLAIN=1 all memory is such.
+SCENARIO(ends_with_its_context) {
+  Card card;
+  const uint64_t before = Free();
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  shape.Width = shape.Height = 4096;
+  shape.Format = CU_AD_FORMAT_FLOAT;
+  shape.NumChannels = 4;
+  CUarray array = nullptr, mapped = nullptr;
+  shape.Flags = CUDA_ARRAY3D_DEFERRED_MAPPING;
+  OK(cuArray3DCreate(&mapped, &shape));  // of memory that is mapped into it
+  EXPECT(Free() == before || Budget() == 0);
+  shape.Flags = 0;
+  OK(cuArray3DCreate(&array, &shape));
+  if (Budget() != 0) EXPECT(before - Free() == 256 * kMiB);
+  OK(cuArrayDestroy(array));
+  EXPECT(Free() == before || Budget() == 0);
+  OK(cuArray3DCreate(&array, &shape));
+  Alloc(128 * kMiB);
+  if (Budget() != 0) EXPECT(before - Free() == 384 * kMiB);
+  OK(cuDevicePrimaryCtxReset(0));
+  OK(cuCtxSetCurrent(card.context));
+  EXPECT(Free() == before || Budget() == 0);
+}
+
+// A program prefetches its managed memory to the card, more of it than its budget.
+SCENARIO(prefetched_by_the_program) {
+  Card card;
+  CUstream s = card.Stream();
+  const uint64_t context = card.Stats().plain_bytes;
+  std::vector<CUdeviceptr> p;
+  for (uint32_t i = 0; i < 12; ++i) {
+    p.push_back(card.Managed(64 * kMiB));
+    card.Named(s, {Write(p.back(), 64 * kMiB, i + 1)});
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (const CUdeviceptr at : p) card.Prefetch(s, at, 64 * kMiB, true);
+    OK(cuStreamSynchronize(s));
+    if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 64 * kMiB);
+    for (uint32_t i = 0; i < 12; ++i) card.Named(s, {Update(p[i], 64 * kMiB, i + 1)});
+  }
+  for (const CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  EXPECT(cuMemPrefetchAsync(p[0], 65 * kMiB + (uint64_t{1} << 40), nowhere, 0, s) == CUDA_ERROR_INVALID_VALUE);
+}
