@@ -4,15 +4,6 @@
 
 namespace sluice::core {
 
-void Step::Clear() {
-  drop.clear();
-  unmap.clear();
-  duplicate.clear();
-  evict.clear();
-  fetch.clear();
-  out_after = out_op = in_op = in_after_out = content_in = 0;
-}
-
 uint64_t Residency::wrong_predictions() const {
   uint64_t sum = 0;
   for (const auto& [stream, queues] : queues_) sum += queues.predictor.wrong();
@@ -89,14 +80,7 @@ void Residency::Pin(Extent range, bool pin) {
 }
 
 void Residency::ClearAll() {
-  plan_.now.Clear();
-  plan_.ahead.Clear();
-  for (std::vector<Extent>* runs :
-       {&plan_.evict_after, &plan_.discard, &plan_.reap, &plan_.advise, &plan_.unadvise, &plan_.renew})
-    runs->clear();
-  plan_.probe = {};
-  plan_.way = {};
-  plan_.renew_after = plan_.wait_in = plan_.after_op = 0;
+  plan_.Clear();
   behind_.clear();
 }
 

@@ -32,52 +32,13 @@
 #include "hooklib/core/copied_ranges.h"
 #include "hooklib/core/fences.h"
 #include "hooklib/core/host_access.h"
+#include "hooklib/core/plan.h"
 #include "hooklib/core/predictor.h"
 #include "hooklib/core/ways.h"
 
 namespace sluice::core {
 
 enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
-
-// One exchange: departures on the stream's out queue, then arrivals on its in queue.
-struct Step {
-  std::vector<Extent> drop;       // duplicates that leave the card at once: the advice is withdrawn
-  std::vector<Extent> unmap;      // are fetched, were used in host memory before: no longer mapped there
-  std::vector<Extent> duplicate;  // to be advised read-mostly in host memory, before they are fetched
-  std::vector<Extent> evict;
-  std::vector<Extent> fetch;
-  Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: at once
-  uint64_t out_op = 0;        // number of the departures in the out queue; 0: none
-  uint64_t in_op = 0;         // number of the arrivals in the in queue; 0: none
-  uint64_t in_after_out = 0;  // the in queue first waits for this departure; 0: for none
-  uint64_t content_in = 0;    // bytes of `fetch` that hold anything
-  bool empty() const { return out_op == 0 && in_op == 0 && drop.empty(); }
-  void Clear();
-};
-
-struct Plan {
-  bool nothing = true;  // there is nothing in it
-  // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for (see
-  // DiscardDead).
-  std::vector<Extent> discard;
-  // Dead, but work that may have touched it is still queued, on this stream alone: to be discarded in the stream's
-  // order, behind all that it holds and before the launch and its fetches.
-  std::vector<Extent> reap;
-  // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
-  std::vector<Extent> advise;
-  std::vector<Extent> unadvise;  // is to fault again instead
-  // The launch overwrites it whole: to be discarded and brought back empty, on the GPU behind all that the stream holds
-  // and before the launch (overwrites.cc).
-  std::vector<Extent> renew;
-  uint64_t renew_after = 0;         // number of the departures on the out queue that make its room; 0: none
-  HostProbe probe;                  // id 0: the launch need not be timed
-  WayProbe way;                     // id 0: it is no graph larger than all that may be resident
-  Step now;                         // what the launch needs
-  uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
-  Step ahead;                       // for launches to come
-  std::vector<Extent> evict_after;  // did not fit: faults bring it, and it leaves behind the launch
-  uint64_t after_op = 0;            // number of evict_after in the out queue
-};
 
 struct ResidencyStats {
   uint64_t hits = 0, misses = 0;  // chunks

@@ -3,7 +3,7 @@
 #ifndef SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
 #define SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
 
-#include "hooklib/core/residency.h"
+#include "hooklib/core/plan.h"
 #include "hooklib/cuda/streams.h"
 
 namespace sluice {

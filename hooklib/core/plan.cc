@@ -1,0 +1,23 @@
+#include "hooklib/core/plan.h"
+
+namespace sluice::core {
+
+void Step::Clear() {
+  drop.clear();
+  unmap.clear();
+  duplicate.clear();
+  evict.clear();
+  fetch.clear();
+  out_after = out_op = in_op = in_after_out = content_in = 0;
+}
+
+void Plan::Clear() {
+  now.Clear();
+  ahead.Clear();
+  for (std::vector<Extent>* runs : {&evict_after, &discard, &reap, &advise, &unadvise, &renew}) runs->clear();
+  probe = {};
+  way = {};
+  renew_after = wait_in = after_op = 0;
+}
+
+}  // namespace sluice::core
