@@ -68,7 +68,7 @@ struct Chunk {
   bool first = false;            // of its arena
   bool ever_out = false;         // was evicted once: its host pages exist until the block is freed
   bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
-  bool scattered = false;        // in residency's list of what faults brought a part of
+  bool scattered = false;        // in the list of Scattered: faults may have brought a part of it
   bool passed = false;           // its place among the candidates is in residency's lists of those passed over
   bool dying = false;            // in residency's list of what died
   bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on

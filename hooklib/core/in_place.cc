@@ -182,7 +182,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     }
     // What faults have brought of it would stay on the card, and nobody would count it: that leaves first.
     if (oversize && !trial && !faults && chunk->scattered && !chunk->advised) {
-      scattered_bytes_ = kMostScattered;
+      scattered_.Hasten();
       left_launch_ = chunk->left_at = now_;
       return false;
     }
@@ -232,68 +232,33 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   if (blocked && !stays) host_access_.Blocked(id);
 }
 
-// What faults bring of it stays until Sweep: to send away all that a launch names takes 1.6 us a chunk even
-// where nothing of it has come, which is more than a launch takes that looks up a few rows of a large table.
-void Residency::Scatter(Chunk* chunk) {
-  if (!chunk->content) sweep_after_ = kFirstSweep;
-  chunk->content = chunk->sent = true;
-  if (chunk->scattered) return;
-  chunk->scattered = true;
-  scattered_.push_back(chunk->base);
-}
-
 void Residency::ScatterRest(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
-    if (!chunk.resident && !chunk.advised && chunk.live_bytes != 0) Scatter(&chunk);
+    if (!chunk.resident && !chunk.advised && chunk.live_bytes != 0) scattered_.Add(&chunk);
   });
-  scattered_bytes_ = kMostScattered;
-}
-
-void Residency::NoteFaultedIn(std::span<const Va> pages) {
-  if (scattered_.empty()) return;
-  Va before = kNever;
-  for (const Va page : pages) {
-    const Va chunk = RoundDown(page, kChunkBytes);
-    if (chunk != std::exchange(before, chunk)) scattered_bytes_ += kChunkBytes;
-  }
+  scattered_.Hasten();
 }
 
 void Residency::NoteScattered(uint64_t bytes) {
   stats_.fault_bytes += bytes;
-  scattered_bytes_ += bytes;
-  scattered_at_ = now_;
+  scattered_.NoteBytes(bytes, now_);
 }
 
-// Sends away behind the launch what faults have scattered, once it is 64 MiB or the capacity shrank, or no launch has
-// brought any for a while. By two measures: the times of launches, which tell it of launches that have not run yet; and
-// what the driver counts, since a launch that finds what others' faults brought takes no time. Neither tells of pages
-// that are born on the card where no launch of those was timed: while nothing leaves nothing faults, and it would stay
-// so. Hence all of it leaves from time to time, soon after anything was named for the first time, then ever more
-// rarely.
+// Sends away behind the launch what faults have scattered, once that is due.
 void Residency::Sweep(StreamId stream) {
-  const uint64_t counted = faulted_ - std::min(faulted_, faulted_swept_);
-  if (std::max(scattered_bytes_, counted) < kMostScattered && scatters()) {
-    if (now_ < swept_at_ + sweep_after_) return;
-    sweep_after_ = std::min(2 * sweep_after_, kScattersFor);
-  }
-  swept_at_ = now_;
-  std::erase_if(scattered_, [&](Va base) {
-    Chunk* const chunk = chunks_.Find(base);
-    if (!chunk || !chunk->scattered) return true;
+  if (!scattered_.IsDue(now_)) return;
+  scattered_.Sweep(&chunks_, now_, [&](Chunk* chunk) {
     const bool stays = chunk->resident || chunk->advised || chunk->live_bytes == 0;  // what is dead is discarded
     // One queue at a time: it is known of one alone when it is done.
     const bool leaving = IsLeaving(*chunk) && chunk->departure_stream != stream;
     if (!stays && (leaving || chunk->two_ways_out || !MayLeave(*chunk, stream))) return false;
     if (stays) {
-      chunk->scattered = false;
+      Scattered::Remove(chunk);
     } else {
       LeaveBehind(chunk);
     }
     return true;
   });
-  scattered_bytes_ = 0;
-  scattered_at_ = now_;
-  faulted_swept_ = faulted_;
 }
 
 }  // namespace sluice::core

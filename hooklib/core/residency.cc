@@ -250,7 +250,7 @@ void Residency::LeaveToFaults(const Launch& launch) {
     if (launch.scatters && resident_ + kChunkBytes > launch.fits) {
       // All of it is never there; it leaves with the next sweep.
       scattered += kChunkBytes;
-      Scatter(chunk);
+      scattered_.Add(chunk);
       continue;
     }
     SetResident(chunk, true);
@@ -301,7 +301,7 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
       Unadvise(chunk);
       if (by_faults && !elsewhere) {
         scattered += kChunkBytes;
-        Scatter(chunk);
+        scattered_.Add(chunk);
         continue;
       }
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
@@ -383,7 +383,7 @@ void Residency::Pass(Chunk* chunk, StreamId stream) {
 void Residency::LeaveBehind(Chunk* chunk) {
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   behind_.push_back(chunk);
-  chunk->scattered = false;
+  Scattered::Remove(chunk);
   chunk->content = chunk->sent = true;
 }
 

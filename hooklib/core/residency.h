@@ -34,6 +34,7 @@
 #include "hooklib/core/host_access.h"
 #include "hooklib/core/plan.h"
 #include "hooklib/core/predictor.h"
+#include "hooklib/core/scattered.h"
 #include "hooklib/core/ways.h"
 
 namespace sluice::core {
@@ -89,22 +90,22 @@ class Residency {
   Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
 
   void set_capacity(uint64_t bytes) {
-    if (bytes < capacity_ && !scattered_.empty()) scattered_bytes_ = kMostScattered;  // all of that goes now
+    if (bytes < capacity_ && !scattered_.empty()) scattered_.Hasten();  // all of that goes now
     capacity_ = bytes;
   }
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
   // Launches larger than the capacity leave to faults what does not fit: that comes and goes all the time.
-  bool scatters() const { return scattered_at_ && now_ < scattered_at_ + kScattersFor; }
+  bool scatters() const { return scattered_.IsRecent(now_); }
   // Launches of this id bring nobody knows how much by faults before they have run: a host that is a thousand of them
   // ahead sends it away too late.
   bool scatters(uint64_t id) const { return scatters() && host_access_.LeftToFaults(id); }
   // So many bytes have faults brought in all, where the driver counts them.
-  void set_faulted(uint64_t bytes) { faulted_ = bytes; }
+  void set_faulted(uint64_t bytes) { scattered_.set_counted(bytes); }
   // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
   void ScatterRest(Extent block);
   // Faults of a launch that was not brought what it names were of these pages, in order. What was never written is in
   // no count of bytes.
-  void NoteFaultedIn(std::span<const Va> pages);
+  void NoteFaultedIn(std::span<const Va> pages) { scattered_.NoteFaultedIn(pages); }
   void set_can_discard(bool can) { can_discard_ = can; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
   void set_filling(bool filling) { filling_ = filling; }
@@ -417,7 +418,6 @@ class Residency {
   size_t SmallFirst(uint64_t fits);
   void LeaveBehind(Chunk* chunk);
   // in_place.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
-  void Scatter(Chunk* chunk);
   void NoteScattered(uint64_t bytes);
   void Sweep(StreamId stream);
   bool MayRenew(const Chunk& chunk);
@@ -471,7 +471,6 @@ class Residency {
   uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
   uint64_t began_ = 0;                        // number of the first launch that was looked at
   uint64_t dead_waited_ = 0;                  // launch number
-  uint64_t scattered_at_ = 0;                 // launch number of the last that brought any
   std::pair<StreamId, Queues*> last_queues_;  // the last launch's
   std::span<Chunk*> set_;                     // of the launch that is being planned, or was last; in room_ or standing
   Prefetch prefetch_ = Prefetch::kPredict;
@@ -481,8 +480,8 @@ class Residency {
   std::vector<Standing> standing_;  // by key
   std::vector<Standing*> unsettled_;
   std::vector<Chunk*> missing_;
-  std::vector<Va> scattered_;  // chunks of which faults brought some pages, none of them counted as held
-  std::vector<Va> beyond_;     // duplicates that are to leave once they are finished
+  Scattered scattered_;
+  std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
   std::vector<Extent> withdrawn_;
   ResidencyStats stats_;
   std::unordered_map<StreamId, Queues> queues_;
@@ -496,16 +495,8 @@ class Residency {
   };
   std::vector<Operand> operands_;  // of the last launch that did not stand
   std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
-  static constexpr uint64_t kMostScattered = uint64_t{64} << 20;
-  static constexpr uint64_t kScattersFor = 1024;  // launches
-  uint64_t scattered_bytes_ = 0;                  // of these, about
-  static constexpr uint64_t kFirstSweep = 16;     // launches
-  uint64_t sweep_after_ = kFirstSweep;  // launches after which what is scattered goes, however little it seems
-  uint64_t swept_at_ = 0;               // launch number of the last sweep
-  uint64_t faulted_ = 0;                // bytes that the driver says faults have brought in all
-  uint64_t faulted_swept_ = 0;          // as of the last sweep
-  uint64_t left_launch_ = 0;            // launch number of the last that left something to faults by choice
-  std::deque<Chunk*> dying_;            // their last live byte was freed, or they never had one
+  uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
+  std::deque<Chunk*> dying_;       // their last live byte was freed, or they never had one
   // Passed over while room is made: they may not leave, are better spared.
   std::vector<Candidate> aside_, fresh_;
   bool passed_old_ = false;            // some of them are outdated

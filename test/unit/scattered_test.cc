@@ -1,0 +1,123 @@
+// When what faults have scattered is due to be sent away.
+#include "hooklib/core/scattered.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <vector>
+
+#include "test/unit/fake_card.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+struct Swept {
+  ChunkTable table;
+  Scattered scattered;
+  uint64_t now = 1000;
+
+  Swept() { table.AddArena(Chunks(0, 8)); }
+  Chunk* At(uint64_t chunk) { return table.Find(Chunks(chunk).base); }
+  std::vector<Va> Sweep() {
+    std::vector<Va> asked;
+    scattered.Sweep(&table, now, [&asked](Chunk* chunk) {
+      asked.push_back(chunk->base);
+      return true;
+    });
+    return asked;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what is scattered is due once it is 64 MiB, by the times of launches or by what the driver counts") {
+  for (const bool counted : {false, true}) {
+    Swept card;
+    card.At(0)->content = true;
+    card.scattered.Add(card.At(0));
+    card.scattered.NoteBytes(kMiB, card.now);
+    card.Sweep();
+    card.scattered.Add(card.At(0));
+    card.scattered.NoteBytes(kMiB, card.now);
+    CHECK_FALSE(card.scattered.IsDue(card.now));
+    if (counted) {
+      card.scattered.set_counted(64 * kMiB);
+    } else {
+      card.scattered.NoteBytes(63 * kMiB, card.now);
+    }
+    CHECK(card.scattered.IsDue(card.now));
+    card.Sweep();
+    card.scattered.NoteBytes(kMiB, card.now);
+    CHECK_FALSE(card.scattered.IsDue(card.now));  // both begin anew
+  }
+}
+
+TEST_CASE("what is scattered is due from time to time, ever more rarely, and soon again where anything new was named") {
+  Swept card;
+  const auto launches_to_sweep = [&card] {
+    for (uint64_t n = 1;; ++n) {
+      ++card.now;
+      card.scattered.NoteBytes(0, card.now);
+      if (!card.scattered.IsDue(card.now)) continue;
+      card.Sweep();
+      return n;
+    }
+  };
+  card.scattered.Add(card.At(0));
+  card.scattered.NoteBytes(0, card.now);
+  card.Sweep();
+  CHECK(launches_to_sweep() == 16);
+  CHECK(launches_to_sweep() == 32);
+  CHECK(launches_to_sweep() == 64);
+  card.scattered.Add(card.At(0));  // named before: it changes nothing
+  CHECK(launches_to_sweep() == 128);
+  card.scattered.Add(card.At(1));
+  CHECK(launches_to_sweep() == 16);
+}
+
+TEST_CASE("what is scattered is due once no launch has brought any for 1,024 launches") {
+  Swept card;
+  card.At(0)->content = true;
+  card.scattered.NoteBytes(kMiB, card.now);
+  card.Sweep();
+  card.scattered.Add(card.At(0));
+  card.scattered.NoteBytes(kMiB, card.now);
+  CHECK(card.scattered.IsRecent(card.now + 1023));
+  CHECK_FALSE(card.scattered.IsRecent(card.now + 1024));
+  CHECK(card.scattered.IsDue(card.now + 1024));
+}
+
+TEST_CASE("pages count by the chunk, and only while anything is scattered") {
+  Swept card;
+  std::vector<Va> pages;
+  for (uint64_t i = 0; i < 33; ++i) pages.push_back(kBase + i * kChunkBytes);
+  const auto brought = [&](const std::vector<Va>& of) {
+    card.scattered.NoteBytes(0, card.now);
+    card.scattered.NoteFaultedIn(of);
+    return card.scattered.IsDue(card.now);
+  };
+  card.Sweep();
+  CHECK_FALSE(brought(pages));
+  card.At(0)->content = true;
+  card.scattered.Add(card.At(0));
+  CHECK_FALSE(brought(std::vector<Va>(40, kBase)));
+  CHECK(brought(pages));
+}
+
+TEST_CASE("each chunk is asked about once in a sweep, not once it has left, nor once its arena is gone") {
+  Swept card;
+  for (int twice = 0; twice < 2; ++twice) {
+    for (const uint64_t chunk : {0, 1, 2}) card.scattered.Add(card.At(chunk));
+  }
+  Scattered::Remove(card.At(1));
+  CHECK(card.Sweep() == std::vector<Va>{Chunks(0).base, Chunks(2).base});
+  CHECK(card.scattered.empty());
+  card.At(0)->scattered = false;
+  card.scattered.Add(card.At(0));
+  card.table.RemoveArena(kBase);
+  CHECK(card.Sweep().empty());
+  CHECK(card.scattered.empty());
+}
+
+}  // namespace sluice::core
