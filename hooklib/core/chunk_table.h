@@ -32,14 +32,14 @@ struct Chunk {
   bool resident = false;     // believed: only speed depends on it
   bool ahead = false;        // fetched for a launch to come
   bool content = false;      // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
-  bool unranked = false;     // in residency's list of those whose place among the candidates is out of date
+  bool unranked = false;     // in the list of Candidates: what it ranks is out of date
   // The rest.
   Epoch dead_epoch = 0;       // the last live byte was freed before this fence was closed
   uint64_t dead_launch = 0;   // launch number at that time
   uint64_t departure_op = 0;  // eviction that takes it away, on departure_stream's out queue
   StreamId departure_stream = 0;
   uint32_t live_bytes = 0;
-  uint32_t rank_stamp = 0;       // residency's newest entry for it
+  uint32_t rank_stamp = 0;       // of the newest entry that Candidates has of it
   uint64_t born = 0;             // launch number when its first live byte came
   uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
   uint64_t needed_by = 0;        // its execution id
@@ -69,7 +69,7 @@ struct Chunk {
   bool ever_out = false;         // was evicted once: its host pages exist until the block is freed
   bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
   bool scattered = false;        // in the list of Scattered: faults may have brought a part of it
-  bool passed = false;           // its place among the candidates is in residency's lists of those passed over
+  bool passed = false;           // Candidates spares it, or has put it aside
   bool dying = false;            // in residency's list of what died
   bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on
   uint16_t pins = 0;  // allocations in it that are never dead before their free (captured, or the host may write)

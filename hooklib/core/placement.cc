@@ -89,7 +89,7 @@ void Residency::ChangePlaces(const Predictor& predictor) {
   places_.leaves = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
-    Unrank(chunk);
+    candidates_.Unrank(chunk);
   }
   promote_ = bytes;
 }
@@ -197,7 +197,7 @@ void Residency::Ask(uint64_t id) {
   ask_pause_ = std::min(64u, 2 * ask_pause_);
   for (size_t i = from; i < to; ++i) {
     set_[i]->cold = set_[i]->asked = true;
-    Unrank(set_[i]);
+    candidates_.Unrank(set_[i]);
   }
   asked_bytes_ = kLeast;
   promote_ += kLeast;

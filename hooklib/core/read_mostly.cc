@@ -81,7 +81,7 @@ void Residency::Withdraw(Chunk* chunk) {
   EndAhead(chunk);
   SetResident(chunk, false);
   chunk->arrival_op = 0;
-  ++chunk->rank_stamp;
+  candidates_.Remove(chunk);
 }
 
 // In Depart's place: it is on the card and in host memory, and nothing unfinished uses it.
@@ -91,7 +91,7 @@ void Residency::Drop(Chunk* chunk, Step* step) {
   SetResident(chunk, false);
   chunk->duplicate = false;
   chunk->arrival_op = 0;
-  ++chunk->rank_stamp;
+  candidates_.Remove(chunk);
   step->drop.push_back({chunk->base, kChunkBytes});
   stats_.bytes_dropped += kChunkBytes;
 }

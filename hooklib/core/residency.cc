@@ -16,7 +16,7 @@ void Residency::AddArena(Extent arena, bool populated) {
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, true);
     chunk.sure = true;
-    Unrank(&chunk);
+    candidates_.Unrank(&chunk);
     // What nobody is given of it holds a place for nothing: it goes as what died does.
     chunk.dying = true;
     dying_.push_back(&chunk);
@@ -32,11 +32,9 @@ void Residency::RemoveArena(Extent arena) {
   });
   copied_.Remove(arena, [](Extent) {});
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
-  auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
-  std::erase_if(dying_, gone);
-  std::erase_if(unranked_, gone);
-  std::erase_if(candidates_, [&gone](const Candidate& candidate) { return gone(candidate.chunk); });
-  std::make_heap(candidates_.begin(), candidates_.end());
+  std::erase_if(dying_,
+                [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); });
+  candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
 }
@@ -418,7 +416,7 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
           chunk->next_use = at;
-          Unrank(chunk);
+          candidates_.Unrank(chunk);
         }
         continue;
       }
@@ -434,7 +432,7 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
         continue;
       }
       if (Room(stream) < kChunkBytes && (filling_ || MakeMoreRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
-        PutBack();
+        candidates_.End();
         Finish(stream, &plan_.ahead);
         return true;
       }
@@ -443,10 +441,10 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
       chunk->ahead = true;
       queues->ahead_bytes += kChunkBytes;
       chunk->next_use = at;
-      Unrank(chunk);
+      candidates_.Unrank(chunk);
     }
   }
-  PutBack();
+  candidates_.End();
   if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
   return true;
 }

@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "hooklib/core/candidates.h"
 #include "hooklib/core/chunk_table.h"
 #include "hooklib/core/copied_ranges.h"
 #include "hooklib/core/fences.h"
@@ -160,7 +160,7 @@ class Residency {
   bool tries_way(uint64_t id) const { return ways_.IsTrying(id); }
   const Places& places() const { return places_; }
   // What is kept for the question who leaves first: no more than a few entries for each chunk that is held.
-  size_t ranked() const { return candidates_.size() + unranked_.size(); }
+  size_t ranked() const { return candidates_.size(); }
   // Whether ListPlaces is to name launches.
   void set_names_launches(bool does) { names_launches_ = does; }
   std::vector<Place> ListPlaces();
@@ -248,16 +248,6 @@ class Residency {
     uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
     Predictor predictor;
   };
-  struct Candidate {  // in a max-heap by key; outdated once the chunk's rank_stamp has moved on, or it is unranked
-    uint64_t key;
-    Chunk* chunk;
-    uint32_t stamp;
-    // Of those used alike, as a launch's all are, neighbours go one after the other: they move as one run.
-    bool operator<(const Candidate& other) const {
-      return key != other.key ? key < other.key : std::greater<>()(chunk, other.chunk);
-    }
-  };
-
   // The launch that is being planned.
   struct Launch {
     StreamId stream;
@@ -380,29 +370,16 @@ class Residency {
   }
   bool MayReap(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
-  // Its place among the candidates is out of date. Nobody asks for it before room is needed, and where a program has
-  // all that it uses on the card nobody ever does.
-  void Unrank(Chunk* chunk) {
-    if (chunk->unranked) return;
-    chunk->unranked = true;
-    unranked_.push_back(chunk);
-  }
-  void RankAnew();
-  void PassOver(const Candidate& candidate, std::vector<Candidate>* to);
-  void ForgetPassed();
-  void PutBack();
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`
   // (kNever: that was used in the last round). What it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
     const uint64_t freed = MakeMoreRoom(stream, bytes, keep_until, step);
-    PutBack();
+    candidates_.End();
     return freed;
   }
-  // The same again and again for one launch, with one PutBack behind the last: those passed over once are not looked at
-  // again.
+  // The same again and again for one launch, with one Candidates::End behind the last.
   uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
-  void Rebuild();
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
@@ -497,12 +474,7 @@ class Residency {
   std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
   uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
   std::deque<Chunk*> dying_;       // their last live byte was freed, or they never had one
-  // Passed over while room is made: they may not leave, are better spared.
-  std::vector<Candidate> aside_, fresh_;
-  bool passed_old_ = false;            // some of them are outdated
-  std::vector<Candidate> candidates_;  // heap
-  std::vector<Chunk*> unranked_;
-  uint64_t rebuilt_at_ = 0;    // launch number
+  Candidates candidates_;
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
   uint64_t yields_at_ = 0;     // launch number before which nothing is looked for to make place for what faults bring

@@ -36,7 +36,7 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
                     [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
   for (size_t i = 0; i < most; ++i) {
     Arrive(wanted[i], queue, &plan_.now);
-    Unrank(wanted[i]);
+    candidates_.Unrank(wanted[i]);
   }
   Finish(queue, &plan_.now);
   return plan_;

@@ -33,73 +33,6 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
 
-// What was touched since room was last needed.
-void Residency::RankAnew() {
-  NoteChange();  // who is used from here on is to be ranked anew, too
-  const bool many = unranked_.size() > candidates_.size() / 8;
-  for (Chunk* chunk : unranked_) {
-    chunk->unranked = false;
-    if (!chunk->resident) continue;
-    passed_old_ |= chunk->passed;
-    candidates_.push_back({Rank(*chunk), chunk, ++chunk->rank_stamp});
-    if (!many) std::push_heap(candidates_.begin(), candidates_.end());
-  }
-  if (many) std::make_heap(candidates_.begin(), candidates_.end());
-  unranked_.clear();
-  if (!std::exchange(passed_old_, false)) return;
-  for (std::vector<Candidate>* list : {&fresh_, &aside_}) {
-    std::erase_if(*list, [](const Candidate& candidate) {
-      if (candidate.stamp == candidate.chunk->rank_stamp) return false;
-      candidate.chunk->passed = false;
-      return true;
-    });
-  }
-}
-
-void Residency::PassOver(const Candidate& candidate, std::vector<Candidate>* to) {
-  candidate.chunk->passed = true;
-  // The first first, as they come but for what was ranked meanwhile.
-  auto place = to->end();
-  while (place != to->begin() && *std::prev(place) < candidate) --place;
-  to->insert(place, candidate);
-}
-
-void Residency::ForgetPassed() {
-  for (std::vector<Candidate>* list : {&fresh_, &aside_}) {
-    for (const Candidate& candidate : *list) candidate.chunk->passed = false;
-    list->clear();
-  }
-}
-
-// Who was passed over for a launch is a candidate for the next.
-void Residency::PutBack() {
-  const size_t count = fresh_.size() + aside_.size();
-  if (count == 0) return;
-  const bool many = count > candidates_.size() / 8;
-  for (const std::vector<Candidate>* list : {&fresh_, &aside_}) {
-    for (const Candidate& candidate : *list) {
-      candidates_.push_back(candidate);
-      if (!many) std::push_heap(candidates_.begin(), candidates_.end());
-    }
-  }
-  if (many) std::make_heap(candidates_.begin(), candidates_.end());
-  ForgetPassed();
-}
-
-// Drops outdated entries, and ranks anew what was predicted for a time that has passed.
-void Residency::Rebuild() {
-  NoteChange();
-  rebuilt_at_ = now_;
-  ForgetPassed();
-  candidates_.clear();
-  unranked_.clear();
-  chunks_.ForAll([this](Chunk& chunk) {
-    chunk.unranked = false;
-    if (chunk.resident) candidates_.push_back({Rank(chunk), &chunk, ++chunk.rank_stamp});
-  });
-  std::make_heap(candidates_.begin(), candidates_.end());
-}
-
 // Room that `stream` may count on: what other streams are still sending away is not gone yet.
 uint64_t Residency::Room(StreamId stream) {
   uint64_t held = resident_;
@@ -152,8 +85,7 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
     SetResident(chunk, false);
     chunk->content = false;
     chunk->departure_op = 0;
-    ++chunk->rank_stamp;
-    passed_old_ |= chunk->passed;
+    candidates_.Remove(chunk);
     stats_.bytes_saved += kChunkBytes;
     (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
     if (!over) most = std::max(most, kReapBytes);
@@ -202,49 +134,37 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
   Settle();
   uint64_t freed = DiscardDead(bytes, stream, step);
-  const size_t entries = candidates_.size() + unranked_.size() + fresh_.size() + aside_.size();
-  if (entries > 4 * (resident_ / kChunkBytes) + 4096 || now_ - rebuilt_at_ > 8192) Rebuild();
-  RankAnew();
-  bool waiting = false, spares_fresh = true;
-  while (freed < bytes && !(candidates_.empty() && fresh_.empty())) {
-    if (candidates_.empty()) spares_fresh = false;
-    Candidate top;
-    if (!spares_fresh && !fresh_.empty() && (candidates_.empty() || candidates_.front() < fresh_.front())) {
-      top = fresh_.front();
-      fresh_.erase(fresh_.begin());
-      top.chunk->passed = false;
-    } else {
-      std::pop_heap(candidates_.begin(), candidates_.end());
-      top = candidates_.back();
-      candidates_.pop_back();
-    }
+  NoteChange();  // who is used from here on is to be ranked anew, too
+  const auto rank = [this](const Chunk& chunk) { return Rank(chunk); };
+  if (candidates_.AreOld(resident_ / kChunkBytes, now_)) candidates_.Rebuild(&chunks_, now_, rank);
+  candidates_.Begin(rank);
+  const std::vector<Candidate>&spared = candidates_.spared(), &aside = candidates_.aside();
+  bool waiting = false;
+  Candidate top;
+  while (freed < bytes && candidates_.Next(&top)) {
     Chunk* chunk = top.chunk;
-    if (top.stamp != chunk->rank_stamp || !chunk->resident) continue;
     // What a launch just queued uses leaves behind that, and all the others behind it: rather something that can leave
     // now, unless it is needed again far sooner.
-    const bool known = chunk->next_use != kNever && chunk->next_use > now_;
-    if (spares_fresh && known && fresh_.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
-      PassOver(top, &fresh_);
+    const bool spares = candidates_.spares() && chunk->next_use != kNever && chunk->next_use > now_;
+    if (spares && spared.size() < kMostFresh && chunk->mark != now_ && chunk->last_use + kFresh > now_) {
+      candidates_.Spare(top);
       continue;
     }
-    if (spares_fresh && known && !fresh_.empty() &&
-        2 * (chunk->next_use - now_) < fresh_.front().chunk->next_use - now_) {
-      candidates_.push_back(top);
-      std::push_heap(candidates_.begin(), candidates_.end());
-      spares_fresh = false;
+    if (spares && !spared.empty() && 2 * (chunk->next_use - now_) < spared.front().chunk->next_use - now_) {
+      candidates_.SpareNoMore(top);
       continue;
     }
     if (chunk->mark == now_ || !MayLeave(*chunk, stream)) {
       waiting |= chunk->use_epoch != 0;
-      PassOver(top, &aside_);
-      if (aside_.size() > 512) break;  // so much is in use that looking further costs more than going over
+      candidates_.PutAside(top);
+      if (aside.size() > 512) break;  // so much is in use that looking further costs more than going over
       continue;
     }
     // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
     // decides. For what faults bring only what no launch has used for a round.
     const bool at_once = chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until;
     if (keep_until && (keep_until == kNever ? chunk->last_use + window_length_ > now_ : at_once)) {
-      PassOver(top, &aside_);
+      candidates_.PutAside(top);
       break;
     }
     if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
@@ -255,8 +175,8 @@ uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_
   if (waiting && freed < bytes) fences_->Close();  // they may leave once it is done
   if (freed < bytes && !keep_until) {
     // Those that go first, but half of them at most: to wait for the last would leave the card without work.
-    size_t most = aside_.size() / 2 + 1;
-    for (const Candidate& candidate : aside_) {
+    size_t most = aside.size() / 2 + 1;
+    for (const Candidate& candidate : aside) {
       if (!candidate.chunk->duplicate || candidate.chunk->mark == now_) continue;
       if (most-- == 0) break;
       beyond_.push_back(candidate.chunk->base);
@@ -286,7 +206,7 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   EndAhead(chunk);
   NoteLeft(chunk);
   SetResident(chunk, false);
-  ++chunk->rank_stamp;
+  candidates_.Remove(chunk);
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
   chunk->two_ways_out = false;
