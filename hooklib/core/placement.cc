@@ -16,6 +16,7 @@
 // first after the host has waited makes place for what is used much later.
 #include <algorithm>
 
+#include "hooklib/core/link_bytes.h"
 #include "hooklib/core/residency.h"
 
 namespace sluice::core {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hooklib/core/link_bytes.h"
+
 namespace sluice::core {
 
 uint64_t Residency::wrong_predictions() const {
@@ -95,11 +97,12 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   Queues& queues = *last_queues_.second;
   Launch launch{stream, id, may_move};
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
-  Standing* const standing = hotter || asks_ || names_launches_ ? nullptr : FindStanding(stream, id, extents);
+  StandingSets::Set* const standing =
+      hotter || asks_ || names_launches_ ? nullptr : standing_.Find(now_, stream, id, extents);
   const bool stands = standing && Stands(*standing, launch);
   size_t hotter_chunks = 0;
   if (stands) {
-    set_ = standing->set;
+    set_ = standing->chunks;
     launch.place = standing->place;
   } else {
     Settle();
@@ -111,10 +114,10 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   // Most launches find all that they name, and nothing else has to be done.
   const bool there = !launch.lacks && !launch.oversize && resident_ <= launch.fits && scattered_.empty();
   if (stands) {
-    NoteAgain(standing, launch, seq);
+    standing_.NoteAgain(standing, now_, seq, {launch.seen.sparse, Fetches(launch)}, window_);
   } else if (there) {
     NoteSet<true, true>(launch, seq);
-    if (standing) Stand(standing, launch);
+    if (standing) standing_.Keep(standing, now_, stream, launch.place, set_);
   } else {
     NoteSet<true, false>(launch, seq);
   }

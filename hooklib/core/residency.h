@@ -35,6 +35,7 @@
 #include "hooklib/core/plan.h"
 #include "hooklib/core/predictor.h"
 #include "hooklib/core/scattered.h"
+#include "hooklib/core/standing.h"
 #include "hooklib/core/ways.h"
 
 namespace sluice::core {
@@ -264,40 +265,18 @@ class Residency {
     uint64_t holds = 0;        // of these, for it
     uint64_t stayed = 0;       // bytes of its set that it uses in host memory
   };
-  // uses.cc: a launch met before while nothing comes or goes. It finds all that it names where that was, so its chunks
-  // need not be looked at, and what is to be noted of their use is noted of the set until somebody asks about chunks.
-  struct Standing {
-    uint64_t key = 0;     // of the launch's stream, id and extents
-    uint64_t as_of = 0;   // launch number at which all of it was on the card, and noted
-    bool stands = false;  // false: met once
-    StreamId stream = 0;
-    uint64_t place = 0;
-    std::vector<Chunk*> set;
-    std::vector<uint32_t> named;  // bytes of each
-    // Not noted of the chunks yet:
-    uint32_t launches = 0;
-    uint64_t last = 0;  // launch number
-    Seq seq = 0;
-    bool sparse = false, fetches = false;
-  };
-  Standing* FindStanding(StreamId stream, uint64_t id, std::span<const Extent> extents);
-  bool Stands(const Standing& standing, const Launch& launch) const {
-    return standing.stands && standing.as_of > changed_at_ && standing.set.size() * kChunkBytes <= launch.fits &&
-           resident_ <= launch.fits && scattered_.empty();
+  // Whether the set stands, and nothing else has to be done for the launch either.
+  bool Stands(const StandingSets::Set& set, const Launch& launch) const {
+    return standing_.Stands(set) && set.chunks.size() * kChunkBytes <= launch.fits && resident_ <= launch.fits &&
+           scattered_.empty();
   }
-  void Stand(Standing* standing, const Launch& launch);
   // Whether it must have what it names on the card.
   bool Fetches(const Launch& launch) const {
     return launch.id && !(may_stay_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
   }
-  void NoteAgain(Standing* standing, const Launch& launch, Seq seq);
   // Chunks say what was noted of their use: before anything but a launch that is met again.
-  void Settle() {
-    if (!unsettled_.empty()) SettleAll();
-  }
-  void SettleAll();
-  // What stood need not any more: something came or went, or is to be noted in another way.
-  void NoteChange() { changed_at_ = now_; }
+  void Settle() { standing_.Settle(window_); }
+  void NoteChange() { standing_.NoteChange(now_); }
   void LookForMissing(const Queues& queues, StreamId stream);
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
@@ -317,24 +296,6 @@ class Residency {
   void NoteLeft(Chunk* chunk);
   bool Commutes(const Chunk& chunk) const;
   // placement.cc: which of what streaming launches use is worth its place on the card.
-  // What the launch whose set has it now would bring over the link, if it lay in host memory.
-  static uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }
-  static uint32_t OverLink(const Chunk& chunk, bool sparse) { return OverLink(chunk.named_bytes, sparse); }
-  static void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t window) {
-    if (chunk->link_window != window) {
-      chunk->link_before = chunk->link_window + 1 == window ? chunk->link_bytes : 0;
-      chunk->link_bytes = chunk->link_most = 0;
-      chunk->link_window = window;
-    }
-    chunk->link_bytes += bytes;
-  }
-  // After that.
-  static void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
-    const uint32_t bytes = OverLink(*chunk, sparse);
-    if (bytes <= chunk->link_most) return;
-    chunk->link_most = bytes;
-    chunk->link_id = id;
-  }
   void ChangePlaces(const Predictor& predictor);
   bool TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
                     std::vector<Chunk*>* cold);
@@ -438,7 +399,6 @@ class Residency {
   Fences* fences_;
   // What every launch reads lies side by side: between two launches the driver has the caches for itself.
   uint64_t now_ = 1;
-  uint64_t changed_at_ = 0;  // launch number when something came or went
   uint64_t resident_ = 0;
   uint64_t capacity_ = kNever;
   uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
@@ -453,9 +413,8 @@ class Residency {
   Prefetch prefetch_ = Prefetch::kPredict;
   bool may_stay_ = true;
   bool names_launches_ = false;
-  bool asks_ = false;               // a launch is looked for that may use little of what it has on the card (Ask)
-  std::vector<Standing> standing_;  // by key
-  std::vector<Standing*> unsettled_;
+  bool asks_ = false;  // a launch is looked for that may use little of what it has on the card (Ask)
+  StandingSets standing_;
   std::vector<Chunk*> missing_;
   Scattered scattered_;
   std::vector<Va> beyond_;  // duplicates that are to leave once they are finished

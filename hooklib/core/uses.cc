@@ -5,6 +5,7 @@
 // leaves first is only worked out when somebody has to (victims.cc).
 #include <algorithm>
 
+#include "hooklib/core/link_bytes.h"
 #include "hooklib/core/residency.h"
 
 namespace sluice::core {
@@ -112,73 +113,6 @@ void Residency::NoteUse(Chunk* chunk, Mark mark) {
   } else {
     chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
   }
-}
-
-namespace {
-constexpr int kStandingShift = 64 - 11;
-constexpr size_t kMostStanding = 128;  // chunks of one: what names more runs for longer than it takes to look at it
-constexpr uint64_t kQuiet = 64;        // launches: where something comes or goes more often than that, nothing stands
-}  // namespace
-
-// Its place among the sets that may stand; null: too much comes and goes.
-Residency::Standing* Residency::FindStanding(StreamId stream, uint64_t id, std::span<const Extent> extents) {
-  if (now_ <= changed_at_ + kQuiet) return nullptr;
-  if (standing_.empty()) standing_.resize(size_t{1} << (64 - kStandingShift));
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
-  uint64_t key = id ^ uint64_t { stream } << 32;
-  for (const Extent& extent : extents) key = (key ^ (extent.base + extent.bytes * kOdd)) * kOdd;
-  Standing* const standing = &standing_[key >> kStandingShift];
-  if (standing->key == key) return standing;
-  standing->key = key;
-  standing->as_of = 0;
-  standing->stands = false;
-  return standing;
-}
-
-// All of the launch's set was on the card, and was noted just now. The second time that this is said of it, and nothing
-// has come or gone since the first, the set stands: most sets of a program that takes new memory are met once.
-void Residency::Stand(Standing* standing, const Launch& launch) {
-  const auto noted = [&launch](const Chunk* chunk) {  // not where more than two streams use it
-    return chunk->use[0].stream == launch.stream || chunk->use[1].stream == launch.stream;
-  };
-  const bool again = standing->as_of > changed_at_;
-  standing->as_of = now_;
-  standing->stands = again && set_.size() <= kMostStanding && std::all_of(set_.begin(), set_.end(), noted);
-  if (!standing->stands) return;
-  standing->stream = launch.stream;
-  standing->place = launch.place;
-  standing->set.assign(set_.begin(), set_.end());
-  standing->named.resize(set_.size());
-  std::transform(set_.begin(), set_.end(), standing->named.begin(),
-                 [](const Chunk* chunk) { return chunk->named_bytes; });
-}
-
-void Residency::NoteAgain(Standing* standing, const Launch& launch, Seq seq) {
-  const bool sparse = launch.seen.sparse, fetches = Fetches(launch);
-  if (standing->launches && (standing->sparse != sparse || standing->fetches != fetches)) Settle();
-  if (standing->launches++ == 0) unsettled_.push_back(standing);
-  standing->last = now_;
-  standing->seq = seq;
-  standing->sparse = sparse;
-  standing->fetches = fetches;
-}
-
-// As if each of the launches had been noted when it came: of those that name a chunk the last one counts, and how much
-// all of them name.
-void Residency::SettleAll() {
-  std::sort(unsettled_.begin(), unsettled_.end(),
-            [](const Standing* a, const Standing* b) { return a->last < b->last; });
-  for (Standing* const standing : unsettled_) {
-    const uint32_t launches = std::exchange(standing->launches, 0);
-    for (size_t i = 0; i < standing->set.size(); ++i) {
-      Chunk* const chunk = standing->set[i];
-      CountLinkBytes(chunk, launches * OverLink(standing->named[i], standing->sparse), window_);
-      if (standing->fetches) chunk->last_fetcher = standing->last;
-      chunk->mark = chunk->last_use = standing->last;
-      chunk->use[chunk->use[0].stream == standing->stream ? 0 : 1].seq = standing->seq;
-    }
-  }
-  unsettled_.clear();
 }
 
 }  // namespace sluice::core

@@ -107,6 +107,46 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
   }
 }
 
+TEST_CASE("a set stands once it was met twice, after 64 launches in which nothing came or went") {
+  ChunkTable table;
+  table.AddArena(Chunks(0, 4));
+  StandingSets sets;
+  std::vector<Chunk*> chunks;
+  table.ForAll([&chunks](Chunk& chunk) {
+    chunk.use[0] = {1, 1};
+    chunk.named_bytes = 100;
+    chunks.push_back(&chunk);
+  });
+  const std::vector<Extent> named = {Chunks(0, 4)};
+  sets.NoteChange(10);
+  CHECK_FALSE(sets.Find(74, 1, 7, named));
+  StandingSets::Set* const set = sets.Find(75, 1, 7, named);
+  REQUIRE(set);
+  sets.Keep(set, 75, 1, 5, chunks);
+  CHECK_FALSE(sets.Stands(*set));
+  REQUIRE(sets.Find(76, 1, 7, named) == set);
+  sets.Keep(set, 76, 1, 5, chunks);
+  CHECK(sets.Stands(*set));
+  CHECK(set->chunks == chunks);
+  // What is noted of it stays there until somebody asks.
+  for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteAgain(set, launch, launch, {false, true}, 3);
+  CHECK(chunks[0]->last_use == 0);
+  sets.Settle(3);
+  CHECK(chunks[0]->last_use == 79);
+  CHECK(chunks[0]->last_fetcher == 79);
+  CHECK(chunks[0]->use[0].seq == 79);
+  CHECK(chunks[0]->link_bytes == 300);
+  sets.NoteChange(80);
+  CHECK_FALSE(sets.Stands(*set));
+  // Not one of which a chunk's use is remembered of other streams alone.
+  for (Chunk* chunk : chunks) chunk->use[0] = {2, 1};
+  for (const uint64_t launch : {145, 146}) {
+    REQUIRE(sets.Find(launch, 1, 7, named) == set);
+    sets.Keep(set, launch, 1, 5, chunks);
+  }
+  CHECK_FALSE(sets.Stands(*set));
+}
+
 TEST_CASE("a launch that is met again is not looked at, until something comes or goes") {
   FakeCard card(16, 8);
   card.Queue({Chunks(0, 4)}, 1, 7);

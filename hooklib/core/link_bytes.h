@@ -1,0 +1,37 @@
+// What launches use of a chunk in a window (windows.h), which would cross the link in each round if it lay in host
+// memory: link_bytes and its neighbours in Chunk. Bytes. Not thread-safe: the device's lock is held.
+#ifndef SLUICE_HOOKLIB_CORE_LINK_BYTES_H_
+#define SLUICE_HOOKLIB_CORE_LINK_BYTES_H_
+
+#include <cstdint>
+
+#include "hooklib/core/chunk_table.h"
+
+namespace sluice::core {
+
+// What a launch that names so much would bring over the link. `sparse`: launches of its kind touch little of what they
+// name (host_access.h).
+inline uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }
+// The same of the launch whose set has the chunk now.
+inline uint32_t OverLink(const Chunk& chunk, bool sparse) { return OverLink(chunk.named_bytes, sparse); }
+
+inline void CountLinkBytes(Chunk* chunk, uint32_t bytes, uint64_t window) {
+  if (chunk->link_window != window) {
+    chunk->link_before = chunk->link_window + 1 == window ? chunk->link_bytes : 0;
+    chunk->link_bytes = chunk->link_most = 0;
+    chunk->link_window = window;
+  }
+  chunk->link_bytes += bytes;
+}
+
+// After that: which launch named most of it.
+inline void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
+  const uint32_t bytes = OverLink(*chunk, sparse);
+  if (bytes <= chunk->link_most) return;
+  chunk->link_most = bytes;
+  chunk->link_id = id;
+}
+
+}  // namespace sluice::core
+
+#endif  // SLUICE_HOOKLIB_CORE_LINK_BYTES_H_

@@ -1,0 +1,63 @@
+#include "hooklib/core/standing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hooklib/core/link_bytes.h"
+
+namespace sluice::core {
+
+namespace {
+constexpr int kSetsShift = 64 - 11;
+constexpr size_t kMostChunks = 128;  // of one set: what names more runs for longer than it takes to look at it
+constexpr uint64_t kQuiet = 64;      // launches: where something comes or goes more often than that, nothing stands
+}  // namespace
+
+StandingSets::Set* StandingSets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {
+  if (now <= changed_at_ + kQuiet) return nullptr;
+  if (sets_.empty()) sets_.resize(size_t{1} << (64 - kSetsShift));
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  uint64_t key = id ^ uint64_t { stream } << 32;
+  for (const Extent& extent : extents) key = (key ^ (extent.base + extent.bytes * kOdd)) * kOdd;
+  Set* const set = &sets_[key >> kSetsShift];
+  if (set->key == key) return set;
+  set->key = key;
+  set->as_of = 0;
+  set->stands = false;
+  return set;
+}
+
+void StandingSets::Keep(Set* set, uint64_t now, StreamId stream, uint64_t place, std::span<Chunk* const> chunks) {
+  const auto noted = [stream](const Chunk* chunk) {  // not where more than two streams use it
+    return chunk->use[0].stream == stream || chunk->use[1].stream == stream;
+  };
+  const bool again = set->as_of > changed_at_;
+  set->as_of = now;
+  set->stands = again && chunks.size() <= kMostChunks && std::all_of(chunks.begin(), chunks.end(), noted);
+  if (!set->stands) return;
+  set->stream = stream;
+  set->place = place;
+  set->chunks.assign(chunks.begin(), chunks.end());
+  set->named.resize(chunks.size());
+  std::transform(chunks.begin(), chunks.end(), set->named.begin(),
+                 [](const Chunk* chunk) { return chunk->named_bytes; });
+}
+
+// As if each of the launches had been noted when it came: of those that name a chunk the last one counts, and how much
+// all of them name.
+void StandingSets::SettleAll(uint64_t window) {
+  std::sort(unsettled_.begin(), unsettled_.end(), [](const Set* a, const Set* b) { return a->last < b->last; });
+  for (Set* const set : unsettled_) {
+    const uint32_t launches = std::exchange(set->launches, 0);
+    for (size_t i = 0; i < set->chunks.size(); ++i) {
+      Chunk* const chunk = set->chunks[i];
+      CountLinkBytes(chunk, launches * OverLink(set->named[i], set->use.sparse), window);
+      if (set->use.fetches) chunk->last_fetcher = set->last;
+      chunk->mark = chunk->last_use = set->last;
+      chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq;
+    }
+  }
+  unsettled_.clear();
+}
+
+}  // namespace sluice::core
