@@ -17,36 +17,19 @@ constexpr uint64_t kDominant = uint64_t{32} << 20;
 }  // namespace
 
 void Residency::EndWindow(const Queues& queues) {
-  const uint64_t length = now_ - window_begin_;
-  // The first round is known as soon as it is being repeated.
-  const bool first = window_ == 1 && longest_period_ && queues.predictor.confident() && length >= longest_period_;
-  if (length < window_length_ && !first) return;
   Settle();
   constexpr uint64_t kMargin = uint64_t{128} << 20;
   promote_ = least_slack_ > kMargin && no_promotion_ == 0 ? least_slack_ - kMargin : 0;
   if (no_promotion_) --no_promotion_;
   least_slack_ = kNever;
-  window_begin_ = now_;
-  // Rounds within rounds (a part that is repeated) do not make the window small at once.
-  const uint64_t round = longest_period_ ? longest_period_ + longest_period_ / 8 : window_length_;
-  window_length_ = std::clamp<uint64_t>(window_ == 1 ? round : std::max(round, window_length_ / 2), 16, 1 << 14);
-  longest_period_ = 0;
-  ++window_;
+  windows_.Next(now_);
   ChangePlaces(queues.predictor);
-}
-
-// Whether the chunk has been alive for a round, in which no launch has used it that is known to need it on the card,
-// but for `id` itself.
-bool Residency::IsLasting(const Chunk& chunk, uint64_t id) const {
-  // Before a round is known: what was there when launches were first looked at, since there was too much of it.
-  if (window_ == 1 ? chunk.born >= began_ : chunk.born + window_length_ * 8 / 9 > now_) return false;
-  return chunk.needed_until <= now_ || chunk.needed_by == id;
 }
 
 // Whether it is used in host memory for longer than it would be kept on the card: `id`, whose launches stream, uses it
 // now, and whoever needs it there comes only after others would have taken its place.
 bool Residency::StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
-  if (window_ == 1) return IsLasting(chunk, id);
+  if (windows_.number() == 1) return IsLasting(chunk, id);
   const auto next = predictor.NextNeeded(
       chunk, [this](uint64_t other) { return host_access_.Of(other, false, now_) != HostAccess::Verdict::kStreams; });
   // Half of the mean, since what left were those used last.
@@ -54,14 +37,14 @@ bool Residency::StaysInHost(const Predictor& predictor, const Chunk& chunk, uint
 }
 
 void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
-  chunk->needed_until = std::max(chunk->needed_until, now_ + rounds * window_length_);
+  chunk->needed_until = std::max(chunk->needed_until, now_ + rounds * windows_.length());
   chunk->needed_by = id;
 }
 
 void Residency::NoteLeft(Chunk* chunk) {
-  if (chunk->cold || !chunk->content || chunk->left_window == window_ || !IsLasting(*chunk, 0)) return;
-  chunk->commutes = chunk->left_window && chunk->left_window + 2 >= window_;
-  chunk->left_window = window_;
+  if (chunk->cold || !chunk->content || chunk->left_window == windows_.number() || !IsLasting(*chunk, 0)) return;
+  chunk->commutes = chunk->left_window && chunk->left_window + 2 >= windows_.number();
+  chunk->left_window = windows_.number();
 }
 
 // Whether it has left in each round and is used so little there that it had better stay in host memory, or lies mapped
@@ -71,15 +54,15 @@ void Residency::NoteLeft(Chunk* chunk) {
 bool Residency::Commutes(const Chunk& chunk) const {
   constexpr uint64_t kMost = kChunkBytes * 29 / 10;
   if (chunk.advised) return true;
-  if (!chunk.commutes || chunk.left_window + 2 < window_) return false;
-  if (chunk.link_window == window_) return chunk.link_before <= kMost;
-  return chunk.link_window + 1 < window_ || chunk.link_bytes <= kMost;
+  if (!chunk.commutes || chunk.left_window + 2 < windows_.number()) return false;
+  if (chunk.link_window == windows_.number()) return chunk.link_before <= kMost;
+  return chunk.link_window + 1 < windows_.number() || chunk.link_bytes <= kMost;
 }
 
 // It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer, unless
 // it is used in host memory in nearly every round all the same.
 void Residency::Unmap(Chunk* chunk) {
-  if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= window_) Unadvise(chunk);
+  if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= windows_.number()) Unadvise(chunk);
 }
 
 void Residency::MapInHost(Chunk* chunk) {
@@ -176,8 +159,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     }
     // It made place when less of it was used, for kernels that nobody timed: they may read it more than once.
     if (trial && chunk->cold && !chunk->asked) return false;
-    if (chunk->host_window != window_) {
-      chunk->host_window = host_window_ = window_;
+    if (chunk->host_window != windows_.number()) {
+      chunk->host_window = host_window_ = windows_.number();
       chunk->host_uses = 0;
     }
     // What faults have brought of it would stay on the card, and nobody would count it: that leaves first.
@@ -206,7 +189,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
         NoteNeeded(chunk, 0, 16);
         return false;
       }
-      if (promote_ >= kChunkBytes && (!chosen_ || chunk->hot_window == window_)) {
+      if (promote_ >= kChunkBytes && (!chosen_ || chunk->hot_window == windows_.number())) {
         promote_ -= kChunkBytes;
         return false;
       }

@@ -32,7 +32,7 @@ constexpr uint64_t kLeastOrder = uint64_t{32} << 20;
 }  // namespace
 
 void Residency::NoteWaited() {
-  if (now_ - run_begin_ >= window_length_ / 2) {
+  if (now_ - run_begin_ >= windows_.length() / 2) {
     long_run_begin_ = run_begin_;
     long_run_ = now_ - run_begin_;
   }
@@ -50,28 +50,28 @@ std::optional<uint64_t> Residency::PlaceInRun(const Chunk& chunk) const {
 void Residency::ChangePlaces(const Predictor& predictor) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const uint64_t own = 2 * (places_.leaves + asked_bytes_);  // by what was changed in the window that is over
-  const bool still = moved - moved_before_window_ <= kStill + own && window_length_ == still_length_;
+  const bool still = moved - moved_before_window_ <= kStill + own && windows_.length() == still_length_;
   // One in which nothing moved at all says as much as two in which little did.
   still_windows_ = !still                          ? 0
                    : moved == moved_before_window_ ? std::max(kStillWindows, still_windows_ + 1)
                                                    : still_windows_ + 1;
-  places_ = {window_, still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
+  places_ = {windows_.number(), still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
   moved_before_window_ = moved;
-  still_length_ = window_length_;
+  still_length_ = windows_.length();
   chosen_ = asks_ = false;
   asked_bytes_ = 0;
   if (still_windows_ < kStillWindows || promote_ || !may_stay_ || prefetch_ != Prefetch::kPredict) return;
   // Nothing was used in host memory: nothing waits for a place, and all chunks of the card are many.
-  if (host_window_ + 1 != window_) return;
+  if (host_window_ + 1 != windows_.number()) return;
   std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.link_window + 1 != window_) return;  // not used in the window that is over
+    if (chunk.link_window + 1 != windows_.number()) return;  // not used in the window that is over
     if (chunk.resident) {
       if (!chunk.live_bytes || chunk.mark == now_ || !IsLasting(chunk, 0)) return;
       const bool little = std::max(chunk.link_bytes, chunk.link_before) <= kLittle;
-      const bool streams = chunk.last_fetcher + window_length_ < now_;
+      const bool streams = chunk.last_fetcher + windows_.length() < now_;
       if (little || (streams && chunk.link_bytes >= kMuch)) (little ? cold : first).push_back(&chunk);
-    } else if (chunk.host_window + 1 == window_ && chunk.link_bytes >= kMuch) {
+    } else if (chunk.host_window + 1 == windows_.number() && chunk.link_bytes >= kMuch) {
       hot.push_back(&chunk);
     }
   });
@@ -84,7 +84,7 @@ void Residency::ChangePlaces(const Predictor& predictor) {
   const uint64_t bytes = cold.size() * kChunkBytes;
   if (bytes < kLeast) {
     chosen_ = false;
-    asks_ = !own && hot.size() * kChunkBytes >= kLeastOrder && window_ >= next_ask_;
+    asks_ = !own && hot.size() * kChunkBytes >= kLeastOrder && windows_.number() >= next_ask_;
     return;
   }
   places_.leaves = bytes;
@@ -100,7 +100,7 @@ void Residency::ChangePlaces(const Predictor& predictor) {
 // newest round, since a window is a little longer than one: some is used twice as often in it.
 bool Residency::TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
                              std::vector<Chunk*>* cold) {
-  if (window_ < next_order_ || first->empty() || hot->empty()) return false;
+  if (windows_.number() < next_order_ || first->empty() || hot->empty()) return false;
   for (std::vector<Chunk*>* list : {first, hot}) {
     for (Chunk* chunk : *list) chunk->round_uses = 0;
   }
@@ -118,9 +118,9 @@ bool Residency::TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* fi
   while (changes < limit && (*first)[changes]->round_uses < passes((*hot)[changes])) ++changes;
   if (changes * kChunkBytes < kLeastOrder) return false;
   cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-  for (size_t i = 0; i < changes; ++i) (*hot)[i]->hot_window = window_;
+  for (size_t i = 0; i < changes; ++i) (*hot)[i]->hot_window = windows_.number();
   chosen_ = true;
-  next_order_ = window_ + order_pause_;
+  next_order_ = windows_.number() + order_pause_;
   order_pause_ = std::min(64u, 2 * order_pause_);
   return true;
 }
@@ -131,15 +131,15 @@ void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* ho
   const auto place = [this](const Chunk* chunk) { return PlaceInRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PlaceInRun(*chunk); };
   // Once a round, which a window is a little longer than.
-  const bool once = long_run_ >= window_length_ * 3 / 4 && long_run_ <= window_length_;
-  if (!once || run_begin_ + 2 * window_length_ < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
+  const bool once = long_run_ >= windows_.length() * 3 / 4 && long_run_ <= windows_.length();
+  if (!once || run_begin_ + 2 * windows_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
     return;
   }
   std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || place(chunk) > long_run_ / 2; });
   std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return place(a) < place(b); });
   std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return place(a) > place(b); });
   size_t changes = 0;
-  if (window_ >= next_order_) {
+  if (windows_.number() >= next_order_) {
     const size_t most = std::min(first->size(), hot->size() - cold->size());
     while (changes < most && place((*first)[changes]) + long_run_ / 8 < place((*hot)[cold->size() + changes]))
       ++changes;
@@ -147,11 +147,11 @@ void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* ho
   if (changes * kChunkBytes >= kLeastOrder) {
     cold->insert(cold->end(), first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
     places_.first = std::min(changes * kChunkBytes, kMost - std::min(kMost, (cold->size() - changes) * kChunkBytes));
-    next_order_ = window_ + order_pause_;
+    next_order_ = windows_.number() + order_pause_;
     order_pause_ = std::min(64u, 2 * order_pause_);
   }
   chosen_ = true;
-  for (size_t i = 0; i < std::min(cold->size(), kMost / kChunkBytes); ++i) (*hot)[i]->hot_window = window_;
+  for (size_t i = 0; i < std::min(cold->size(), kMost / kChunkBytes); ++i) (*hot)[i]->hot_window = windows_.number();
 }
 
 std::vector<Place> Residency::ListPlaces() {
@@ -167,7 +167,7 @@ std::vector<Place> Residency::ListPlaces() {
     const Place place{{chunk.base, kChunkBytes},
                       chunk.resident,
                       IsLasting(chunk, 0),
-                      chunk.link_window + 1 >= window_,
+                      chunk.link_window + 1 >= windows_.number(),
                       std::max(chunk.link_bytes, chunk.link_before),
                       chunk.link_id};
     if (!places.empty() && alike(places.back(), place)) {
@@ -194,7 +194,7 @@ void Residency::Ask(uint64_t id) {
   if (!asked_.insert(id).second) return;
   if (asked_.size() > 1024) asked_.clear();
   asks_ = false;
-  next_ask_ = window_ + ask_pause_;
+  next_ask_ = windows_.number() + ask_pause_;
   ask_pause_ = std::min(64u, 2 * ask_pause_);
   for (size_t i = from; i < to; ++i) {
     set_[i]->cold = set_[i]->asked = true;

@@ -87,7 +87,6 @@ void Residency::ClearAll() {
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool may_move,
                                size_t overwritten, std::optional<size_t> hotter) {
   ++now_;
-  if (!began_) began_ = now_;
   ClearPlan();
   missing_.clear();
   if (last_queues_.first != stream || !last_queues_.second) {
@@ -114,7 +113,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   // Most launches find all that they name, and nothing else has to be done.
   const bool there = !launch.lacks && !launch.oversize && resident_ <= launch.fits && scattered_.empty();
   if (stands) {
-    standing_.NoteAgain(standing, now_, seq, {launch.seen.sparse, Fetches(launch)}, window_);
+    standing_.NoteAgain(standing, now_, seq, {launch.seen.sparse, Fetches(launch)}, windows_.number());
   } else if (there) {
     NoteSet<true, true>(launch, seq);
     if (standing) standing_.Keep(standing, now_, stream, launch.place, set_);

@@ -37,6 +37,7 @@
 #include "hooklib/core/scattered.h"
 #include "hooklib/core/standing.h"
 #include "hooklib/core/ways.h"
+#include "hooklib/core/windows.h"
 
 namespace sluice::core {
 
@@ -275,7 +276,7 @@ class Residency {
     return launch.id && !(may_stay_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
   }
   // Chunks say what was noted of their use: before anything but a launch that is met again.
-  void Settle() { standing_.Settle(window_); }
+  void Settle() { standing_.Settle(windows_.number()); }
   void NoteChange() { standing_.NoteChange(now_); }
   void LookForMissing(const Queues& queues, StreamId stream);
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
@@ -286,11 +287,11 @@ class Residency {
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
   void RollWindow(const Queues& queues) {
-    longest_period_ = std::max(longest_period_, queues.predictor.period());
-    if (window_ == 1 || now_ - window_begin_ >= window_length_) EndWindow(queues);
+    if (windows_.NoteLaunch(now_, queues.predictor.period()) && windows_.IsOver(now_, queues.predictor.confident()))
+      EndWindow(queues);
   }
   void EndWindow(const Queues& queues);
-  bool IsLasting(const Chunk& chunk, uint64_t id) const;
+  bool IsLasting(const Chunk& chunk, uint64_t id) const { return windows_.IsLasting(chunk, id, now_); }
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   void NoteLeft(Chunk* chunk);
@@ -403,10 +404,9 @@ class Residency {
   uint64_t capacity_ = kNever;
   uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
   uint64_t least_slack_ = 0;
-  // A window is about one round of the application (a training step). What stayed unused of the capacity in a whole
-  // window may be filled, in the next, with chunks that would otherwise be used in host memory.
-  uint64_t window_ = 1, window_begin_ = 0, window_length_ = 4096, longest_period_ = 0;
-  uint64_t began_ = 0;                        // number of the first launch that was looked at
+  // What stayed unused of the capacity in a whole window may be filled, in the next, with chunks that would otherwise
+  // be used in host memory.
+  Windows windows_;
   uint64_t dead_waited_ = 0;                  // launch number
   std::pair<StreamId, Queues*> last_queues_;  // the last launch's
   std::span<Chunk*> set_;                     // of the launch that is being planned, or was last; in room_ or standing

@@ -73,7 +73,7 @@ size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, s
 template <bool kNames, bool kUses>
 void Residency::NoteSet(const Launch& launch, Seq seq) {
   const StreamId stream = launch.stream;
-  const uint64_t now = now_, window = window_, graph_before = graph_before_;
+  const uint64_t now = now_, window = windows_.number(), graph_before = graph_before_;
   const bool sparse = launch.seen.sparse, fetches = Fetches(launch);
   uint64_t between = 0;
   bool rest = false;  // of some there is more to do than most need

@@ -19,7 +19,7 @@ constexpr size_t kMostFresh = 256;
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
   if (chunk.cold) return 3 * kClass;
-  if (chunk.last_fetcher + window_length_ < now_ && now_ > 2 * window_length_ && IsLasting(chunk, 0)) {
+  if (chunk.last_fetcher + windows_.length() < now_ && now_ > 2 * windows_.length() && IsLasting(chunk, 0)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
   // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
@@ -163,7 +163,7 @@ uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_
     // For a launch to come only what is known to be needed later than it may go: where nothing is known, demand
     // decides. For what faults bring only what no launch has used for a round.
     const bool at_once = chunk->next_use == kNever || chunk->next_use < now_ || chunk->next_use <= keep_until;
-    if (keep_until && (keep_until == kNever ? chunk->last_use + window_length_ > now_ : at_once)) {
+    if (keep_until && (keep_until == kNever ? chunk->last_use + windows_.length() > now_ : at_once)) {
       candidates_.PutAside(top);
       break;
     }
