@@ -13,46 +13,51 @@ uint64_t Free() {
   return left;
 }
 
-// All that the program has on the card, but for the context and what was on it before.
-uint64_t OnTheCard(Card& card, uint64_t plain_before) {
-  const auto stats = card.Stats();
-  return stats.resident_bytes + stats.plain_bytes - plain_before;
-}
+// Most of a small budget is filled with memory that can move.
+struct Filled {
+  static constexpr uint64_t kBytes = 384 * kMiB;
+  Card card;
+  CUstream s = card.Stream();
+  uint64_t before = card.Stats().plain_bytes;  // the context's, and what was on the card already
+  CUdeviceptr block = Alloc(kBytes);
 
-void Sweep(Card& card, CUstream s, CUdeviceptr p, uint64_t bytes, uint32_t object) {
-  for (uint64_t at = 0; at < bytes; at += 32 * kMiB) card.Named(s, {Update(p + at, 32 * kMiB, object)});
-  OK(cuStreamSynchronize(s));
-}
+  Filled() { Use(); }
+  void Use() {
+    for (uint64_t at = 0; at < kBytes; at += 32 * kMiB) card.Named(s, {Update(block + at, 32 * kMiB, 1)});
+    OK(cuStreamSynchronize(s));
+  }
+  void ExpectBudgetHeld() {
+    const auto stats = card.Stats();
+    if (Budget() != 0) EXPECT(stats.resident_bytes + stats.plain_bytes - before <= Budget() + 32 * kMiB);
+  }
+};
 
 }  // namespace
 
 // Memory that a captured graph allocates by nodes of its own.
 SCENARIO(graph_memory) {
-  Card card;
-  CUstream s = card.Stream();
-  const uint64_t context = card.Stats().plain_bytes;
-  const CUdeviceptr block = Alloc(384 * kMiB);
-  Sweep(card, s, block, 384 * kMiB, 1);
+  Filled filled;
+  const CUstream s = filled.s;
   const uint64_t before = Free();
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   CUdeviceptr own = 0;
   OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK(cuMemAllocAsync(&own, 256 * kMiB, s));
-  card.Named(s, {Write(own, 256 * kMiB, 2)});
+  filled.card.Named(s, {Write(own, 256 * kMiB, 2)});
   OK(cuStreamEndCapture(s, &graph));
   OK(cuGraphInstantiate(&executable, graph, 0));
   OK(cuGraphDestroy(graph));
   OK(cuGraphLaunch(executable, s));
   if (Budget() != 0) EXPECT(before - Free() == std::min(before, 256 * kMiB));
   for (int i = 0; i < 3; ++i) {
-    Sweep(card, s, block, 384 * kMiB, 1);
+    filled.Use();
     OK(cuGraphLaunch(executable, s));
   }
   OK(cuStreamSynchronize(s));
-  if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 32 * kMiB);
+  filled.ExpectBudgetHeld();
   SayDigest("the graph's", own, 256 * kMiB);
-  SayDigest("the block", block, 384 * kMiB);
+  SayDigest("the block", filled.block, Filled::kBytes);
   OK(cuMemFreeAsync(own, s));
   OK(cuStreamSynchronize(s));
   OK(cuGraphExecDestroy(executable));
@@ -75,20 +80,16 @@ SCENARIO(graph_memory) {
 
 // VMM memory comes when what can move fills the budget: that makes room, and launches that miss nothing stay right.
 SCENARIO(plain_memory_comes_late) {
-  Card card;
-  CUstream s = card.Stream();
-  const uint64_t context = card.Stats().plain_bytes;
-  const CUdeviceptr block = Alloc(384 * kMiB);
-  Sweep(card, s, block, 384 * kMiB, 1);
+  Filled filled;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   CUmemGenericAllocationHandle handle = 0;
   OK(cuMemCreate(&handle, 256 * kMiB, &prop, 0));
   OK(cuCtxSynchronize());
-  if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 32 * kMiB);
-  Sweep(card, s, block, 384 * kMiB, 1);
-  SayDigest("the block", block, 384 * kMiB);
+  filled.ExpectBudgetHeld();
+  filled.Use();
+  SayDigest("the block", filled.block, Filled::kBytes);
   OK(cuMemRelease(handle));
 }
 
@@ -151,7 +152,6 @@ SCENARIO(ends_with_its_context) {
 SCENARIO(prefetched_by_the_program) {
   Card card;
   CUstream s = card.Stream();
-  const uint64_t context = card.Stats().plain_bytes;
   std::vector<CUdeviceptr> p;
   for (uint32_t i = 0; i < 12; ++i) {
     p.push_back(card.Managed(64 * kMiB));
@@ -160,10 +160,10 @@ SCENARIO(prefetched_by_the_program) {
   for (int round = 0; round < 3; ++round) {
     for (const CUdeviceptr at : p) card.Prefetch(s, at, 64 * kMiB, true);
     OK(cuStreamSynchronize(s));
-    if (Budget() != 0) EXPECT(OnTheCard(card, context) <= Budget() + 64 * kMiB);
+    if (Budget() != 0) EXPECT(card.Stats().resident_bytes <= Budget() + 64 * kMiB);
     for (uint32_t i = 0; i < 12; ++i) card.Named(s, {Update(p[i], 64 * kMiB, i + 1)});
   }
   for (const CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
-  CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  EXPECT(cuMemPrefetchAsync(p[0], 65 * kMiB + (uint64_t{1} << 40), nowhere, 0, s) == CUDA_ERROR_INVALID_VALUE);
+  const CUmemLocation to{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  EXPECT(cuMemPrefetchAsync(p[0], uint64_t{1} << 40, to, 0, s) == CUDA_ERROR_INVALID_VALUE);
 }
