@@ -107,12 +107,18 @@ class Admit {
     Print(object, {});
   }
 
+  // A sentence about a cluster whose cards are not known; here a flag says how large they are.
+  std::string Here(const std::string& text) const {
+    const bool size = o_.gpu_memory.empty() && text.find("webhook.assumedGpuMemory") != std::string::npos;
+    return size ? text + "; here: --gpu-memory 24Gi" : text;
+  }
+
   void Warn(const std::vector<std::string>& warnings) const {
-    for (const std::string& w : warnings) std::cerr << label_ << ": warning: " << w << "\n";
+    for (const std::string& w : warnings) std::cerr << label_ << ": warning: " << Here(w) << "\n";
   }
 
   void Deny(const std::vector<Finding>& denials) {
-    for (const Finding& f : denials) std::cerr << label_ << ": denied: " << f.text << "\n";
+    for (const Finding& f : denials) std::cerr << label_ << ": denied: " << Here(f.text) << "\n";
     if (status_ == 0) status_ = kDenied;
   }
 

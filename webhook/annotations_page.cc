@@ -111,7 +111,8 @@ spec:
   - {name: small, image: vllm/vllm-openai}
 ```
 
-`sluice admit -f pod.yaml` shows what becomes of a manifest, without a cluster.
+`sluice admit -f pod.yaml` shows what becomes of a manifest, without a cluster (for `gpu-memory` with `--gpu-memory 24Gi`: there is
+no node that tells its card).
 
 ## What the webhook adds
 

@@ -8,7 +8,7 @@
 namespace sluice::settings {
 namespace {
 
-constexpr std::string_view kQuantityText = "a Kubernetes quantity of bytes above 0, as 4Gi or 512M";
+constexpr std::string_view kQuantityText = "a Kubernetes quantity of bytes from 1Mi on, as 4Gi or 512M";
 constexpr std::string_view kShareText = "a number above 0 and up to 1, as 0.25";
 
 constexpr std::array<Key, 10> kTable = {{
@@ -61,6 +61,12 @@ std::optional<bool> ParseBool(std::string_view v) {
   return std::nullopt;
 }
 
+// A number that was meant as MiB or GiB and lacks its suffix would be a budget of a few KiB, in which nothing runs.
+std::optional<uint64_t> ParseMemory(std::string_view v) {
+  const auto bytes = ParseQuantity(v);
+  return bytes && *bytes >= uint64_t{1} << 20 ? bytes : std::nullopt;
+}
+
 std::optional<uint8_t> ParseFactor(std::string_view v) {
   if (v.empty() || v.size() > 3) return std::nullopt;
   unsigned n = 0;
@@ -77,9 +83,9 @@ bool Assign(Settings& s, Id id, std::string_view v) {
     case Id::kGpuFraction:
       return Store(s.gpu_percent, ParseFraction(v));
     case Id::kGpuMemory:
-      return Store(s.gpu_memory, ParseQuantity(v));
+      return Store(s.gpu_memory, ParseMemory(v));
     case Id::kMemoryLimit:
-      return Store(s.memory_limit, ParseQuantity(v));
+      return Store(s.memory_limit, ParseMemory(v));
     case Id::kVisibleMemory:
       return Store(s.visible, ParseVisible(v));
     case Id::kMemoryFactor:

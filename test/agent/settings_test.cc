@@ -64,6 +64,14 @@ TEST_CASE("a refused value gives a sentence with field, value and what is accept
   CHECK(settings == s::Settings{});
   CHECK(s::Set(settings, *s::Find("log-level"), "info\n", "SLUICE_LOG_LEVEL") ==
         "SLUICE_LOG_LEVEL: 'info?' is not accepted; accepted: ERROR, WARN, INFO, DEBUG");
+  // A number of MiB without its suffix.
+  for (const char* key : {"gpu-memory", "memory-limit"}) {
+    CHECK(s::Set(settings, *s::Find(key), "10240", key) ==
+          std::string(key) +
+              ": '10240' is not accepted; accepted: a Kubernetes quantity of bytes from 1Mi on, as 4Gi "
+              "or 512M");
+    CHECK(s::Set(settings, *s::Find(key), "1Mi", key).empty());
+  }
 }
 
 TEST_CASE("all errors of a map are listed, conflicts included") {

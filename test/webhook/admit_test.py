@@ -82,7 +82,8 @@ def main():
     pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"sluice.dev/gpu-memory": "10Gi"}}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
     status, out, said = admit(program, "-f", "-", "--gpu-memory", "40Gi", text=json.dumps({"kind": "List", "items": [pod, pod]}))
     check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
-    check(admit(program, "-f", "-", text=json.dumps(pod))[0] == 1, "bytes without a known GPU are denied")
+    status, _, said = admit(program, "-f", "-", text=json.dumps(pod))
+    check(status == 1 and said.endswith("webhook.assumedGpuMemory; here: --gpu-memory 24Gi\n"), f"bytes without a known GPU are denied: {said}")
     # What cannot be read is status 2, and says what and where.
     for arguments, text, wanted in ((["-f", "/none"], None, "/none: No such file or directory"), (["-f", "-"], "a: [", "-: line"), (["-f", "-"], "", "holds no manifest"),
                                     (["-f", "-"], "just text\n", "-: holds no Kubernetes object; accepted: maps with apiVersion"),
