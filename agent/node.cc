@@ -334,6 +334,13 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
   settings::Settings parsed;
   *live = a.live_text;
   for (const auto& [name, value] : change) {
+    if (value.empty()) {  // takes away what was set
+      if (live->erase(name) > 0) continue;
+      std::string set;
+      for (const auto& [key, unused] : a.live_text) set += (set.empty() ? "" : ", ") + key;
+      *error = name + ": nothing was set that an empty value could take away; set: " + (set.empty() ? "nothing" : set);
+      return false;
+    }
     *error = settings::Set(parsed, *settings::Find(name), value, name);
     if (!error->empty()) return false;
     if (name == SLUICE_KEY_GPU_FRACTION) live->erase(SLUICE_KEY_GPU_MEMORY);
@@ -371,11 +378,16 @@ bool Node::CheckSet(const std::string& id, const std::map<std::string, std::stri
     const Bytes others = ledger.guaranteed() - Guaranteed(a, i);
     if (Guaranteed(would, i) <= Guaranteed(a, i) || others + Guaranteed(would, i) <= ledger.capacity()) continue;
     const Bytes left = ledger.capacity() - std::min(others, ledger.capacity());
-    const char* key = would.effective.gpu_memory ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION;
-    *error = std::string(key) + ": '" + change.at(key) + "' is more than GPU " + a.spec.gpus[i].uuid +
+    const bool bytes = would.effective.gpu_memory.has_value();
+    const char* key = bytes ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION;
+    const auto said = change.find(key);  // or, where what was set is taken away, what then holds
+    const std::string value = said != change.end() && !said->second.empty() ? said->second
+                              : bytes ? settings::FormatQuantity(*would.effective.gpu_memory)
+                                      : settings::FormatFraction(Percent(would, i));
+    *error = std::string(key) + ": '" + value + "' is more than GPU " + a.spec.gpus[i].uuid +
              " has left; accepted: at most " +
-             (would.effective.gpu_memory ? settings::FormatQuantity(left >> 20 << 20)
-                                         : settings::FormatFraction(UnitsIn(left, ledger.capacity())));
+             (bytes ? settings::FormatQuantity(left >> 20 << 20)
+                    : settings::FormatFraction(UnitsIn(left, ledger.capacity())));
     return false;
   }
   return true;

@@ -85,7 +85,8 @@ class Node {
   void SetPod(const std::string& id, const PodOf& pod);
   // The id itself, or the one id that begins so. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
-  // Checks a live change and returns all live settings of the allocation after it; ApplyLive puts them in force.
+  // Checks a live change (an empty value takes away what was set) and returns all live settings of the allocation after
+  // it; ApplyLive puts them in force.
   bool CheckSet(const std::string& id, const std::map<std::string, std::string>& change,
                 std::map<std::string, std::string>* live, std::string* error) const;
   void ApplyLive(const std::string& id, const std::map<std::string, std::string>& live);

@@ -39,6 +39,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     ShareStatus share;
     share.uuid = a.spec.gpus[i].uuid;
     share.units = a.spec.gpus[i].units;
+    share.percent = Percent(a, i);
     share.guaranteed = Guaranteed(a, i);
     share.limit = a.effective.memory_limit.value_or(cards_.at(share.uuid)->card.memory);
     std::tie(share.compute_request, share.compute_limit) = Compute(a, i);

@@ -235,8 +235,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
         units = std::clamp<uint32_t>(units, 1, SLUICE_UNITS_PER_GPU);
       }
       if (uuid.empty()) uuid = node_->ChooseCard(units, taken);
-      if (uuid.empty() || node_->LedgerOf(uuid) == nullptr)
-        return {StatusCode::FAILED_PRECONDITION, NoCard(request, g.uuid(), units)};
+      if (uuid.empty() || node_->LedgerOf(uuid) == nullptr) return NoCard(request, g.uuid(), units);
       if (node_->FreeUnits(uuid) < units) {
         return {StatusCode::RESOURCE_EXHAUSTED, "GPU " + uuid + " has " + std::to_string(node_->FreeUnits(uuid)) +
                                                     " of 100 units left, " + std::to_string(units) + " are asked for"};
@@ -257,17 +256,23 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return grpc::Status::OK;
   }
 
-  std::string NoCard(const v1::CreateAllocationRequest& request, const std::string& uuid, uint32_t units) const {
+  // FAILED_PRECONDITION: there is no card at all.
+  grpc::Status NoCard(const v1::CreateAllocationRequest& request, const std::string& uuid, uint32_t units) const {
     std::string known;
     const auto cards = node_->Status().cards;
     for (const CardStatus& c : cards) {
       known += (known.empty() ? "" : ", ") + c.uuid + " with " + std::to_string(c.free_units) + " of 100 units free";
     }
-    if (known.empty()) return "no usable GPU: " + (card_error.empty() ? "NVML lists none" : card_error);
-    if (!uuid.empty()) return "GPU '" + uuid + "' is not on this node; accepted: " + known;
-    if (static_cast<size_t>(request.gpus_size()) > cards.size())
-      return std::to_string(request.gpus_size()) + " GPUs are asked for, this node has " + std::to_string(cards.size());
-    return "no GPU has " + std::to_string(units) + " of 100 units left: " + known;
+    if (known.empty())
+      return {StatusCode::FAILED_PRECONDITION,
+              "no usable GPU: " + (card_error.empty() ? "NVML lists none" : card_error)};
+    if (!uuid.empty())
+      return {StatusCode::RESOURCE_EXHAUSTED, "GPU '" + uuid + "' is not on this node; accepted: " + known};
+    if (static_cast<size_t>(request.gpus_size()) > cards.size()) {
+      return {StatusCode::RESOURCE_EXHAUSTED, std::to_string(request.gpus_size()) +
+                                                  " GPUs are asked for, this node has " + std::to_string(cards.size())};
+    }
+    return {StatusCode::RESOURCE_EXHAUSTED, "no GPU has " + std::to_string(units) + " of 100 units left: " + known};
   }
 
   EventLoop* const loop_;

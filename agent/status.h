@@ -23,6 +23,7 @@ struct CardStatus {
 struct ShareStatus {
   std::string uuid;
   uint32_t units = 0;
+  uint32_t percent = 0;  // in force: the units, or a fraction that was set since
   uint64_t guaranteed = 0, budget = 0, limit = 0, debt = 0;
   uint32_t compute_request = 0, compute_limit = 0;  // millionths
   double compute_used = 0;                          // share of the window

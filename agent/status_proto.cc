@@ -43,6 +43,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
     v1::GpuShare* share = to->add_gpus();
     share->set_uuid(s.uuid);
     share->set_units(s.units);
+    share->set_percent(s.percent);
     share->set_guaranteed_bytes(s.guaranteed);
     share->set_budget_bytes(s.budget);
     share->set_limit_bytes(s.limit);

@@ -172,7 +172,10 @@ int Run(Options o, const std::vector<std::string>& program) {
   std::string socket = SocketIn(o.run_dir);
   // The node's agent knows real cards; a simulated one is served by it only where its folder was named.
   const bool node = !o.own_agent && (!sim || o.run_dir_given) && AgentListens(socket);
-  if (o.run_dir_given && !o.own_agent && !node) Fail(kOwnFailure, "--run-dir: no agent answers at " + socket);
+  if (o.run_dir_given && !o.own_agent && !node) {
+    Fail(kOwnFailure, "no agent answers at " + socket + "; start sluice-agent --run-dir " + o.run_dir +
+                          ", or leave --run-dir and SLUICE_RUN_DIR out: then the program has an agent of its own");
+  }
   if (!node) socket = own.Start(sim ? sim_nvml : "");
 
   auto stub = Connect(socket);
@@ -182,7 +185,11 @@ int Run(Options o, const std::vector<std::string>& program) {
   if (!stream->Read(&allocation)) {
     const grpc::Status status = stream->Finish();
     const bool caller = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
-    Fail(caller ? 2 : kOwnFailure, status.error_message());
+    // The agent has no card at all. A simulated one is served by an agent of our own, so not where one was named.
+    const bool simulate = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION && !o.run_dir_given &&
+                          access(sim_nvml.c_str(), R_OK) == 0;
+    Fail(caller ? 2 : kOwnFailure,
+         status.error_message() + (simulate ? "; --gpu sim runs it on the simulated card" : ""));
   }
 
   std::map<std::string, std::string> environment;

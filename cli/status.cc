@@ -11,6 +11,7 @@
 #include "cli/json.h"
 #include "cli/table.h"
 #include "cli/views.h"
+#include "settings/settings.h"
 
 namespace sluice::cli {
 namespace {
@@ -102,7 +103,7 @@ void AddSetCommand(CLI::App& app) {
   command->add_option("ID", o->id, "allocation, or how its id begins")->required();
   command
       ->add_option("key=value", o->assignments,
-                   "gpu-fraction, gpu-memory, memory-limit, memory-factor, compute-request, ...")
+                   "gpu-fraction, gpu-memory, " + settings::LiveNames() + "; an empty value takes away what was set")
       ->required();
   command->callback([o] { Set(*o); });
 }

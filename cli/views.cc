@@ -64,14 +64,15 @@ std::string StatusText(const v1::Status& status) {
               Bytes(g.lent_bytes()), Bytes(g.debt_bytes()), Bytes(g.used_bytes())});
   }
   out += gpus.Text() + "\n";
-  Table table({"ALLOCATION", "CONTAINER", "HOOK", ">UNITS", ">GUARANTEED", ">BUDGET", ">RESIDENT", ">LIVE", ">LIMIT",
-               ">REQUEST", ">MAX", ">PROCESSES"});
+  Table table({"ALLOCATION", "CONTAINER", "HOOK", ">UNITS", ">SHARE", ">GUARANTEED", ">BUDGET", ">RESIDENT", ">LIVE",
+               ">LIMIT", ">REQUEST", ">MAX", ">PROCESSES"});
   for (const v1::AllocationStatus& a : status.allocations()) {
     const Sum s = SumOf(a);
     uint64_t guaranteed = 0, budget = 0, limit = 0;
-    uint32_t units = 0;
+    uint32_t units = 0, percent = 0;
     for (const v1::GpuShare& g : a.gpus()) {
       units += g.units();
+      percent += g.percent();
       guaranteed += g.guaranteed_bytes();
       budget += g.budget_bytes();
       limit += g.limit_bytes();
@@ -79,8 +80,9 @@ std::string StatusText(const v1::Status& status) {
     const double request = a.gpus().empty() ? 0 : a.gpus(0).compute_request();
     const double most = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
     table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
-               Bytes(guaranteed), Bytes(budget), Bytes(s.resident + s.plain), Bytes(s.live + s.plain), Bytes(limit),
-               Percent(request), Percent(most), std::to_string(a.processes_size())});
+               percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
+               Bytes(s.resident + s.plain), Bytes(s.live + s.plain), Bytes(limit), Percent(request), Percent(most),
+               std::to_string(a.processes_size())});
   }
   return out + table.Text();
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The agent with real processes: agent_test.py BIN_DIR TEST_DIR [name...]. Standard library only."""
-import json, os, pathlib, queue, random, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, traceback
+import json, os, pathlib, queue, random, re, select, shutil, signal, socket, struct, subprocess, sys, tempfile, threading, time, traceback
 
 BIN, HERE = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 GIB = 1 << 30
@@ -287,6 +287,13 @@ def live_set(a):
     a.hook(a.allocate("other", 50))
     r = a.cli("set", "one", "gpu-fraction=0.6", check=False)
     assert r.returncode == 2 and "accepted: at most 0.5" in r.stderr, r
+    row = next(line for line in a.cli("status").stdout.splitlines() if line.startswith("one-abc"))
+    assert re.search(r" attached +50 +40% +3\.2 GiB ", row), row  # the units, what was set, what that is
+    r = a.cli("set", "one", "gpu-fraction=", "log-level=")
+    assert r.stdout == "compute-limit=0.5\n", r
+    wait_for("its own share", lambda: h.budget() == 4 * GIB and h.last()[10] != "3")
+    r = a.cli("set", "one", "log-level=", check=False)
+    assert r.returncode == 2 and "log-level: nothing was set that an empty value could take away; set: compute-limit\n" in r.stderr, r
     assert h.p.poll() is None
 
 
@@ -720,6 +727,9 @@ def without_a_gpu_one_line_says_so(a):
     r = subprocess.run([BIN / "sluice", "run", "--own-agent", "--", "true"], capture_output=True, text=True, timeout=60,
                        env={**os.environ, "LD_LIBRARY_PATH": str(a.dir)})
     assert r.returncode == 125 and r.stderr.startswith("sluice: no usable GPU: NVML") and r.stderr.count("\n") == 1, r
+    assert ("--gpu sim" in r.stderr) == (BIN.parent / "lib/simgpu/libnvidia-ml.so.1").exists(), r
+    r = subprocess.run([BIN / "sluice", "run", "--", "true"], capture_output=True, text=True, timeout=60, env={**os.environ, "SLUICE_RUN_DIR": str(a.dir / "none")})
+    assert r.returncode == 125 and "none/sluice.sock; start sluice-agent --run-dir" in r.stderr and r.stderr.count("\n") == 1, r
 
 
 @test()

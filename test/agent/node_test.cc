@@ -159,6 +159,46 @@ TEST_CASE("what is guaranteed live is given to nobody else, and is the share of 
   CHECK(error == "gpu-fraction: '0.81' is more than GPU GPU-a has left; accepted: at most 0.8");
 }
 
+TEST_CASE("an empty value takes away what was set, and nothing else") {
+  World w;
+  AllocationSpec spec;
+  spec.id = "one";
+  spec.gpus = {{"GPU-a", 50}};
+  spec.settings.gpu_memory = 4 * kGiB;
+  spec.settings.memory_factor = 80;
+  std::map<std::string, std::string> live;
+  std::string error;
+  REQUIRE(w.node.AddAllocation(spec, {}, &error));
+  const auto set = [&](const std::map<std::string, std::string>& change) {
+    if (!w.node.CheckSet("one", change, &live, &error)) return false;
+    w.node.ApplyLive("one", live);
+    return true;
+  };
+  const auto now = [&] { return w.node.Status().allocations.front(); };
+  CHECK_FALSE(set({{"memory-factor", ""}}));  // the pod's own word stays
+  CHECK(error == "memory-factor: nothing was set that an empty value could take away; set: nothing");
+  REQUIRE(set({{"memory-factor", "50"}, {"gpu-fraction", "0.2"}, {"prefetch", "off"}}));
+  CHECK(now().gpus.front().percent == 20);
+  CHECK(now().gpus.front().guaranteed == 8 * kGiB / 100 * 20 + 8 * kGiB % 100 * 20 / 100);
+  CHECK_FALSE(set({{"prefetch", ""}, {"compute-limit", ""}}));  // all or nothing
+  CHECK(error.ends_with("; set: gpu-fraction, memory-factor, prefetch"));
+  CHECK(now().settings.contains("prefetch"));
+  REQUIRE(set({{"memory-factor", ""}, {"prefetch", ""}}));
+  CHECK(now().settings.at("memory-factor") == "80");
+  CHECK_FALSE(now().settings.contains("prefetch"));
+  // The share that it had before is somebody else's by now.
+  w.Allocate("other", 70);
+  CHECK_FALSE(set({{"gpu-fraction", ""}}));
+  CHECK(error == "gpu-memory: '4Gi' is more than GPU GPU-a has left; accepted: at most 2457Mi");
+  w.node.RemoveAllocation("other");
+  REQUIRE(set({{"gpu-fraction", ""}}));
+  CHECK(live.empty());
+  CHECK(now().gpus.front().percent == 50);
+  CHECK(now().gpus.front().guaranteed == 4 * kGiB);
+  CHECK_FALSE(set({{"frob", ""}}));
+  CHECK(error.starts_with("frob: this key is unknown"));
+}
+
 TEST_CASE("the reserve is what NVML sees of contexts, code and others, and the guarantees shrink by their share") {
   World w;
   w.node.SetCards({{"GPU-a", "A", 8 * kGiB, kGiB, -1}});  // 1 GiB is the driver's own
