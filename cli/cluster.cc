@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "cli/agent_connection.h"
 #include "cli/json.h"
 #include "cli/kubectl.h"
+#include "cli/report.h"
 #include "cli/views.h"
 #include "settings/settings.h"
 #include "sluice/command_line.h"
@@ -172,19 +174,6 @@ void Set(const Options& o) {
   if (!answer.ok()) throw CLI::RuntimeError(1);
 }
 
-class Report {
- public:
-  void Ok(const std::string& what) { std::printf("ok    %s\n", what.c_str()); }
-  void Bad(const std::string& what, const std::string& mend) {
-    bad_ = true;
-    std::printf("BAD   %s\n      mend: %s\n", what.c_str(), mend.c_str());
-  }
-  bool bad() const { return bad_; }
-
- private:
-  bool bad_ = false;
-};
-
 void Webhook(const Options& o, Report& report) {
   const Json found = o.kubectl.Get({"mutatingwebhookconfigurations"});
   for (const Json& c : found["items"]) {
@@ -249,9 +238,20 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
   }
 }
 
+// Which pods wait for a share, or were refused, and why.
+void Placement(const Options& o, Report& report) {
+  const Kubectl::Answer pods = o.kubectl.Run({"get", "pods", "--all-namespaces", "-o", "json"});
+  const Kubectl::Answer nodes = o.kubectl.Run({"get", "nodes", "-o", "json"});
+  for (const Kubectl::Answer& a : {pods, nodes}) {
+    if (!a.ok()) return report.Skip("placement: " + a.Reason() + "; not checked");
+  }
+  report.Add(JudgePlacement(pods.out, nodes.out, std::time(nullptr)));
+}
+
 void Doctor(const Options& o) {
   Report report;
   Webhook(o, report);
+  Placement(o, report);
   for (const NodeAnswer& a : Ask(o)) Node(o, a, report);
   throw CLI::RuntimeError(report.bad() ? 1 : 0);
 }
@@ -281,7 +281,7 @@ void AddClusterCommands(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* top = Add(app, o, "top", "containers of all nodes, the most stalled first", Top);
   CLI::App* status = Add(app, o, "status", "what each node's agent knows", Status);
-  CLI::App* doctor = Add(app, o, "doctor", "check webhook, nodes and agents, and say what to mend", Doctor);
+  CLI::App* doctor = Add(app, o, "doctor", "check webhook, placement, nodes and agents, and say what to mend", Doctor);
   CLI::App* set = Add(app, o, "set", "change settings of a running pod, as its annotations: set POD key=value...", Set);
   for (CLI::App* command : {top, status, doctor}) command->add_option("--node", o->node, "this node only");
   AddOutput(*top, o.get());

@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/doctor_placement.h"
 #include "cli/paths.h"
+#include "cli/report.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 
@@ -28,25 +29,6 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string run_dir, kubelet_dir = "/var/lib/kubelet/device-plugins";
-};
-
-class Report {
- public:
-  void Ok(const std::string& what) { Line("ok  ", what, ""); }
-  void Skip(const std::string& what) { Line("-   ", what, ""); }
-  void Warn(const std::string& what, const std::string& mend) { Line("warn", what, mend); }
-  void Bad(const std::string& what, const std::string& mend) {
-    bad_ = true;
-    Line("BAD ", what, mend);
-  }
-  bool bad() const { return bad_; }
-
- private:
-  static void Line(const char* mark, const std::string& what, const std::string& mend) {
-    std::printf("%s  %s\n", mark, what.c_str());
-    if (!mend.empty()) std::printf("      mend: %s\n", mend.c_str());
-  }
-  bool bad_ = false;
 };
 
 // Values of cuda.h, so that the command line tool does not need the toolkit.
@@ -140,7 +122,8 @@ void Agent(const Options& o, Report& report) {
   for (const v1::AllocationStatus& a : status.allocations()) {
     if (a.hook_state() == "not hooked") {
       report.Bad("allocation " + a.id() + ": a process uses the GPU without the hook",
-                 "is LD_PRELOAD kept, and is the program dynamically linked? run `sluice doctor` in the container");
+                 "is LD_PRELOAD in the container what it was given, and is the program dynamically linked? does "
+                 "/proc/PID/maps of the process name " SLUICE_SHIM_NAME "?");
     }
   }
 }
@@ -199,15 +182,7 @@ void Placement(Report& report) {
     report.Skip("placement: kubectl may not list pods and nodes from here, not checked");
     return;
   }
-  for (const Finding& finding : JudgePlacement(pods, nodes, std::time(nullptr))) {
-    if (finding.kind == Finding::kOk) {
-      report.Ok(finding.what);
-    } else if (finding.kind == Finding::kWarn) {
-      report.Warn(finding.what, finding.mend);
-    } else {
-      report.Bad(finding.what, finding.mend);
-    }
-  }
+  report.Add(JudgePlacement(pods, nodes, std::time(nullptr)));
 }
 
 bool Mapped(const char* name) {

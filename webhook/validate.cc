@@ -105,7 +105,7 @@ std::string_view NotHandledSentence() {
   return "this pod asks for a share of a GPU (annotation sluice.dev/... or resource sluice.dev/gpu-percent), but "
          "sluice's "
          "webhook has not handled it: the webhook was not reachable, or it leaves this namespace alone; it would run "
-         "without its limit, so it is refused. Try again; an administrator finds more with: sluice doctor";
+         "without its limit, so it is refused. Try again; an administrator finds more with: kubectl sluice doctor";
 }
 
 Judgement ValidateCreate(const Input& input) {

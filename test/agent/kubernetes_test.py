@@ -317,6 +317,7 @@ metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
         for text in ("BAD   webhook: not registered", "BAD   node n1: 2 GPU(s), and no sluice.dev/gpu-percent is offered",
                      "stripped/main uses the GPU without the hook"):
             self.assertIn(text, doctor.stdout)
+        self.assertRegex(doctor.stdout, r"ok    placement: \d+ pods with a fraction placed, none waits")
         self.assertEqual(self.kubectl("set", "named", "-n", "team", "memory-factor=70", "memory-limit=6Gi").returncode, 0)
         wait_for("the agent to follow", lambda: self.allocation("named")["settings"].get("memory-factor") == "70")
         for wrong, why in (("memory-factor=700", "1 to 100"), ("gpu-fraction=0.9", "accepted: key=value"), ("nonsense", "accepted: key=value")):

@@ -102,6 +102,8 @@ ELSEWHERE = {
     "sluice top": By("test/cluster/product_life_test.py", '"top", "--once"'),
     "sluice-trace explain FILE REPLAYED": By("test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'),
     "sluice status -o json": By("test/agent/agent_test.py", '"status", "-o", "json"'),
+    "kubectl -n sluice-system exec ds/sluice-node -c agent -- /usr/bin/sluice events":
+        By("test/cluster/product.py", '"exec", node_pod(), "-c", "agent", "--", *command'),
     "sluice events": By("test/agent/agent_test.py", 'cli("events"'),
     "sluice set ID key=value...": By("test/agent/agent_test.py", 'cli("set"'),
     "build/test/scheduler_latency": By("test/cluster/bench", '"$build/test/scheduler_latency" 1000'),
