@@ -227,21 +227,57 @@ void Residency::NoteScattered(uint64_t bytes) {
   scattered_.NoteBytes(bytes, now_);
 }
 
-// Sends away behind the launch what faults have scattered, once that is due.
+// Whether the work is over that used what is to leave.
+bool Residency::IsSweepFree() {
+  if (fences_->open() == scattered_behind_) fences_->Close();
+  if (fences_->open() == scattered_behind_) return true;  // while a capture forbids marks nobody knows
+  if (!fences_->Done(scattered_behind_)) return false;
+  fences_->Close();  // of what more than two streams used since
+  return true;
+}
+
+void Residency::RestSweep(uint64_t least) {
+  constexpr uint64_t kLongest = uint64_t{1} << 16;
+  sweep_rest_ = std::max(sweep_rest_, least);
+  sweep_rests_until_ = now_ + sweep_rest_;
+  sweep_rest_ = std::min(2 * sweep_rest_, kLongest);
+  sweeps_in_vain_ = 0;
+}
+
+// Sends away behind the launch what faults have scattered, once that is due. What other streams still use does not
+// leave: then the sweep is made up for as soon as all that was queued by the next launch is over, for what these bring
+// lies there beyond the budget, and nobody may name it again.
 void Residency::Sweep(StreamId stream) {
-  if (!scattered_.IsDue(now_)) return;
+  constexpr uint32_t kInVain = 4;  // a launch may come between the look and the sweep
+  const bool again = scattered_behind_ && IsSweepFree();
+  if (!again && !scattered_.IsDue(now_)) return;
+  if (again) scattered_behind_ = 0;
+  bool in_use = false, went = false;
   scattered_.Sweep(&chunks_, now_, [&](Chunk* chunk) {
     const bool stays = chunk->resident || chunk->advised || chunk->live_bytes == 0;  // what is dead is discarded
     // One queue at a time: it is known of one alone when it is done.
     const bool leaving = IsLeaving(*chunk) && chunk->departure_stream != stream;
-    if (!stays && (leaving || chunk->two_ways_out || !MayLeave(*chunk, stream))) return false;
+    if (!stays && (leaving || chunk->two_ways_out)) return false;
+    if (!stays && !MayLeave(*chunk, stream)) {
+      in_use = true;
+      return false;
+    }
     if (stays) {
       Scattered::Remove(chunk);
     } else {
       LeaveBehind(chunk);
+      went = true;
     }
     return true;
   });
+  if (went) {
+    sweep_rest_ = kSweepRest;
+    sweeps_in_vain_ = 0;
+  } else if (again && in_use && ++sweeps_in_vain_ == kInVain) {
+    RestSweep(kSweepRest);
+  }
+  // Closed by whoever looks next: behind the launch.
+  if (in_use && !scattered_behind_) scattered_behind_ = fences_->Use();
 }
 
 }  // namespace sluice::core

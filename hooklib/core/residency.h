@@ -101,6 +101,11 @@ class Residency {
   // Launches of this id bring nobody knows how much by faults before they have run: a host that is a thousand of them
   // ahead sends it away too late.
   bool scatters(uint64_t id) const { return scatters() && host_access_.LeftToFaults(id); }
+  // Whether what faults have scattered is to leave, and is still in use by work of several streams. Launches that
+  // scatter more had better wait for that: while they come, at no time is all that names it over. Asks the GPU.
+  bool SweepAwaits() { return scattered_behind_ && now_ >= sweep_rests_until_ && !IsSweepFree(); }
+  // It was in vain: nobody waits for it for so many launches, and longer the next time if nothing has left until then.
+  void RestSweep(uint64_t least = 1024);
   // So many bytes have faults brought in all, where the driver counts them.
   void set_faulted(uint64_t bytes) { scattered_.set_counted(bytes); }
   // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
@@ -359,12 +364,14 @@ class Residency {
   // in_place.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
   void NoteScattered(uint64_t bytes);
   void Sweep(StreamId stream);
+  bool IsSweepFree();
   bool MayRenew(const Chunk& chunk);
   void Renew(Chunk* chunk, uint64_t id);
   bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
   void Finish(StreamId stream, Step* step);
-  static constexpr uint64_t kHorizon = 256;  // launches
+  static constexpr uint64_t kHorizon = 256;   // launches
+  static constexpr uint64_t kSweepRest = 16;  // launches
   // Whether there may be anything to look at, or to learn of what is under way.
   static bool MayLookAhead(const Queues& queues) {
     return queues.predictor.confident() &&
@@ -417,7 +424,10 @@ class Residency {
   StandingSets standing_;
   std::vector<Chunk*> missing_;
   Scattered scattered_;
-  std::vector<Va> beyond_;  // duplicates that are to leave once they are finished
+  Epoch scattered_behind_ = 0;  // behind this fence what a sweep found in use may leave; 0: it found nothing so
+  uint64_t sweep_rests_until_ = 0, sweep_rest_ = kSweepRest;  // launch number; launches
+  uint32_t sweeps_in_vain_ = 0;                               // one after the other, behind such a fence
+  std::vector<Va> beyond_;                                    // duplicates that are to leave once they are finished
   std::vector<Extent> withdrawn_;
   ResidencyStats stats_;
   std::unordered_map<StreamId, Queues> queues_;

@@ -245,6 +245,9 @@ struct Device final : core::Timeline {
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
   bool Record(Stream* stream);
   void Poll(Stream* stream);
+  // How much of what the streams held at the first of these calls with the same marks is done. `told`: of all the rest
+  // it will be known; of a thread's own stream only if that thread queues something more.
+  uint64_t DoneUpTo(std::vector<core::Mark>* marks, bool* told);
   size_t Outstanding(Stream* stream) {
     const bool none = stream->in.events.empty() && stream->out.events.empty() && stream->renew.events.empty();
     return none ? 0 : CountOutstanding(stream);

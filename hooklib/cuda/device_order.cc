@@ -81,6 +81,21 @@ void Device::Poll(Stream* stream) {
   }
 }
 
+uint64_t Device::DoneUpTo(std::vector<core::Mark>* marks, bool* told) {
+  if (marks->empty()) {
+    for (const auto& stream : streams) marks->push_back({stream->id, stream->seq.load(std::memory_order_acquire)});
+  }
+  uint64_t done = 0;
+  *told = true;
+  for (const core::Mark& mark : *marks) {
+    const Stream* const stream = StreamById(mark.stream);
+    const bool over = !stream || Done(mark);
+    done += over ? mark.seq : std::min(mark.seq, stream->completed);
+    *told &= over || !stream->per_thread() || mark.seq <= stream->recorded;
+  }
+  return done;
+}
+
 bool Device::Record(Stream* stream) {
   const uint64_t seq = stream->seq.load(std::memory_order_acquire);
   if (seq <= stream->recorded) return true;

@@ -36,15 +36,18 @@ constexpr uint64_t kEventEvery = 16;
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
 // duplicates wait for a GPU that is far behind (on a card that is 150 launches behind, a convolution net's training
 // moves twice as much: what died cannot be discarded yet, so living bytes leave), or a time is awaited that decides how
-// a graph, or many launches of a kind, go. But if nothing moves for 20 ms and the time of the next transfer, for 150 ms
-// where it waits for bytes that are to go or for a launch's time, for a second where a graph is timed or launches
-// larger than the budget come by faults (a kernel may be waiting for what this very thread does next), the launch goes
-// ahead; false: without any transfer, since the queues are full.
+// a graph, or many launches of a kind, go. And while what launches of several streams have brought by faults is to
+// leave and one of them still uses it: if each went on at its own pace, at no time would all of them be over. But if
+// nothing moves for 20 ms and the time of the next transfer, for 150 ms where it waits for bytes that are to go or for
+// a launch's time, for a second where a graph is timed or launches larger than the budget come by faults (a kernel may
+// be waiting for what this very thread does next), the launch goes ahead; false: without any transfer, since the queues
+// are full.
 bool WorkScope::HoldBack(const Work& work) {
   Stream* stream = work.stream;
   Device* device = stream->device;
   size_t before = SIZE_MAX;
   uint64_t done_before = 0;
+  std::vector<core::Mark> before_us;
   for (int still = 0, most = kPatience; still < most;) {
     size_t outstanding;
     uint64_t done;
@@ -82,6 +85,13 @@ bool WorkScope::HoldBack(const Work& work) {
         far_ahead |= far;
         if (far) most = std::max(most, kPatienceForTrial);  // a sweep of 3 GiB takes 200 ms
         if (far && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
+      }
+      if (work.id && device->residency.scatters(work.id) && device->residency.SweepAwaits()) {
+        bool told;
+        done = device->DoneUpTo(&before_us, &told);
+        far_ahead = true;
+        most = std::max(most, told ? kPatienceForTrial : kPatience);
+        if (still + 1 >= most) device->residency.RestSweep();
       }
       const auto tries = [&] {
         return work.hotter ? device->residency.tries_way(work.id) : work.id && device->residency.Crowded(work.id);

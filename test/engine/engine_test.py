@@ -360,6 +360,7 @@ def graphs_are_explained():
 
 scenario("a_pool_with_loaded_blocks", env={"SLUICE_HOST_ACCESS": "0"})
 scenario("threads_in_a_pool", modes=ALL_MODES)
+scenario("streams_in_a_pool", modes=("launch", "predict"))
 scenario("a_pool_behind_a_gate", modes=ALL_MODES)
 
 

@@ -141,3 +141,22 @@ SCENARIO(threads_in_a_pool) {
   pool.Round(kBlock);
   pool.Say();
 }
+
+// A stream alone uses what is on the card, so that soon all is known to be there; then several get the rest of the pool
+// in turns, and at no time are all others idle when one of them is given something. What their faults bring is sent
+// away all the same.
+SCENARIO(streams_in_a_pool) {
+  Pool pool;
+  constexpr size_t kFirst = 4;  // blocks
+  const auto use = [&pool](CUstream stream, size_t block) {
+    pool.card.Named(stream, {Update(pool.At(block), kBlock, static_cast<uint32_t>(block + 1))}, 1'000'000);
+  };
+  for (size_t i = 0; i < 64; ++i) use(pool.stream, i % kFirst);
+  OK(cuStreamSynchronize(pool.stream));
+  std::vector<CUstream> streams;
+  for (size_t i = 0; i < 4; ++i) streams.push_back(pool.card.Stream());
+  for (size_t i = 0; i < 256; ++i) use(streams[i % 4], kFirst + i % (kBlocks - kFirst));
+  std::fprintf(stderr, "streams: %.0f MiB on the card at most\n",
+               static_cast<double>(pool.card.Stats().resident_peak_bytes) / 0x1p20);
+  pool.Say();
+}

@@ -1,4 +1,4 @@
-// When what faults have scattered is due to be sent away.
+// When what faults have scattered is due to be sent away, and what becomes of it where it is in use then.
 #include "hooklib/core/scattered.h"
 
 #include <catch2/catch_test_macros.hpp>
@@ -118,6 +118,57 @@ TEST_CASE("each chunk is asked about once in a sweep, not once it has left, nor 
   card.table.RemoveArena(kBase);
   CHECK(card.Sweep().empty());
   CHECK(card.scattered.empty());
+}
+
+TEST_CASE("what several streams use when it is to leave goes with the first launch once all of that is over") {
+  FakeCard card(64, 16, Prefetch::kOff);
+  const std::vector<Extent> all{Chunks(0, 64)};
+  for (const StreamId stream : {1, 2, 3}) {
+    const Plan& plan = card.Queue(all, stream, 7);
+    CHECK(plan.evict_after.empty() == (stream != 1));  // the first is alone
+  }
+  CHECK(card.residency.SweepAwaits());
+  for (const StreamId stream : {1, 2, 3}) card.Finish(stream);
+  CHECK_FALSE(card.residency.SweepAwaits());
+  uint64_t leaves = 0;
+  for (const Extent& run : card.Queue({Chunks(0)}, 1, 8).evict_after) leaves += run.bytes;
+  CHECK(leaves == 48 * kChunkBytes);
+}
+
+TEST_CASE("what is in use whenever it is to leave is not waited for again and again") {
+  FakeCard card(64, 16, Prefetch::kOff);
+  const std::vector<Extent> all{Chunks(0, 64)};
+  for (const StreamId stream : {1, 2}) card.Queue(all, stream, 7);
+  int waits = 0;
+  while (card.residency.SweepAwaits()) {
+    REQUIRE(++waits <= 8);
+    card.Queue(all, 2, 7);  // it did not wait
+    card.Finish(1);
+    card.time.Finish(2, card.seq[2] - 1);
+    CHECK_FALSE(card.residency.SweepAwaits());
+    CHECK(card.Queue(all, 1, 7).evict_after.empty());
+  }
+  CHECK(waits == 4);
+  const auto launches_to_wait = [&] {
+    uint64_t launches = 0;
+    for (; !card.residency.SweepAwaits(); ++launches) card.Queue(all, 1, 7);
+    return launches;
+  };
+  CHECK(launches_to_wait() == 16);
+  card.residency.RestSweep();
+  CHECK(launches_to_wait() == 1024);
+  // It leaves with the next launch all the same, once it is over.
+  for (const StreamId stream : {1, 2}) card.Finish(stream);
+  CHECK_FALSE(card.Queue(all, 1, 7).evict_after.empty());
+}
+
+TEST_CASE("what is in use when it is to leave is not waited for while a capture forbids to ask") {
+  FakeCard card(64, 16, Prefetch::kOff);
+  for (const StreamId stream : {1, 2}) card.Queue({Chunks(0, 64)}, stream, 7);
+  card.time.capturing = true;
+  CHECK_FALSE(card.residency.SweepAwaits());
+  card.time.capturing = false;
+  CHECK(card.residency.SweepAwaits());
 }
 
 }  // namespace sluice::core
