@@ -78,7 +78,7 @@ void Residency::TakeWay(Way way, uint64_t id) {
   }
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content) return false;
+    if (!chunk->content || chunk->discarded) return false;
     NoteRest(*chunk);
     if (way == Way::kAsOff || way == Way::kFaults) {
       chunk->left_at = now_;

@@ -20,6 +20,7 @@ bool Residency::MayRenew(const Chunk& chunk) {
 
 void Residency::Renew(Chunk* chunk, uint64_t id) {
   SetResident(chunk, true);
+  chunk->discarded = false;
   chunk->arrival_op = 0;  // there for whatever comes behind this launch, which alone may use it before
   chunk->renewed_by = id ? id : kCopies;
   plan_.renew.push_back({chunk->base, kChunkBytes});

@@ -36,6 +36,8 @@ void Residency::RemoveArena(Extent arena) {
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   std::erase_if(dying_,
                 [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); });
+  std::erase_if(reborn_,
+                [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); });
   candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
@@ -48,6 +50,7 @@ void Residency::AddLive(Extent range) {
     if (chunk.live_bytes == 0) {
       chunk.born = now_;
       chunk.cold = false;
+      if (chunk.discarded) reborn_.push_back(&chunk);
     }
     Change(&chunk, [&] { chunk.live_bytes += Overlap(range, chunk); });
   });
@@ -98,7 +101,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
   StandingSets::Set* const standing =
       hotter || asks_ || names_launches_ ? nullptr : standing_.Find(now_, stream, id, extents);
-  const bool stands = standing && Stands(*standing, launch);
+  const bool stands = standing && Stands(*standing, launch) && reborn_.empty();
   size_t hotter_chunks = 0;
   if (stands) {
     set_ = standing->chunks;
@@ -107,6 +110,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Settle();
     hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
   }
+  launch.lacks |= !reborn_.empty();
   launch.oversize = set_.size() * kChunkBytes > launch.fits;
   launch.scatters = launch.oversize && !hotter && id;
   if (id) launch.seen = host_access_.See(id, launch.oversize, now_);
@@ -121,7 +125,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     NoteSet<true, false>(launch, seq);
   }
   if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place, set_, now_);
-  if (launch.lacks) LookForMissing(queues, stream);
+  if (launch.lacks) LookForMissing(queues, launch);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
     for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.seen.sparse);
@@ -149,6 +153,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
   const bool ahead =
       prefetch_ == Prefetch::kPredict && id && may_move && MayLookAhead(queues) && LookAhead(&queues, stream);
+  if (!behind_.empty()) NumberBehind(&queues, launch.way.has_value());
   plan_.nothing = there && !ahead;
   if (!plan_.nothing) {
     Merge(&plan_.advise);
@@ -160,10 +165,17 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
 }
 
 // What of the set is not on the card, and what is on its way there.
-void Residency::LookForMissing(const Queues& queues, StreamId stream) {
+void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
+  const StreamId stream = launch.stream;
   for (Chunk* chunk : set_) {
+    const bool discarded = IsDiscarded(chunk);
     if (!chunk->resident) {
       missing_.push_back(chunk);
+      continue;
+    }
+    if (discarded && launch.may_move && chunk->arrival_stream != stream) {
+      EndAhead(chunk);
+      Arrive(chunk, stream, &plan_.now);
       continue;
     }
     // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
@@ -181,24 +193,18 @@ void Residency::LookForMissing(const Queues& queues, StreamId stream) {
 void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks) {
   const StreamId stream = launch->stream;
   LeaveSome(launch, hotter, hotter_chunks);
+  if (launch->may_move && !reborn_.empty()) BringReborn(stream);
   if (!launch->may_move) {
     LeaveToFaults(*launch);
-  } else if (!missing_.empty()) {
+  } else if (!missing_.empty() || plan_.now.in_op) {
     Bring(*launch, queues);
   }
   if (launch->may_move && !scattered_.empty()) Sweep(stream);
-  if (!behind_.empty()) {
-    Merge(&plan_.evict_after);
-    plan_.after_op = ++queues->out_op;
-    for (Chunk* chunk : behind_) {
-      chunk->departure_op = plan_.after_op;
-      chunk->departure_stream = stream;
-    }
-    stats_.bytes_out += behind_.size() * kChunkBytes;
-    queues->graph_out = launch->way ? plan_.after_op : 0;
-    queues->beside = 0;
+  for (Chunk* chunk : behind_) {
+    chunk->departure_op = kNever;  // until it has its number
+    chunk->departure_stream = stream;
   }
-  if (launch->may_move && missing_.empty() && resident_ > launch->fits && now_ >= shrink_at_) {
+  if (launch->may_move && missing_.empty() && !plan_.now.in_op && resident_ > launch->fits && now_ >= shrink_at_) {
     // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
     const uint64_t over = resident_ - launch->fits;
     if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_at_ = now_ + 16;
@@ -254,11 +260,38 @@ void Residency::LeaveToFaults(const Launch& launch) {
       continue;
     }
     SetResident(chunk, true);
+    chunk->discarded = false;  // there is no other way
     if (chunk->content) stats_.fault_bytes += kChunkBytes;
     chunk->arrival_op = 0;
   }
   if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(launch.id)));
   if ((resident_ > launch.fits || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
+}
+
+// What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
+// card's memory), and is not for faults to bring (victims.cc): it comes with whatever launch is next, a part at a time.
+// Nearly always that one names it.
+void Residency::BringReborn(StreamId stream) {
+  constexpr size_t kMost = (uint64_t{256} << 20) / kChunkBytes;
+  std::erase_if(reborn_, [this](const Chunk* chunk) {
+    return !chunk->discarded || chunk->resident || chunk->live_bytes == 0 || chunk->mark == now_;
+  });
+  const size_t count = std::min(kMost, reborn_.size());
+  bool over = false;
+  for (size_t i = 0; i < count; ++i) {
+    Chunk* const chunk = reborn_[i];
+    Unadvise(chunk);
+    if (Room(stream) >= kChunkBytes || MakeMoreRoom(stream, kChunkBytes, 0, &plan_.now) != 0) {
+      Arrive(chunk, stream, &plan_.now);
+      candidates_.Unrank(chunk);
+    } else {
+      Pass(chunk, stream);
+      over = true;
+    }
+  }
+  candidates_.End();
+  if (over) ++stats_.over_budget_launches;
+  reborn_.erase(reborn_.begin(), reborn_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
 // Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
@@ -293,7 +326,8 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
     const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
-    if (elsewhere || (too_much && (!brought || resident_ + passing + kChunkBytes > most_))) {
+    const bool for_faults = too_much && (!brought || resident_ + passing + kChunkBytes > most_);
+    if ((elsewhere || for_faults) && !chunk->discarded) {
       // Faults bring it; it is on its way out again as soon as the launch is over.
       // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
       chunk->two_ways_out = elsewhere || (chunk->two_ways_out && departs());
@@ -308,8 +342,9 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
       LeaveBehind(chunk);
       continue;
     }
-    if (too_much && !MayDuplicate(*chunk)) {
+    if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
       // It comes, but only for this launch.
+      chunk->two_ways_out |= elsewhere;
       Pass(chunk, stream);
       passing += kChunkBytes;
       continue;
@@ -319,7 +354,7 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     } else {
       fetched += kChunkBytes;
     }
-    if (prefetch_ == Prefetch::kOff || chunk->left_at == now_) {
+    if ((prefetch_ == Prefetch::kOff || chunk->left_at == now_) && !chunk->discarded) {
       SetResident(chunk, true);
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
       chunk->arrival_op = 0;
@@ -376,6 +411,8 @@ void Residency::Pass(Chunk* chunk, StreamId stream) {
   plan_.now.fetch.push_back({chunk->base, kChunkBytes});
   (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
   if (chunk->content) plan_.now.content_in += kChunkBytes;
+  chunk->arrival_op = plan_.now.in_op;
+  chunk->arrival_stream = stream;
   LeaveBehind(chunk);
 }
 
@@ -385,6 +422,17 @@ void Residency::LeaveBehind(Chunk* chunk) {
   behind_.push_back(chunk);
   Scattered::Remove(chunk);
   chunk->content = chunk->sent = true;
+}
+
+// What leaves behind the launch is queued after all else of its plan, so it has the last number: who waits for an
+// earlier one does not wait for this, and nobody can before it is queued.
+void Residency::NumberBehind(Queues* queues, bool graph) {
+  Merge(&plan_.evict_after);
+  plan_.after_op = ++queues->out_op;
+  for (Chunk* chunk : behind_) chunk->departure_op = plan_.after_op;
+  stats_.bytes_out += behind_.size() * kChunkBytes;
+  queues->graph_out = graph ? plan_.after_op : 0;
+  queues->beside = 0;
 }
 
 void Residency::Finish(StreamId stream, Step* step) {
@@ -429,6 +477,7 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
           (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
         continue;
       }
+      if (chunk->departure_op == kNever) continue;  // behind this very launch
       if (chunk->departure_op && chunk->departure_stream != stream &&
           !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
         continue;

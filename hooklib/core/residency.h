@@ -283,10 +283,11 @@ class Residency {
   // Chunks say what was noted of their use: before anything but a launch that is met again.
   void Settle() { standing_.Settle(windows_.number()); }
   void NoteChange() { standing_.NoteChange(now_); }
-  void LookForMissing(const Queues& queues, StreamId stream);
+  void LookForMissing(const Queues& queues, const Launch& launch);
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveToFaults(const Launch& launch);
+  void BringReborn(StreamId stream);
   void Bring(const Launch& launch, Queues* queues);
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
@@ -331,6 +332,7 @@ class Residency {
   }
   // victims.cc
   bool IsDead(const Chunk& chunk);
+  bool IsDiscarded(Chunk* chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   bool IsLeaving(const Chunk& chunk) {
     return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
@@ -361,6 +363,7 @@ class Residency {
   void NoteRest(const Chunk& chunk);
   size_t SmallFirst(uint64_t fits);
   void LeaveBehind(Chunk* chunk);
+  void NumberBehind(Queues* queues, bool graph);
   // in_place.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
   void NoteScattered(uint64_t bytes);
   void Sweep(StreamId stream);
@@ -443,6 +446,7 @@ class Residency {
   std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
   uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
   std::deque<Chunk*> dying_;       // their last live byte was freed, or they never had one
+  std::vector<Chunk*> reborn_;     // discarded, and alive again
   Candidates candidates_;
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity

@@ -74,7 +74,7 @@ SCENARIO(dead_and_taken_by_another_stream) {
     for (size_t i = 2; i < all.at.size(); ++i)
       card.Named(all.s, {Write(all.at[i], kBlock, 30 + static_cast<uint32_t>(i))}, 10'000);
     all.Take(own);
-    // No parameter shows it, so nothing is fetched for it: only the rule that others wait keeps what it writes.
+    // No parameter shows it: it is fetched for it all the same, and the rule that others wait keeps what it writes.
     card.Launch(t, {Write(all.at[own], kBlock, 60 + round)}, 10'000);
     OK(cuStreamSynchronize(t));
     OK(cuStreamSynchronize(all.s));

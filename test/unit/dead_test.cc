@@ -1,5 +1,7 @@
 // What is discarded in a stream's order: dead, owned by a living allocation, used by nobody but that stream.
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include "test/unit/fake_card.h"
 
@@ -37,8 +39,82 @@ TEST_CASE("dead beside queued work: discarded in the stream's order, nothing liv
   const uint64_t in = card.residency.stats().bytes_in;
   const Plan& back = card.Launch({Chunks(4)});
   CHECK(back.reap.empty());
-  CHECK(back.now.fetch == std::vector<Extent>{Chunks(4)});
+  CHECK(back.now.fetch == std::vector<Extent>{Chunks(4, 2)});  // 5 is alive again, too
   CHECK(card.residency.stats().bytes_in == in);
+}
+
+TEST_CASE("what was discarded is fetched, even for a launch that is left to faults") {
+  Card card;
+  card.Report(Chunks(4, 2));
+  const bool at_once = GENERATE(false, true);
+  INFO((at_once ? "discarded at once" : "discarded in the stream's order"));
+  if (at_once) {
+    card.fences.Close();
+    card.Finish();
+  }
+  const Plan& plan = card.Launch({Chunks(38, 2)});
+  REQUIRE((at_once ? plan.discard : plan.reap) == std::vector<Extent>{Chunks(4, 2)});
+  card.residency.AddLive(Chunks(4, 2));
+  std::vector<Extent> set{Chunks(0, Card::kAll)};
+  uint64_t id = 0;
+  bool passes = true;  // it does not fit, and leaves behind the launch
+  SECTION("since it is larger than the capacity") { set = {Chunks(36, 4), Chunks(0, 36)}; }
+  SECTION("to see what it touches") {
+    card.residency.set_host_access(true);
+    id = 7;
+  }
+  SECTION("since nothing is fetched any more") {
+    card.residency.set_prefetch(Prefetch::kOff);
+    set = {Chunks(4, 2)};
+    passes = false;
+  }
+  SECTION("nor is it used in host memory") {
+    card.residency.NoteUnseenUse();  // it may hold anything again
+    card.residency.chunks().Find(Chunks(4).base)->cold = true;
+    card.residency.set_host_access(true);
+    id = 7;
+  }
+  const Plan& back = card.residency.Prepare(1, ++card.seq[1], set, id);
+  const auto covers = [](const std::vector<Extent>& runs, Extent range) {
+    return std::any_of(runs.begin(), runs.end(), [&range](const Extent& run) {
+      return run.base <= range.base && range.end() <= run.end();
+    });
+  };
+  CHECK(covers(back.now.fetch, Chunks(4, 2)));
+  CHECK(back.wait_in != 0);
+  CHECK(covers(back.evict_after, Chunks(5)) == passes);
+  CHECK_FALSE(covers(back.advise, Chunks(4)));
+  // Once it was brought, it is like anything else.
+  card.Launch({Chunks(4)});
+  CHECK_FALSE(card.At(4).discarded);
+}
+
+TEST_CASE("what was discarded is fetched for each stream until one of its fetches is over") {
+  Card card;
+  card.Report(Chunks(4));
+  card.time.transfers_instant = false;
+  REQUIRE(card.Launch({Chunks(38)}).reap == std::vector<Extent>{Chunks(4)});
+  card.residency.AddLive(Chunks(4));
+  const uint64_t held = card.residency.resident_bytes() + kChunkBytes;
+  bool stays = true;
+  SECTION("and stays") { CHECK(card.Launch({Chunks(4)}, 1).now.fetch == std::vector<Extent>{Chunks(4)}); }
+  SECTION("though another launch brought it") {
+    CHECK(card.Launch({Chunks(0)}, 1).now.fetch == std::vector<Extent>{Chunks(4)});
+  }
+  SECTION("though it leaves behind the first launch") {
+    CHECK_FALSE(card.Launch({Chunks(0, 4), Chunks(5, 35), Chunks(4)}, 1).evict_after.empty());
+    stays = false;
+  }
+  const Plan& again = card.Launch({Chunks(4)}, 1);
+  CHECK(again.now.fetch.empty() == stays);
+  const Plan& other = card.Launch({Chunks(4)}, 2);
+  CHECK(other.now.fetch == std::vector<Extent>{Chunks(4)});
+  CHECK(other.wait_in == 1);
+  if (!stays) return;
+  CHECK(card.residency.resident_bytes() <= held);
+  card.time.FinishTransfers(2, 1, 0);
+  CHECK(card.Launch({Chunks(4)}, 3).now.fetch.empty());
+  CHECK_FALSE(card.At(4).discarded);
 }
 
 TEST_CASE("once the work is over it is discarded at once") {

@@ -103,6 +103,39 @@ TEST_CASE("a launch larger than the budget runs: what fits is fetched, the rest 
   CHECK(card.residency.stats().fault_bytes == 2 * kChunkBytes);
 }
 
+TEST_CASE("what leaves behind a launch is numbered behind all else of its plan, and waited for by later ones alone") {
+  SECTION("beside what leaves since the capacity has shrunk") {
+    Card card(16, 8);
+    card.Launch({Chunks(0, 8)});
+    card.residency.ScatterRest(Chunks(12, 2));
+    card.residency.set_capacity(6 * kChunkBytes);
+    const Plan& plan = card.Launch({Chunks(0)});
+    CHECK(plan.evict_after == std::vector<Extent>{Chunks(12, 2)});
+    CHECK(plan.now.out_op == 1);
+    CHECK(plan.after_op == 2);
+  }
+  SECTION("beside what is fetched for launches to come") {
+    // Rounds of 12 launches in room for 10; before each, faults may have brought any of what is not there.
+    Card card(16, 10, Prefetch::kPredict);
+    card.residency.set_host_access(false);
+    uint64_t newest = 0, both = 0;
+    for (uint64_t i = 0; i < 60; ++i) {
+      if (i % 2) card.residency.ScatterRest(Chunks(i % 4 == 1 ? 13 : 0, 12));
+      const Plan& plan = card.Launch({Chunks(i % 12)}, 1, true, i % 12 + 1);
+      for (const uint64_t op : {plan.now.out_op, plan.ahead.out_op, plan.after_op}) {
+        if (op) CHECK(op == ++newest);
+      }
+      if (!plan.after_op || !plan.ahead.in_op) continue;
+      ++both;
+      CHECK(plan.ahead.in_after_out < plan.after_op);
+      for (const Extent& run : plan.ahead.fetch) {
+        for (const Extent& gone : plan.evict_after) CHECK((run.end() <= gone.base || gone.end() <= run.base));
+      }
+    }
+    CHECK(both > 0);
+  }
+}
+
 TEST_CASE("dead bytes are discarded only behind the fence of their free, with a launch between") {
   Card card(8, 2);
   card.Launch({Chunks(0)}, 1, false);

@@ -135,6 +135,11 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
   }
 }
 
+void Simulator::TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const {
+  Misuse("written by faults while discarded: " + Describe(op, s) + " writes " + Place(a, offset) +
+         ", which was discarded and not prefetched since");
+}
+
 void Simulator::NoteMoving(const Op& op, bool begins) {
   for (const PrefetchRange& r : op.ranges) {
     for (uint64_t at = r.address; at < r.address + r.length;) {

@@ -226,6 +226,7 @@ bool Memory::Place(Block* b, const BlockPart& part, int card, uint32_t mask, boo
   }
   b->resident |= mask;
   b->lazy &= ~mask;
+  b->discarded &= ~mask;
   if (!keep_host) b->host &= ~mask;
   UpdateChunk(b, part.block_bytes);
   state_.MoveToTail(card, b->chunk, kUsed);
@@ -238,6 +239,7 @@ void Memory::MoveToHost(Block* b, const BlockPart& part, uint32_t mask) {
   b->host |= moved;
   b->resident &= ~moved;
   b->lazy &= ~mask;
+  b->discarded &= ~mask;
   UpdateChunk(b, part.block_bytes);
 }
 
@@ -260,6 +262,7 @@ void Memory::DropFromCard(Block* b, const BlockPart& part, uint32_t mask) {
 
 void Memory::Discard(Block* b, const BlockPart& part, uint32_t mask) {
   b->lazy |= b->resident & mask;
+  b->discarded |= mask;
   b->resident &= ~mask;
   b->host &= ~mask;
   UpdateChunk(b, part.block_bytes);

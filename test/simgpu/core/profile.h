@@ -47,6 +47,7 @@ struct Profile {
   double fault_product_gbps = 9.2;
   double fault_few_rows_gbps = 8.5;
   double fault_convolution_gbps = 10.9;
+  double fault_discarded_gbps = 0.5;         // writes of what was discarded on the card: 0.4 to 1.3 s for 512 MiB
   double populate_gbps = 195;                // pages without contents, by a prefetch: 5.5 ms per GiB
   double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
   double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...

@@ -153,6 +153,7 @@ class Simulator {
   void NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t, int64_t end,
                  Segment contents);
   void NoteMoving(const Op& op, bool begins);
+  void TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const;
   void CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t length, int64_t t, bool discard);
   bool CheckMapped(Stream* s, const Op& op);
   void CopyContents(Stream* s, Op* op, int64_t t, int64_t end);

@@ -193,7 +193,10 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   memory_.Validate(b);  // it may have been its own victim
   const uint64_t in = BytesOf(from_host, part.block_bytes);
   int64_t end = Transfer(card, kManagedIn, in, rate, t, fault);
-  if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fault ? 25 : profile_.populate_gbps);
+  const double fresh_gbps = !fault                      ? profile_.populate_gbps
+                            : (fresh & b->lazy) != 0 ? profile_.fault_discarded_gbps
+                                                     : 25;
+  if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fresh_gbps);
   if (from_peer != 0) end += Nanoseconds(BytesOf(from_peer, part.block_bytes), profile_.peer_gbps);
   (fault ? figures_[card].fault_bytes : figures_[card].prefetch_in) += in;
   if (fault) uvm_tools_.Count(card, UvmTools::kCardFaults, static_cast<uint64_t>(std::popcount(mask)));
@@ -260,6 +263,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
         op->offset = next;
         continue;
       }
+      if (writes && (missing & b->discarded) != 0) TellWriteOfDiscarded(*s, *op, *a, part.address - a->base);
       const uint32_t all = MaskOf(0, part.block_bytes);
       const uint32_t there = b->card == card ? b->resident : 0;
       const uint32_t wanted = Densify(there, missing, all);

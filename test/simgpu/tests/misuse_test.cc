@@ -50,6 +50,9 @@ TEST_CASE("misuse ends the process with a sentence") {
        "simgpu: misuse: read of discarded data: launch #\\d+ 'empty' on stream \\d+ reads block "
        "0x[0-9a-f]+ \\(allocation 0x[0-9a-f]+ \\+ 8388608\\), which was discarded by operation #\\d+\n"},
       {"copy-discarded", "simgpu: misuse: read of discarded data: copy #\\d+ on the legacy stream reads block .*\n"},
+      {"write-discarded",
+       "simgpu: misuse: written by faults while discarded: launch #\\d+ 'empty' on stream \\d+ writes block "
+       "0x[0-9a-f]+ \\(allocation 0x[0-9a-f]+ \\+ 2097152\\), which was discarded and not prefetched since\n"},
       {"reuse-while-in-use",
        "simgpu: misuse: range reused before its last use was over: launch #\\d+ 'empty' on stream \\d+ "
        "writes object 2 over block .* where object 1 is still in use by operation #\\d+ on stream \\d+\n"},

@@ -35,6 +35,11 @@ int main(int argc, char** argv) {
     OK(cuStreamSynchronize(a));
     char byte;
     OK(cuMemcpyDtoH(&byte, p, 1));
+  } else if (name == "write-discarded") {
+    card.Discard(a, p, 4 * kMiB);
+    card.Prefetch(a, p, 2 * kMiB, true);
+    card.Launch(a, {Write(p, 2 * kMiB, 1)});
+    card.Launch(a, {Write(p + 2 * kMiB, 2 * kMiB, 1)});
   } else if (name == "reuse-while-in-use") {
     card.Launch(a, {Read(p, 4 * kMiB, 1)}, 5'000'000);
     card.Launch(b, {Write(p + kMiB, kMiB, 2)}, 1000);
