@@ -280,6 +280,7 @@ void Residency::BringReborn(StreamId stream) {
   bool over = false;
   for (size_t i = 0; i < count; ++i) {
     Chunk* const chunk = reborn_[i];
+    chunk->mark = now_;  // makes place for nothing else of this launch
     Unadvise(chunk);
     if (Room(stream) >= kChunkBytes || MakeMoreRoom(stream, kChunkBytes, 0, &plan_.now) != 0) {
       Arrive(chunk, stream, &plan_.now);

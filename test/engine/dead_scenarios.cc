@@ -83,3 +83,32 @@ SCENARIO(dead_and_taken_by_another_stream) {
   }
   SayDigest("sum", sum, 4096);
 }
+
+// A table of three times the budget is filled part by part, by way of two temporaries that the budget only just holds:
+// they die and are taken again while the card is behind, and what was discarded of them is written by launches that
+// do not fit.
+SCENARIO(dead_and_written_again) {
+  constexpr uint64_t kTemporary = 256 * kMiB, kPart = 64 * kMiB;
+  constexpr uint32_t kParts = 24;
+  Card card;
+  CUstream s = card.Stream();
+  const CUdeviceptr table = Alloc(kParts * kPart);
+  CUdeviceptr temporary[2] = {Alloc(kTemporary), Alloc(kTemporary)};
+  const auto take = [&](CUdeviceptr p) { Report(p, static_cast<long>(kTemporary)); };
+  const auto drop = [&](CUdeviceptr p) { Report(p, -static_cast<long>(kTemporary)); };
+  Report(table, static_cast<long>(kParts * kPart));
+  for (uint32_t i = 0; i < kParts; ++i) {
+    const uint32_t first = 3 * i + 1, second = first + 1;
+    const auto [a, b] = temporary;
+    take(a);
+    card.Named(s, {Write(a, kTemporary, first)});
+    card.Named(s, {Update(a, kTemporary, first)});
+    take(b);
+    card.Named(s, {Read(a, kTemporary, first), Write(b, kTemporary, second)});
+    drop(a);
+    card.Named(s, {Read(b, kTemporary, second), Write(table + i * kPart, kPart, 1000)});
+    drop(b);
+    if (i % 3 == 2) std::swap(temporary[0], temporary[1]);
+  }
+  for (uint32_t i = 0; i < kParts; ++i) SayDigest("part", table + i * kPart, kPart);
+}

@@ -240,6 +240,13 @@ def dead_while_the_card_is_behind():
 
 
 @test
+def dead_and_written_again():
+    for env in ({}, FETCHED):
+        for budget in (480, 512, 600):
+            same("dead_and_written_again", pressed=budget * MIB, env=env, modes=("launch", "predict"))
+
+
+@test
 def dead_and_taken_by_another_stream():
     for env in ({}, FETCHED):
         same("dead_and_taken_by_another_stream", env=env, modes=("launch", "predict"))

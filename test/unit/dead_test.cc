@@ -89,6 +89,17 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
   CHECK_FALSE(card.At(4).discarded);
 }
 
+TEST_CASE("what a launch brings though it does not name it makes no place for what it names") {
+  Card card;
+  card.Report(Chunks(4, 2));
+  REQUIRE(card.Launch({Chunks(38, 2)}).reap == std::vector<Extent>{Chunks(4, 2)});
+  card.residency.AddLive(Chunks(4, 2));
+  const Plan& plan = card.Launch({Chunks(0, 4), Chunks(6, 28), Chunks(36, 2)});  // all but two of what may be held
+  CHECK(plan.now.fetch == std::vector<Extent>{Chunks(4, 2), Chunks(36, 2)});
+  CHECK((card.Resident(4) && card.Resident(5)));
+  for (const Extent& run : plan.now.evict) CHECK((run.end() <= Chunks(4).base || Chunks(6).base <= run.base));
+}
+
 TEST_CASE("what was discarded is fetched for each stream until one of its fetches is over") {
   Card card;
   card.Report(Chunks(4));
