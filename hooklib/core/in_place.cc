@@ -147,7 +147,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   uint64_t uses = 0;  // bytes that it names of what stays
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || chunk->discarded || (oversize ? stays : uses) >= most || (faults && MayDuplicate(*chunk))) return false;
+    if (!chunk->content || chunk->discarded || (oversize ? stays : uses) >= most || (faults && MayDuplicate(*chunk)))
+      return false;
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;

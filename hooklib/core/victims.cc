@@ -96,8 +96,8 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
   return freed;
 }
 
-// Whether it was discarded, and may still be so when work that is queued now touches it: another stream's fetch may hang
-// on work that the application did not order before that.
+// Whether it was discarded, and may still be so when work that is queued now touches it: another stream's fetch may
+// hang on work that the application did not order before that.
 bool Residency::IsDiscarded(Chunk* chunk) {
   if (!chunk->discarded) return false;
   const bool fetched =

@@ -76,9 +76,8 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
   }
   const Plan& back = card.residency.Prepare(1, ++card.seq[1], set, id);
   const auto covers = [](const std::vector<Extent>& runs, Extent range) {
-    return std::any_of(runs.begin(), runs.end(), [&range](const Extent& run) {
-      return run.base <= range.base && range.end() <= run.end();
-    });
+    return std::any_of(runs.begin(), runs.end(),
+                       [&range](const Extent& run) { return run.base <= range.base && range.end() <= run.end(); });
   };
   CHECK(covers(back.now.fetch, Chunks(4, 2)));
   CHECK(back.wait_in != 0);

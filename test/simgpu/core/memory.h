@@ -30,9 +30,9 @@ struct Block {
   bool came_out = false;        // was moved to the host since it was last advised so
   uint32_t resident = 0;
   uint32_t host = 0;
-  uint32_t lazy = 0;    // discarded: still backed on the card, not mapped
+  uint32_t lazy = 0;       // discarded: still backed on the card, not mapped
   uint32_t discarded = 0;  // and not moved since, nor written by faults
-  uint32_t unused = 0;  // of resident: moved in by a prefetch, and touched by nobody since
+  uint32_t unused = 0;     // of resident: moved in by a prefetch, and touched by nobody since
   int64_t use_until = 0;
   uint16_t moving = 0;  // prefetches that have begun and are not through
   uint64_t user = 0;

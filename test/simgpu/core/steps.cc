@@ -193,7 +193,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   memory_.Validate(b);  // it may have been its own victim
   const uint64_t in = BytesOf(from_host, part.block_bytes);
   int64_t end = Transfer(card, kManagedIn, in, rate, t, fault);
-  const double fresh_gbps = !fault                      ? profile_.populate_gbps
+  const double fresh_gbps = !fault                   ? profile_.populate_gbps
                             : (fresh & b->lazy) != 0 ? profile_.fault_discarded_gbps
                                                      : 25;
   if (fresh != 0) end += Nanoseconds(BytesOf(fresh, part.block_bytes), fresh_gbps);
