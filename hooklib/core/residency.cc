@@ -97,7 +97,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     NoteChange();  // of a chunk's use only that by two streams is remembered
   }
   Queues& queues = *last_queues_.second;
-  Launch launch{stream, id, may_move};
+  Launch launch{stream, seq, id, may_move};
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
   StandingSets::Set* const standing =
       hotter || asks_ || names_launches_ ? nullptr : standing_.Find(now_, stream, id, extents);
@@ -193,7 +193,7 @@ void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
 void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks) {
   const StreamId stream = launch->stream;
   LeaveSome(launch, hotter, hotter_chunks);
-  if (launch->may_move && !reborn_.empty()) BringReborn(stream);
+  if (launch->may_move && !reborn_.empty()) BringReborn(stream, launch->seq);
   if (!launch->may_move) {
     LeaveToFaults(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
@@ -271,27 +271,29 @@ void Residency::LeaveToFaults(const Launch& launch) {
 // What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
 // card's memory), and is not for faults to bring (victims.cc): it comes with whatever launch is next, a part at a time.
 // Nearly always that one names it.
-void Residency::BringReborn(StreamId stream) {
+void Residency::BringReborn(StreamId stream, Seq seq) {
   constexpr size_t kMost = (uint64_t{256} << 20) / kChunkBytes;
   std::erase_if(reborn_, [this](const Chunk* chunk) {
     return !chunk->discarded || chunk->resident || chunk->live_bytes == 0 || chunk->mark == now_;
   });
   const size_t count = std::min(kMost, reborn_.size());
-  bool over = false;
+  // They make no place for what this launch names, nor for one another.
+  for (size_t i = 0; i < count; ++i) reborn_[i]->mark = now_;
+  uint64_t room = Room(stream);
+  if (room < count * kChunkBytes) room += MakeRoom(stream, count * kChunkBytes - room, 0, &plan_.now);
+  if (room < count * kChunkBytes) ++stats_.over_budget_launches;
   for (size_t i = 0; i < count; ++i) {
     Chunk* const chunk = reborn_[i];
-    chunk->mark = now_;  // makes place for nothing else of this launch
     Unadvise(chunk);
-    if (Room(stream) >= kChunkBytes || MakeMoreRoom(stream, kChunkBytes, 0, &plan_.now) != 0) {
+    if (room >= kChunkBytes) {
       Arrive(chunk, stream, &plan_.now);
       candidates_.Unrank(chunk);
+      room -= kChunkBytes;
     } else {
       Pass(chunk, stream);
-      over = true;
     }
+    NoteUse(chunk, {stream, seq});  // the launch waits for it
   }
-  candidates_.End();
-  if (over) ++stats_.over_budget_launches;
   reborn_.erase(reborn_.begin(), reborn_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 

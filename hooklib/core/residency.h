@@ -258,6 +258,7 @@ class Residency {
   // The launch that is being planned.
   struct Launch {
     StreamId stream;
+    Seq seq;
     uint64_t id;
     bool may_move;
     PlaceHash names{id};
@@ -287,7 +288,7 @@ class Residency {
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveToFaults(const Launch& launch);
-  void BringReborn(StreamId stream);
+  void BringReborn(StreamId stream, Seq seq);
   void Bring(const Launch& launch, Queues* queues);
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.

@@ -99,6 +99,27 @@ TEST_CASE("what a launch brings though it does not name it makes no place for wh
   for (const Extent& run : plan.now.evict) CHECK((run.end() <= Chunks(4).base || Chunks(6).base <= run.base));
 }
 
+TEST_CASE("what a launch brings though it does not name it stays until that launch is over") {
+  FakeCard card(8, 4);
+  card.residency.set_host_access(false);
+  card.residency.set_in_order(true);
+  card.Queue({Chunks(0, 4)});
+  card.residency.RemoveLive(Chunks(0), Chunks(0, 8));
+  REQUIRE(card.Queue({Chunks(4)}).reap == std::vector<Extent>{Chunks(0)});
+  card.Finish();
+  card.time.FinishTransfers(1, 100, 100);
+  card.residency.AddLive(Chunks(0));
+  card.time.transfers_instant = false;
+  card.time.FinishTransfers(1, 2, 0);
+  CHECK(card.Queue({Chunks(1)}).now.fetch == std::vector<Extent>{Chunks(0)});  // in the place of another
+  CHECK(card.Queue({Chunks(0)}, 2).now.fetch == std::vector<Extent>{Chunks(0)});
+  card.Finish(2);
+  // The first stream's fetch may come behind anything that the second does.
+  const Plan& plan = card.Queue({Chunks(5, 3)}, 2);
+  CHECK_FALSE(plan.now.evict.empty());
+  for (const Extent& run : plan.now.evict) CHECK(run.base >= Chunks(2).base);
+}
+
 TEST_CASE("what was discarded is fetched for each stream until one of its fetches is over") {
   Card card;
   card.Report(Chunks(4));
