@@ -68,7 +68,7 @@ size_t Residency::SmallFirst(uint64_t fits) {
 
 // Of a graph that is larger than the capacity: the way that it goes. Takes out of missing_ what it uses in host
 // memory, and marks what is left to faults.
-void Residency::TakeWay(Way way, uint64_t id) {
+void Residency::TakeWay(Way way, StreamId stream, uint64_t id) {
   rest_ = {};
   // Duplicates that the way before brought beyond the capacity are still there.
   bool settled = way == Way::kFetch || beyond_.empty();
@@ -78,7 +78,7 @@ void Residency::TakeWay(Way way, uint64_t id) {
   }
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || chunk->discarded) return false;
+    if (!chunk->content || IsDiscarded(chunk, stream)) return false;
     NoteRest(*chunk);
     if (way == Way::kAsOff || way == Way::kFaults) {
       chunk->left_at = now_;

@@ -107,7 +107,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   std::erase_if(missing_, [this](const Chunk* chunk) { return IsBeingTried(*chunk); });
   uint64_t stays = 0;
   if (!host_access_.Refused(id, oversize)) {
-    stays = kChunkBytes * std::erase_if(missing_, [&](Chunk* chunk) { return StaysCold(chunk, id); });
+    stays = kChunkBytes *
+            std::erase_if(missing_, [&](Chunk* chunk) { return !IsDiscarded(chunk, stream) && StaysCold(chunk, id); });
   }
   // The host had to wait for a try, so it is far ahead: all that it queues stands behind one that crawls.
   const bool waited = host_access_.Crowded(id);
@@ -147,8 +148,8 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   uint64_t uses = 0;  // bytes that it names of what stays
   std::erase_if(missing_, [&](Chunk* chunk) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
-    if (!chunk->content || chunk->discarded || (oversize ? stays : uses) >= most || (faults && MayDuplicate(*chunk)))
-      return false;
+    if (!chunk->content || IsDiscarded(chunk, stream)) return false;
+    if ((oversize ? stays : uses) >= most || (faults && MayDuplicate(*chunk))) return false;
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;

@@ -207,7 +207,7 @@ void Residency::Ask(uint64_t id) {
 // Whether a launch uses so little of it that it stays in host memory, where it was put to make place. Launches of a
 // shape never met before are not timed first: what they name is too little to matter.
 bool Residency::StaysCold(Chunk* chunk, uint64_t id) {
-  if (!chunk->cold || chunk->discarded || OverLink(*chunk, host_access_.Sparse(id)) > kLittle) return false;
+  if (!chunk->cold || OverLink(*chunk, host_access_.Sparse(id)) > kLittle) return false;
   MapInHost(chunk);
   return true;
 }

@@ -50,7 +50,10 @@ void Residency::AddLive(Extent range) {
     if (chunk.live_bytes == 0) {
       chunk.born = now_;
       chunk.cold = false;
-      if (chunk.discarded) reborn_.push_back(&chunk);
+      if (chunk.discarded && !chunk.content && !chunk.reborn) {
+        chunk.reborn = true;
+        reborn_.push_back(&chunk);
+      }
     }
     Change(&chunk, [&] { chunk.live_bytes += Overlap(range, chunk); });
   });
@@ -97,7 +100,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     NoteChange();  // of a chunk's use only that by two streams is remembered
   }
   Queues& queues = *last_queues_.second;
-  Launch launch{stream, seq, id, may_move};
+  Launch launch{stream, id, may_move};
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
   StandingSets::Set* const standing =
       hotter || asks_ || names_launches_ ? nullptr : standing_.Find(now_, stream, id, extents);
@@ -135,6 +138,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Move(&launch, &queues, hotter, hotter_chunks);
     if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
     NoteSet<false, true>(launch, seq);
+    if (launch.reborn) NoteReborn(launch.reborn, {stream, seq});
   } else if (id && may_stay_ && prefetch_ != Prefetch::kOff) {
     if (launch.seen.refused) {
       for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
@@ -168,15 +172,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
 void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
   const StreamId stream = launch.stream;
   for (Chunk* chunk : set_) {
-    const bool discarded = IsDiscarded(chunk);
     if (!chunk->resident) {
       missing_.push_back(chunk);
       continue;
     }
-    if (discarded && launch.may_move && chunk->arrival_stream != stream) {
-      EndAhead(chunk);
-      Arrive(chunk, stream, &plan_.now);
-      continue;
+    if (IsDiscarded(chunk, stream) && launch.may_move) {  // fetched once more, for this stream
+      if (!plan_.now.in_op) plan_.now.in_op = ++queues_[stream].in_op;
+      plan_.now.fetch.push_back({chunk->base, kChunkBytes});
     }
     // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
     // order before us.
@@ -193,7 +195,7 @@ void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
 void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks) {
   const StreamId stream = launch->stream;
   LeaveSome(launch, hotter, hotter_chunks);
-  if (launch->may_move && !reborn_.empty()) BringReborn(stream, launch->seq);
+  if (launch->may_move && !reborn_.empty()) launch->reborn = BringReborn(stream);
   if (!launch->may_move) {
     LeaveToFaults(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
@@ -239,7 +241,7 @@ void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t h
   }
   const size_t wanted = missing_.size();
   if (way) {
-    TakeWay(*way, id);
+    TakeWay(*way, launch->stream, id);
   } else if (may_stay && wanted && may_move) {
     LeaveInHost(launch->stream, id, oversize);
   }
@@ -270,11 +272,13 @@ void Residency::LeaveToFaults(const Launch& launch) {
 
 // What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
 // card's memory), and is not for faults to bring (victims.cc): it comes with whatever launch is next, a part at a time.
-// Nearly always that one names it.
-void Residency::BringReborn(StreamId stream, Seq seq) {
-  constexpr size_t kMost = (uint64_t{256} << 20) / kChunkBytes;
-  std::erase_if(reborn_, [this](const Chunk* chunk) {
-    return !chunk->discarded || chunk->resident || chunk->live_bytes == 0 || chunk->mark == now_;
+// Nearly always that one names it. How many of reborn_, the first ones, it brings.
+size_t Residency::BringReborn(StreamId stream) {
+  constexpr size_t kMost = (uint64_t{512} << 20) / kChunkBytes;
+  std::erase_if(reborn_, [this](Chunk* chunk) {
+    const bool waits = chunk->discarded && !chunk->arrival_op && chunk->live_bytes != 0 && chunk->mark != now_;
+    chunk->reborn = waits;
+    return !waits;
   });
   const size_t count = std::min(kMost, reborn_.size());
   // They make no place for what this launch names, nor for one another.
@@ -287,14 +291,25 @@ void Residency::BringReborn(StreamId stream, Seq seq) {
     Unadvise(chunk);
     if (room >= kChunkBytes) {
       Arrive(chunk, stream, &plan_.now);
+      chunk->content = true;  // for all that anybody knows
+      chunk->last_use = now_;
       candidates_.Unrank(chunk);
       room -= kChunkBytes;
     } else {
       Pass(chunk, stream);
     }
-    NoteUse(chunk, {stream, seq});  // the launch waits for it
   }
-  reborn_.erase(reborn_.begin(), reborn_.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+// The launch waits for what it brings, so until it is over that does not leave.
+void Residency::NoteReborn(size_t count, Mark mark) {
+  const auto end = reborn_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::for_each(reborn_.begin(), end, [&](Chunk* chunk) {
+    chunk->reborn = false;
+    NoteUse(chunk, mark);
+  });
+  reborn_.erase(reborn_.begin(), end);
 }
 
 // Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
@@ -314,8 +329,9 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
   // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
   const uint64_t over = resident_ > launch.fits ? resident_ - launch.fits : 0;
   const bool yields = by_faults && prefetch_ != Prefetch::kOff;
-  if (room < fits && !yields) {
-    room += MakeRoom(stream, fits - room + over, 0, &plan_.now);
+  const uint64_t lacks = fits - std::min(fits, room);
+  if (!yields && (lacks || (over && missing_.empty()))) {
+    room += MakeRoom(stream, lacks + over, 0, &plan_.now);
   } else if (room < fits) {
     if (over && MakeRoom(stream, over, 0, &plan_.now)) room = Room(stream);
     room += MakeRoomForFaults(stream, fits - std::min(fits, room));
@@ -329,11 +345,12 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
     const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
-    const bool for_faults = too_much && (!brought || resident_ + passing + kChunkBytes > most_);
-    if ((elsewhere || for_faults) && !chunk->discarded) {
+    const bool beyond_card = too_much && resident_ + passing + kChunkBytes > most_;
+    const bool discarded = IsDiscarded(chunk, stream);
+    // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
+    if (elsewhere || too_much) chunk->two_ways_out = elsewhere || (chunk->two_ways_out && departs());
+    if (beyond_card || (!discarded && (elsewhere || (too_much && !brought)))) {
       // Faults bring it; it is on its way out again as soon as the launch is over.
-      // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
-      chunk->two_ways_out = elsewhere || (chunk->two_ways_out && departs());
       // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
       Unadvise(chunk);
       if (by_faults && !elsewhere) {
@@ -347,7 +364,6 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     }
     if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
       // It comes, but only for this launch.
-      chunk->two_ways_out |= elsewhere;
       Pass(chunk, stream);
       passing += kChunkBytes;
       continue;
@@ -357,7 +373,7 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     } else {
       fetched += kChunkBytes;
     }
-    if ((prefetch_ == Prefetch::kOff || chunk->left_at == now_) && !chunk->discarded) {
+    if ((prefetch_ == Prefetch::kOff || chunk->left_at == now_) && !discarded) {
       SetResident(chunk, true);
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
       chunk->arrival_op = 0;

@@ -258,7 +258,6 @@ class Residency {
   // The launch that is being planned.
   struct Launch {
     StreamId stream;
-    Seq seq;
     uint64_t id;
     bool may_move;
     PlaceHash names{id};
@@ -270,6 +269,7 @@ class Residency {
     std::optional<Way> way{};  // of a graph that is
     uint64_t fits = 0;         // bytes that may be held at all
     uint64_t holds = 0;        // of these, for it
+    size_t reborn = 0;         // chunks of reborn_ that it brings
     uint64_t stayed = 0;       // bytes of its set that it uses in host memory
   };
   // Whether the set stands, and nothing else has to be done for the launch either.
@@ -288,7 +288,8 @@ class Residency {
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveToFaults(const Launch& launch);
-  void BringReborn(StreamId stream, Seq seq);
+  size_t BringReborn(StreamId stream);
+  void NoteReborn(size_t count, Mark mark);
   void Bring(const Launch& launch, Queues* queues);
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
@@ -333,7 +334,7 @@ class Residency {
   }
   // victims.cc
   bool IsDead(const Chunk& chunk);
-  bool IsDiscarded(Chunk* chunk);
+  bool IsDiscarded(Chunk* chunk, StreamId stream);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   bool IsLeaving(const Chunk& chunk) {
     return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
@@ -356,7 +357,7 @@ class Residency {
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   void Pass(Chunk* chunk, StreamId stream);
   // hottest.cc
-  void TakeWay(Way way, uint64_t id);
+  void TakeWay(Way way, StreamId stream, uint64_t id);
   bool IsUsedBetween(const Chunk& chunk) const { return chunk.last_use > graph_before_; }
   uint64_t UsedBetween(uint64_t most) const;
   bool GoesBeside(Queues* queues, StreamId stream, const Step& step);

@@ -21,8 +21,8 @@ Chunk* Residency::Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited
   for (; chunk < end && chunk->mark != now; ++chunk) {
     chunk->mark = now;
     chunk->named_bytes = kChunkBytes;
-    if (!chunk->resident || chunk->discarded || (chunk->arrival_op > waited_in && chunk->arrival_stream == stream))
-      lacks = true;
+    const bool own = chunk->arrival_stream == stream;
+    if (!chunk->resident || (own ? chunk->arrival_op > waited_in : chunk->discarded)) lacks = true;
     *next++ = chunk;
   }
   *to = next;

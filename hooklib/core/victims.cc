@@ -96,14 +96,13 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
   return freed;
 }
 
-// Whether it was discarded, and may still be so when work that is queued now touches it: another stream's fetch may
-// hang on work that the application did not order before that.
-bool Residency::IsDiscarded(Chunk* chunk) {
+// Whether it was discarded, and may still be so when work that `stream` queues now touches it. Its own launches have
+// waited for its fetch; another stream's may hang on work that the application did not order before that.
+bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
   if (!chunk->discarded) return false;
-  const bool fetched =
-      chunk->arrival_op ? timeline_->InDone(chunk->arrival_stream, chunk->arrival_op) : chunk->resident;
-  if (fetched) chunk->discarded = false;
-  return !fetched;
+  if (chunk->arrival_op ? timeline_->InDone(chunk->arrival_stream, chunk->arrival_op) : chunk->resident)
+    chunk->discarded = false;
+  return chunk->discarded && !(chunk->arrival_op && chunk->arrival_stream == stream);
 }
 
 // What of `bytes` DiscardDead may free for `stream` now. What was found in use by a card that is far behind what died
