@@ -4,7 +4,7 @@
 
 namespace sluice::core {
 
-void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now) {
+void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living) {
   if (log_.empty()) {
     log_.resize(kLog);
     refs_.resize(kRefs);
@@ -33,7 +33,7 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
 
   const uint64_t pos = ++count_;
   Entry& entry = log_[pos % kLog];
-  entry = {id, place, three, 0, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8))};
+  entry = {id, place, three, 0, now, refs_count_, static_cast<uint32_t>(std::min(set.size(), kRefs / 8)), living};
   Enter(three, pos);
   const Entry* const before = cursor_ && Valid(cursor_) ? &log_[cursor_ % kLog] : nullptr;
   if (before) stretch_ = Stretch(pos - cursor_, now - before->now);
@@ -122,6 +122,7 @@ void Predictor::Enter(uint64_t three, uint64_t pos) {
 std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at, uint64_t* id) {
   ahead_.clear();
   if (!cursor_ || !confident()) return ahead_;
+  looked_before_ = looked_;
   while (looked_ < cursor_ + horizon && looked_ + 1 < count_ && Valid(looked_ + 1)) {
     const Entry& entry = log_[++looked_ % kLog];
     *at = log_[count_ % kLog].now + Stretched(looked_ - cursor_);
@@ -131,6 +132,16 @@ std::span<Chunk* const> Predictor::Ahead(uint64_t horizon, uint64_t* at, uint64_
     if (!ahead_.empty()) break;
   }
   return ahead_;
+}
+
+uint32_t Predictor::Growth() {
+  if (growth_.from != cursor_) growth_ = {cursor_, cursor_, log_[cursor_ % kLog].living, 0};
+  for (; growth_.to < looked_; ++growth_.to) {
+    const uint32_t living = log_[(growth_.to + 1) % kLog].living;
+    growth_.least = std::min(growth_.least, living);
+    growth_.most = std::max(growth_.most, living - growth_.least);
+  }
+  return growth_.most;
 }
 
 void Predictor::Forget() { *this = Predictor(); }

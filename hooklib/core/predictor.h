@@ -40,8 +40,8 @@ class PlaceHash {
 class Predictor {
  public:
   // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them. `place`: the
-  // PlaceHash's.
-  void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now);
+  // PlaceHash's. `living`: how many chunks hold a live byte now.
+  void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
   // Whether the last launches came as predicted, so that look-ahead is worth its price.
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
@@ -50,6 +50,11 @@ class Predictor {
   // `at` is the predicted launch number, `id` its execution id. Moves on with each call, so that a launch ahead is
   // looked at once.
   std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // So that the next call has the last one's launch once more.
+  void LookAgain() { looked_ = looked_before_; }
+  // By how many chunks what lives grows from its least until the launch that Ahead had last, at the most, by what was
+  // so the last time.
+  uint32_t Growth();
   // Whether Ahead may have any more.
   bool Sees(uint64_t horizon) const { return cursor_ && looked_ < cursor_ + horizon && looked_ + 1 < count_; }
   // Of a chunk that the newest launch uses: launch numbers from now to its next use by one that needs it, by what
@@ -95,6 +100,7 @@ class Predictor {
     uint64_t now = 0;
     uint64_t first = 0;  // position of its references, never wrapped
     uint32_t count = 0;
+    uint32_t living = 0;
   };
   struct Ref {
     Chunk* chunk;
@@ -124,6 +130,11 @@ class Predictor {
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t misled_ = 0;  // position behind which something else came than before, the last time; 0: none
   uint64_t looked_ = 0;  // look-ahead has been done up to this position
+  uint64_t looked_before_ = 0;
+  struct {
+    uint64_t from = 0, to = 0;  // positions
+    uint32_t least = 0, most = 0;
+  } growth_;
   // Launch numbers from one launch of this log to the next, in the mean of a round.
   uint64_t stretch_ = uint64_t{1} << kUnitShift;
   uint64_t last_places_[2] = {0, 0};

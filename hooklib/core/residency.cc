@@ -30,6 +30,7 @@ void Residency::RemoveArena(Extent arena) {
   NoteChange();
   chunks_.ForEach(arena, [this](Chunk& chunk) {
     SetResident(&chunk, false);
+    if (chunk.live_bytes != 0) --living_;
     if (chunk.ever_out) stats_.host_bytes -= kChunkBytes;
   });
   copied_.Remove(arena, [](Extent) {});
@@ -48,6 +49,7 @@ void Residency::AddLive(Extent range) {
   chunks_.ForEach(range, [&](Chunk& chunk) {
     Withdraw(&chunk);  // what comes to life beside it will be written
     if (chunk.live_bytes == 0) {
+      ++living_;
       chunk.born = now_;
       chunk.cold = false;
       if (chunk.discarded && !chunk.content && !chunk.reborn) {
@@ -65,6 +67,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
     chunk.owned = owner.base <= chunk.base && chunk.base + kChunkBytes <= owner.end();
     Change(&chunk, [&] { chunk.live_bytes -= Overlap(range, chunk); });
     if (chunk.live_bytes == 0) {
+      --living_;
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
       if (!chunk.dying) {
@@ -127,7 +130,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   } else {
     NoteSet<true, false>(launch, seq);
   }
-  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place, set_, now_);
+  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place, set_, now_, living_);
   if (launch.lacks) LookForMissing(queues, launch);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
@@ -464,66 +467,6 @@ void Residency::Finish(StreamId stream, Step* step) {
   }
   for (std::vector<Extent>* runs : {&step->drop, &step->unmap, &step->duplicate, &step->evict, &step->fetch})
     Merge(runs);
-}
-
-// Brings what the next launches are predicted to need, while their fetches are not yet many bytes ahead of the link.
-// Only in place of what is needed later than they are.
-// Whether there was anything to look at.
-bool Residency::LookAhead(Queues* queues, StreamId stream) {
-  if (!queues->departing.empty() || !queues->arriving.empty()) DrainOps(queues, stream);
-  if (queues->arriving.size() > 12 || queues->departing.size() > 12) return false;
-  if (!queues->predictor.Sees(kHorizon)) return false;
-  uint64_t at = 0, id = 0;
-  while (queues->ahead_bytes < ahead_bytes_) {
-    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
-    if (chunks.empty()) break;
-    using Verdict = HostAccess::Verdict;
-    if (ways_.Knows(id)) continue;  // how what it misses comes was measured
-    const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
-    const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
-    for (Chunk* chunk : chunks) {
-      if (chunk->resident) {
-        if (chunk->next_use == kNever || chunk->next_use < now_) {
-          chunk->next_use = at;
-          candidates_.Unrank(chunk);
-        }
-        continue;
-      }
-      if (chunk->live_bytes == 0 || chunk->cold || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) continue;
-      // What streams or is left to faults, or has not been tried yet, comes in no living byte's place; nor what would
-      // be tried all the same.
-      if (chunk->content && verdict != Verdict::kFetch && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
-          (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
-        continue;
-      }
-      if (chunk->departure_op == kNever) continue;  // behind this very launch
-      if (chunk->departure_op && chunk->departure_stream != stream &&
-          !timeline_->OutDone(chunk->departure_stream, chunk->departure_op)) {
-        continue;
-      }
-      if (Room(stream) < kChunkBytes && (filling_ || MakeMoreRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) {
-        candidates_.End();
-        Finish(stream, &plan_.ahead);
-        return true;
-      }
-      Unmap(chunk);
-      Arrive(chunk, stream, &plan_.ahead);
-      chunk->ahead = true;
-      queues->ahead_bytes += kChunkBytes;
-      chunk->next_use = at;
-      candidates_.Unrank(chunk);
-    }
-  }
-  candidates_.End();
-  if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
-  return true;
-}
-
-void Residency::EndAhead(Chunk* chunk) {
-  if (!chunk->ahead) return;
-  chunk->ahead = false;
-  uint64_t& bytes = queues_[chunk->arrival_stream].ahead_bytes;
-  bytes -= std::min(bytes, kChunkBytes);
 }
 
 // Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it. Never across

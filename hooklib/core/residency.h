@@ -351,7 +351,8 @@ class Residency {
   // The same again and again for one launch, with one Candidates::End behind the last.
   uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
-  uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step);
+  // kept_until: not what is predicted to be named before that launch.
+  uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until = 0);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
@@ -382,7 +383,12 @@ class Residency {
     return queues.predictor.confident() &&
            (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
   }
+  // ahead.cc
   bool LookAhead(Queues* queues, StreamId stream);
+  void LookNear(Queues* queues, StreamId stream);
+  void LookFar(Queues* queues, StreamId stream);
+  bool Awaits(Chunk* chunk, uint64_t id, StreamId stream);
+  void BringAhead(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
   // uses.cc
   size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
@@ -484,6 +490,9 @@ class Residency {
   uint32_t next_no_promotion_ = 2;
   uint64_t most_ = kNever;
   uint64_t ahead_bytes_ = uint64_t{64} << 20;
+  uint64_t far_rests_until_ = 0, far_again_ = 0;  // launch numbers
+  uint64_t far_keeps_ = 0;                        // bytes that are to stay free of what LookFar fills
+  uint32_t living_ = 0;                           // chunks that hold a live byte
 };
 
 }  // namespace sluice::core

@@ -52,7 +52,7 @@ uint64_t Residency::Room(StreamId stream) {
 // A discard must be over before the application can write the range again through any pointer, seen or unseen. The
 // caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
 // which no allocation can revive the range.
-uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
+uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until) {
   uint64_t freed = 0, most = bytes;
   bool waiting = false;
   for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
@@ -64,6 +64,10 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step) {
     const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
     if (chunk->live_bytes != 0 || (away && (keeps || chunk->advised || !chunk->content))) {
       chunk->dying = false;  // revived, or nothing is left of it
+      continue;
+    }
+    if (!away && chunk->next_use > now_ && chunk->next_use < kept_until) {
+      dying_.push_back(chunk);
       continue;
     }
     // What only faults can have brought since may still be on its way out; what was fetched is so no longer.

@@ -1,0 +1,113 @@
+// Residency: what is fetched before the launch that needs it.
+//
+// In two ways. What the next launches need comes in place of what is needed later than they are, as long as that is not
+// yet many bytes ahead of the link (LookAhead). What is needed farther ahead comes while the link is idle, but only in
+// place of what is dead (LookFar): of all that died in a forward pass much is free until the backward pass fills it.
+#include "hooklib/core/residency.h"
+
+namespace sluice::core {
+
+namespace {
+
+constexpr size_t kUnderWay = 12;     // fetches of one stream, beyond which no more is fetched for launches to come ...
+constexpr size_t kFarUnderWay = 20;  // ... not even where the room stays free
+// What is free stays so: for what launches take anew, which would else wait behind what was fetched.
+constexpr uint64_t kFarSpares = uint64_t{256} << 20;
+constexpr uint64_t kFarRest = 16;  // launches, once nothing dead made room ...
+constexpr uint64_t kFarAgain = 8;  // ... or as long as no more is free than the last time
+
+}  // namespace
+
+// Whether a launch to come, whose execution id this is, is to find the chunk on the card.
+bool Residency::Awaits(Chunk* chunk, uint64_t id, StreamId stream) {
+  using Verdict = HostAccess::Verdict;
+  if (chunk->live_bytes == 0 || chunk->cold || RenewedBefore(*chunk, id) || IsBeingTried(*chunk)) return false;
+  // What streams or is left to faults, or has not been tried yet, comes in no living byte's place; nor what would be
+  // tried all the same.
+  const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
+  const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
+  if (chunk->content && verdict != Verdict::kFetch && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
+      (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
+    return false;
+  }
+  if (chunk->departure_op == kNever) return false;  // behind this very launch
+  return !chunk->departure_op || chunk->departure_stream == stream ||
+         timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
+}
+
+void Residency::BringAhead(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream) {
+  Unmap(chunk);
+  Arrive(chunk, stream, &plan_.ahead);
+  chunk->ahead = true;
+  queues->ahead_bytes += kChunkBytes;
+  chunk->next_use = at;
+  candidates_.Unrank(chunk);
+}
+
+// Whether there was anything to look at.
+bool Residency::LookAhead(Queues* queues, StreamId stream) {
+  if (!queues->departing.empty() || !queues->arriving.empty()) DrainOps(queues, stream);
+  if (queues->arriving.size() > kFarUnderWay || queues->departing.size() > kUnderWay) return false;
+  if (!queues->predictor.Sees(kHorizon)) return false;
+  if (queues->arriving.size() <= kUnderWay) LookNear(queues, stream);
+  if (queues->ahead_bytes >= ahead_bytes_ || queues->arriving.size() > kUnderWay) LookFar(queues, stream);
+  candidates_.End();
+  if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
+  return true;
+}
+
+void Residency::LookNear(Queues* queues, StreamId stream) {
+  uint64_t at = 0, id = 0;
+  while (queues->ahead_bytes < ahead_bytes_) {
+    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
+    if (chunks.empty()) break;
+    if (ways_.Knows(id)) continue;  // how what it misses comes was measured
+    for (Chunk* chunk : chunks) {
+      if (chunk->resident) {
+        if (chunk->next_use == kNever || chunk->next_use < now_) {
+          chunk->next_use = at;
+          candidates_.Unrank(chunk);
+        }
+        continue;
+      }
+      if (!Awaits(chunk, id, stream)) continue;
+      if (Room(stream) < kChunkBytes && (filling_ || MakeMoreRoom(stream, kChunkBytes, at, &plan_.ahead) == 0)) return;
+      BringAhead(chunk, at, queues, stream);
+    }
+  }
+}
+
+void Residency::LookFar(Queues* queues, StreamId stream) {
+  if (now_ < far_rests_until_ || filling_ || !queues->departing.empty()) return;
+  const auto full = [this] { return resident_ - idle_ + far_keeps_ + kChunkBytes > capacity_; };
+  if (now_ < far_again_ && full()) return;
+  uint64_t at = 0, id = 0;
+  while (true) {
+    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
+    if (chunks.empty()) return;
+    if (ways_.Knows(id)) continue;
+    far_keeps_ = queues->predictor.Growth() * kChunkBytes + kFarSpares;
+    for (Chunk* chunk : chunks) {
+      if (chunk->resident || !Awaits(chunk, id, stream)) continue;
+      if (full()) {
+        far_again_ = now_ + kFarAgain;
+        return queues->predictor.LookAgain();
+      }
+      Settle();
+      if (Room(stream) < kChunkBytes && DiscardDead(kChunkBytes, stream, &plan_.ahead, at) == 0) {
+        far_rests_until_ = now_ + kFarRest;
+        return queues->predictor.LookAgain();
+      }
+      BringAhead(chunk, at, queues, stream);
+    }
+  }
+}
+
+void Residency::EndAhead(Chunk* chunk) {
+  if (!chunk->ahead) return;
+  chunk->ahead = false;
+  uint64_t& bytes = queues_[chunk->arrival_stream].ahead_bytes;
+  bytes -= std::min(bytes, kChunkBytes);
+}
+
+}  // namespace sluice::core
