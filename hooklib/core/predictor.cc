@@ -89,6 +89,34 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
   looked_ = std::max(looked_, cursor_);
 }
 
+bool Predictor::MayRepeat(uint64_t before) {
+  round_ = cursor_ ? count_ - cursor_ : 0;
+  if (!round_ || round_ > kLog / 4 || streak_ < 2 * round_ || before < 2 * round_ || !Valid(count_ - round_)) {
+    return false;
+  }
+  repeated_at_.resize(kLog);
+  repeats_next_ = count_ - round_ + 1;
+  return true;
+}
+
+// Rounds are alike, so of many the last one says enough, and what came of the one behind it.
+void Predictor::CatchUp() {
+  if (!repeats_) return;
+  const uint64_t left_out = (repeats_ / round_ - std::min(repeats_ / round_, uint64_t{1})) * round_;
+  const uint64_t first = count_ - round_ + 1, launches = repeats_ - left_out, looked = looked_ - cursor_;
+  repeats_ = 0;
+  if (left_out) {  // as if the round in the log had come just before
+    for (uint64_t i = 0; i < round_; ++i) log_[(first + i) % kLog].now = repeated_at_[(left_out - round_ + i) % kLog];
+  }
+  for (uint64_t i = 0; i < launches; ++i) {
+    const Entry entry = log_[(first + i) % kLog];
+    again_.resize(entry.count);
+    for (uint32_t j = 0; j < entry.count; ++j) again_[j] = refs_[(entry.first + j) % kRefs].chunk;
+    OnLaunch(entry.id, entry.place, again_, repeated_at_[(left_out + i) % kLog], entry.living);
+  }
+  looked_ = std::max(looked_, std::min(cursor_ + looked, count_ - 1));
+}
+
 // A program whose every second launch is a copy was predicted twice too soon: what had not come by then counted as
 // unknown, and left first, though it was needed next.
 uint64_t Predictor::Stretch(uint64_t launches, uint64_t numbers) {

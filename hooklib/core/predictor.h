@@ -42,6 +42,21 @@ class Predictor {
   // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them. `place`: the
   // PlaceHash's. `living`: how many chunks hold a live byte now.
   void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
+  // The same for a launch that is told of by this alone, where it is the one that is expected and comes round for the
+  // third time: it is only counted, and entered when CatchUp is called. False: it has to be entered, behind CatchUp.
+  // `before`: so many launches of this log, one after the other and up to now, found all of their chunks on the card.
+  bool Repeats(uint64_t id, uint64_t place, uint64_t now, uint64_t before) {
+    if (!repeats() && !MayRepeat(before)) return false;
+    const Entry& next = log_[repeats_next_ % kLog];
+    if (next.id != id || next.place != place) return false;
+    repeats_next_ = repeats_next_ == count_ ? count_ - round_ + 1 : repeats_next_ + 1;
+    repeated_at_[repeats_++ % kLog] = now;
+    return true;
+  }
+  // Whether there is anything to catch up with. Until then nothing is to be looked ahead for, and chunks' next_use is
+  // that of the last launches that were entered.
+  bool repeats() const { return repeats_ != 0; }
+  void CatchUp();
   // Whether the last launches came as predicted, so that look-ahead is worth its price.
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
@@ -110,6 +125,8 @@ class Predictor {
 
   static uint64_t Stretch(uint64_t launches, uint64_t numbers);
   // The chunk's reference in the entry, looked for from a place in it; plus one, 0: none.
+  // Whether launches that come as expected need not be entered: a round that is in the log repeats itself.
+  bool MayRepeat(uint64_t before);
   uint32_t Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
   // The newest position with this hash of three places; 0: none that is remembered.
   uint64_t Where(uint64_t three) const;
@@ -123,9 +140,10 @@ class Predictor {
 
   std::vector<Entry> log_;
   std::vector<Ref> refs_;
-  std::vector<Chunk*> ahead_;
-  std::vector<uint64_t> newest_;  // by a part of the hash of three places: the newest log position with such a one
-  uint64_t count_ = 0;            // launches entered; the newest has this position
+  std::vector<Chunk*> ahead_, again_;
+  std::vector<uint64_t> repeated_at_;  // launch numbers of the newest of those that were not entered
+  std::vector<uint64_t> newest_;       // by a part of the hash of three places: the newest log position with such a one
+  uint64_t count_ = 0;                 // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
   uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
   uint64_t misled_ = 0;  // position behind which something else came than before, the last time; 0: none
@@ -139,6 +157,9 @@ class Predictor {
   uint64_t stretch_ = uint64_t{1} << kUnitShift;
   uint64_t last_places_[2] = {0, 0};
   uint64_t streak_ = 0;
+  uint64_t repeats_ = 0;       // launches that were not entered
+  uint64_t repeats_next_ = 0;  // position that the next one of them repeats
+  uint64_t round_ = 0;         // launches of the log that they repeat: its newest
   uint64_t wrong_ = 0;
 };
 

@@ -42,6 +42,7 @@ void Residency::RemoveArena(Extent arena) {
   candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
+  repeating_ = nullptr;
 }
 
 void Residency::AddLive(Extent range) {
@@ -114,6 +115,8 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     launch.place = standing->place;
   } else {
     Settle();
+    CatchUp();
+    stood_ = 0;
     hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
   }
   launch.lacks |= !reborn_.empty();
@@ -130,7 +133,14 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   } else {
     NoteSet<true, false>(launch, seq);
   }
-  if (id && prefetch_ == Prefetch::kPredict) queues.predictor.OnLaunch(id, launch.place, set_, now_, living_);
+  if (id && prefetch_ == Prefetch::kPredict) {
+    if (stands && queues.predictor.Repeats(id, launch.place, now_, stood_++)) {
+      repeating_ = &queues.predictor;
+    } else {
+      CatchUp();
+      queues.predictor.OnLaunch(id, launch.place, set_, now_, living_);
+    }
+  }
   if (launch.lacks) LookForMissing(queues, launch);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
@@ -487,6 +497,7 @@ void Residency::MergeRuns(std::vector<Extent>* runs) {
 
 void Residency::ForgetStream(StreamId stream) {
   Settle();
+  CatchUp();
   queues_.erase(stream);
   last_queues_ = {};
   chunks_.ForAll([stream](Chunk& chunk) {

@@ -283,6 +283,10 @@ class Residency {
   }
   // Chunks say what was noted of their use: before anything but a launch that is met again.
   void Settle() { standing_.Settle(windows_.number()); }
+  // The order of launches is known up to the last: before it is asked who is used next.
+  void CatchUp() {
+    if (repeating_) std::exchange(repeating_, nullptr)->CatchUp();
+  }
   void NoteChange() { standing_.NoteChange(now_); }
   void LookForMissing(const Queues& queues, const Launch& launch);
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
@@ -380,7 +384,7 @@ class Residency {
   static constexpr uint64_t kSweepRest = 16;  // launches
   // Whether there may be anything to look at, or to learn of what is under way.
   static bool MayLookAhead(const Queues& queues) {
-    return queues.predictor.confident() &&
+    return queues.predictor.confident() && !queues.predictor.repeats() &&
            (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
   }
   // ahead.cc
@@ -433,6 +437,8 @@ class Residency {
   bool names_launches_ = false;
   bool asks_ = false;  // a launch is looked for that may use little of what it has on the card (Ask)
   StandingSets standing_;
+  uint64_t stood_ = 0;              // launches one after the other whose sets stood
+  Predictor* repeating_ = nullptr;  // of the stream whose launches were only counted of late
   std::vector<Chunk*> missing_;
   Scattered scattered_;
   Epoch scattered_behind_ = 0;  // behind this fence what a sweep found in use may leave; 0: it found nothing so

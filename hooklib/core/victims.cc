@@ -147,6 +147,7 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
 
 uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
   Settle();
+  CatchUp();
   uint64_t freed = DiscardDead(bytes, stream, step);
   NoteChange();  // who is used from here on is to be ranked anew, too
   const auto rank = [this](const Chunk& chunk) { return Rank(chunk); };

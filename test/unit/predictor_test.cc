@@ -138,6 +138,86 @@ TEST_CASE("looking ahead gives each coming launch once, in order") {
   CHECK(predictor.Ahead(2, &at, &id).empty());
 }
 
+TEST_CASE("launches that repeat a round need not be entered, and are caught up with as if they had been") {
+  constexpr uint64_t kRound = 10;
+  for (const uint64_t more : {1, 7, 10, 19, 20, 25, 1000, 40'003}) {
+    INFO(more << " launches in the third round and behind it");
+    // The same launches twice, some three launch numbers apart.
+    struct Side {
+      Chunks c;
+      Predictor predictor;
+    } all, few;
+    uint64_t now = 0, left_out = 0;
+    const auto launch = [&](uint64_t i, uint64_t stood) {
+      now += i % kRound == 3 && i % 7 == 0 ? 3 : 1;
+      for (Side* side : {&all, &few}) {
+        Chunk* set[] = {&side->c.all[i % kRound], &side->c.all[15]};
+        PlaceHash place(100 + i % kRound);
+        for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
+        if (side == &few && stood && few.predictor.Repeats(100 + i % kRound, place.sum(), now, stood)) {
+          ++left_out;
+          continue;
+        }
+        if (side == &few) few.predictor.CatchUp();
+        Enter(&side->predictor, 100 + i % kRound, set, now);
+      }
+    };
+    uint64_t i = 0;
+    for (; i < 4 * kRound; ++i) launch(i, 0);
+    for (const uint64_t end = i + more; i < end; ++i) launch(i, i);
+    CHECK(left_out == more);
+    CHECK(few.predictor.repeats());
+    // Something else comes in between; the same goes on behind it.
+    few.predictor.CatchUp();
+    CHECK_FALSE(few.predictor.repeats());
+    const auto same = [&] {
+      for (size_t k = 0; k < all.c.all.size(); ++k) REQUIRE(few.c.all[k].next_use == all.c.all[k].next_use);
+      CHECK(few.predictor.period() == all.predictor.period());
+      CHECK(few.predictor.wrong() == all.predictor.wrong());
+    };
+    same();
+    for (const uint64_t end = i + 2 * kRound; i < end; ++i) launch(i, 0);
+    same();
+    uint64_t at[2] = {}, id[2] = {};
+    for (int k = 0; k < 3; ++k) {
+      const auto ahead = all.predictor.Ahead(256, &at[0], &id[0]);
+      const auto other = few.predictor.Ahead(256, &at[1], &id[1]);
+      CHECK(ahead.size() == other.size());
+      CHECK(at[0] == at[1]);
+      CHECK(id[0] == id[1]);
+    }
+  }
+}
+
+TEST_CASE("what is not the expected launch, or has not come round for the third time, is to be entered") {
+  Chunks c;
+  Predictor predictor;
+  const auto place = [&](uint64_t i) {
+    PlaceHash hash(100 + i);
+    hash.Add(c.all[i].base, c.all[i].base + kChunkBytes);
+    return hash.sum();
+  };
+  uint64_t now = 0;
+  const auto round = [&](auto enter) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      ++now;
+      if (enter(i)) Enter(&predictor, 100 + i, set, now);
+    }
+  };
+  round([](uint64_t) { return true; });
+  round([](uint64_t) { return true; });
+  round([&](uint64_t i) { return !predictor.Repeats(100 + i, place(i), now, 100); });
+  CHECK_FALSE(predictor.repeats());  // its launches were expected for the first time
+  round([&](uint64_t i) { return !predictor.Repeats(100 + i, place(i), now, 19); });
+  CHECK_FALSE(predictor.repeats());  // of two rounds one launch did not find all of its chunks there
+  CHECK_FALSE(predictor.Repeats(101, place(1), now + 1, 100));
+  CHECK_FALSE(predictor.Repeats(100, place(1), now + 1, 100));
+  CHECK(predictor.Repeats(100, place(0), now + 1, 100));
+  CHECK_FALSE(predictor.Repeats(100, place(0), now + 2, 100));
+  CHECK(predictor.Repeats(101, place(1), now + 2, 100));
+}
+
 TEST_CASE("a change of phase ends the prediction and is learnt within two rounds") {
   Chunks c;
   Predictor predictor;
