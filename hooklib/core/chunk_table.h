@@ -69,7 +69,7 @@ struct Chunk {
   bool ever_out = false;         // was evicted once: its host pages exist until the block is freed
   bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
   bool scattered = false;        // in the list of Scattered: faults may have brought a part of it
-  bool discarded = false;        // and no fetch since is known to be over: not for faults to bring (victims.cc)
+  bool discarded = false;        // and no fetch since is known to be over: not for faults to bring (discarded.cc)
   bool reborn = false;           // in residency's list of what is alive again after that
   bool passed = false;           // Candidates spares it, or has put it aside
   bool dying = false;            // in residency's list of what died

@@ -35,10 +35,9 @@ void Residency::RemoveArena(Extent arena) {
   });
   copied_.Remove(arena, [](Extent) {});
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
-  std::erase_if(dying_,
-                [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); });
-  std::erase_if(reborn_,
-                [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); });
+  const auto inside = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
+  std::erase_if(dying_, inside);
+  std::erase_if(reborn_, inside);
   candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
@@ -190,8 +189,7 @@ void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
       continue;
     }
     if (IsDiscarded(chunk, stream) && launch.may_move) {  // fetched once more, for this stream
-      if (!plan_.now.in_op) plan_.now.in_op = ++queues_[stream].in_op;
-      plan_.now.fetch.push_back({chunk->base, kChunkBytes});
+      Fetch(chunk, stream, &plan_.now);
     }
     // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
     // order before us.
@@ -281,48 +279,6 @@ void Residency::LeaveToFaults(const Launch& launch) {
   }
   if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(launch.id)));
   if ((resident_ > launch.fits || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
-}
-
-// What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
-// card's memory), and is not for faults to bring (victims.cc): it comes with whatever launch is next, a part at a time.
-// Nearly always that one names it. How many of reborn_, the first ones, it brings.
-size_t Residency::BringReborn(StreamId stream) {
-  constexpr size_t kMost = (uint64_t{512} << 20) / kChunkBytes;
-  std::erase_if(reborn_, [this](Chunk* chunk) {
-    const bool waits = chunk->discarded && !chunk->arrival_op && chunk->live_bytes != 0 && chunk->mark != now_;
-    chunk->reborn = waits;
-    return !waits;
-  });
-  const size_t count = std::min(kMost, reborn_.size());
-  // They make no place for what this launch names, nor for one another.
-  for (size_t i = 0; i < count; ++i) reborn_[i]->mark = now_;
-  uint64_t room = Room(stream);
-  if (room < count * kChunkBytes) room += MakeRoom(stream, count * kChunkBytes - room, 0, &plan_.now);
-  if (room < count * kChunkBytes) ++stats_.over_budget_launches;
-  for (size_t i = 0; i < count; ++i) {
-    Chunk* const chunk = reborn_[i];
-    Unadvise(chunk);
-    if (room >= kChunkBytes) {
-      Arrive(chunk, stream, &plan_.now);
-      chunk->content = true;  // for all that anybody knows
-      chunk->last_use = now_;
-      candidates_.Unrank(chunk);
-      room -= kChunkBytes;
-    } else {
-      Pass(chunk, stream);
-    }
-  }
-  return count;
-}
-
-// The launch waits for what it brings, so until it is over that does not leave.
-void Residency::NoteReborn(size_t count, Mark mark) {
-  const auto end = reborn_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::for_each(reborn_.begin(), end, [&](Chunk* chunk) {
-    chunk->reborn = false;
-    NoteUse(chunk, mark);
-  });
-  reborn_.erase(reborn_.begin(), end);
 }
 
 // Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
@@ -416,9 +372,21 @@ void Residency::DrainOps(Queues* queues, StreamId stream) {
   }
 }
 
+void Residency::Fetch(const Chunk* chunk, StreamId stream, Step* step) {
+  if (!step->in_op) step->in_op = ++queues_[stream].in_op;
+  step->fetch.push_back({chunk->base, kChunkBytes});
+}
+
+// To be there for this stream's next launches.
+void Residency::Come(Chunk* chunk, StreamId stream, Step* step) {
+  Fetch(chunk, stream, step);
+  chunk->arrival_op = step->in_op;
+  chunk->arrival_stream = stream;
+  (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+  if (chunk->content) step->content_in += kChunkBytes;
+}
+
 void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
-  Queues& queues = queues_[stream];
-  if (!step->in_op) step->in_op = ++queues.in_op;
   if (!chunk->duplicate && MayDuplicate(*chunk)) {
     chunk->duplicate = true;
     chunk->sent = false;
@@ -429,22 +397,13 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
   SetResident(chunk, true);
   chunk->sure = true;
   chunk->tried = chunk->cold = chunk->asked = false;
-  chunk->arrival_op = step->in_op;
-  chunk->arrival_stream = stream;
-  step->fetch.push_back({chunk->base, kChunkBytes});
-  (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
-  if (chunk->content) step->content_in += kChunkBytes;
+  Come(chunk, stream, step);
 }
 
 // Brought for one launch, behind which it is sent away again.
 void Residency::Pass(Chunk* chunk, StreamId stream) {
   Unadvise(chunk);
-  if (!plan_.now.in_op) plan_.now.in_op = ++queues_[stream].in_op;
-  plan_.now.fetch.push_back({chunk->base, kChunkBytes});
-  (chunk->content ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
-  if (chunk->content) plan_.now.content_in += kChunkBytes;
-  chunk->arrival_op = plan_.now.in_op;
-  chunk->arrival_stream = stream;
+  Come(chunk, stream, &plan_.now);
   LeaveBehind(chunk);
 }
 

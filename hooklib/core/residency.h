@@ -121,6 +121,8 @@ class Residency {
   // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
   // its order: what died on it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
+  // Launches go round, and all that they name has been on the card for two rounds.
+  bool repeats() const { return repeating_ != nullptr; }
   bool has_dying() const { return !dying_.empty(); }  // otherwise it does not matter
   // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
   void set_read_mostly(bool may);
@@ -292,8 +294,6 @@ class Residency {
   void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
   void LeaveToFaults(const Launch& launch);
-  size_t BringReborn(StreamId stream);
-  void NoteReborn(size_t count, Mark mark);
   void Bring(const Launch& launch, Queues* queues);
 
   // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
@@ -336,9 +336,12 @@ class Residency {
     resident_ += resident ? kChunkBytes : -kChunkBytes;
     Change(chunk, [&] { chunk->resident = resident; });
   }
+  // discarded.cc
+  bool IsDiscarded(Chunk* chunk, StreamId stream);
+  size_t BringReborn(StreamId stream);
+  void NoteReborn(size_t count, Mark mark);
   // victims.cc
   bool IsDead(const Chunk& chunk);
-  bool IsDiscarded(Chunk* chunk, StreamId stream);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   bool IsLeaving(const Chunk& chunk) {
     return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
@@ -359,6 +362,8 @@ class Residency {
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until = 0);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
+  void Fetch(const Chunk* chunk, StreamId stream, Step* step);
+  void Come(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   void Pass(Chunk* chunk, StreamId stream);
   // hottest.cc

@@ -1,9 +1,4 @@
 // Residency: who leaves when room is needed. What is dead first, then those that rank lowest of what may leave.
-//
-// What was discarded is fetched before any launch that names it, even one that is left to faults. The manual has a
-// write undo a discard as well as a prefetch does, but a kernel that writes by faults what was discarded takes 2.1 s a
-// GiB on an H200, and now and then such a write went through without one and was lost with the next departure (driver
-// 580, a host far ahead; 306 MiB at once). To fetch it moves nothing.
 #include <algorithm>
 #include <utility>
 
@@ -98,15 +93,6 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uin
   if (waiting) fences_->Close();
   dead_waiting_ = waiting;
   return freed;
-}
-
-// Whether it was discarded, and may still be so when work that `stream` queues now touches it. Its own launches have
-// waited for its fetch; another stream's may hang on work that the application did not order before that.
-bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
-  if (!chunk->discarded) return false;
-  if (chunk->arrival_op ? timeline_->InDone(chunk->arrival_stream, chunk->arrival_op) : chunk->resident)
-    chunk->discarded = false;
-  return chunk->discarded && !(chunk->arrival_op && chunk->arrival_stream == stream);
 }
 
 // What of `bytes` DiscardDead may free for `stream` now. What was found in use by a card that is far behind what died

@@ -30,7 +30,8 @@ constexpr int kPatienceForTrial = 10000;  // what is larger than the budget take
 constexpr int kPatienceInVain = 10;
 constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 // Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
-constexpr uint64_t kEventEvery = 16;
+// The second where the same launches go round and nothing has come or gone for two rounds: nobody asks soon.
+constexpr uint64_t kEventEvery = 16, kEventSeldom = 64;
 }  // namespace
 
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
@@ -256,7 +257,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (may_move && device->MayWatch(work)) device->BeginWatch(work, seq);
   if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
-  follow_up_ = moves || seq >= stream_->recorded + kEventEvery || device->residency.waits_for_dead() ||
+  const uint64_t every = device->residency.repeats() ? kEventSeldom : kEventEvery;
+  follow_up_ = moves || seq >= stream_->recorded + every || device->residency.waits_for_dead() ||
                (work.id && device->residency.scatters(work.id)) || device->Watches(stream_);
 }
 
