@@ -121,17 +121,18 @@ TEST_CASE("what was discarded and passes through the card is for its stream like
   FakeCard card(16, 4);
   card.residency.set_in_order(true);
   card.time.transfers_instant = false;
-  card.Queue({Chunks(0, 4)});
-  card.residency.RemoveLive(Chunks(0), Chunks(0, 16));
-  REQUIRE(card.Queue({Chunks(4)}).reap == std::vector<Extent>{Chunks(0)});
-  card.residency.AddLive(Chunks(0));
-  // Larger than the capacity, by a host that is far ahead: brought once, and from then on left to faults with the rest.
-  const std::vector<Extent> set{Chunks(1, 8), Chunks(0)};
-  CHECK(card.Queue(set, 1, 7).now.fetch.front() == Chunks(0));
-  for (int i = 0; i < 4; ++i) {
-    const Plan& plan = card.Queue(set, 1, 7);
-    CHECK((plan.now.fetch.empty() || plan.now.fetch.front() != Chunks(0)));
-  }
+  card.Queue({Chunks(8, 4)});
+  card.residency.RemoveLive(Chunks(8), Chunks(0, 16));
+  REQUIRE(card.Queue({Chunks(12)}).reap == std::vector<Extent>{Chunks(8)});
+  card.residency.AddLive(Chunks(8));
+  // Larger than the capacity, by a host that is far ahead: what does not fit of it, the last chunks, is left to faults,
+  // but for this one, the first time.
+  const auto passes = [&card] {
+    const Plan& plan = card.Queue({Chunks(0, 9)}, 1, 7);
+    return std::count(plan.now.fetch.begin(), plan.now.fetch.end(), Chunks(8)) == 1;
+  };
+  CHECK(passes());
+  for (int i = 0; i < 4; ++i) CHECK_FALSE(passes());
 }
 
 TEST_CASE("what is taken and given back again and again comes once") {
