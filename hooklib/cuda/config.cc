@@ -24,6 +24,17 @@ bool Flag(const char* name, bool otherwise) {
   return otherwise;
 }
 
+int Number(const char* name, int most, int otherwise) {
+  const char* value = Get(name);
+  if (!value) return otherwise;
+  char* end = nullptr;
+  const long number = std::strtol(value, &end, 10);
+  if (end != value && !*end && number >= 0 && number <= most) return static_cast<int>(number);
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0 to %d; it counts as %d", name, value, most,
+      otherwise);
+  return otherwise;
+}
+
 void OneOf(const char* name, const char* usual, const char* other) {
   const char* value = Get(name);
   if (!value || !std::strcmp(value, usual) || (other && !std::strcmp(value, other))) return;
@@ -66,6 +77,7 @@ Config Read() {
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
   config.learn = Flag(SLUICE_ENV_LEARN, true);
+  config.senders = Number(SLUICE_ENV_SENDERS, 16, config.senders);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;
   g_log_level = config.log_level;

@@ -18,6 +18,7 @@ struct Config {
   bool overwrites = true;      // SLUICE_OVERWRITES=0: what is about to be overwritten whole is fetched like the rest
   bool read_mostly = true;     // SLUICE_READ_MOSTLY=0: what copies alone wrote is sent away like the rest
   bool learn = true;           // SLUICE_LEARN=0: what launches use of a block is not learnt from their faults
+  int senders = 4;             // SLUICE_SENDERS: threads that send memory away at a time; 0: the driver's calls do
   uint64_t managed_limit = 0;  // SLUICE_MANAGED_LIMIT in bytes; 0: none
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };

@@ -212,6 +212,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
     return Refusal::kDriver;
   }
   const Extent arena{base, size};
+  senders::Cut(arena);
   requested_bytes += size;
   UpdateMode();
   bool populated = false;

@@ -26,6 +26,7 @@
 #include "hooklib/core/residency.h"
 #include "hooklib/cuda/driver_counts.h"
 #include "hooklib/cuda/fault_records.h"
+#include "hooklib/cuda/senders.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/tokens.h"
 #include "hooklib/dnn/extents/torch_kernels.h"
@@ -45,6 +46,7 @@ struct Context {
   std::map<core::Va, uint64_t> arena_list, held_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
+  senders::Cells cells;
   int64_t limits = 0;               // bytes by which limits of it (heap, stacks) were raised
 };
 

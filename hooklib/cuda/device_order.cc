@@ -193,9 +193,10 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   // the launch anyhow.
   const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
   if (step.out_op && stream->out.Ready()) {
-    const uint64_t after = std::max(step.out_after, soon);
-    if (after) WaitFor(stream->events, after, stream->out.stream);
-    const CUresult result = EvictRuns(step.evict, stream->out.stream);
+    const CUstream begin = senders::Beginning(&stream->out, &stream->context->cells, step.evict);
+    const uint64_t after = begin == stream->out.stream ? std::max(step.out_after, soon) : step.out_after;
+    if (after) WaitFor(stream->events, after, begin);
+    const CUresult result = senders::Send(&stream->out, &stream->context->cells, step.evict);
     if (result != CUDA_SUCCESS)
       SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
     stream->out.Stamp(step.out_op, pool);
@@ -358,8 +359,8 @@ void Device::NoteWay(const core::WayProbe& probe, double ms) {
 
 void Device::EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream) {
   if (!op || !stream->out.Ready()) return;
-  WaitFor(stream->events, stream->recorded, stream->out.stream);
-  EvictRuns(runs, stream->out.stream);
+  WaitFor(stream->events, stream->recorded, senders::Beginning(&stream->out, &stream->context->cells, runs));
+  senders::Send(&stream->out, &stream->context->cells, runs);
   stream->out.Stamp(op, &stream->context->events);
 }
 

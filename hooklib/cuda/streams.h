@@ -31,6 +31,9 @@ class EventPool {
 // One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
 struct TransferQueue {
   CUstream stream = nullptr;
+  // Of departures (senders.h): where they begin; the place, plus one, of the cell that tells of them; its newest value.
+  CUstream begin = nullptr;
+  uint32_t cell = 0, sent = 0;
   uint64_t done = 0;
   uint64_t newest = 0;
   uint64_t looked = 0;  // Device::look when its events were asked

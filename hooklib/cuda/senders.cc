@@ -1,0 +1,249 @@
+#include "hooklib/cuda/senders.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "hooklib/cuda/config.h"
+#include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/log.h"
+#include "hooklib/cuda/streams.h"
+#include "hooklib/cuda/uvm_tools.h"
+#include "hooklib/dispatch/real.h"
+
+namespace sluice::senders {
+
+namespace {
+
+using core::Extent;
+
+constexpr uint64_t kPart = uint64_t{8} << 20;
+constexpr int kMostCuts = 1 << 14;   // mappings of a process: 65,530 by default
+constexpr int kMostFailures = 64;    // pieces; then the driver's call is used again
+constexpr uint32_t kCells = 4096 / sizeof(uint32_t);
+
+struct Migrate {
+  uint64_t base, length;
+  unsigned char to[16];
+  uint32_t flags;
+  uint64_t semaphore;
+  uint32_t payload;
+  int32_t node;
+  uint64_t user_start, user_length;
+  uint32_t status;
+};
+static_assert(sizeof(Migrate) == 80);
+constexpr unsigned long kMigrate = 51;
+// What the driver calls the host.
+constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
+                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
+
+// Departures that were queued together.
+struct Job {
+  std::vector<Extent> pieces;
+  size_t next = 0, open = 0;  // the first that nobody has taken; those that are not over
+  uint32_t* cell;
+  uint32_t value;  // of the cell, when all of this and of what came before it on the queue is over
+};
+
+enum class State : uint8_t { kUnknown, kUsed, kUnused };
+
+struct Shared {
+  KernelSide kernel = TheKernelSide();
+  std::atomic<State> state{State::kUnknown};
+  std::atomic<int> failures{0};
+  int cuts = 0;     // under the device's lock, of whichever device: a bound, not a sum
+  int space = -1;   // CUDA's descriptor
+  std::mutex mutex;
+  std::condition_variable work;
+  std::deque<Job*> jobs;                     // with pieces that nobody has taken
+  std::map<uint32_t*, std::deque<Job*>> of;  // by cell, all that are not over, in order
+};
+
+Shared& The() {
+  static auto& shared = *new Shared;  // threads outlive exit
+  return shared;
+}
+
+bool Request(const Shared& shared, int space, Extent piece) {
+  Migrate request{};
+  request.base = piece.base;
+  request.length = piece.bytes;
+  std::memcpy(request.to, kHost, sizeof kHost);
+  request.node = -1;
+  request.status = ~0u;
+  return shared.kernel.control(space, kMigrate, &request) == 0 && request.status == 0;
+}
+
+void Over(Shared* shared, Job* job) {
+  if (--job->open != 0) return;
+  std::deque<Job*>& queue = shared->of[job->cell];
+  while (!queue.empty() && queue.front()->open == 0) {
+    __atomic_store_n(queue.front()->cell, queue.front()->value, __ATOMIC_RELEASE);
+    delete queue.front();
+    queue.pop_front();
+  }
+}
+
+void* Work(void*) {
+  Shared& shared = The();
+  std::unique_lock lock(shared.mutex);
+  while (true) {
+    shared.work.wait(lock, [&] { return !shared.jobs.empty(); });
+    Job* const job = shared.jobs.front();
+    const Extent piece = job->pieces[job->next++];
+    if (job->next == job->pieces.size()) shared.jobs.pop_front();
+    lock.unlock();
+    if (!Request(shared, shared.space, piece) && ++shared.failures == kMostFailures) {
+      shared.state = State::kUnused;
+      SLUICE_LOG(kInfo, "requests of this engine's to send memory away fail: the driver's own calls are used from here on");
+    }
+    lock.lock();
+    Over(&shared, job);
+  }
+  return nullptr;
+}
+
+// A stream has come to it. On the driver's thread for host functions: nothing is waited for.
+void CUDA_CB Begin(void* given) {
+  auto* const job = static_cast<Job*>(given);
+  Shared& shared = The();
+  {
+    std::lock_guard lock(shared.mutex);
+    shared.of[job->cell].push_back(job);
+    shared.jobs.push_back(job);
+  }
+  shared.work.notify_all();
+}
+
+// In the order in which threads had better take them: neighbours share a mapping.
+std::vector<Extent> Pieces(const std::vector<Extent>& runs) {
+  std::vector<std::pair<size_t, Extent>> parts;
+  for (const Extent& run : runs) {
+    size_t number = 0;
+    for (core::Va at = run.base; at < run.end();) {
+      const core::Va next = std::min(core::RoundDown(at, kPart) + kPart, run.end());
+      parts.push_back({number++, {at, next - at}});
+      at = next;
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Extent> pieces;
+  pieces.reserve(parts.size());
+  for (const auto& [number, piece] : parts) pieces.push_back(piece);
+  return pieces;
+}
+
+int Processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+bool StartThreads(int count) {
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 << 10);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  int made = 0;
+  for (; made < count; ++made) {
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, Work, nullptr) != 0) break;
+    pthread_setname_np(thread, "sluice-send");
+  }
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  return made > 0;
+}
+
+// Whether requests are to be made. The first time, one is: of a chunk that is about to leave anyhow.
+bool Used(const std::vector<Extent>& runs) {
+  Shared& shared = The();
+  const State state = shared.state.load(std::memory_order_relaxed);
+  if (state != State::kUnknown) return state == State::kUsed;
+  if (runs.empty()) return false;
+  State found = State::kUnused;
+  const int threads = std::min<int>(GetConfig().senders, Processors());
+  if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
+    for (const int space : shared.kernel.spaces(-1)) {
+      if (space < 0 || !Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
+      shared.space = space;
+      if (StartThreads(threads)) found = State::kUsed;
+      break;
+    }
+  }
+  shared.state = found;
+  SLUICE_LOG(kDebug, "what leaves the card is sent away by %s", found == State::kUsed ? "requests of this engine's" : "the driver's calls");
+  return found == State::kUsed;
+}
+
+// The queue's place among its context's cells.
+bool HasCell(TransferQueue* queue, Cells* cells) {
+  if (queue->cell) return true;
+  if (cells->refused || cells->used == kCells) return false;
+  if (!cells->host) {
+    void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cells->refused = true;
+    if (page == MAP_FAILED || g_real.cuMemHostRegister_v2(page, 4096, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
+        g_real.cuMemHostGetDevicePointer_v2(&cells->card, page, 0) != CUDA_SUCCESS)
+      return false;
+    cells->host = static_cast<uint32_t*>(page);
+    // Where the card cannot wait for a value, it says so here.
+    if (g_real.cuStreamWaitValue32_v2(queue->stream, cells->card, 0, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
+      return false;
+    cells->refused = false;
+  }
+  queue->cell = ++cells->used;
+  return true;
+}
+
+}  // namespace
+
+CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
+  if (!Used(runs) || !HasCell(queue, cells)) return queue->stream;
+  if (!queue->begin && g_real.cuStreamCreate(&queue->begin, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    queue->begin = nullptr;
+    return queue->stream;
+  }
+  return queue->begin;
+}
+
+CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
+  if (runs.empty()) return CUDA_SUCCESS;
+  if (!queue->begin || !Used(runs)) return EvictRuns(runs, queue->stream);
+  const uint32_t place = queue->cell - 1;
+  auto* const job = new Job{Pieces(runs), 0, 0, cells->host + place, queue->sent + 1};
+  job->open = job->pieces.size();
+  const CUresult result = g_real.cuLaunchHostFunc(queue->begin, Begin, job);
+  if (result != CUDA_SUCCESS) {
+    delete job;
+    return result;
+  }
+  ++queue->sent;
+  return g_real.cuStreamWaitValue32_v2(queue->stream, cells->card + place * sizeof(uint32_t), queue->sent,
+                                       CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+void Cut(Extent arena) {
+  Shared& shared = The();
+  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0) return;
+  for (core::Va at = core::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts; at += 2 * kPart) {
+    ++shared.cuts;
+    // Every second part differs from its neighbours, so that they cannot be one mapping. Nobody reads a file there.
+    if (madvise(reinterpret_cast<void*>(at), std::min(kPart, arena.end() - at), MADV_RANDOM) != 0) return;
+  }
+}
+
+}  // namespace sluice::senders

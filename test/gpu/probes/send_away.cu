@@ -1,0 +1,315 @@
+// What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request that
+// lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one thread
+// and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of managed
+// memory, refused beyond a quarter of what is free.
+// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/send_away.cu -o send_away -lcuda
+#include <cuda.h>
+#include <dirent.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20, kBytes = 2048 * kMiB;
+
+void Check(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "%s failed\n", what);
+  std::exit(1);
+}
+#define OK(call) Check((call) == CUDA_SUCCESS, #call)
+
+double Now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Migrate {
+  uint64_t base, length;
+  unsigned char to[16];
+  uint32_t flags;
+  uint64_t semaphore;
+  uint32_t payload;
+  int32_t node;
+  uint64_t user_start, user_length;
+  uint32_t status;
+};
+static_assert(sizeof(Migrate) == 80);
+constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
+                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
+int space = -1;
+unsigned char card[16];
+
+bool Raw(uintptr_t base, size_t length, const unsigned char* to, uint32_t* status = nullptr, int fd = -2) {
+  Migrate m{};
+  m.base = base;
+  m.length = length;
+  std::memcpy(m.to, to, 16);
+  m.node = -1;
+  m.status = 0xffff;
+  const int rc = ioctl(fd == -2 ? space : fd, 51, &m);
+  if (status) *status = m.status;
+  return rc == 0 && m.status == 0;
+}
+
+// Pieces of [base, base + kBytes), by this many threads.
+double RawAll(uintptr_t base, size_t piece, int threads, const unsigned char* to, size_t bytes = kBytes) {
+  std::atomic<size_t> next{0};
+  std::atomic<int> failed{0};
+  const double begin = Now();
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t)
+    pool.emplace_back([&] {
+      for (size_t at; (at = next.fetch_add(piece)) < bytes;)
+        if (!Raw(base + at, std::min(piece, bytes - at), to)) ++failed;
+    });
+  for (auto& t : pool) t.join();
+  if (failed) std::printf("(%d failed) ", failed.load());
+  return Now() - begin;
+}
+
+__global__ void Fill(uint64_t* p, size_t n, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x)
+    p[i] = i * 0x9e3779b97f4a7c15ull + seed;
+}
+__global__ void Differs(const uint64_t* p, size_t n, uint64_t seed, unsigned long long* wrong) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x)
+    if (p[i] != i * 0x9e3779b97f4a7c15ull + seed) atomicAdd(wrong, 1ull);
+}
+
+CUdevice device;
+CUmemLocation Host(CUmemLocationType type = CU_MEM_LOCATION_TYPE_HOST, int id = 0) { return {type, id}; }
+CUmemLocation Card() { return {CU_MEM_LOCATION_TYPE_DEVICE, 0}; }
+
+void Bring(uintptr_t p, size_t bytes, CUstream stream = nullptr) {
+  for (size_t at = 0; at < bytes; at += 64 * kMiB) OK(cuMemPrefetchAsync_v2(p + at, 64 * kMiB, Card(), 0, stream));
+  OK(cuStreamSynchronize(stream));
+}
+double Send(uintptr_t p, size_t piece, int threads, CUmemLocation to, size_t bytes = kBytes) {
+  std::vector<CUstream> streams(threads);
+  for (auto& s : streams) OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  std::atomic<size_t> next{0};
+  const double begin = Now();
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t)
+    pool.emplace_back([&, t] {
+      OK(cuCtxSetCurrent(context));
+      for (size_t at; (at = next.fetch_add(piece)) < bytes;) {
+        const CUresult r = cuMemPrefetchAsync_v2(p + at, piece, to, 0, streams[t]);
+        if (r != CUDA_SUCCESS) {
+          std::printf("(refused: %d) ", r);
+          return;
+        }
+      }
+      OK(cuStreamSynchronize(streams[t]));
+    });
+  for (auto& t : pool) t.join();
+  const double ms = Now() - begin;
+  for (auto& s : streams) OK(cuStreamDestroy(s));
+  return ms;
+}
+void Say(const char* what, double ms, size_t bytes = kBytes) {
+  std::printf("%-64s %8.1f ms %6.1f GB/s\n", what, ms, bytes / ms / 1e6);
+  std::fflush(stdout);
+}
+
+struct Job {
+  uintptr_t base;
+  size_t bytes;
+  int threads;
+};
+void InOrder(void* job) {
+  const Job* j = static_cast<Job*>(job);
+  RawAll(j->base, 16 * kMiB, j->threads, kHost, j->bytes);
+}
+void Nothing(void* at) { *static_cast<double*>(at) = Now(); }
+
+}  // namespace
+
+int main() {
+  cudaFree(nullptr);
+  OK(cuDeviceGet(&device, 0));
+  size_t free_bytes, total;
+  OK(cuMemGetInfo(&free_bytes, &total));
+  Check(2 * kBytes < free_bytes / 4, "a quarter of what is free");
+  CUuuid uuid;
+  OK(cuDeviceGetUuid(&uuid, device));
+  std::memcpy(card, uuid.bytes, 16);
+  CUdeviceptr p, q;
+  OK(cuMemAllocManaged(&p, kBytes, CU_MEM_ATTACH_GLOBAL));
+  OK(cuMemAllocManaged(&q, kBytes, CU_MEM_ATTACH_GLOBAL));
+  const size_t n = kBytes / 8;
+  auto fill = [&](CUdeviceptr at, uint64_t seed) {
+    Bring(at, kBytes);
+    Fill<<<1024, 256>>>(reinterpret_cast<uint64_t*>(at), n, seed);
+    cudaDeviceSynchronize();
+  };
+  unsigned long long* wrong;
+  cudaMalloc(&wrong, 8);
+  auto check = [&](CUdeviceptr at, uint64_t seed) {
+    cudaMemset(wrong, 0, 8);
+    Differs<<<1024, 256>>>(reinterpret_cast<uint64_t*>(at), n, seed, wrong);
+    unsigned long long count;
+    cudaMemcpy(&count, wrong, 8, cudaMemcpyDeviceToHost);
+    if (count) std::printf("WRONG VALUES: %llu\n", count);
+  };
+  fill(p, 1);
+  fill(q, 2);
+  Say("host pages made: first time away", Send(p, 64 * kMiB, 1, Host()));
+  Send(q, 64 * kMiB, 1, Host());
+
+  // Which of the process' descriptors is CUDA's address space: the one that takes the request.
+  DIR* folder = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(folder)) {
+    char target[64] = {};
+    if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
+    const int fd = std::atoi(entry->d_name);
+    uint32_t status = 0;
+    const bool ok = Raw(p, 2 * kMiB, card, &status, fd);
+    std::printf("descriptor %d: %s, status 0x%x\n", fd, ok ? "taken" : "refused", status);
+    if (ok && space < 0) space = fd;
+  }
+  Check(space >= 0, "finding the address space");
+
+  char what[128];
+  for (int round = 0; round < 2; ++round) {
+    for (int threads : {1, 4}) {
+      fill(p, 1);
+      std::snprintf(what, sizeof what, "driver's call, 64 MiB, %d thread(s)", threads);
+      Say(what, Send(p, 64 * kMiB, threads, Host()));
+    }
+    for (size_t piece : {64, 16, 4, 2})
+      for (int threads : {1, 2, 4, 8, 14}) {
+        if (piece < 16 && threads != 1 && threads != 4) continue;
+        fill(p, 1);
+        std::snprintf(what, sizeof what, "request itself, %zu MiB, %d thread(s)", piece, threads);
+        Say(what, RawAll(p, piece * kMiB, threads, kHost));
+      }
+    check(p, 1);
+    // Each piece an allocation of its own.
+    {
+      std::vector<CUdeviceptr> pieces(kBytes / (64 * kMiB));
+      for (CUdeviceptr& piece : pieces) OK(cuMemAllocManaged(&piece, 64 * kMiB, CU_MEM_ATTACH_GLOBAL));
+      for (int threads : {0, 1, 2, 3, 4, 6, 8, 14}) {
+        for (CUdeviceptr piece : pieces) {
+          OK(cuMemPrefetchAsync_v2(piece, 64 * kMiB, Card(), 0, nullptr));
+          Fill<<<1024, 256>>>(reinterpret_cast<uint64_t*>(piece), 64 * kMiB / 8, 3);
+        }
+        OK(cuCtxSynchronize());
+        std::atomic<size_t> next{0};
+        const double begin = Now();
+        if (threads == 0) {
+          for (CUdeviceptr piece : pieces) OK(cuMemPrefetchAsync_v2(piece, 64 * kMiB, Host(), 0, nullptr));
+          OK(cuCtxSynchronize());
+        }
+        std::vector<std::thread> pool;
+        for (int t = 0; t < threads; ++t)
+          pool.emplace_back([&] {
+            for (size_t i; (i = next++) < pieces.size();) Check(Raw(pieces[i], 64 * kMiB, kHost), "request");
+          });
+        for (auto& t : pool) t.join();
+        std::snprintf(what, sizeof what, "allocations of 64 MiB, %s %d", threads ? "requests by threads:" : "driver's call", threads);
+        Say(what, Now() - begin);
+      }
+      for (CUdeviceptr piece : pieces) OK(cuMemFree(piece));
+    }
+    for (int threads : {1, 2, 4}) {
+      Send(p, 64 * kMiB, 1, Host());
+      std::snprintf(what, sizeof what, "request itself to the card, 64 MiB, %d thread(s)", threads);
+      Say(what, RawAll(p, 64 * kMiB, threads, card));
+    }
+    RawAll(p, 64 * kMiB, 1, kHost);
+    Say("request to the host for what is there already, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
+    fill(p, 1);
+    Say("driver's call, HOST_NUMA 0, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
+    fill(p, 1);
+    Say("driver's call, HOST_NUMA_CURRENT, 64 MiB, 1 thread",
+        Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)));
+    // Both ways at once.
+    for (int threads : {0, 1, 2, 4, 8}) {
+      fill(p, 1);
+      Send(q, 64 * kMiB, 1, Host());
+      const double begin = Now();
+      double in_ms = 0, out_ms = 0;
+      CUcontext context;
+      OK(cuCtxGetCurrent(&context));
+      CUstream in;
+      OK(cuStreamCreate(&in, CU_STREAM_NON_BLOCKING));
+      std::thread fetch([&] {
+        OK(cuCtxSetCurrent(context));
+        Bring(q, kBytes, in);
+        in_ms = Now() - begin;
+      });
+      if (threads)
+        RawAll(p, 16 * kMiB, threads, kHost);
+      else
+        Send(p, 64 * kMiB, 1, Host());
+      out_ms = Now() - begin;
+      fetch.join();
+      std::snprintf(what, sizeof what, "both ways, out by %s %d: out %.1f in %.1f ms", threads ? "requests" : "the driver's call",
+                    threads, out_ms, in_ms);
+      Say(what, std::max(out_ms, in_ms), 2 * kBytes);
+      OK(cuStreamDestroy(in));
+    }
+    check(p, 1);
+    check(q, 2);
+    // In a stream's order.
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int threads : {1, 4, 8}) {
+      fill(p, 1);
+      const double begin = Now();
+      std::vector<Job> jobs;
+      for (size_t at = 0; at < kBytes; at += 64 * kMiB) jobs.push_back({p + at, 64 * kMiB, threads});
+      for (Job& job : jobs) OK(cuLaunchHostFunc(stream, InOrder, &job));
+      const double queued = Now() - begin;
+      OK(cuStreamSynchronize(stream));
+      std::snprintf(what, sizeof what, "host functions of 64 MiB, %d thread(s) each (queued in %.2f ms)", threads, queued);
+      Say(what, Now() - begin);
+    }
+    std::vector<double> at(64);
+    const double begin = Now();
+    for (double& a : at) OK(cuLaunchHostFunc(stream, Nothing, &a));
+    OK(cuStreamSynchronize(stream));
+    std::printf("64 empty host functions: %.3f ms, first %.3f ms after the call\n", Now() - begin, at[0] - begin);
+    OK(cuStreamDestroy(stream));
+    // With the card mapped (accessed-by): what used in place leaves with.
+    fill(p, 1);
+    OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_SET_ACCESSED_BY, Card()));
+    Say("accessed-by set: driver's call, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host()));
+    fill(p, 1);
+    Say("accessed-by set: request, 16 MiB, 4 threads", RawAll(p, 16 * kMiB, 4, kHost));
+    fill(p, 1);
+    OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_UNSET_ACCESSED_BY, Card()));
+    // What holds the time: with nothing to copy.
+    {
+      CUdeviceptr at = p;
+      size_t size = kBytes;
+      Bring(p, kBytes);
+      OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      OK(cuMemDiscardBatchAsync(&at, &size, 1, 0, stream));
+      OK(cuStreamSynchronize(stream));
+      Say("discarded before: request, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
+      Bring(p, kBytes);
+      OK(cuMemDiscardBatchAsync(&at, &size, 1, 0, stream));
+      OK(cuStreamSynchronize(stream));
+      Say("discarded before: request, 16 MiB, 4 threads", RawAll(p, 16 * kMiB, 4, kHost));
+      OK(cuStreamDestroy(stream));
+    }
+  }
+  cudaDeviceSynchronize();
+  std::printf("%s\n", cudaGetErrorString(cudaGetLastError()));
+  return 0;
+}
