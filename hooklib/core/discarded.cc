@@ -2,9 +2,10 @@
 //
 // The manual has a write undo a discard as well as a prefetch does, but a kernel that writes by faults what was
 // discarded takes 2.1 s a GiB on an H200, and now and then such a write went through without one and was lost with the
-// next departure (driver 580, a host far ahead; 306 MiB at once). To fetch it moves nothing. Three cases are not
-// covered: at most 512 MiB that a launch does not name come with it; what another stream's launch brings so is not
-// waited for by a launch that does not name it; and where nothing can be queued faults bring what was discarded.
+// next departure (driver 580, a host far ahead; 306 MiB at once). To fetch it moves nothing, so where nothing can be
+// queued what a launch names of it is brought on the spot. Three cases are not covered: at most 512 MiB that a launch
+// does not name come with it; what another stream's launch brings so is not waited for by a launch that does not name
+// it; and where nothing can be queued, what a launch does not name, or is to be discarded in a stream's order yet.
 #include <algorithm>
 
 #include "hooklib/core/residency.h"

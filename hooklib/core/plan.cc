@@ -14,7 +14,7 @@ void Step::Clear() {
 void Plan::Clear() {
   now.Clear();
   ahead.Clear();
-  for (std::vector<Extent>* runs : {&evict_after, &discard, &reap, &advise, &unadvise, &renew}) runs->clear();
+  for (std::vector<Extent>* runs : {&evict_after, &discard, &reap, &revive, &advise, &unadvise, &renew}) runs->clear();
   probe = {};
   way = {};
   renew_after = wait_in = after_op = 0;

@@ -38,6 +38,9 @@ struct Plan {
   // Dead, but work that may have touched it is still queued, on this stream alone: to be discarded in the stream's
   // order, behind all that it holds and before the launch and its fetches.
   std::vector<Extent> reap;
+  // Named by the launch, discarded, and nothing can be queued: to be brought at once, which moves nothing, and waited
+  // for.
+  std::vector<Extent> revive;
   // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
   std::vector<Extent> advise;
   std::vector<Extent> unadvise;  // is to fault again instead

@@ -176,6 +176,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.unadvise);
     Merge(&plan_.discard);
     Merge(&plan_.reap);
+    Merge(&plan_.revive);
   }
   return plan_;
 }
@@ -273,7 +274,8 @@ void Residency::LeaveToFaults(const Launch& launch) {
       continue;
     }
     SetResident(chunk, true);
-    chunk->discarded = false;  // there is no other way
+    if (chunk->discarded && !chunk->arrival_op) plan_.revive.push_back({chunk->base, kChunkBytes});
+    chunk->discarded = false;
     if (chunk->content) stats_.fault_bytes += kChunkBytes;
     chunk->arrival_op = 0;
   }

@@ -114,6 +114,8 @@ class Residency {
   // no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages) { scattered_.NoteFaultedIn(pages); }
   void set_can_discard(bool can) { can_discard_ = can; }
+  // Whether what leaves goes at a fraction of the link's rate, so that what commutes had better stay in host memory.
+  void set_slow_departures(bool slow) { slow_departures_ = slow; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
   void set_filling(bool filling) { filling_ = filling; }
   // Whether what a launch overwrites whole comes back empty. Needs discard.
@@ -471,6 +473,7 @@ class Residency {
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
   uint64_t yields_at_ = 0;     // launch number before which nothing is looked for to make place for what faults bring
   bool can_discard_ = true;
+  bool slow_departures_ = true;
   bool in_order_ = false;
   bool filling_ = false;
   bool renews_ = true;

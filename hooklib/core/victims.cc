@@ -210,7 +210,9 @@ void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
   candidates_.Remove(chunk);
   chunk->departure_op = step->out_op;
   chunk->departure_stream = stream;
-  chunk->two_ways_out = chunk->discarded = false;
+  chunk->two_ways_out = false;
+  // Another stream's launch may come before the fetch that undoes the discard: to it the chunk is discarded still.
+  if (chunk->discarded && chunk->arrival_op == 0) chunk->discarded = false;
   if (!chunk->cold) EndPromotion(chunk);
   chunk->sent = true;
   step->evict.push_back({chunk->base, kChunkBytes});

@@ -225,6 +225,8 @@ struct Device final : core::Timeline {
   uint32_t Default() const;  // percent where nothing shows that the driver takes pages away
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
   void Execute(const core::Step& step, Stream* stream);
+  // Brings what holds nothing, on the spot: nothing of the application's is waited for.
+  void Revive(const std::vector<core::Extent>& runs, Stream* stream);
   void EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream);
   Left TakeLeft(const Context* context);
   void SetLeft(const core::WayProbe& way, bool departs, Stream* stream);

@@ -194,6 +194,7 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
   if (step.out_op && stream->out.Ready()) {
     const CUstream begin = senders::Beginning(&stream->out, &stream->context->cells, step.evict);
+    residency.set_slow_departures(begin == stream->out.stream);
     const uint64_t after = begin == stream->out.stream ? std::max(step.out_after, soon) : step.out_after;
     if (after) WaitFor(stream->events, after, begin);
     const CUresult result = senders::Send(&stream->out, &stream->context->cells, step.evict);
@@ -355,6 +356,12 @@ void Device::NoteWay(const core::WayProbe& probe, double ms) {
         mib(rest.withdrawn), mib(rest.dead), mib(rest.off + rest.two_ways_out));
   }
   said_way_ = true;
+}
+
+void Device::Revive(const std::vector<core::Extent>& runs, Stream* stream) {
+  if (reaper && reaper->renew.done < reap_op) return;  // it may be one of these, whose discard is still to come
+  const CUstream queue = Housekeeping(stream->context);
+  if (FetchRuns(runs, ordinal, queue) == CUDA_SUCCESS) g_real.cuStreamSynchronize(queue);
 }
 
 void Device::EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream) {

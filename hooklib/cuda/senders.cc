@@ -175,8 +175,11 @@ bool Used(const std::vector<Extent>& runs) {
   if (state != State::kUnknown) return state == State::kUsed;
   if (runs.empty()) return false;
   State found = State::kUnused;
-  const int threads = std::min<int>(GetConfig().senders, Processors());
-  if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
+  // The simulated driver's machine is not this one.
+  const int threads = g_real.simgpu_send_away ? GetConfig().senders : std::min(GetConfig().senders, Processors());
+  if (g_real.simgpu_send_away) {
+    found = threads > 0 ? State::kUsed : State::kUnused;
+  } else if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
     for (const int space : shared.kernel.spaces(-1)) {
       if (space < 0 || !Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
       shared.space = space;
@@ -191,7 +194,7 @@ bool Used(const std::vector<Extent>& runs) {
 
 // The queue's place among its context's cells.
 bool HasCell(TransferQueue* queue, Cells* cells) {
-  if (queue->cell) return true;
+  if (queue->cell || g_real.simgpu_send_away) return true;
   if (cells->refused || cells->used == kCells) return false;
   if (!cells->host) {
     void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -223,6 +226,15 @@ CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<Extent>
 CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
   if (runs.empty()) return CUDA_SUCCESS;
   if (!queue->begin || !Used(runs)) return EvictRuns(runs, queue->stream);
+  if (g_real.simgpu_send_away) {
+    std::vector<uint64_t> bases, lengths;
+    for (const Extent& run : runs) {
+      bases.push_back(run.base);
+      lengths.push_back(run.bytes);
+    }
+    return static_cast<CUresult>(g_real.simgpu_send_away(queue->begin, queue->stream, bases.data(), lengths.data(), runs.size(),
+                                                         GetConfig().senders));
+  }
   const uint32_t place = queue->cell - 1;
   auto* const job = new Job{Pieces(runs), 0, 0, cells->host + place, queue->sent + 1};
   job->open = job->pieces.size();
@@ -238,7 +250,8 @@ CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& run
 
 void Cut(Extent arena) {
   Shared& shared = The();
-  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0) return;
+  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0 || g_real.simgpu_send_away)
+    return;
   for (core::Va at = core::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts; at += 2 * kPart) {
     ++shared.cuts;
     // Every second part differs from its neighbours, so that they cannot be one mapping. Nobody reads a file there.

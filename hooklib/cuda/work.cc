@@ -275,6 +275,7 @@ bool WorkScope::CarryOut(const Work& work, const core::Plan& plan) {
   if (plan.way.id) time();  // with all that is moved for it
   if (work.copy) device->NoteCopied(device->touched);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
+  if (!plan.revive.empty()) device->Revive(plan.revive, stream_);
   const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.reap.empty() || !plan.renew.empty() ||
                      plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
   // What leaves waits for events of this stream: one must cover all that was queued.

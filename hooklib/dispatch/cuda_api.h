@@ -18,5 +18,8 @@ extern "C" CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** 
 // /dev/nvidia-uvm-tools (test/simgpu/simgpu.h).
 extern "C" int simgpu_uvm_open(void);
 extern "C" int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
+// And what it does in place of threads' requests (hooklib/cuda/senders.h).
+extern "C" int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
+                                int threads);
 
 #endif  // SLUICE_HOOKLIB_DISPATCH_CUDA_API_H_

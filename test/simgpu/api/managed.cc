@@ -210,6 +210,32 @@ ENTRY(cuMemPrefetchBatchAsync, _ptsz,
                       false);
 }
 
+extern "C" int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
+                                int threads) {
+  constexpr bool kPerThread = false;
+  BEGIN(4000);  // a host function and a wait for a value
+  NEED_ARG(bases != nullptr && lengths != nullptr && count != 0 && threads > 0 && threads < 256);
+  CUstream s = static_cast<CUstream>(begin);
+  NEED_STREAM(s);
+  CUstream behind = nullptr;
+  if (const CUresult r = simgpu::ResolveStream(static_cast<CUstream>(queue), kPerThread, &behind); r != CUDA_SUCCESS)
+    return r;
+  std::vector<PrefetchRange> ranges;
+  for (size_t i = 0; i < count; ++i) {
+    NEED_ARG(ManagedRange(bases[i], lengths[i]));
+    ranges.push_back({bases[i], lengths[i], simgpu::kHostCard});
+  }
+  Op* op = Sim().NewOp(OpKind::kPrefetch);
+  op->ranges = std::move(ranges);
+  op->senders = static_cast<uint8_t>(threads);
+  op->fence = std::make_shared<simgpu::Fence>();
+  const simgpu::FencePtr over = op->fence;
+  ++stream->sim->pending_prefetches;
+  Sim().Submit(call.lock, stream->sim, op);
+  Sim().SubmitWait(call.lock, behind->sim, over);
+  return CUDA_SUCCESS;
+}
+
 ENTRY(cuMemDiscardBatchAsync, _ptsz,
       (CUdeviceptr * ptrs, size_t* sizes, size_t count, unsigned long long flags, CUstream s),
       (ptrs, sizes, count, flags, s)) {

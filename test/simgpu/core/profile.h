@@ -37,6 +37,12 @@ struct Profile {
   double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
   double batch_out_gain = 1.4;
   double managed_duplex_gbps = 28;  // sum of both ways, prefetches
+  // Sent away by requests of several threads (probes send_away.cu, cut.cu): one thread, all of them, and the sum of both
+  // ways; from a stream's coming to it to the first byte.
+  double request_out_gbps = 9.4;
+  double requests_out_gbps = 34;
+  double requests_duplex_gbps = 66;
+  int64_t request_begin_ns = 50000;
   double fault_duplex_gbps =
       20;  // the same where one way is faults: the low end of what was measured of managed memory
   // Faults, by how the kernel goes over its memory: medians of rates.py's kernels in five processes on two machines.

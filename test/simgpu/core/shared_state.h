@@ -36,6 +36,7 @@ struct LinkServer {
   std::atomic<int64_t> busy_until;
   std::atomic<double> rate;
   std::atomic<bool> faults;
+  std::atomic<bool> requests;
 };
 enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kRemoteIn, kRemoteOut, kServers };
 

@@ -69,7 +69,7 @@ Op* Simulator::NewOp(OpKind kind) {
 void Simulator::Recycle(Op* op) {
   op->started = op->finishing = op->must_be_resident = op->discard_too = false;
   op->kind_of_kernel = SIMGPU_UNKNOWN;
-  op->phase = 0;
+  op->phase = op->senders = 0;
   op->name = nullptr;
   op->duration = 0;
   op->seed = 0;

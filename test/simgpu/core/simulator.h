@@ -140,7 +140,8 @@ class Simulator {
   bool FaultNext(Stream* s, Op* op, int64_t t, int64_t* end);
   int64_t MoveIn(int card, const BlockPart& part, uint32_t mask, double rate, bool keep_host, int64_t t, bool fault);
   int64_t MakeRoom(int card, uint64_t bytes, int64_t t, bool* room);
-  int64_t Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults = false);
+  int64_t Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults = false,
+                   bool requests = false);
   int64_t AccessInPlace(int card, const Op& op, int64_t t);
   void NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const;
   int64_t Collapse(int card, const Op& op);

@@ -63,7 +63,8 @@ Simulator::Result Simulator::Step(Stream* s, Op* op, int64_t t) {
   return {State::kDone, t};
 }
 
-int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults) {
+int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate, int64_t t, bool faults,
+                            bool requests) {
   if (bytes == 0) return t;
   Card& c = state_.card(card);
   LinkServer& mine = c.link[server];
@@ -73,7 +74,7 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   const auto remote = [](int s) { return s == kRemoteIn || s == kRemoteOut; };
   const bool in = goes_in(server);
   double same_way = rate, both = rate;
-  bool any_managed = managed(server), any_remote = remote(server), any_faults = faults, other_way = false;
+  bool any_managed = managed(server), any_remote = remote(server), any_faults = faults, any_requests = requests, other_way = false;
   for (int i = 0; i < kServers; ++i) {
     if (i == server || c.link[i].busy_until <= start) continue;
     both += c.link[i].rate;
@@ -85,11 +86,13 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
     any_managed = any_managed || managed(i);
     any_remote = any_remote || remote(i);
     any_faults = any_faults || c.link[i].faults;
+    any_requests = any_requests || c.link[i].requests;
   }
   double stretch = std::max(1.0, same_way / std::max(profile_.copy_gbps, rate));
   // The low sum of managed transfers in both directions is the driver's own doing; what kernels read and write in place
   // shares the link alone with them.
   const double sum = any_faults                   ? profile_.fault_duplex_gbps
+                     : any_requests               ? profile_.requests_duplex_gbps
                      : any_managed && !any_remote ? profile_.managed_duplex_gbps
                                                   : profile_.copy_duplex_gbps;
   if (other_way) stretch = std::max(stretch, both / sum);
@@ -97,6 +100,7 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   mine.busy_until = end;
   mine.rate = rate;
   mine.faults = faults;
+  mine.requests = requests;
   return end;
 }
 
@@ -398,9 +402,17 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
     op->began = t;
     if (!CheckMapped(s, *op)) return {State::kDone, t};
     NoteMoving(*op, true);
-    t += profile_.prefetch_call_ns;
+    t += op->senders != 0 ? profile_.request_begin_ns : profile_.prefetch_call_ns;
   }
-  const bool batch = op->ranges.size() > 1;
+  const bool batch = op->ranges.size() > 1 && op->senders == 0;
+  double requests_gbps = 0;
+  if (op->senders != 0) {
+    constexpr uint64_t kPart = uint64_t{8} << 20;  // a thread's, at a time
+    uint64_t parts = 0;
+    for (const PrefetchRange& r : op->ranges) parts += (r.length + kPart - 1) / kPart;
+    requests_gbps = std::min(profile_.requests_out_gbps,
+                             profile_.request_out_gbps * static_cast<double>(std::min<uint64_t>(parts, op->senders)));
+  }
   for (; op->touch < op->ranges.size(); ++op->touch, op->offset = 0) {
     const PrefetchRange& r = op->ranges[op->touch];
     const bool in = r.target != kHostCard;
@@ -412,7 +424,7 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       Block* b = part.block;
       op->offset = part.address + part.block_bytes - r.address;
       memory_.Validate(b);
-      double rate = profile_.PrefetchRate(in, r.length);
+      double rate = op->senders != 0 ? requests_gbps : profile_.PrefetchRate(in, r.length);
       if (batch) {
         rate = std::min(rate * (in ? profile_.batch_in_gain : profile_.batch_out_gain),
                         in ? profile_.prefetch_in_4g_gbps : std::max(profile_.prefetch_out_gbps, rate));
@@ -439,9 +451,10 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       const int card = b->card;
       SharedState::Lock lock(state_);
       const uint64_t bytes = BytesOf(out & ~b->host, part.block_bytes);
-      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t) +
+      const bool requests = op->senders != 0;
+      const int64_t end = Transfer(card, kManagedOut, bytes, rate, t, false, requests) +
                           (bytes == 0 ? profile_.read_mostly_card_ns_per_block : 0) +
-                          (b->accessed_by != 0 && bytes != 0 ? profile_.advise_ns_per_block : 0);
+                          (b->accessed_by != 0 && bytes != 0 && !requests ? profile_.advise_ns_per_block : 0);
       figures_[card].prefetch_out += bytes;
       uvm_tools_.Count(card, UvmTools::kToHost, bytes);
       CheckUnused(s, *op, part.address, part.block_bytes, t, false);
