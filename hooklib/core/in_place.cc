@@ -50,8 +50,8 @@ void Residency::NoteLeft(Chunk* chunk) {
 // Whether it has left in each round and is used so little there that it had better stay in host memory, or lies mapped
 // there. By the driver's calls to send it away and bring it takes 92 ms a GiB, each pass over it in host memory 24: a
 // convolution net's parameters and momenta leave in the forward pass, since they are needed last, and are used two or
-// three times in a round. A window is longer than that, so it may count one use more. Where several threads send it away
-// (hooklib/cuda/senders.h) it takes 50 beside everything else, and to let it go is the faster way.
+// three times in a round. A window is longer than that, so it may count one use more. Where several threads send it
+// away (hooklib/cuda/senders.h) it takes 50 beside everything else, and to let it go is the faster way.
 bool Residency::Commutes(const Chunk& chunk) const {
   constexpr uint64_t kMost = kChunkBytes * 29 / 10;
   if (chunk.advised) return true;

@@ -8,7 +8,7 @@
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/follower.h"
-#include "hooklib/cuda/host_memory.h"
+#include "hooklib/cuda/host_limits.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"

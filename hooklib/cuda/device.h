@@ -47,7 +47,7 @@ struct Context {
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
   senders::Cells cells;
-  int64_t limits = 0;               // bytes by which limits of it (heap, stacks) were raised
+  int64_t limits = 0;  // bytes by which limits of it (heap, stacks) were raised
 };
 
 // Why an allocation was refused; the caller returns CUDA's out-of-memory code in each case.

@@ -1,7 +1,6 @@
 #include "hooklib/cuda/senders.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -15,6 +14,7 @@
 
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/driver.h"
+#include "hooklib/cuda/host_limits.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/uvm_tools.h"
@@ -27,8 +27,8 @@ namespace {
 using core::Extent;
 
 constexpr uint64_t kPart = uint64_t{8} << 20;
-constexpr int kMostCuts = 1 << 14;   // mappings of a process: 65,530 by default
-constexpr int kMostFailures = 64;    // pieces; then the driver's call is used again
+constexpr int kMostCuts = 1 << 14;  // mappings of a process: 65,530 by default
+constexpr int kMostFailures = 64;   // pieces; then the driver's call is used again
 constexpr uint32_t kCells = 4096 / sizeof(uint32_t);
 
 struct Migrate {
@@ -61,8 +61,9 @@ struct Shared {
   KernelSide kernel = TheKernelSide();
   std::atomic<State> state{State::kUnknown};
   std::atomic<int> failures{0};
-  int cuts = 0;     // under the device's lock, of whichever device: a bound, not a sum
-  int space = -1;   // CUDA's descriptor
+  int cuts = 0;            // under the device's lock, of whichever device: a bound, not a sum
+  int space = -1;          // CUDA's descriptor
+  bool simulated = false;  // the simulated driver does it, in its own time
   std::mutex mutex;
   std::condition_variable work;
   std::deque<Job*> jobs;                     // with pieces that nobody has taken
@@ -105,7 +106,8 @@ void* Work(void*) {
     lock.unlock();
     if (!Request(shared, shared.space, piece) && ++shared.failures == kMostFailures) {
       shared.state = State::kUnused;
-      SLUICE_LOG(kInfo, "requests of this engine's to send memory away fail: the driver's own calls are used from here on");
+      SLUICE_LOG(kInfo,
+                 "requests of this engine's to send memory away fail: the driver's own calls are used from here on");
     }
     lock.lock();
     Over(&shared, job);
@@ -143,12 +145,6 @@ std::vector<Extent> Pieces(const std::vector<Extent>& runs) {
   return pieces;
 }
 
-int Processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 bool StartThreads(int count) {
   sigset_t all, old;
   sigfillset(&all);
@@ -175,12 +171,13 @@ bool Used(const std::vector<Extent>& runs) {
   if (state != State::kUnknown) return state == State::kUsed;
   if (runs.empty()) return false;
   State found = State::kUnused;
-  // The simulated driver's machine is not this one.
-  const int threads = g_real.simgpu_send_away ? GetConfig().senders : std::min(GetConfig().senders, Processors());
-  if (g_real.simgpu_send_away) {
-    found = threads > 0 ? State::kUsed : State::kUnused;
+  // One alone does no more than the driver's own.
+  const int threads = ProcessorsAllowed() > 1 ? std::min(GetConfig().senders, ProcessorsAllowed()) : 0;
+  if (g_real.simgpu_send_away && g_real.simgpu_send_away(nullptr, nullptr, nullptr, nullptr, 0, 0) == CUDA_SUCCESS) {
+    shared.simulated = true;  // its machine is not this one
+    found = GetConfig().senders > 0 ? State::kUsed : State::kUnused;
   } else if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
-    for (const int space : shared.kernel.spaces(-1)) {
+    for (const int space : shared.kernel.spaces(g_real.simgpu_uvm_open ? shared.kernel.open() : -1)) {
       if (space < 0 || !Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
       shared.space = space;
       if (StartThreads(threads)) found = State::kUsed;
@@ -188,13 +185,14 @@ bool Used(const std::vector<Extent>& runs) {
     }
   }
   shared.state = found;
-  SLUICE_LOG(kDebug, "what leaves the card is sent away by %s", found == State::kUsed ? "requests of this engine's" : "the driver's calls");
+  SLUICE_LOG(kDebug, "what leaves the card is sent away by %s",
+             found == State::kUsed ? "requests of this engine's" : "the driver's calls");
   return found == State::kUsed;
 }
 
 // The queue's place among its context's cells.
 bool HasCell(TransferQueue* queue, Cells* cells) {
-  if (queue->cell || g_real.simgpu_send_away) return true;
+  if (queue->cell || The().simulated) return true;
   if (cells->refused || cells->used == kCells) return false;
   if (!cells->host) {
     void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -226,14 +224,14 @@ CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<Extent>
 CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
   if (runs.empty()) return CUDA_SUCCESS;
   if (!queue->begin || !Used(runs)) return EvictRuns(runs, queue->stream);
-  if (g_real.simgpu_send_away) {
+  if (The().simulated) {
     std::vector<uint64_t> bases, lengths;
     for (const Extent& run : runs) {
       bases.push_back(run.base);
       lengths.push_back(run.bytes);
     }
-    return static_cast<CUresult>(g_real.simgpu_send_away(queue->begin, queue->stream, bases.data(), lengths.data(), runs.size(),
-                                                         GetConfig().senders));
+    return static_cast<CUresult>(g_real.simgpu_send_away(queue->begin, queue->stream, bases.data(), lengths.data(),
+                                                         runs.size(), GetConfig().senders));
   }
   const uint32_t place = queue->cell - 1;
   auto* const job = new Job{Pieces(runs), 0, 0, cells->host + place, queue->sent + 1};
@@ -250,7 +248,8 @@ CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& run
 
 void Cut(Extent arena) {
   Shared& shared = The();
-  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0 || g_real.simgpu_send_away)
+  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0 ||
+      g_real.simgpu_send_away)
     return;
   for (core::Va at = core::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts; at += 2 * kPart) {
     ++shared.cuts;

@@ -1,7 +1,7 @@
 // What leaves the card, sent away by several threads at a time.
 //
-// The driver's prefetch to the host moves 9 to 15 GB/s on a link of 55: nearly all of its time goes to putting each page
-// of 4 KiB into the process' page table, on one thread of the driver's, which also runs the deferred fetches. The
+// The driver's prefetch to the host moves 9 to 15 GB/s on a link of 55: nearly all of its time goes to putting each
+// page of 4 KiB into the process' page table, on one thread of the driver's, which also runs the deferred fetches. The
 // request that lies behind that call (UVM_MIGRATE of /dev/nvidia-uvm, number and layout as in NVIDIA's open kernel
 // modules, the same from 535 to 580) may be made by any thread: four make 34 to 40 GB/s, and fetches go on beside them
 // (docs/driver.md). Threads wait for each other on one mapping of the process, so arenas are cut (Cut).
@@ -37,7 +37,8 @@ struct Cells {
 // each other, or the queue's stream where the driver's call is all there is. `runs`: what is about to leave, of which
 // one chunk is tried the first time. With the device's lock held, in the context.
 CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<core::Extent>& runs);
-// The runs leave behind what Beginning's stream waits for, and before what is queued on the queue's stream from here on.
+// The runs leave behind what Beginning's stream waits for, and before what is queued on the queue's stream from here
+// on.
 CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<core::Extent>& runs);
 // Several threads can map pages of this range at a time: the process' mapping is cut into parts of 8 MiB, by advice
 // that means nothing for it.

@@ -54,7 +54,7 @@
 #define SLUICE_ENV_OVERWRITES \
   "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
 #define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: what copies alone wrote is sent away like the rest */
-#define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: what launches use of a block is not learnt from their faults */
+#define SLUICE_ENV_LEARN "SLUICE_LEARN"     /* 0: what launches use of a block is not learnt from their faults */
 #define SLUICE_ENV_SENDERS "SLUICE_SENDERS" /* threads that send memory away at a time; 0: the driver's calls do */
 #define SLUICE_ENV_MANAGED_LIMIT \
   "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
@@ -62,9 +62,10 @@
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"   /* file that a trace is written to */
 #define SLUICE_ENV_DISABLE "SLUICE_DISABLE" /* 1: the shim stays inert */
 /* Those of them that no setting of a pod stands for and no allocation sets: a user's own to set. */
-#define SLUICE_ENV_USERS_OWN                                                                                \
-  SLUICE_ENV_ON_ERROR, SLUICE_ENV_PLAIN, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES, \
-      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_SENDERS, SLUICE_ENV_MANAGED_LIMIT, SLUICE_ENV_BACKEND, SLUICE_ENV_RECORD
+#define SLUICE_ENV_USERS_OWN                                                                                      \
+  SLUICE_ENV_ON_ERROR, SLUICE_ENV_PLAIN, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES,       \
+      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_SENDERS, SLUICE_ENV_MANAGED_LIMIT, SLUICE_ENV_BACKEND, \
+      SLUICE_ENV_RECORD
 /* PUMP's names, read where ours are absent. */
 #define SLUICE_ENV_ALIAS_MEMORY_FACTOR "ULMS_GPU_MEMORY_FACTOR"
 #define SLUICE_ENV_ALIAS_LOG_LEVEL "ULMS_LOG_LEVEL"

@@ -177,7 +177,8 @@ int main(int argc, char** argv) {
       void* parameters[] = {first, second, &n};
       const auto through = [&] { CALL(cuLaunchKernel, empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr); };
       const auto past = [&] {
-        if (around(empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr) != CUDA_SUCCESS) Die("launch", "failed");
+        if (around(empty, grid, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr) != CUDA_SUCCESS)
+          Die("launch", "failed");
       };
       Median(20, 100, through, Sync);
       std::vector<double> added, bare;

@@ -609,13 +609,44 @@ def killed_while_bytes_move():
 
 
 @test
+def sent_away_by_threads():
+    """Departures by requests of the engine's own threads, as on a real card; and what is done where the driver refuses them."""
+    debug = {"SLUICE_LOG_LEVEL": "DEBUG"}
+    for name in ("blocks", "churn", "copies", "threads", "producers_and_consumers", "graph"):
+        budget = 128 * MIB if name == "churn" else SMALL
+        plain = run(name)
+        for how, threads in (("threads", True), ("fail", True), ("refused", False)):
+            tight = run(name, budget, env={**debug, "SIMGPU_REQUESTS": how})
+            expect(tight.out == plain.out, f"{name}, {how}: it computes something else", f"{plain}\n{tight}")
+            expect(("sent away by requests of this engine's" in tight.err) == threads, f"{name}, {how}: who sends away is said", tight.err)
+            expect(moved(tight) > 0, f"{name}, {how}: nothing left the card", str(tight))
+    for how in ("threads", "fail", "refused"):
+        rounds = run("many_rounds", SMALL, env={"SIMGPU_REQUESTS": how, "SLUICE_LOG_LEVEL": "INFO"})
+        over = cards(rounds)[0]["resident_peak_bytes"]
+        # Where requests fail it is noticed after 64 of them, of 8 MiB each.
+        expect(over <= SMALL + (64 * 8 + 64) * MIB, f"many_rounds, {how}: the budget is kept", str(rounds))
+        expect(("requests of this engine's to send memory away fail" in rounds.err) == (how == "fail"), f"many_rounds, {how}: said", rounds.err)
+
+
+@test
+def one_thread_or_none_sends_away():
+    plain = run("many_rounds")
+    taken = {}
+    for senders in ("0", "1", "4"):
+        tight = run("many_rounds", SMALL, env={"SLUICE_SENDERS": senders})
+        expect(tight.out == plain.out, f"SLUICE_SENDERS={senders}: it computes something else", str(tight))
+        taken[senders] = cards(tight)[0]["now_ns"]
+    expect(taken["4"] < 0.9 * taken["0"], "four threads are faster than the driver's call", str(taken))
+
+
+@test
 def wrong_variables():
     wrong = {
         "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
         "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
         "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
         "SLUICE_OVERWRITES": "no", "SLUICE_DISCARD": "never", "SLUICE_READ_MOSTLY": "2", "SLUICE_LEARN": "some",
-        "SLUICE_DISABLE": "yes", "SLUICE_ON_ERROR": "abort", "ULMS_GPU_MEMORY_FACTOR": "1000", "ULMS_LOG_LEVEL": "loud",
+        "SLUICE_SENDERS": "17", "SLUICE_DISABLE": "yes", "SLUICE_ON_ERROR": "abort", "ULMS_GPU_MEMORY_FACTOR": "1000", "ULMS_LOG_LEVEL": "loud",
     }
     probe = "blocks" if sanitized else "view"  # NVML's names are the shim's to answer
     expected = run(probe).out

@@ -109,8 +109,10 @@ int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
 
 /* Memory sent away by requests of several threads (UVM_MIGRATE), in a stream's order: begins where `begin` is now, and
  * `queue` goes on when it is over. A thread of the machine's own would have no place in virtual time, so the hook asks
- * here. Returns a CUresult. */
-int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count, int threads);
+ * here. Nothing to send: whether it does so, or threads are to make requests of their own (SIMGPU_REQUESTS; request 51
+ * below). Returns a CUresult. */
+int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
+                     int threads);
 
 /* An XID error on a card, as NVML's event set reports it. Returns 0. */
 int simgpu_inject_xid(int device, uint32_t xid);

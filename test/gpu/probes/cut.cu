@@ -1,7 +1,7 @@
 // Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions of
 // other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a pool of
-// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is free.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
+// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is
+// free. nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
 #include <cuda.h>
 #include <dirent.h>
 #include <sys/ioctl.h>
@@ -183,8 +183,8 @@ int main() {
           const double begin = Now();
           pool.Run(pieces);
           const double ms = Now() - begin;
-          std::printf("one allocation of 1 GiB cut each %zu MiB, %d threads, %zu MiB each: %.1f ms, %.1f GB/s\n", split, others + 1,
-                      piece, ms, 1024 * kMiB / ms / 1e6);
+          std::printf("one allocation of 1 GiB cut each %zu MiB, %d threads, %zu MiB each: %.1f ms, %.1f GB/s\n", split,
+                      others + 1, piece, ms, 1024 * kMiB / ms / 1e6);
         }
       }
       unsigned char value = 0;

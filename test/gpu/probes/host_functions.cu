@@ -1,7 +1,7 @@
 // Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions of
 // other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a pool of
-// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is free.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
+// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is
+// free. nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
 #include <cuda.h>
 #include <dirent.h>
 #include <sys/ioctl.h>
@@ -170,8 +170,10 @@ int main() {
     OK(cuLaunchHostFunc(c, Stamp, &at_c));
     OK(cuMemPrefetchAsync_v2(q[0], kBlock, Host(), 0, d));
     const double b_over = Until(b) - begin, d_over = Until(d) - begin, a_over = Until(a) - begin;
-    std::printf("host function of 30 ms over after %.1f; deferred fetch %.1f, host function of another stream %.1f, "
-                "deferred departure %.1f ms\n", a_over, b_over, at_c - begin, d_over);
+    std::printf(
+        "host function of 30 ms over after %.1f; deferred fetch %.1f, host function of another stream %.1f, "
+        "deferred departure %.1f ms\n",
+        a_over, b_over, at_c - begin, d_over);
     OK(cuCtxSynchronize());
     // 2: deferred departures and fetches by the driver's calls.
     for (int both = 0; both < 2; ++both) {
@@ -191,7 +193,8 @@ int main() {
         if (!b_ms && cuStreamQuery(b) == CUDA_SUCCESS) b_ms = Now() - begin;
         if (!a_ms && cuStreamQuery(a) == CUDA_SUCCESS) a_ms = Now() - begin;
       }
-      std::printf("1 GiB away by deferred calls%s: %.1f ms, fetched %.1f ms\n", both ? " beside 1 GiB fetched" : "", a_ms - 1, b_ms - 1);
+      std::printf("1 GiB away by deferred calls%s: %.1f ms, fetched %.1f ms\n", both ? " beside 1 GiB fetched" : "",
+                  a_ms - 1, b_ms - 1);
     }
     // 3: departures by host functions.
     for (int others : {0, 1, 3, 5}) {
@@ -219,8 +222,8 @@ int main() {
             if (!b_ms && cuStreamQuery(b) == CUDA_SUCCESS) b_ms = Now() - begin;
             if (!a_ms && cuStreamQuery(a) == CUDA_SUCCESS) a_ms = Now() - begin;
           }
-          std::printf("1 GiB away by host functions of %d x 64 MiB, %d threads%s: %.1f ms, fetched %.1f ms\n", blocks_a_job,
-                      others + 1, both ? " beside 1 GiB fetched" : "", a_ms - 1, b_ms - 1);
+          std::printf("1 GiB away by host functions of %d x 64 MiB, %d threads%s: %.1f ms, fetched %.1f ms\n",
+                      blocks_a_job, others + 1, both ? " beside 1 GiB fetched" : "", a_ms - 1, b_ms - 1);
         }
       }
     }

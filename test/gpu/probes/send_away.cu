@@ -1,8 +1,8 @@
-// What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request that
-// lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one thread
-// and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of managed
-// memory, refused beyond a quarter of what is free.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/send_away.cu -o send_away -lcuda
+// What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request
+// that lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one
+// thread and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of
+// managed memory, refused beyond a quarter of what is free. nvcc -O2 -std=c++17 -arch=native -cudart shared
+// test/gpu/probes/send_away.cu -o send_away -lcuda
 #include <cuda.h>
 #include <dirent.h>
 #include <sys/ioctl.h>
@@ -220,7 +220,8 @@ int main() {
             for (size_t i; (i = next++) < pieces.size();) Check(Raw(pieces[i], 64 * kMiB, kHost), "request");
           });
         for (auto& t : pool) t.join();
-        std::snprintf(what, sizeof what, "allocations of 64 MiB, %s %d", threads ? "requests by threads:" : "driver's call", threads);
+        std::snprintf(what, sizeof what, "allocations of 64 MiB, %s %d",
+                      threads ? "requests by threads:" : "driver's call", threads);
         Say(what, Now() - begin);
       }
       for (CUdeviceptr piece : pieces) OK(cuMemFree(piece));
@@ -258,8 +259,8 @@ int main() {
         Send(p, 64 * kMiB, 1, Host());
       out_ms = Now() - begin;
       fetch.join();
-      std::snprintf(what, sizeof what, "both ways, out by %s %d: out %.1f in %.1f ms", threads ? "requests" : "the driver's call",
-                    threads, out_ms, in_ms);
+      std::snprintf(what, sizeof what, "both ways, out by %s %d: out %.1f in %.1f ms",
+                    threads ? "requests" : "the driver's call", threads, out_ms, in_ms);
       Say(what, std::max(out_ms, in_ms), 2 * kBytes);
       OK(cuStreamDestroy(in));
     }
@@ -276,7 +277,8 @@ int main() {
       for (Job& job : jobs) OK(cuLaunchHostFunc(stream, InOrder, &job));
       const double queued = Now() - begin;
       OK(cuStreamSynchronize(stream));
-      std::snprintf(what, sizeof what, "host functions of 64 MiB, %d thread(s) each (queued in %.2f ms)", threads, queued);
+      std::snprintf(what, sizeof what, "host functions of 64 MiB, %d thread(s) each (queued in %.2f ms)", threads,
+                    queued);
       Say(what, Now() - begin);
     }
     std::vector<double> at(64);

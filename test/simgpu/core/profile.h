@@ -37,8 +37,8 @@ struct Profile {
   double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
   double batch_out_gain = 1.4;
   double managed_duplex_gbps = 28;  // sum of both ways, prefetches
-  // Sent away by requests of several threads (probes send_away.cu, cut.cu): one thread, all of them, and the sum of both
-  // ways; from a stream's coming to it to the first byte.
+  // Sent away by requests of several threads (probes send_away.cu, cut.cu): one thread, all of them, and the sum of
+  // both ways; from a stream's coming to it to the first byte.
   double request_out_gbps = 9.4;
   double requests_out_gbps = 34;
   double requests_duplex_gbps = 66;

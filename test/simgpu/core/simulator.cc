@@ -319,6 +319,20 @@ void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
   if (state_.shared()) state_.Publish(ThisThread().now);
 }
 
+void Simulator::SendAway(Lock& lock, Allocation* a, uint64_t address, uint64_t length) {
+  static thread_local Stream* own = nullptr;
+  if (own == nullptr || own->card != a->card) own = NewStream(a->card, nullptr, false, false);
+  ThisThread().now = std::max(ThisThread().now, worked_until_);
+  Op* op = NewOp(OpKind::kPrefetch);
+  op->ranges = {{address, length, kHostCard}};
+  op->senders = 1;
+  op->fence = std::make_shared<Fence>();
+  const FencePtr over = op->fence;
+  ++own->pending_prefetches;
+  Submit(lock, own, op);
+  WaitFence(lock, over, "its own request to send memory away");
+}
+
 void Simulator::WaitForDepartures(Lock& lock) {
   CatchUp(lock);
   for (size_t i = 0; i < streams_.size(); ++i) {

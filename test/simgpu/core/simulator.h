@@ -85,6 +85,9 @@ class Simulator {
   // A duplicate leaves the card at `time`, with the state's lock: what still reads it brings it back by faults.
   void NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time);
 
+  // The calling thread sends memory away, as by a request of its own, and waits for that.
+  void SendAway(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
+
   // Synchronous contents, outside any stream.
   bool ReadBytes(uint64_t address, void* out, uint64_t length);
   bool WriteBytes(uint64_t address, const void* in, uint64_t length);

@@ -74,7 +74,8 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   const auto remote = [](int s) { return s == kRemoteIn || s == kRemoteOut; };
   const bool in = goes_in(server);
   double same_way = rate, both = rate;
-  bool any_managed = managed(server), any_remote = remote(server), any_faults = faults, any_requests = requests, other_way = false;
+  bool any_managed = managed(server), any_remote = remote(server), any_faults = faults, any_requests = requests,
+       other_way = false;
   for (int i = 0; i < kServers; ++i) {
     if (i == server || c.link[i].busy_until <= start) continue;
     both += c.link[i].rate;

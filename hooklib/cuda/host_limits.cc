@@ -1,6 +1,7 @@
-#include "hooklib/cuda/host_memory.h"
+#include "hooklib/cuda/host_limits.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,29 @@ uint64_t Stat(const std::string& text, const char* name) {
   return 0;
 }
 
-// In a container its own cgroup is the root of what is mounted; outside, /proc/self/cgroup says where it lies below.
+// In a container its own cgroup is the root of what is mounted; outside, /proc/self/cgroup says where it lies below: of
+// v2, and of v1's controller of this name.
+struct Cgroups {
+  std::string v2, v1;
+};
+Cgroups Own(const char* controller) {
+  const std::string groups = ReadFile("/proc/self/cgroup");
+  Cgroups own;
+  for (size_t at = 0; at < groups.size();) {
+    const size_t end = std::min(groups.find('\n', at), groups.size());
+    const std::string line = groups.substr(at, end - at);
+    if (line.rfind("0::", 0) == 0) own.v2 = line.substr(3);
+    // "4:cpu,cpuacct:/path"
+    const size_t colon = line.find(':'), path = colon == std::string::npos ? colon : line.find(':', colon + 1);
+    if (path != std::string::npos) {
+      const std::string names = "," + line.substr(colon + 1, path - colon - 1) + ",";
+      if (names.find("," + std::string(controller) + ",") != std::string::npos) own.v1 = line.substr(path + 1);
+    }
+    at = end + 1;
+  }
+  return own;
+}
+
 uint64_t CgroupLeft() {
   uint64_t left = UINT64_MAX;
   auto look = [&left](const std::string& folder, const char* limit_name, const char* used_name, const char* prefix) {
@@ -53,18 +76,10 @@ uint64_t CgroupLeft() {
     const uint64_t cached = Stat(stat, file.c_str()) + Stat(stat, idle.c_str());
     left = std::min(left, Left(limit, Left(ReadNumber(folder + used_name, 0), cached)));
   };
-  const std::string groups = ReadFile("/proc/self/cgroup");
-  std::string v1, v2;
-  for (size_t at = 0; at < groups.size();) {
-    const size_t end = std::min(groups.find('\n', at), groups.size());
-    const std::string line = groups.substr(at, end - at);
-    if (line.rfind("0::", 0) == 0) v2 = line.substr(3);
-    if (const size_t colon = line.find(":memory:"); colon != std::string::npos) v1 = line.substr(colon + 8);
-    at = end + 1;
-  }
-  for (const std::string& path : {std::string("/"), v2 + "/"})
+  const Cgroups own = Own("memory");
+  for (const std::string& path : {std::string("/"), own.v2 + "/"})
     look("/sys/fs/cgroup" + path, "memory.max", "memory.current", "");
-  for (const std::string& path : {std::string("/"), v1 + "/"}) {
+  for (const std::string& path : {std::string("/"), own.v1 + "/"}) {
     look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
   }
   return left;
@@ -78,6 +93,27 @@ uint64_t Available() {
 }
 
 }  // namespace
+
+int ProcessorsAllowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  uint64_t allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<uint64_t>(CPU_COUNT(&set)) : 1;
+  const auto look = [&allowed](uint64_t quota, uint64_t period) {
+    if (quota && period && quota < UINT64_MAX / 2) allowed = std::min(allowed, (quota + period - 1) / period);
+  };
+  const Cgroups own = Own("cpu");
+  for (const std::string& path : {std::string("/"), own.v2 + "/"}) {
+    const std::string text = ReadFile("/sys/fs/cgroup" + path + "cpu.max");  // "200000 100000", "max 100000"
+    const size_t blank = text.find(' ');
+    if (blank != std::string::npos && text[0] >= '0' && text[0] <= '9')
+      look(std::strtoull(text.c_str(), nullptr, 10), std::strtoull(text.c_str() + blank, nullptr, 10));
+  }
+  for (const std::string& path : {std::string("/"), own.v1 + "/"}) {
+    const std::string folder = "/sys/fs/cgroup/cpu" + path;
+    look(ReadNumber(folder + "cpu.cfs_quota_us", 0), ReadNumber(folder + "cpu.cfs_period_us", 0));  // -1: none
+  }
+  return static_cast<int>(std::max<uint64_t>(1, allowed));
+}
 
 uint64_t HostMemoryLeft() {
   static std::atomic<uint64_t> value{UINT64_MAX};

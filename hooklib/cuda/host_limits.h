@@ -1,0 +1,19 @@
+// What this process's container may take of the machine: host memory, where evicted bytes lie, and processors.
+#ifndef SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
+#define SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
+
+#include <cstdint>
+
+namespace sluice {
+
+// Bytes left under the memory cgroup's limit (v2 or v1) and of what the machine has available, whichever is less. Read
+// from /proc and /sys at most every 100 ms. UINT64_MAX where nothing is known.
+uint64_t HostMemoryLeft();
+
+// How many processors it may keep busy: those that it may run on, but no more than its cgroup's quota (v2 or v1),
+// rounded up. At least 1. Read from /proc and /sys each time.
+int ProcessorsAllowed();
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
