@@ -92,8 +92,8 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
   double stretch = std::max(1.0, same_way / std::max(profile_.copy_gbps, rate));
   // The low sum of managed transfers in both directions is the driver's own doing; what kernels read and write in place
   // shares the link alone with them.
-  const double sum = any_faults                   ? profile_.fault_duplex_gbps
-                     : any_requests               ? profile_.requests_duplex_gbps
+  const double sum = any_requests                 ? profile_.requests_duplex_gbps
+                     : any_faults                 ? profile_.fault_duplex_gbps
                      : any_managed && !any_remote ? profile_.managed_duplex_gbps
                                                   : profile_.copy_duplex_gbps;
   if (other_way) stretch = std::max(stretch, both / sum);
