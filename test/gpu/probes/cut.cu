@@ -1,7 +1,7 @@
-// Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions of
-// other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a pool of
-// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is
-// free. nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
+// What it gives to cut an allocation's mapping: managed memory sent away by requests (send_away.cu) of several threads,
+// from one allocation whose mapping advice has cut into parts of 8, 16, 32 MiB or not at all; then 2 GiB each way at
+// once. At most 5 GiB of managed memory, refused beyond a quarter of what is free.
+// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/cut.cu -o cut -lcuda
 #include <cuda.h>
 #include <dirent.h>
 #include <sys/ioctl.h>
@@ -105,30 +105,12 @@ struct Pool {
     for (auto& t : threads) t.join();
   }
 };
-struct Job {
-  Pool* pool;
-  std::vector<Piece> pieces;
-};
-void Run(void* job) { static_cast<Job*>(job)->pool->Run(static_cast<Job*>(job)->pieces); }
-void Sleep(void*) { usleep(30000); }
-void Stamp(void* at) { *static_cast<double*>(at) = Now(); }
-__global__ void Spin(uint64_t ns) {
-  uint64_t begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < ns);
-}
 CUmemLocation Host() { return {CU_MEM_LOCATION_TYPE_HOST, 0}; }
 CUmemLocation Card() { return {CU_MEM_LOCATION_TYPE_DEVICE, 0}; }
 CUstream Make() {
   CUstream s;
   OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
   return s;
-}
-double Until(CUstream s) {
-  while (cuStreamQuery(s) == CUDA_ERROR_NOT_READY) {
-  }
-  return Now();
 }
 
 }  // namespace
@@ -157,9 +139,7 @@ int main() {
   CUuuid uuid;
   OK(cuDeviceGetUuid(&uuid, 0));
   std::memcpy(card, uuid.bytes, 16);
-  const CUstream app = Make(), a = Make(), b = Make(), c = Make(), d = Make();
-  CUevent e;
-  OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+  const CUstream b = Make();
   for (int round = 0; round < 2; ++round) {
     for (size_t split : {0, 8, 16, 32}) {
       CUdeviceptr one = 0;
