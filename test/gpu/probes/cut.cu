@@ -140,7 +140,30 @@ int main() {
   OK(cuDeviceGetUuid(&uuid, 0));
   std::memcpy(card, uuid.bytes, 16);
   const CUstream b = Make();
-  for (int round = 0; round < 2; ++round) {
+  // Host pages that do not exist yet: each allocation goes to the host for the first time.
+  for (int threads : {1, 2, 4, 8}) {
+    for (size_t split : {0, 8}) {
+      CUdeviceptr one = 0;
+      OK(cuMemAllocManaged(&one, 1024 * kMiB, CU_MEM_ATTACH_GLOBAL));
+      for (size_t at = 0; split && at < 1024 * kMiB; at += 2 * split * kMiB)
+        madvise(reinterpret_cast<void*>(one + at), split * kMiB, MADV_RANDOM);
+      for (size_t at = 0; at < 1024 * kMiB; at += kBlock)
+        OK(cuMemPrefetchAsync_v2(one + at, kBlock, Card(), 0, nullptr));
+      OK(cuMemsetD8(one, 5, 1024 * kMiB));
+      OK(cuCtxSynchronize());
+      Pool pool(threads - 1);
+      std::vector<Piece> pieces;
+      for (size_t at = 0; at < 1024 * kMiB; at += 8 * kMiB) pieces.push_back({one + at, 8 * kMiB});
+      const double begin = Now();
+      pool.Run(pieces);
+      const double ms = Now() - begin;
+      std::printf("first time away, cut each %zu MiB, %d threads: %.1f ms, %.1f GB/s\n", split, threads, ms,
+                  1024 * kMiB / ms / 1e6);
+      OK(cuMemFree(one));
+    }
+  }
+  std::fflush(stdout);
+  for (int round = 0; round < 1; ++round) {
     for (size_t split : {0, 8, 16, 32}) {
       CUdeviceptr one = 0;
       OK(cuMemAllocManaged(&one, 1024 * kMiB, CU_MEM_ATTACH_GLOBAL));
