@@ -274,7 +274,7 @@ void Residency::LeaveToFaults(const Launch& launch) {
       continue;
     }
     SetResident(chunk, true);
-    if (chunk->discarded && !chunk->arrival_op) plan_.revive.push_back({chunk->base, kChunkBytes});
+    if (IsDiscarded(chunk, launch.stream)) plan_.revive.push_back({chunk->base, kChunkBytes});
     chunk->discarded = false;
     if (chunk->content) stats_.fault_bytes += kChunkBytes;
     chunk->arrival_op = 0;

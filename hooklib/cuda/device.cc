@@ -522,6 +522,15 @@ void Device::ViewUnlocked(uint64_t* total_bytes, uint64_t* free_bytes) const {
   *free_bytes = used < shown ? shown - used : 0;
 }
 
+void Device::ContextEnds(CUcontext handle) {
+  std::lock_guard lock(mutex);
+  const auto it = contexts.find(handle);
+  if (it == contexts.end()) return;
+  for (const auto& stream : streams) {
+    if (stream->context == it->second.get()) senders::Release(stream->out, it->second->cells);
+  }
+}
+
 void Device::DropContext(CUcontext handle) {
   {
     std::lock_guard lock(mutex);
@@ -560,6 +569,7 @@ void Device::DropContext(CUcontext handle) {
     if (left.context == context) left = {};
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
+      if (reaper == stream.get()) reaper = nullptr;
       stream->context = nullptr;  // events and queues went with the context
       stream->events.clear();
       stream->in = {};
@@ -568,6 +578,7 @@ void Device::DropContext(CUcontext handle) {
       residency.ForgetStream(stream->id);
     }
     contexts.erase(it);
+    ForgetStreamsOf(handle);
     UpdateMode();
   }
   ForgetStreamCache();

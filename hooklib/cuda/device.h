@@ -158,6 +158,7 @@ struct Device final : core::Timeline {
   std::tuple<uint64_t, core::HostTries, uint64_t> HostMemoryUsed();
   // Tells the driver what is used in host memory from now on, and what no longer. The lock is held.
   void Map(const core::Plan& plan);
+  void ContextEnds(CUcontext handle);  // is about to go
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
   void MarkCaptured(core::Va va);

@@ -13,19 +13,6 @@ namespace sluice {
 
 namespace {
 
-// The engine's queues join no barrier of the legacy stream and go before kernels where the hardware offers it.
-CUstream MakeQueue() {
-  CUstream stream = nullptr;
-  int least = 0, greatest = 0;
-  if (g_real.cuCtxGetStreamPriorityRange) g_real.cuCtxGetStreamPriorityRange(&least, &greatest);
-  if (g_real.cuStreamCreateWithPriority &&
-      g_real.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest) == CUDA_SUCCESS) {
-    return stream;
-  }
-  g_real.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  return stream;
-}
-
 void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
   if (queue->looked == look || queue->events.empty()) return;
   queue->looked = look;
@@ -37,6 +24,18 @@ void PollQueue(TransferQueue* queue, EventPool* pool, uint64_t look) {
 }
 
 }  // namespace
+
+CUstream MakeQueue() {
+  CUstream stream = nullptr;
+  int least = 0, greatest = 0;
+  if (g_real.cuCtxGetStreamPriorityRange) g_real.cuCtxGetStreamPriorityRange(&least, &greatest);
+  if (g_real.cuStreamCreateWithPriority &&
+      g_real.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest) == CUDA_SUCCESS) {
+    return stream;
+  }
+  g_real.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  return stream;
+}
 
 bool TransferQueue::Ready() {
   if (!stream) stream = MakeQueue();
@@ -197,7 +196,7 @@ void Device::Execute(const core::Step& step, Stream* stream) {
     residency.set_slow_departures(begin == stream->out.stream);
     const uint64_t after = begin == stream->out.stream ? std::max(step.out_after, soon) : step.out_after;
     if (after) WaitFor(stream->events, after, begin);
-    const CUresult result = senders::Send(&stream->out, &stream->context->cells, step.evict);
+    const CUresult result = senders::Send(&stream->out, begin, &stream->context->cells, pool, step.evict);
     if (result != CUDA_SUCCESS)
       SLUICE_LOG(kDebug, "prefetch of %zu runs to the host failed with %d", step.evict.size(), result);
     stream->out.Stamp(step.out_op, pool);
@@ -359,6 +358,7 @@ void Device::NoteWay(const core::WayProbe& probe, double ms) {
 }
 
 void Device::Revive(const std::vector<core::Extent>& runs, Stream* stream) {
+  if (reaper) PollQueue(&reaper->renew, &reaper->context->events, look);
   if (reaper && reaper->renew.done < reap_op) return;  // it may be one of these, whose discard is still to come
   const CUstream queue = Housekeeping(stream->context);
   if (FetchRuns(runs, ordinal, queue) == CUDA_SUCCESS) g_real.cuStreamSynchronize(queue);
@@ -366,8 +366,9 @@ void Device::Revive(const std::vector<core::Extent>& runs, Stream* stream) {
 
 void Device::EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream) {
   if (!op || !stream->out.Ready()) return;
-  WaitFor(stream->events, stream->recorded, senders::Beginning(&stream->out, &stream->context->cells, runs));
-  senders::Send(&stream->out, &stream->context->cells, runs);
+  const CUstream begin = senders::Beginning(&stream->out, &stream->context->cells, runs);
+  WaitFor(stream->events, stream->recorded, begin);
+  senders::Send(&stream->out, begin, &stream->context->cells, &stream->context->events, runs);
   stream->out.Stamp(op, &stream->context->events);
 }
 

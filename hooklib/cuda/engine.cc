@@ -10,6 +10,7 @@
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/diagnostics.h"
 #include "hooklib/cuda/follower.h"
+#include "hooklib/cuda/host_limits.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
 #include "hooklib/cuda/record.h"
@@ -220,6 +221,7 @@ double SecondsSinceStart() { return g_started_at ? static_cast<double>(Monotonic
 
 void EngineInit() {
   GetConfig();
+  ProcessorMask();  // before the program binds its threads
   g_recorder = trace::Recorder::FromEnvironment();
   WantLibraryCalls();
 }

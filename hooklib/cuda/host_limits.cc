@@ -94,10 +94,19 @@ uint64_t Available() {
 
 }  // namespace
 
+cpu_set_t ProcessorMask() {
+  static const cpu_set_t mask = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(getpid(), sizeof set, &set) != 0) CPU_SET(0, &set);
+    return set;
+  }();
+  return mask;
+}
+
 int ProcessorsAllowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  uint64_t allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<uint64_t>(CPU_COUNT(&set)) : 1;
+  const cpu_set_t set = ProcessorMask();
+  uint64_t allowed = static_cast<uint64_t>(CPU_COUNT(&set));
   const auto look = [&allowed](uint64_t quota, uint64_t period) {
     if (quota && period && quota < UINT64_MAX / 2) allowed = std::min(allowed, (quota + period - 1) / period);
   };

@@ -2,6 +2,8 @@
 #ifndef SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
 #define SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
 
+#include <sched.h>
+
 #include <cstdint>
 
 namespace sluice {
@@ -10,7 +12,9 @@ namespace sluice {
 // from /proc and /sys at most every 100 ms. UINT64_MAX where nothing is known.
 uint64_t HostMemoryLeft();
 
-// How many processors it may keep busy: those that it may run on, but no more than its cgroup's quota (v2 or v1),
+// Those that the process' first thread might run on when this was first asked, whatever its threads are bound to later.
+cpu_set_t ProcessorMask();
+// How many processors it may keep busy: those that it might run on, but no more than its cgroup's quota (v2 or v1),
 // rounded up. At least 1. Read from /proc and /sys each time.
 int ProcessorsAllowed();
 

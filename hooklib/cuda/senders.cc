@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "hooklib/client/descriptor.h"
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/host_limits.h"
@@ -28,7 +29,7 @@ using core::Extent;
 
 constexpr uint64_t kPart = uint64_t{8} << 20;
 constexpr int kMostCuts = 1 << 14;  // mappings of a process: 65,530 by default
-constexpr int kMostFailures = 64;   // pieces; then the driver's call is used again
+constexpr int kMostFailures = 64;   // in a row:   // pieces; then the driver's call is used again
 constexpr uint32_t kCells = 4096 / sizeof(uint32_t);
 
 struct Migrate {
@@ -61,10 +62,11 @@ struct Shared {
   KernelSide kernel = TheKernelSide();
   std::atomic<State> state{State::kUnknown};
   std::atomic<int> failures{0};
-  int cuts = 0;            // under the device's lock, of whichever device: a bound, not a sum
-  int space = -1;          // CUDA's descriptor
-  bool simulated = false;  // the simulated driver does it, in its own time
-  std::mutex mutex;
+  std::atomic<int> cuts{0};
+  client::Descriptor space;  // CUDA's
+  bool simulated = false;    // the simulated driver does it, in its own time
+  std::mutex finding;
+  std::mutex mutex;  // of what follows
   std::condition_variable work;
   std::deque<Job*> jobs;                     // with pieces that nobody has taken
   std::map<uint32_t*, std::deque<Job*>> of;  // by cell, all that are not over, in order
@@ -75,21 +77,24 @@ Shared& The() {
   return shared;
 }
 
-bool Request(const Shared& shared, int space, Extent piece) {
+bool Request(const Shared& shared, const client::Descriptor& space, Extent piece) {
+  if (!space.Ours()) return false;  // the program has closed it, perhaps opened something else in its place
   Migrate request{};
   request.base = piece.base;
   request.length = piece.bytes;
   std::memcpy(request.to, kHost, sizeof kHost);
   request.node = -1;
   request.status = ~0u;
-  return shared.kernel.control(space, kMigrate, &request) == 0 && request.status == 0;
+  return shared.kernel.control(space.fd(), kMigrate, &request) == 0 && request.status == 0;
 }
 
 void Over(Shared* shared, Job* job) {
   if (--job->open != 0) return;
   std::deque<Job*>& queue = shared->of[job->cell];
   while (!queue.empty() && queue.front()->open == 0) {
-    __atomic_store_n(queue.front()->cell, queue.front()->value, __ATOMIC_RELEASE);
+    // Never back: Release may have raised it already.
+    const uint32_t now = __atomic_load_n(job->cell, __ATOMIC_RELAXED), value = queue.front()->value;
+    if (static_cast<int32_t>(value - now) > 0) __atomic_store_n(queue.front()->cell, value, __ATOMIC_RELEASE);
     delete queue.front();
     queue.pop_front();
   }
@@ -104,7 +109,9 @@ void* Work(void*) {
     const Extent piece = job->pieces[job->next++];
     if (job->next == job->pieces.size()) shared.jobs.pop_front();
     lock.unlock();
-    if (!Request(shared, shared.space, piece) && ++shared.failures == kMostFailures) {
+    if (Request(shared, shared.space, piece)) {
+      shared.failures = 0;
+    } else if (++shared.failures == kMostFailures) {
       shared.state = State::kUnused;
       SLUICE_LOG(kInfo,
                  "requests of this engine's to send memory away fail: the driver's own calls are used from here on");
@@ -153,6 +160,9 @@ bool StartThreads(int count) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  // Not the mask of whoever launches first: a trainer's thread may be pinned to one processor.
+  const cpu_set_t mask = ProcessorMask();
+  pthread_attr_setaffinity_np(&attributes, sizeof mask, &mask);
   int made = 0;
   for (; made < count; ++made) {
     pthread_t thread;
@@ -167,9 +177,11 @@ bool StartThreads(int count) {
 // Whether requests are to be made. The first time, one is: of a chunk that is about to leave anyhow.
 bool Used(const std::vector<Extent>& runs) {
   Shared& shared = The();
-  const State state = shared.state.load(std::memory_order_relaxed);
-  if (state != State::kUnknown) return state == State::kUsed;
+  const auto known = [&shared] { return shared.state.load(std::memory_order_acquire); };
+  if (known() != State::kUnknown) return known() == State::kUsed;
   if (runs.empty()) return false;
+  std::lock_guard lock(shared.finding);  // two devices have two locks
+  if (known() != State::kUnknown) return known() == State::kUsed;
   State found = State::kUnused;
   // One alone does no more than the driver's own.
   const int threads = ProcessorsAllowed() > 1 ? std::min(GetConfig().senders, ProcessorsAllowed()) : 0;
@@ -177,8 +189,9 @@ bool Used(const std::vector<Extent>& runs) {
     shared.simulated = true;  // its machine is not this one
     found = GetConfig().senders > 0 ? State::kUsed : State::kUnused;
   } else if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
-    for (const int space : shared.kernel.spaces(g_real.simgpu_uvm_open ? shared.kernel.open() : -1)) {
-      if (space < 0 || !Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
+    for (const int number : shared.kernel.spaces(g_real.simgpu_uvm_open ? shared.kernel.open() : -1)) {
+      const client::Descriptor space(number);
+      if (!Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
       shared.space = space;
       if (StartThreads(threads)) found = State::kUsed;
       break;
@@ -192,12 +205,15 @@ bool Used(const std::vector<Extent>& runs) {
 
 // The queue's place among its context's cells.
 bool HasCell(TransferQueue* queue, Cells* cells) {
-  if (queue->cell || The().simulated) return true;
-  if (cells->refused || cells->used == kCells) return false;
+  if (The().simulated) return true;
+  if (cells->refused) return false;
+  if (queue->cell) return true;
+  if (cells->used == kCells) return false;
   if (!cells->host) {
-    void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Shared: after a fork the card and this process must go on seeing the same page.
+    void* const page = uvm_tools::SharedPages(4096);
     cells->refused = true;
-    if (page == MAP_FAILED || g_real.cuMemHostRegister_v2(page, 4096, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
+    if (!page || g_real.cuMemHostRegister_v2(page, 4096, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
         g_real.cuMemHostGetDevicePointer_v2(&cells->card, page, 0) != CUDA_SUCCESS)
       return false;
     cells->host = static_cast<uint32_t*>(page);
@@ -214,36 +230,44 @@ bool HasCell(TransferQueue* queue, Cells* cells) {
 
 CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
   if (!Used(runs) || !HasCell(queue, cells)) return queue->stream;
-  if (!queue->begin && g_real.cuStreamCreate(&queue->begin, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
-    queue->begin = nullptr;
-    return queue->stream;
-  }
-  return queue->begin;
+  if (!queue->begin) queue->begin = MakeQueue();
+  return queue->begin ? queue->begin : queue->stream;
 }
 
-CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
+CUresult Send(TransferQueue* queue, CUstream begin, Cells* cells, EventPool* pool, const std::vector<Extent>& runs) {
   if (runs.empty()) return CUDA_SUCCESS;
-  if (!queue->begin || !Used(runs)) return EvictRuns(runs, queue->stream);
+  if (begin == queue->stream) return EvictRuns(runs, queue->stream);
   if (The().simulated) {
     std::vector<uint64_t> bases, lengths;
     for (const Extent& run : runs) {
       bases.push_back(run.base);
       lengths.push_back(run.bytes);
     }
-    return static_cast<CUresult>(g_real.simgpu_send_away(queue->begin, queue->stream, bases.data(), lengths.data(),
-                                                         runs.size(), GetConfig().senders));
+    return static_cast<CUresult>(
+        g_real.simgpu_send_away(begin, queue->stream, bases.data(), lengths.data(), runs.size(), GetConfig().senders));
   }
   const uint32_t place = queue->cell - 1;
   auto* const job = new Job{Pieces(runs), 0, 0, cells->host + place, queue->sent + 1};
   job->open = job->pieces.size();
-  const CUresult result = g_real.cuLaunchHostFunc(queue->begin, Begin, job);
+  const CUresult result = g_real.cuLaunchHostFunc(begin, Begin, job);
+  // By an event, too: a wait for a value alone is no order that the driver knows of.
+  CUevent event = pool->Take();
+  if (event && g_real.cuEventRecord(event, begin) == CUDA_SUCCESS) g_real.cuStreamWaitEvent(queue->stream, event, 0);
+  if (event) pool->Give(event);
   if (result != CUDA_SUCCESS) {
-    delete job;
-    return result;
+    // The job is left alone: the error may be an earlier launch's.
+    cells->refused = true;
+    return EvictRuns(runs, queue->stream);
   }
   ++queue->sent;
-  return g_real.cuStreamWaitValue32_v2(queue->stream, cells->card + place * sizeof(uint32_t), queue->sent,
-                                       CU_STREAM_WAIT_VALUE_GEQ);
+  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->card + place * sizeof(uint32_t),
+                                                       queue->sent, CU_STREAM_WAIT_VALUE_GEQ);
+  if (waits != CUDA_SUCCESS) cells->refused = true;
+  return waits;
+}
+
+void Release(const TransferQueue& queue, const Cells& cells) {
+  if (queue.cell && cells.host) __atomic_store_n(cells.host + queue.cell - 1, queue.sent, __ATOMIC_RELEASE);
 }
 
 void Cut(Extent arena) {
@@ -254,6 +278,7 @@ void Cut(Extent arena) {
   for (core::Va at = core::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts; at += 2 * kPart) {
     ++shared.cuts;
     // Every second part differs from its neighbours, so that they cannot be one mapping. Nobody reads a file there.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the card's is one of the host's
     if (madvise(reinterpret_cast<void*>(at), std::min(kPart, arena.end() - at), MADV_RANDOM) != 0) return;
   }
 }

@@ -21,6 +21,7 @@
 
 namespace sluice {
 
+class EventPool;
 struct TransferQueue;
 
 namespace senders {
@@ -37,9 +38,12 @@ struct Cells {
 // each other, or the queue's stream where the driver's call is all there is. `runs`: what is about to leave, of which
 // one chunk is tried the first time. With the device's lock held, in the context.
 CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<core::Extent>& runs);
-// The runs leave behind what Beginning's stream waits for, and before what is queued on the queue's stream from here
-// on.
-CUresult Send(TransferQueue* queue, Cells* cells, const std::vector<core::Extent>& runs);
+// The runs leave behind what `begin`, Beginning's answer, waits for, and before what is queued on the queue's stream
+// from here on.
+CUresult Send(TransferQueue* queue, CUstream begin, Cells* cells, EventPool* pool,
+              const std::vector<core::Extent>& runs);
+// The context is about to go: nothing waits for departures any more, for the driver may drop what they wait for.
+void Release(const TransferQueue& queue, const Cells& cells);
 // Several threads can map pages of this range at a time: the process' mapping is cut into parts of 8 MiB, by advice
 // that means nothing for it.
 void Cut(core::Extent arena);

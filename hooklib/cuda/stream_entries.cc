@@ -109,6 +109,10 @@ uint64_t BytesOf(CUlimit limit, const Device& device) {
   }
 }
 
+void ContextEnds(CUcontext context) {
+  for (const auto& device : Devices()) device->ContextEnds(context);
+}
+
 void ContextGone(CUcontext context) {
   ForgetPlainOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
@@ -127,6 +131,7 @@ CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
       if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
     }
   }
+  if (context && reset) ContextEnds(context);
   const CUresult result = destroy();
   unsigned flags = 0;
   int active = 1;
@@ -228,11 +233,13 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
+  ContextEnds(context);
   const CUresult result = g_real.cuCtxDestroy_v2(context);
   if (result == CUDA_SUCCESS) ContextGone(context);
   return result;
 }
 CUresult cuCtxDestroy(CUcontext context) {
+  ContextEnds(context);
   const CUresult result = g_real.cuCtxDestroy(context);
   if (result == CUDA_SUCCESS) ContextGone(context);
   return result;

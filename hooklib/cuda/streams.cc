@@ -43,6 +43,10 @@ CUstream Normal(CUstream handle, bool per_thread_default) {
 }  // namespace
 
 void ForgetStreamCache() { g_generation.fetch_add(1); }
+void ForgetStreamsOf(CUcontext context) {
+  std::lock_guard lock(g_mutex);
+  std::erase_if(Map(), [context](const auto& entry) { return entry.first.context == context; });
+}
 uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
 CUevent EventPool::Take() {

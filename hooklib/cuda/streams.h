@@ -28,6 +28,10 @@ class EventPool {
   std::vector<CUevent> free_;
 };
 
+// A stream for the engine's own work: it joins no barrier of the legacy stream and goes before kernels where the
+// hardware offers it. Null: the driver gives none.
+CUstream MakeQueue();
+
 // One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
 struct TransferQueue {
   CUstream stream = nullptr;
@@ -88,6 +92,8 @@ Stream* FindStream(CUstream handle, bool per_thread_default);
 void RetireStream(CUstream handle);
 // Handles may have changed their meaning: what was known by them is asked anew.
 void ForgetStreamCache();
+// The context is gone: its handles, and its own, may come again and mean something else. Takes the map's lock alone.
+void ForgetStreamsOf(CUcontext context);
 uint64_t HandleGeneration();
 
 // Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every
