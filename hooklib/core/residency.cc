@@ -273,8 +273,8 @@ void Residency::LeaveToFaults(const Launch& launch) {
       scattered_.Add(chunk);
       continue;
     }
-    SetResident(chunk, true);
     if (IsDiscarded(chunk, launch.stream)) plan_.revive.push_back({chunk->base, kChunkBytes});
+    SetResident(chunk, true);
     chunk->discarded = false;
     if (chunk->content) stats_.fault_bytes += kChunkBytes;
     chunk->arrival_op = 0;

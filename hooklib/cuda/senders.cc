@@ -90,11 +90,12 @@ bool Request(const Shared& shared, const client::Descriptor& space, Extent piece
 
 void Over(Shared* shared, Job* job) {
   if (--job->open != 0) return;
-  std::deque<Job*>& queue = shared->of[job->cell];
-  while (!queue.empty() && queue.front()->open == 0) {
+  uint32_t* const cell = job->cell;
+  std::deque<Job*>& queue = shared->of[cell];
+  while (!queue.empty() && queue.front()->open == 0) {  // the job itself is among these, sooner or later
     // Never back: Release may have raised it already.
-    const uint32_t now = __atomic_load_n(job->cell, __ATOMIC_RELAXED), value = queue.front()->value;
-    if (static_cast<int32_t>(value - now) > 0) __atomic_store_n(queue.front()->cell, value, __ATOMIC_RELEASE);
+    const uint32_t now = __atomic_load_n(cell, __ATOMIC_RELAXED), value = queue.front()->value;
+    if (static_cast<int32_t>(value - now) > 0) __atomic_store_n(cell, value, __ATOMIC_RELEASE);
     delete queue.front();
     queue.pop_front();
   }
