@@ -29,7 +29,7 @@ using core::Extent;
 
 constexpr uint64_t kPart = uint64_t{8} << 20;
 constexpr int kMostCuts = 1 << 14;  // mappings of a process: 65,530 by default
-constexpr int kMostFailures = 64;   // in a row:   // pieces; then the driver's call is used again
+constexpr int kMostFailures = 64;   // pieces in a row; then the driver's call is used again
 constexpr uint32_t kCells = 4096 / sizeof(uint32_t);
 
 struct Migrate {
