@@ -243,6 +243,28 @@ SCENARIO(reset_of_a_context_that_is_held) {
   }
 }
 
+// What comes under the same handles after a reset is held to the budget like what was there before.
+SCENARIO(managed_after_a_reset) {
+  OK(cuInit(0));
+  constexpr int kBlocks = 12;
+  for (int life = 0; life < 3; ++life) {
+    CUcontext context = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    CUdeviceptr blocks[kBlocks];
+    for (CUdeviceptr& block : blocks) block = Alloc(64 * kMiB);
+    for (int round = 0; round < 3; ++round) {
+      for (const CUdeviceptr block : blocks) OK(cuMemsetD8Async(block, 1, 64 * kMiB, nullptr));
+      OK(cuCtxSynchronize());
+    }
+    uint64_t there = 0;
+    for (const CUdeviceptr block : blocks) there += simgpu_resident_bytes(block, 64 * kMiB);
+    if (Budget() != 0) EXPECT(there <= Budget() + 64 * kMiB);
+    OK(cuDevicePrimaryCtxRelease(0));
+    OK(cuDevicePrimaryCtxReset(0));
+  }
+}
+
 // The budget is asked for and given back by many threads at once.
 SCENARIO(storm_at_the_budget) {
   Card card;

@@ -15,6 +15,7 @@ scenario("sizes_that_nobody_has", evicts=False)
 scenario("copies_of_sizes_that_nobody_has")
 scenario("storm_at_the_budget", evicts=False)
 scenario("reset_of_a_context_that_is_held", evicts=False)
+scenario("managed_after_a_reset")
 
 
 @test

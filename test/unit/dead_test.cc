@@ -85,6 +85,25 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
   CHECK_FALSE(covers(back.advise, Chunks(4)));
 }
 
+TEST_CASE("what was discarded is brought on the spot where nothing can be queued") {
+  Card card;
+  card.Report(Chunks(4, 2));
+  card.fences.Close();
+  card.Finish();
+  REQUIRE(card.Launch({Chunks(38, 2)}).discard == std::vector<Extent>{Chunks(4, 2)});
+  card.residency.AddLive(Chunks(4, 2));
+  card.time.transfers_instant = false;
+  const bool on_its_way = GENERATE(false, true);
+  INFO((on_its_way ? "another stream's launch brings it" : "nobody has brought it"));
+  if (on_its_way) {
+    REQUIRE(card.Launch({Chunks(4, 2)}, 2).now.fetch == std::vector<Extent>{Chunks(4, 2)});
+    card.residency.chunks().ForEach(Chunks(4, 2), [](Chunk& chunk) { chunk.resident = false; });  // sent away again
+  }
+  const Plan& plan = card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0, 6)}, 0, false);
+  CHECK(plan.revive == std::vector<Extent>{Chunks(4, 2)});  // and of the others nothing
+  CHECK_FALSE(plan.nothing);
+}
+
 TEST_CASE("what a launch brings though it does not name it makes no place for what it names") {
   Card card;
   card.Report(Chunks(4, 2));
