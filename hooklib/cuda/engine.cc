@@ -1,7 +1,6 @@
 #include "hooklib/cuda/engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "hooklib/cuda/host_limits.h"
 #include "hooklib/cuda/library.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/own_thread.h"
 #include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
@@ -119,23 +119,6 @@ void AfterForkInChild() {
   ForgetStreamCache();
 }
 
-// False: there is no such thread.
-bool StartThread() {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 128 << 10);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const bool made = pthread_create(&thread, &attributes, Ticker, nullptr) == 0;
-  if (made) pthread_setname_np(thread, "sluice");
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  return made;
-}
-
 thread_local CUcontext t_context = nullptr;
 thread_local uint64_t t_generation = 0;
 thread_local Device* t_device = nullptr;
@@ -202,7 +185,7 @@ void EnsureStarted() {
   g_started_in = getpid();
   pthread_atfork(nullptr, nullptr, &AfterForkInChild);
   const bool answered = StartFollower(1000);
-  g_ticks = StartThread();
+  g_ticks = StartOwnThread("sluice", Ticker);
   if (!answered) {
     const settings::Settings& said = GetConfig().settings;
     const bool bounded = said.gpu_memory || said.gpu_percent.value_or(100) < 100;

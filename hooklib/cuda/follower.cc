@@ -1,8 +1,5 @@
 #include "hooklib/cuda/follower.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -11,6 +8,7 @@
 #include "hooklib/cuda/config.h"
 #include "hooklib/cuda/engine.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/own_thread.h"
 #include "sluice/version.h"
 
 namespace sluice {
@@ -175,17 +173,7 @@ void* Follow(void*) {
 bool StartFollower(int wait_ms) {
   if (!Client()) return true;
   for (const auto& device : Devices()) device->tokens.SetClient(Client());
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 256 << 10);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  if (pthread_create(&thread, &attributes, Follow, nullptr) == 0) pthread_setname_np(thread, "sluice-follow");
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  StartOwnThread("sluice-follow", Follow);
   const client::State state = Client()->Start(wait_ms);
   return state == client::State::kAttached || state == client::State::kRefused;  // a refusal is said with its reason
 }

@@ -1,7 +1,5 @@
 #include "hooklib/cuda/senders.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "hooklib/cuda/driver.h"
 #include "hooklib/cuda/host_limits.h"
 #include "hooklib/cuda/log.h"
+#include "hooklib/cuda/own_thread.h"
 #include "hooklib/cuda/streams.h"
 #include "hooklib/cuda/uvm_tools.h"
 #include "hooklib/dispatch/real.h"
@@ -154,24 +153,8 @@ std::vector<Extent> Pieces(const std::vector<Extent>& runs) {
 }
 
 bool StartThreads(int count) {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 256 << 10);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  // Not the mask of whoever launches first: a trainer's thread may be pinned to one processor.
-  const cpu_set_t mask = ProcessorMask();
-  pthread_attr_setaffinity_np(&attributes, sizeof mask, &mask);
   int made = 0;
-  for (; made < count; ++made) {
-    pthread_t thread;
-    if (pthread_create(&thread, &attributes, Work, nullptr) != 0) break;
-    pthread_setname_np(thread, "sluice-send");
-  }
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  while (made < count && StartOwnThread("sluice-send", Work)) ++made;
   return made > 0;
 }
 
