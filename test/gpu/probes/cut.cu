@@ -1,125 +1,22 @@
-// What it gives to cut an allocation's mapping: managed memory sent away by requests (send_away.cu) of several threads,
-// from one allocation whose mapping advice has cut into parts of 8, 16, 32 MiB or not at all; then 2 GiB each way at
-// once. At most 5 GiB of managed memory, refused beyond a quarter of what is free.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/cut.cu -o cut -lcuda
-#include <cuda.h>
-#include <dirent.h>
-#include <sys/ioctl.h>
+// What it gives to cut an allocation's mapping: managed memory sent away by requests (send_away.cu) of several
+// threads, from one allocation whose mapping advice has cut into parts of 8, 16, 32 MiB or not at all; then 2 GiB
+// each way at once. At most 5 GiB of managed memory, refused beyond a quarter of what is free.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/cut.cu -o cut -lcuda
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <thread>
-#include <vector>
+
+#include "requests.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20, kBlock = 64 * kMiB, kBlocks = 32;
-
-void Check(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "%s failed\n", what);
-  std::exit(1);
-}
-#define OK(call) Check((call) == CUDA_SUCCESS, #call)
-double Now() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-struct Migrate {
-  uint64_t base, length;
-  unsigned char to[16];
-  uint32_t flags;
-  uint64_t semaphore;
-  uint32_t payload;
-  int32_t node;
-  uint64_t user_start, user_length;
-  uint32_t status;
-};
-constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
-                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
-int space = -1;
-unsigned char card[16];
-bool Raw(uintptr_t base, size_t length, const unsigned char* to, int fd) {
-  Migrate m{};
-  m.base = base;
-  m.length = length;
-  std::memcpy(m.to, to, 16);
-  m.node = -1;
-  m.status = 0xffff;
-  return ioctl(fd, 51, &m) == 0 && m.status == 0;
-}
-
-struct Piece {
-  uintptr_t base;
-  size_t bytes;
-};
-struct Pool {
-  std::mutex mutex;
-  std::condition_variable work, over;
-  const std::vector<Piece>* pieces = nullptr;
-  size_t next = 0, done = 0;
-  bool stop = false;
-  std::vector<std::thread> threads;
-  explicit Pool(int others) {
-    for (int i = 0; i < others; ++i)
-      threads.emplace_back([this] {
-        std::unique_lock lock(mutex);
-        while (true) {
-          work.wait(lock, [this] { return stop || (pieces && next < pieces->size()); });
-          if (stop) return;
-          Take(&lock);
-        }
-      });
-  }
-  void Take(std::unique_lock<std::mutex>* lock) {
-    while (pieces && next < pieces->size()) {
-      const Piece piece = (*pieces)[next++];
-      lock->unlock();
-      Check(Raw(piece.base, piece.bytes, kHost, space), "request");
-      lock->lock();
-      if (++done == pieces->size()) over.notify_all();
-    }
-  }
-  void Run(const std::vector<Piece>& all) {
-    std::unique_lock lock(mutex);
-    pieces = &all;
-    next = done = 0;
-    work.notify_all();
-    Take(&lock);
-    over.wait(lock, [&] { return done == all.size(); });
-    pieces = nullptr;
-  }
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex);
-      stop = true;
-    }
-    work.notify_all();
-    for (auto& t : threads) t.join();
-  }
-};
-CUmemLocation Host() { return {CU_MEM_LOCATION_TYPE_HOST, 0}; }
-CUmemLocation Card() { return {CU_MEM_LOCATION_TYPE_DEVICE, 0}; }
-CUstream Make() {
-  CUstream s;
-  OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  return s;
-}
+constexpr size_t kBlock = 64 * kMiB, kBlocks = 32;
 
 }  // namespace
 
 int main() {
   cudaFree(nullptr);
-  size_t free_bytes, total;
-  OK(cuMemGetInfo(&free_bytes, &total));
-  Check(2 * kBlocks * kBlock < free_bytes / 4, "a quarter of what is free");
+  Guard(2 * kBlocks * kBlock + 1024 * kMiB);
   std::vector<CUdeviceptr> p(kBlocks), q(kBlocks);
   for (auto* list : {&p, &q})
     for (CUdeviceptr& block : *list) {
@@ -129,16 +26,7 @@ int main() {
       OK(cuMemPrefetchAsync_v2(block, kBlock, Host(), 0, nullptr));
     }
   OK(cuCtxSynchronize());
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    char target[64] = {};
-    if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
-    if (Raw(p[0], 2 * kMiB, kHost, std::atoi(entry->d_name))) space = std::atoi(entry->d_name);
-  }
-  Check(space >= 0, "finding the address space");
-  CUuuid uuid;
-  OK(cuDeviceGetUuid(&uuid, 0));
-  std::memcpy(card, uuid.bytes, 16);
+  FindSpace(p[0]);
   const CUstream b = Make();
   // Host pages that do not exist yet: each allocation goes to the host for the first time.
   for (int threads : {1, 2, 4, 8}) {
@@ -220,7 +108,7 @@ int main() {
             std::vector<std::thread> more;
             for (int t = 0; t < in_threads; ++t)
               more.emplace_back([&] {
-                for (size_t i; (i = next++) < q.size();) Check(Raw(q[i], kBlock, card, space), "request");
+                for (size_t i; (i = next++) < q.size();) Check(Raw(q[i], kBlock, card), "request");
               });
             for (auto& t : more) t.join();
           }

@@ -1,108 +1,14 @@
-// Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions of
-// other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a pool of
-// threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of what is
-// free. nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
-#include <cuda.h>
-#include <dirent.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <thread>
-#include <vector>
+// Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions
+// of other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a
+// pool of threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of
+// what is free.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
+#include "requests.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20, kBlock = 64 * kMiB, kBlocks = 32;
+constexpr size_t kBlock = 64 * kMiB, kBlocks = 32;
 
-void Check(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "%s failed\n", what);
-  std::exit(1);
-}
-#define OK(call) Check((call) == CUDA_SUCCESS, #call)
-double Now() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-struct Migrate {
-  uint64_t base, length;
-  unsigned char to[16];
-  uint32_t flags;
-  uint64_t semaphore;
-  uint32_t payload;
-  int32_t node;
-  uint64_t user_start, user_length;
-  uint32_t status;
-};
-constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
-                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
-int space = -1;
-bool Raw(uintptr_t base, size_t length, const unsigned char* to, int fd) {
-  Migrate m{};
-  m.base = base;
-  m.length = length;
-  std::memcpy(m.to, to, 16);
-  m.node = -1;
-  m.status = 0xffff;
-  return ioctl(fd, 51, &m) == 0 && m.status == 0;
-}
-
-struct Piece {
-  uintptr_t base;
-  size_t bytes;
-};
-struct Pool {
-  std::mutex mutex;
-  std::condition_variable work, over;
-  const std::vector<Piece>* pieces = nullptr;
-  size_t next = 0, done = 0;
-  bool stop = false;
-  std::vector<std::thread> threads;
-  explicit Pool(int others) {
-    for (int i = 0; i < others; ++i)
-      threads.emplace_back([this] {
-        std::unique_lock lock(mutex);
-        while (true) {
-          work.wait(lock, [this] { return stop || (pieces && next < pieces->size()); });
-          if (stop) return;
-          Take(&lock);
-        }
-      });
-  }
-  void Take(std::unique_lock<std::mutex>* lock) {
-    while (pieces && next < pieces->size()) {
-      const Piece piece = (*pieces)[next++];
-      lock->unlock();
-      Check(Raw(piece.base, piece.bytes, kHost, space), "request");
-      lock->lock();
-      if (++done == pieces->size()) over.notify_all();
-    }
-  }
-  void Run(const std::vector<Piece>& all) {
-    std::unique_lock lock(mutex);
-    pieces = &all;
-    next = done = 0;
-    work.notify_all();
-    Take(&lock);
-    over.wait(lock, [&] { return done == all.size(); });
-    pieces = nullptr;
-  }
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex);
-      stop = true;
-    }
-    work.notify_all();
-    for (auto& t : threads) t.join();
-  }
-};
 struct Job {
   Pool* pool;
   std::vector<Piece> pieces;
@@ -116,13 +22,6 @@ __global__ void Spin(uint64_t ns) {
   do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   while (now - begin < ns);
 }
-CUmemLocation Host() { return {CU_MEM_LOCATION_TYPE_HOST, 0}; }
-CUmemLocation Card() { return {CU_MEM_LOCATION_TYPE_DEVICE, 0}; }
-CUstream Make() {
-  CUstream s;
-  OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  return s;
-}
 double Until(CUstream s) {
   while (cuStreamQuery(s) == CUDA_ERROR_NOT_READY) {
   }
@@ -133,9 +32,7 @@ double Until(CUstream s) {
 
 int main() {
   cudaFree(nullptr);
-  size_t free_bytes, total;
-  OK(cuMemGetInfo(&free_bytes, &total));
-  Check(2 * kBlocks * kBlock < free_bytes / 4, "a quarter of what is free");
+  Guard(2 * kBlocks * kBlock);
   std::vector<CUdeviceptr> p(kBlocks), q(kBlocks);
   for (auto* list : {&p, &q})
     for (CUdeviceptr& block : *list) {
@@ -145,13 +42,7 @@ int main() {
       OK(cuMemPrefetchAsync_v2(block, kBlock, Host(), 0, nullptr));
     }
   OK(cuCtxSynchronize());
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    char target[64] = {};
-    if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
-    if (Raw(p[0], 2 * kMiB, kHost, std::atoi(entry->d_name))) space = std::atoi(entry->d_name);
-  }
-  Check(space >= 0, "finding the address space");
+  FindSpace(p[0]);
   const CUstream app = Make(), a = Make(), b = Make(), c = Make(), d = Make();
   CUevent e;
   OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));

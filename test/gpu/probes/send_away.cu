@@ -1,66 +1,17 @@
 // What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request
 // that lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one
 // thread and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of
-// managed memory, refused beyond a quarter of what is free. nvcc -O2 -std=c++17 -arch=native -cudart shared
-// test/gpu/probes/send_away.cu -o send_away -lcuda
-#include <cuda.h>
-#include <dirent.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
+// managed memory, refused beyond a quarter of what is free.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/send_away.cu -o send_away -lcuda
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <thread>
-#include <vector>
+
+#include "requests.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20, kBytes = 2048 * kMiB;
-
-void Check(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "%s failed\n", what);
-  std::exit(1);
-}
-#define OK(call) Check((call) == CUDA_SUCCESS, #call)
-
-double Now() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct Migrate {
-  uint64_t base, length;
-  unsigned char to[16];
-  uint32_t flags;
-  uint64_t semaphore;
-  uint32_t payload;
-  int32_t node;
-  uint64_t user_start, user_length;
-  uint32_t status;
-};
-static_assert(sizeof(Migrate) == 80);
-constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
-                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
-int space = -1;
-unsigned char card[16];
-
-bool Raw(uintptr_t base, size_t length, const unsigned char* to, uint32_t* status = nullptr, int fd = -2) {
-  Migrate m{};
-  m.base = base;
-  m.length = length;
-  std::memcpy(m.to, to, 16);
-  m.node = -1;
-  m.status = 0xffff;
-  const int rc = ioctl(fd == -2 ? space : fd, 51, &m);
-  if (status) *status = m.status;
-  return rc == 0 && m.status == 0;
-}
+constexpr size_t kBytes = 2048 * kMiB;
 
 // Pieces of [base, base + kBytes), by this many threads.
 double RawAll(uintptr_t base, size_t piece, int threads, const unsigned char* to, size_t bytes = kBytes) {
@@ -86,10 +37,6 @@ __global__ void Differs(const uint64_t* p, size_t n, uint64_t seed, unsigned lon
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x)
     if (p[i] != i * 0x9e3779b97f4a7c15ull + seed) atomicAdd(wrong, 1ull);
 }
-
-CUdevice device;
-CUmemLocation Host(CUmemLocationType type = CU_MEM_LOCATION_TYPE_HOST, int id = 0) { return {type, id}; }
-CUmemLocation Card() { return {CU_MEM_LOCATION_TYPE_DEVICE, 0}; }
 
 void Bring(uintptr_t p, size_t bytes, CUstream stream = nullptr) {
   for (size_t at = 0; at < bytes; at += 64 * kMiB) OK(cuMemPrefetchAsync_v2(p + at, 64 * kMiB, Card(), 0, stream));
@@ -140,13 +87,7 @@ void Nothing(void* at) { *static_cast<double*>(at) = Now(); }
 
 int main() {
   cudaFree(nullptr);
-  OK(cuDeviceGet(&device, 0));
-  size_t free_bytes, total;
-  OK(cuMemGetInfo(&free_bytes, &total));
-  Check(2 * kBytes < free_bytes / 4, "a quarter of what is free");
-  CUuuid uuid;
-  OK(cuDeviceGetUuid(&uuid, device));
-  std::memcpy(card, uuid.bytes, 16);
+  Guard(2 * kBytes);
   CUdeviceptr p, q;
   OK(cuMemAllocManaged(&p, kBytes, CU_MEM_ATTACH_GLOBAL));
   OK(cuMemAllocManaged(&q, kBytes, CU_MEM_ATTACH_GLOBAL));
@@ -170,18 +111,7 @@ int main() {
   Say("host pages made: first time away", Send(p, 64 * kMiB, 1, Host()));
   Send(q, 64 * kMiB, 1, Host());
 
-  // Which of the process' descriptors is CUDA's address space: the one that takes the request.
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    char target[64] = {};
-    if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
-    const int fd = std::atoi(entry->d_name);
-    uint32_t status = 0;
-    const bool ok = Raw(p, 2 * kMiB, card, &status, fd);
-    std::printf("descriptor %d: %s, status 0x%x\n", fd, ok ? "taken" : "refused", status);
-    if (ok && space < 0) space = fd;
-  }
-  Check(space >= 0, "finding the address space");
+  FindSpace(p);
 
   char what[128];
   for (int round = 0; round < 2; ++round) {
