@@ -39,6 +39,26 @@ class Lock {
   static_assert(sizeof state_ == 4);
 };
 
+// The same, and who holds it may ask whether anybody has had it since: what it guards is as it was, if not.
+class CountedLock {
+ public:
+  void lock() {
+    lock_.lock();
+    ++times_;
+  }
+  bool try_lock() {
+    if (!lock_.try_lock()) return false;
+    ++times_;
+    return true;
+  }
+  void unlock() { lock_.unlock(); }
+  uint64_t times() const { return times_; }  // that it was taken; for its holder
+
+ private:
+  Lock lock_;
+  uint64_t times_ = 0;
+};
+
 }  // namespace sluice::core
 
 #endif  // SLUICE_HOOKLIB_CORE_LOCK_H_

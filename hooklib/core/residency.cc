@@ -171,6 +171,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       prefetch_ == Prefetch::kPredict && id && may_move && MayLookAhead(queues) && LookAhead(&queues, stream);
   if (!behind_.empty()) NumberBehind(&queues, launch.way.has_value());
   plan_.nothing = there && !ahead;
+  again_ = stands && plan_.nothing && repeating_ == &queues.predictor && !launch.seen.refused ? standing : nullptr;
   if (!plan_.nothing) {
     Merge(&plan_.advise);
     Merge(&plan_.unadvise);
@@ -179,6 +180,19 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Merge(&plan_.revive);
   }
   return plan_;
+}
+
+bool Residency::PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set) {
+  const uint64_t now = now_ + 1;
+  const bool as_before = repeating_ && last_queues_.first == stream && repeating_ == &last_queues_.second->predictor &&
+                         standing_.Stands(*set) && resident_ <= capacity_ && !asks_;
+  if (!as_before || !windows_.GoesOn(now) || !repeating_->Repeats(id, set->place, now, stood_)) return false;
+  now_ = now;
+  ++stood_;
+  set_ = set->chunks;
+  standing_.NoteAgain(set, now, seq, windows_.number());
+  stats_.hits += set_.size();
+  return true;
 }
 
 // What of the set is not on the card, and what is on its way there.

@@ -221,6 +221,12 @@ class Residency {
   // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (ways.h).
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
                       size_t overwritten = 0, std::optional<size_t> hotter = {});
+  // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on the
+  // card, the round repeats itself, nothing had to be done. Null otherwise. While nothing but launches is told, a later
+  // one that is the same in all that Prepare is given may be told by PrepareAgain, which says less and costs less.
+  StandingSets::Set* again() const { return again_; }
+  // False: it has to be told by Prepare. True: it has been, and its plan is empty.
+  bool PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set);
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
@@ -446,6 +452,7 @@ class Residency {
   StandingSets standing_;
   uint64_t stood_ = 0;              // launches one after the other whose sets stood
   Predictor* repeating_ = nullptr;  // of the stream whose launches were only counted of late
+  StandingSets::Set* again_ = nullptr;
   std::vector<Chunk*> missing_;
   Scattered scattered_;
   Epoch scattered_behind_ = 0;  // behind this fence what a sweep found in use may leave; 0: it found nothing so

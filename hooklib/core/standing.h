@@ -57,6 +57,8 @@ class StandingSets {
     set->seq = seq;
     set->use = use;
   }
+  // And again, in the same way.
+  void NoteAgain(Set* set, uint64_t now, Seq seq, uint64_t window) { NoteAgain(set, now, seq, set->use, window); }
   // Chunks say what was noted of their use, in this window (link_bytes.h): before anything but a launch that is met
   // again.
   void Settle(uint64_t window) {

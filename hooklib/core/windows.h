@@ -23,6 +23,8 @@ class Windows {
     if (!first_launch_) first_launch_ = now;
     return true;
   }
+  // Whether a launch that comes now cannot end it, whatever its stream's rounds are.
+  bool GoesOn(uint64_t now) const { return number_ != 1 && now - begin_ < length_; }
   // Whether it is. `confident`: launches of the stream come as predicted.
   bool IsOver(uint64_t now, bool confident) const;
   // The next one begins.

@@ -140,7 +140,7 @@ uint64_t Device::HostAllowance() {
 }
 
 template <typename F>
-bool Device::AwaitShare(std::unique_lock<core::Lock>* lock, uint64_t bytes, F fits) {
+bool Device::AwaitShare(std::unique_lock<core::CountedLock>* lock, uint64_t bytes, F fits) {
   // A borrower gives up 20 GB/s; one that is stopped gives nothing, and then a wait a budget is enough.
   constexpr int kPatienceMs = 3000, kStepMs = 2, kTellMs = 100;
   const bool agent = budget.generation != 0;
@@ -252,7 +252,7 @@ void Device::ReturnArenas(Context* context, bool all) {
 
 // Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real
 // cuMemFree would have waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
-std::optional<core::Va> Device::LastResort(std::unique_lock<core::Lock>* lock, Context* context, uint64_t bytes) {
+std::optional<core::Va> Device::LastResort(std::unique_lock<core::CountedLock>* lock, Context* context, uint64_t bytes) {
   std::optional<core::Va> va;
   if (g_captures.load() > 0) return va;
   for (int tries = 0; tries < 2000; ++tries) {

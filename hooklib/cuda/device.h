@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "hooklib/core/arena_allocator.h"
+#include "hooklib/core/brief.h"
 #include "hooklib/core/fault_ledger.h"
 #include "hooklib/core/learnt.h"
 #include "hooklib/core/live_map.h"
@@ -72,7 +73,7 @@ struct Device final : core::Timeline {
   bool managed = true;  // false: plain memory, the budget is a hard limit
   const char* plain_because = "";
 
-  core::Lock mutex;
+  core::CountedLock mutex;
   // Number of the look at the card that is being taken: within one no event is asked twice (a launch under pressure
   // asks of hundreds of chunks whether their last use is over). Raised by who takes the lock and wants to know anew.
   uint64_t look = 1;
@@ -131,6 +132,7 @@ struct Device final : core::Timeline {
   uint64_t reap_op = 0;         // and as which operation of its renew queue
   uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
   bool watch_in_vain = false;   // a launch to be watched, or one that was, has been waited for in vain
+  core::Brief brief;            // what launches may be told by in brief
 
   // --- memory; each takes the lock ---
   // `stream`: allocated or freed in that stream's order (cuMemAllocAsync).
@@ -233,6 +235,11 @@ struct Device final : core::Timeline {
   void SetLeft(const core::WayProbe& way, bool departs, Stream* stream);
   // After a launch was planned: sets the factor by what the driver took away and faults brought back lately.
   void FollowPressure(core::Mark launch);
+  // The same of launches that are told in brief, left to the next of the others.
+  void NotePart() {
+    part_named_ += residency.named_bytes();
+    ++part_launches_;
+  }
   // Holds no more than the driver says there is room for beside what others have taken.
   void FollowCeiling();
   // Reads what the driver has counted since the last time: as often as launches are planned.
@@ -269,11 +276,11 @@ struct Device final : core::Timeline {
   // A range of device memory that never leaves the card, for a small request; nothing where it has to be managed.
   std::optional<core::Va> Hold(Context* context, uint64_t bytes, core::StreamId stream);
   Refusal Grow(Context* context, uint64_t bytes);
-  std::optional<core::Va> LastResort(std::unique_lock<core::Lock>* lock, Context* context, uint64_t bytes);
+  std::optional<core::Va> LastResort(std::unique_lock<core::CountedLock>* lock, Context* context, uint64_t bytes);
   // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
   // the agent lent it out or others have not given it up yet. Whether it came.
   template <typename F>
-  bool AwaitShare(std::unique_lock<core::Lock>* lock, uint64_t bytes, F fits);
+  bool AwaitShare(std::unique_lock<core::CountedLock>* lock, uint64_t bytes, F fits);
   void ReturnArenas(Context* context, bool all);
   void ReturnHeld(Context* context);  // what is wholly free, while more than half is
   uint64_t HostAllowance();

@@ -32,6 +32,11 @@ constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 // Where nothing had to be done for a launch, an event is set behind every so many only; what needs one sets it then.
 // The second where the same launches go round and nothing has come or gone for two rounds: nobody asks soon.
 constexpr uint64_t kEventEvery = 16, kEventSeldom = 64;
+
+// Under the lock; read without it.
+void Count(std::atomic<uint64_t>* of) {
+  of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
 }  // namespace
 
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
@@ -134,6 +139,55 @@ bool WorkScope::HoldBack(const Work& work) {
   return true;
 }
 
+// Of all that is asked of a launch.
+uint64_t WorkScope::KeyOf(const Work& work) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  uint64_t key = work.id ^ uint64_t{work.stream->id} << 32;
+  const auto add = [&key](uint64_t value) { key = (key ^ value) * kOdd; };
+  for (const uint64_t word : work.words) add(word);
+  for (const dnn::Reach& reach : work.reaches) {
+    add(reach.pointer);
+    add(reach.begin + reach.end * kOdd);
+    add(reach.only_read);
+  }
+  for (const core::Extent& extent : work.exact) add(extent.base + extent.bytes * kOdd);
+  const uint64_t flags = (work.unseen ? 2 : 0) | (work.known ? 1 : 0);
+  const uint64_t counts = work.words.size() << 48 | work.reaches.size() << 32 | work.reads << 16 | work.overwritten;
+  add(counts + flags * kOdd);
+  return key ^ key >> 32;
+}
+
+// Whether no more need be said of it. The device's lock is held.
+bool WorkScope::InBrief(const Work& work, uint64_t key) {
+  Device* const device = stream_->device;
+  const uint64_t seq = stream_->seq.load(std::memory_order_relaxed) + 1;
+  // Now and then all of it: an event is set, the driver's counters are read.
+  if (seq >= stream_->recorded + kEventSeldom) return false;
+  core::StandingSets::Set* const set = device->brief.Find(key);
+  if (!set || !device->residency.PrepareAgain(stream_->id, seq, work.id, set)) return false;
+  Count(&device->launches_looked_at);
+  if (work.known) Count(&device->launches_known);
+  stream_->last_launch = device->residency.launches();
+  device->NotePart();
+  return true;
+}
+
+// The launch was looked at, and nothing was done: the next one like it may be told in brief, if nothing waits to be done
+// either.
+void WorkScope::KeepBrief(const Work& work, uint64_t key) {
+  Device* const device = stream_->device;
+  core::Residency& residency = device->residency;
+  core::StandingSets::Set* const set = residency.again();
+  if (!set || work.copy || work.hotter || !device->probes.empty() || !device->learnt.empty() ||
+      device->learnt.wants_any() || device->Watches(stream_) || residency.waits_for_dead() ||
+      residency.has_withdrawn() || MustHoldBack(work) || LogEnabled(settings::LogLevel::kDebug)) {
+    return;
+  }
+  const Stream* const reaper = device->reaper;
+  if (reaper && reaper != stream_ && reaper->renew.done < device->reap_op) return;
+  device->brief.Keep(key ? key : KeyOf(work), set);
+}
+
 // Whether there is anything that HoldBack might wait for. The device's lock is held.
 bool WorkScope::MustHoldBack(const Work& work) {
   Device* const device = work.stream->device;
@@ -205,9 +259,14 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
   if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
+  const uint64_t key = work.id && device->brief.Any() ? KeyOf(work) : 0;
   stream_->order.lock();
   ordered_ = true;
   std::unique_lock lock(device->mutex);
+  if (device->brief.OnlyLaunches(device->mutex.times()) && key && InBrief(work, key)) {
+    follow_up_ = false;
+    return;
+  }
   if (!stream_->context) return;
   RelaxedCapture relaxed;
   ++device->look;
@@ -227,12 +286,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const Touched& touched = device->touched;
   device->Resolve(work, &device->touched);
   device->NoteWriters(touched, work.unseen);
-  // Counted under the lock, read without it.
-  const auto count = [](std::atomic<uint64_t>* of) {
-    of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  };
-  count(&device->launches_looked_at);
-  if (work.known) count(&device->launches_known);
+  Count(&device->launches_looked_at);
+  if (work.known) Count(&device->launches_known);
   // Counted when the driver has it (End): an event set meanwhile stands in front of it and must not count as behind it.
   const uint64_t seq = stream_->seq.load(std::memory_order_acquire) + 1;
   const size_t overwritten = work.overwritten && OrderIsKnown(stream_) ? work.overwritten : 0;
@@ -250,6 +305,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
   bool moves = false;
   if (!plan.nothing) {
+    device->brief.Forget();
     moves = CarryOut(work, plan);
   } else {
     if (work.copy) device->NoteCopied(touched);
@@ -260,6 +316,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const uint64_t every = device->residency.repeats() ? kEventSeldom : kEventEvery;
   follow_up_ = moves || seq >= stream_->recorded + every || device->residency.waits_for_dead() ||
                (work.id && device->residency.scatters(work.id)) || device->Watches(stream_);
+  if (work.id) KeepBrief(work, key);
 }
 
 // All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is
@@ -303,7 +360,9 @@ void WorkScope::End(CUresult) {
   stream_->seq.fetch_add(1, std::memory_order_release);
   if (!ordered_) return;
   if (follow_up_) {
-    std::lock_guard lock(stream_->device->mutex);
+    Device* const device = stream_->device;
+    std::lock_guard lock(device->mutex);
+    device->brief.OnlyLaunches(device->mutex.times());
     stream_->reaping = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
@@ -311,7 +370,6 @@ void WorkScope::End(CUresult) {
         EventPool* timers = &stream_->context->timers;
         if (CUevent end = timers->Take()) {
           g_real.cuEventRecord(end, stream_->handle);
-          Device* device = stream_->device;
           device->probes.push_back({stream_->context, timed_->begin, end, timed_->probe, std::move(timed_->name),
                                     timed_->way, device->Moved(),
                                     timed_->way.id ? device->TakeLeft(stream_->context) : Device::Left{}});

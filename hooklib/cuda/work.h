@@ -64,6 +64,9 @@ class WorkScope {
   void End(CUresult result);
 
  private:
+  static uint64_t KeyOf(const Work& work);
+  bool InBrief(const Work& work, uint64_t key);
+  void KeepBrief(const Work& work, uint64_t key);
   static bool MustHoldBack(const Work& work);
   static bool HoldBack(const Work& work);
   bool CarryOut(const Work& work, const core::Plan& plan);

@@ -1,23 +1,46 @@
 // Launches that are met again while nothing comes or goes: what they leave undone at once is as if it had been done.
 #include <catch2/catch_test_macros.hpp>
+#include <map>
+#include <mutex>
 #include <random>
 
+#include "hooklib/core/brief.h"
+#include "hooklib/core/lock.h"
 #include "test/unit/fake_card.h"
 
 namespace sluice::core {
 
 namespace {
 
-// Where launches are named nothing stands: each is looked at.
-struct Pair {
-  FakeCard looked, met;
-  Pair(uint64_t total, uint64_t capacity, Prefetch mode) : looked(total, capacity, mode), met(total, capacity, mode) {
+// Where launches are named nothing stands: each is looked at. On the third card those that may be are told in brief.
+struct Cards {
+  FakeCard looked, met, brief;
+  std::map<size_t, StandingSets::Set*> known;  // by kind of launch, for `brief`
+  uint64_t in_brief = 0;                       // launches
+
+  Cards(uint64_t total, uint64_t capacity, Prefetch mode)
+      : looked(total, capacity, mode), met(total, capacity, mode), brief(total, capacity, mode) {
     looked.residency.set_names_launches(true);
   }
   template <typename F>
-  void Both(F f) {
+  void All(F f) {
     f(looked);
     f(met);
+    f(brief);
+    known.clear();
+  }
+  // Null: in brief, so that nothing is to be done.
+  const Plan* QueueInBrief(size_t kind, const std::vector<Extent>& set, StreamId stream, uint64_t id) {
+    const auto it = known.find(kind);
+    if (it != known.end() && brief.residency.PrepareAgain(stream, brief.seq[stream] + 1, id, it->second)) {
+      brief.time.Queue(stream, ++brief.seq[stream]);
+      ++in_brief;
+      return nullptr;
+    }
+    const Plan& plan = brief.Queue(set, stream, id);
+    if (!plan.nothing) known.clear();
+    if (StandingSets::Set* const again = brief.residency.again()) known[kind] = again;
+    return &plan;
   }
 };
 
@@ -47,12 +70,13 @@ bool Same(const Chunk& a, const Chunk& b) {
 
 TEST_CASE("what is noted of launches that are met again, and what follows, is as if each had been looked at") {
   constexpr uint64_t kTotal = 64;
+  uint64_t in_brief = 0;
   for (const Prefetch mode : {Prefetch::kPredict, Prefetch::kLaunch}) {
     for (unsigned seed = 0; seed < 40; ++seed) {
       std::mt19937 random(seed);
       const auto pick = [&](uint64_t n) { return std::uniform_int_distribution<uint64_t>(0, n - 1)(random); };
-      Pair cards(kTotal, 48, mode);
-      if (seed % 2) cards.Both([](FakeCard& card) { card.residency.set_host_access(false); });
+      Cards cards(kTotal, 48, mode);
+      if (seed % 2) cards.All([](FakeCard& card) { card.residency.set_host_access(false); });
       for (int phase = 0; phase < 12; ++phase) {
         struct Kind {
           uint64_t id;
@@ -75,41 +99,126 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
           const Plan& a = cards.looked.Queue(kind.set, kind.stream, kind.id);
           const Plan& b = cards.met.Queue(kind.set, kind.stream, kind.id);
           REQUIRE(Same(a, b));
+          const Plan* const c = cards.QueueInBrief(i % round.size(), kind.set, kind.stream, kind.id);
+          if (c) {
+            REQUIRE(Same(a, *c));
+          } else {
+            REQUIRE(b.nothing);
+          }
           REQUIRE(cards.looked.residency.named_bytes() == cards.met.residency.named_bytes());
+          REQUIRE(cards.looked.residency.named_bytes() == cards.brief.residency.named_bytes());
           if (a.probe.id && pick(2)) {
             const HostProbe probe = a.probe;
             const uint64_t ns = pick(2) ? 1000 : 100'000'000;
-            cards.Both([&](FakeCard& card) { card.residency.Measured(probe, ns); });
+            cards.All([&](FakeCard& card) { card.residency.Measured(probe, ns); });
           }
-          if (pick(3) == 0) cards.Both([&](FakeCard& card) { card.Finish(kind.stream); });
+          if (pick(3) == 0) {
+            for (FakeCard* card : {&cards.looked, &cards.met, &cards.brief}) card->Finish(kind.stream);
+          }
           if (pick(100) == 0) {
             const Extent range = Chunks(pick(kTotal - 4), 1 + pick(4));
-            cards.Both([&](FakeCard& card) { card.residency.RemoveLive(range, range); });
-            cards.Both([&](FakeCard& card) { card.residency.AddLive(range); });
+            cards.All([&](FakeCard& card) { card.residency.RemoveLive(range, range); });
+            cards.All([&](FakeCard& card) { card.residency.AddLive(range); });
           }
           if (pick(150) == 0) {
             const uint64_t capacity = (40 + pick(16)) * kChunkBytes;
-            cards.Both([&](FakeCard& card) { card.residency.set_capacity(capacity); });
+            cards.All([&](FakeCard& card) { card.residency.set_capacity(capacity); });
           }
           if (pick(200) == 0) {
-            REQUIRE(cards.looked.residency.Shrink(9, 30 * kChunkBytes).now.evict ==
-                    cards.met.residency.Shrink(9, 30 * kChunkBytes).now.evict);
+            std::vector<std::vector<Extent>> gone;
+            cards.All([&](FakeCard& card) { gone.push_back(card.residency.Shrink(9, 30 * kChunkBytes).now.evict); });
+            REQUIRE(gone[0] == gone[1]);
+            REQUIRE(gone[0] == gone[2]);
           }
           if (pick(20)) continue;
           const uint64_t since = cards.met.residency.launches() - pick(50);
-          REQUIRE(cards.looked.residency.TouchedSince(since) == cards.met.residency.TouchedSince(since));
-          for (uint64_t chunk = 0; chunk < kTotal; ++chunk) REQUIRE(Same(cards.looked.At(chunk), cards.met.At(chunk)));
+          std::vector<uint64_t> touched;
+          cards.All([&](FakeCard& card) { touched.push_back(card.residency.TouchedSince(since)); });
+          REQUIRE(touched[0] == touched[1]);
+          REQUIRE(touched[0] == touched[2]);
+          for (uint64_t chunk = 0; chunk < kTotal; ++chunk) {
+            REQUIRE(Same(cards.looked.At(chunk), cards.met.At(chunk)));
+            REQUIRE(Same(cards.looked.At(chunk), cards.brief.At(chunk)));
+          }
         }
         // One that was never there before.
-        cards.Both([&](FakeCard& card) { card.Queue({Chunks(phase, 1)}, 1, 1000 + static_cast<uint64_t>(phase)); });
+        cards.All([&](FakeCard& card) { card.Queue({Chunks(phase, 1)}, 1, 1000 + static_cast<uint64_t>(phase)); });
         for (uint64_t chunk = 0; chunk < kTotal; ++chunk) {
           REQUIRE(Same(cards.looked.At(chunk), cards.met.At(chunk)));
           REQUIRE(cards.looked.At(chunk).next_use == cards.met.At(chunk).next_use);
+          REQUIRE(Same(cards.looked.At(chunk), cards.brief.At(chunk)));
+          REQUIRE(cards.looked.At(chunk).next_use == cards.brief.At(chunk).next_use);
         }
       }
       REQUIRE(cards.looked.residency.stats().hits == cards.met.residency.stats().hits);
+      REQUIRE(cards.looked.residency.stats().hits == cards.brief.residency.stats().hits);
+      in_brief += cards.in_brief;
     }
   }
+  CHECK(in_brief > 1000);
+}
+
+TEST_CASE("a launch is told in brief only while its round repeats, all stands, and its window goes on") {
+  FakeCard card(16, 8, Prefetch::kPredict);
+  const auto queue = [&](uint64_t first, uint64_t id) { card.Queue({Chunks(first, 2)}, 1, id); };
+  const auto again = [&](uint64_t id, StandingSets::Set* set) {
+    return card.residency.PrepareAgain(1, ++card.seq[1], id, set);
+  };
+  StandingSets::Set *a = nullptr, *b = nullptr;
+  for (int i = 0; i < 200; ++i) {  // in which the first window ends
+    queue(0, 7);
+    a = card.residency.again();
+    queue(2, 8);
+    b = card.residency.again();
+  }
+  REQUIRE(a);
+  REQUIRE(b);
+  const uint64_t launches = card.residency.launches();
+  CHECK_FALSE(again(8, b));  // not the one that is expected
+  CHECK_FALSE(again(7, b));
+  CHECK(card.residency.launches() == launches);
+  CHECK(again(7, a));
+  CHECK(again(8, b));
+  CHECK(card.residency.launches() == launches + 2);
+  CHECK(card.residency.named_bytes() == 2 * kChunkBytes);
+  CHECK_FALSE(card.residency.PrepareAgain(2, 1, 7, a));  // another stream's
+  // Windows end all the same: sooner or later it has to be told whole.
+  int told = 0;
+  while (told < 100000 && again(told % 2 == 0 ? 7 : 8, told % 2 == 0 ? a : b)) ++told;
+  CHECK(told < 10000);
+  queue(told % 2 == 0 ? 0 : 2, told % 2 == 0 ? 7 : 8);
+  card.residency.set_capacity(2 * kChunkBytes);  // more is held than may be
+  CHECK_FALSE(again(told % 2 == 0 ? 8 : 7, told % 2 == 0 ? b : a));
+}
+
+TEST_CASE("what a launch has in brief is known as long as only launches have had the lock") {
+  Brief brief;
+  CountedLock lock;
+  StandingSets::Set set, other;
+  const auto launch = [&] {
+    std::lock_guard held(lock);
+    return brief.OnlyLaunches(lock.times());
+  };
+  const uint64_t key = uint64_t{5} << 60;
+  launch();
+  CHECK_FALSE(brief.Any());
+  CHECK_FALSE(brief.Find(key));
+  brief.Keep(key, &set);
+  CHECK(brief.Any());
+  CHECK(launch());
+  CHECK(brief.Find(key) == &set);
+  CHECK_FALSE(brief.Find(key + 1));  // its place, another launch
+  lock.lock();                       // somebody else: an allocation, the agent's thread
+  lock.unlock();
+  CHECK_FALSE(launch());
+  CHECK_FALSE(brief.Any());
+  CHECK_FALSE(brief.Find(key));
+  brief.Keep(key, &other);
+  CHECK(launch());
+  CHECK(brief.Find(key) == &other);
+  brief.Forget();  // a launch had something done
+  CHECK(launch());
+  CHECK_FALSE(brief.Find(key));
 }
 
 TEST_CASE("a set stands once it was met twice, after 64 launches in which nothing came or went") {
