@@ -1,5 +1,7 @@
 // Residency: what is fetched before the launch that needs it.
 //
+// And what leaves before that (MakeEarlyRoom).
+//
 // In two ways. What the next launches need comes in place of what is needed later than they are, as long as that is not
 // yet many bytes ahead of the link (LookAhead). What is needed farther ahead comes while the link is idle, but only in
 // place of what is dead (LookFar): of all that died in a forward pass much is free until the backward pass fills it.
@@ -15,6 +17,8 @@ constexpr size_t kFarUnderWay = 20;  // ... not even where the room stays free
 constexpr uint64_t kFarSpares = uint64_t{256} << 20;
 constexpr uint64_t kFarRest = 16;  // launches, once nothing dead made room ...
 constexpr uint64_t kFarAgain = 8;  // ... or as long as no more is free than the last time
+// Launches for whose sake, bytes that leave at a time, and launches until it is looked again where there were none such.
+constexpr uint64_t kEarly = 512, kEarlyBytes = uint64_t{64} << 20, kEarlyRest = 8;
 
 }  // namespace
 
@@ -26,7 +30,8 @@ bool Residency::Awaits(Chunk* chunk, uint64_t id, StreamId stream) {
   // tried all the same.
   const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
   const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
-  if (chunk->content && verdict != Verdict::kFetch && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
+  const bool comes = verdict == Verdict::kStreams && ComesAndGoes(*chunk);
+  if (chunk->content && verdict != Verdict::kFetch && !comes && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
       (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
     return false;
   }
@@ -51,6 +56,7 @@ bool Residency::LookAhead(Queues* queues, StreamId stream) {
   if (!queues->predictor.Sees(kHorizon)) return false;
   if (queues->arriving.size() <= kUnderWay) LookNear(queues, stream);
   if (queues->ahead_bytes >= ahead_bytes_ || queues->arriving.size() > kUnderWay) LookFar(queues, stream);
+  MakeEarlyRoom(*queues, stream);
   candidates_.End();
   if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
   return true;
@@ -101,6 +107,16 @@ void Residency::LookFar(Queues* queues, StreamId stream) {
       BringAhead(chunk, at, queues, stream);
     }
   }
+}
+
+// While nothing leaves, what is needed last does, as far as more will live soon than there is room for: a launch that
+// takes new memory would wait for that.
+void Residency::MakeEarlyRoom(const Queues& queues, StreamId stream) {
+  if (slow_departures_ || filling_ || !queues.departing.empty() || now_ < early_rests_until_) return;
+  const uint64_t room = capacity_ - std::min(capacity_, resident_ - idle_);
+  const uint64_t need = queues.predictor.GrowthIn(kEarly) * kChunkBytes;
+  const uint64_t bytes = std::min(kEarlyBytes, need - std::min(need, room));
+  if (!bytes || SendAway(stream, bytes, now_ + kEarly, &plan_.ahead) < bytes) early_rests_until_ = now_ + kEarlyRest;
 }
 
 void Residency::EndAhead(Chunk* chunk) {

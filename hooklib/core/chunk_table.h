@@ -28,6 +28,7 @@ struct Chunk {
   uint32_t log_ref = 0;      // predictor's newest reference
   uint32_t log_match = 0;    // the one that its newest use repeats, plus one; 0: none
   uint32_t named_bytes = 0;  // by the last launch that has it in its set
+  uint32_t dies_in = 0;      // launch numbers from its last use until what it holds is freed, as predicted; 0: not known
   uint32_t link_bytes = 0;   // what launches name in it, which would cross the link if it lay in host memory
   bool resident = false;     // believed: only speed depends on it
   bool ahead = false;        // fetched for a launch to come
@@ -43,6 +44,8 @@ struct Chunk {
   uint64_t born = 0;             // launch number when its first live byte came
   uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
   uint64_t needed_by = 0;        // its execution id
+  uint64_t came_at = 0;          // launch number when it was last brought though its launches could use it in place
+  uint64_t in_place_until = 0;   // launch number: before it, it is not, since it did not stay
   uint64_t host_window = 0;      // in which window of launches host_uses counts
   uint64_t left_window = 0;      // in which window of launches it last left the card, alive and to come back
   uint64_t left_at = 0;          // launch number of the last launch that left it to faults by choice

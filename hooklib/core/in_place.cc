@@ -30,6 +30,7 @@ void Residency::EndWindow(const Queues& queues) {
 // now, and whoever needs it there comes only after others would have taken its place.
 bool Residency::StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
   if (windows_.number() == 1) return IsLasting(chunk, id);
+  if (ComesAndGoes(chunk)) return false;
   const auto next = predictor.NextNeeded(
       chunk, [this](uint64_t other) { return host_access_.Of(other, false, now_) != HostAccess::Verdict::kStreams; });
   // Half of the mean, since what left were those used last.
@@ -61,9 +62,21 @@ bool Residency::Commutes(const Chunk& chunk) const {
   return chunk.link_window + 1 < windows_.number() || chunk.link_bytes <= kMost;
 }
 
+// Whether a round passes over it so often, where departures are fast, that it had better come and go, whatever its
+// launches could do with it in host memory: three passes there take 70 ms a GiB, to come and to go takes 50 beside
+// everything else. An optimizer's second moments are such, its first ones not.
+bool Residency::ComesAndGoes(const Chunk& chunk) const {
+  constexpr uint64_t kLeast = kChunkBytes * 29 / 10;
+  if (slow_departures_ || chunk.born + windows_.length() * 15 / 8 > now_ || chunk.in_place_until > now_) return false;
+  if (chunk.link_window == windows_.number()) return std::max(chunk.link_before, chunk.link_bytes) >= kLeast;
+  return chunk.link_window + 1 == windows_.number() && chunk.link_bytes >= kLeast;
+}
+
 // It is brought for a launch that needs it on the card: the mapping would only make its next departure dearer, unless
-// it is used in host memory in nearly every round all the same.
+// it is used in host memory in nearly every round all the same. What comes and goes was used there by launches that the
+// card may not have reached yet: without the mapping these would fault.
 void Residency::Unmap(Chunk* chunk) {
+  if (ComesAndGoes(*chunk)) return;
   if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= windows_.number()) Unadvise(chunk);
 }
 

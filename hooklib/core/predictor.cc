@@ -41,12 +41,14 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
   Ref* const refs = refs_.data();
   const uint64_t cursor = cursor_, stretch = stretch_;
   const size_t count = entry.count, match_count = before ? std::min<size_t>(before->count, count) : 0;
-  const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos) {
+  const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos, uint32_t died) {
     chunk->log_match = match;
+    chunk->dies_in = died;
     chunk->next_use = next_pos > cursor ? now + ((next_pos - cursor) * stretch >> kUnitShift) : kNever;
     chunk->log_ref = ref;
     own->chunk = chunk;
     own->next_pos = 0;
+    own->died = 0;
   };
   // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very one
   // that is asked next.
@@ -58,7 +60,8 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
   };
   const auto enter_other = [&](Chunk* chunk, size_t place_in_set, uint32_t ref) {
     const uint32_t match = before ? Near(*before, static_cast<uint32_t>(place_in_set), chunk) : 0;
-    enter(chunk, refs + ref, ref, match, match ? refs[match - 1].next_pos : 0);
+    const Ref* const last = match ? refs + match - 1 : nullptr;
+    enter(chunk, refs + ref, ref, match, last ? last->next_pos : 0, last ? last->died : 0);
   };
   size_t i = 0;
   while (i < match_count) {  // in one go, as far as neither these references nor those go round the ring
@@ -73,7 +76,7 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
       link(chunk, ref);
       // The same place in the set almost always; else look near it.
       if (own[to_match].chunk == chunk) [[likely]] {
-        enter(chunk, own, ref, ref + match, own[to_match].next_pos);
+        enter(chunk, own, ref, ref + match, own[to_match].next_pos, own[to_match].died);
       } else {
         enter_other(chunk, static_cast<size_t>(at - set.data()), ref);
       }
@@ -170,6 +173,15 @@ uint32_t Predictor::Growth() {
     growth_.most = std::max(growth_.most, living - growth_.least);
   }
   return growth_.most;
+}
+
+uint32_t Predictor::GrowthIn(uint64_t launches) const {
+  if (!cursor_ || !Valid(cursor_)) return 0;
+  const uint32_t living = log_[cursor_ % kLog].living;
+  uint32_t most = living;
+  for (uint64_t pos = cursor_ + 1; pos <= count_ && pos < cursor_ + launches; ++pos)
+    most = std::max(most, log_[pos % kLog].living);
+  return most - living;
 }
 
 void Predictor::Forget() { *this = Predictor(); }

@@ -9,6 +9,7 @@
 #ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 #define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
@@ -39,7 +40,7 @@ class PlaceHash {
 
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use of each of them. `place`: the
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and dies_in of each of them. `place`: the
   // PlaceHash's. `living`: how many chunks hold a live byte now.
   void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
   // The same for a launch that is told of by this alone, where it is the one that is expected and comes round for the
@@ -70,6 +71,8 @@ class Predictor {
   // By how many chunks what lives grows from its least until the launch that Ahead had last, at the most, by what was
   // so the last time.
   uint32_t Growth();
+  // By how many chunks at the most what lives grows from now on, in so many launches, by what was so the last time.
+  uint32_t GrowthIn(uint64_t launches) const;
   // Whether Ahead may have any more.
   bool Sees(uint64_t horizon) const { return cursor_ && looked_ < cursor_ + horizon && looked_ + 1 < count_; }
   // Of a chunk that the newest launch uses: launch numbers from now to its next use by one that needs it, by what
@@ -98,6 +101,12 @@ class Predictor {
     }
     return true;
   }
+  // What the chunk holds was freed, so many launch numbers behind its last use.
+  void NoteDeath(const Chunk& chunk, uint64_t after) {
+    if (refs_.empty()) return;
+    Ref& last = refs_[chunk.log_ref];
+    if (last.chunk == &chunk && last.next_pos == 0) last.died = static_cast<uint32_t>(std::min<uint64_t>(after, UINT32_MAX));
+  }
   // Chunks went away with their arena: what was learnt points at them.
   void Forget();
 
@@ -121,6 +130,7 @@ class Predictor {
     Chunk* chunk;
     uint64_t next_pos;  // log position of the chunk's next use; 0: not yet seen
     uint32_t next_ref;  // its reference there
+    uint32_t died;      // launch numbers from this use until what it held was freed; 0: that was used again
   };
 
   static uint64_t Stretch(uint64_t launches, uint64_t numbers);

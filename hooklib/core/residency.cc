@@ -37,6 +37,7 @@ void Residency::RemoveArena(Extent arena) {
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   const auto inside = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
   std::erase_if(dying_, inside);
+  std::erase_if(died_away_, inside);
   std::erase_if(reborn_, inside);
   candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
@@ -70,9 +71,10 @@ void Residency::RemoveLive(Extent range, Extent owner) {
       --living_;
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
+      if (!repeating_ && last_queues_.second) last_queues_.second->predictor.NoteDeath(chunk, now_ + 1 - chunk.last_use);
       if (!chunk.dying) {
         chunk.dying = true;
-        dying_.push_back(&chunk);
+        (chunk.resident ? dying_ : died_away_).push_back(&chunk);
       }
     }
   });
@@ -140,6 +142,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       queues.predictor.OnLaunch(id, launch.place, set_, now_, living_);
     }
   }
+  const bool discards = !died_away_.empty() && may_move && DiscardAway(stream);
   if (launch.lacks) LookForMissing(queues, launch);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
@@ -170,7 +173,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const bool ahead =
       prefetch_ == Prefetch::kPredict && id && may_move && MayLookAhead(queues) && LookAhead(&queues, stream);
   if (!behind_.empty()) NumberBehind(&queues, launch.way.has_value());
-  plan_.nothing = there && !ahead;
+  plan_.nothing = there && !ahead && !discards;
   again_ = stands && plan_.nothing && repeating_ == &queues.predictor && !launch.seen.refused ? standing : nullptr;
   if (!plan_.nothing) {
     Merge(&plan_.advise);
@@ -410,6 +413,7 @@ void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
     if (chunk->advised) step->unmap.push_back({chunk->base, kChunkBytes});
     chunk->advised = false;
   }
+  if (chunk->content && ComesAndGoes(*chunk)) NoteComes(chunk);
   SetResident(chunk, true);
   chunk->sure = true;
   chunk->tried = chunk->cold = chunk->asked = false;

@@ -125,7 +125,8 @@ class Residency {
   void set_in_order(bool in_order) { in_order_ = in_order; }
   // Launches go round, and all that they name has been on the card for two rounds.
   bool repeats() const { return repeating_ != nullptr; }
-  bool has_dying() const { return !dying_.empty(); }  // otherwise it does not matter
+  // Otherwise it does not matter.
+  bool has_dying() const { return !dying_.empty() || !died_away_.empty(); }
   // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
   void set_read_mostly(bool may);
   // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
@@ -316,6 +317,13 @@ class Residency {
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   void NoteLeft(Chunk* chunk);
   bool Commutes(const Chunk& chunk) const;
+  bool ComesAndGoes(const Chunk& chunk) const;
+  // One of these is brought. Not any more where it has to come for each pass.
+  void NoteComes(Chunk* chunk) {
+    if (chunk->came_at && chunk->came_at + windows_.length() / 2 > now_)
+      chunk->in_place_until = now_ + 32 * windows_.length();
+    chunk->came_at = now_;
+  }
   // placement.cc: which of what streaming launches use is worth its place on the card.
   void ChangePlaces(const Predictor& predictor);
   bool TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
@@ -356,6 +364,11 @@ class Residency {
   }
   bool MayReap(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
+  // Launch number at which what it holds is freed, as predicted, before it is used again; kNever: not known.
+  uint64_t DiesAt(const Chunk& chunk) const {
+    const uint64_t at = chunk.dies_in ? chunk.last_use + chunk.dies_in : 0;
+    return at > now_ ? at : kNever;
+  }
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`
   // (kNever: that was used in the last round). What it freed.
   uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
@@ -364,10 +377,19 @@ class Residency {
     return freed;
   }
   // The same again and again for one launch, with one Candidates::End behind the last.
-  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
+  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+    Settle();
+    CatchUp();
+    const uint64_t dead = DiscardDead(bytes, stream, step);
+    return dead + SendAway(stream, bytes - std::min(bytes, dead), keep_until, step);
+  }
+  // Of what lives.
+  uint64_t SendAway(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
   uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
   // kept_until: not what is predicted to be named before that launch.
   uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until = 0);
+  bool DiscardAway(StreamId stream);
+  void Discard(Chunk* chunk, bool over);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
   void Depart(Chunk* chunk, StreamId stream, Step* step);
   void Fetch(const Chunk* chunk, StreamId stream, Step* step);
@@ -404,6 +426,7 @@ class Residency {
   bool LookAhead(Queues* queues, StreamId stream);
   void LookNear(Queues* queues, StreamId stream);
   void LookFar(Queues* queues, StreamId stream);
+  void MakeEarlyRoom(const Queues& queues, StreamId stream);
   bool Awaits(Chunk* chunk, uint64_t id, StreamId stream);
   void BringAhead(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
@@ -473,7 +496,8 @@ class Residency {
   std::vector<Operand> operands_;  // of the last launch that did not stand
   std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
   uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
-  std::deque<Chunk*> dying_;       // their last live byte was freed, or they never had one
+  // Their last live byte was freed, or they never had one: on the card, and in host memory.
+  std::deque<Chunk*> dying_, died_away_;
   std::vector<Chunk*> reborn_;     // discarded, and alive again
   Candidates candidates_;
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
@@ -513,6 +537,7 @@ class Residency {
   uint64_t ahead_bytes_ = uint64_t{64} << 20;
   uint64_t far_rests_until_ = 0, far_again_ = 0;  // launch numbers
   uint64_t far_keeps_ = 0;                        // bytes that are to stay free of what LookFar fills
+  uint64_t early_rests_until_ = 0;                // launch number
   uint32_t living_ = 0;                           // chunks that hold a live byte
 };
 

@@ -19,12 +19,17 @@ constexpr size_t kMostFresh = 256;
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
   if (chunk.cold) return 3 * kClass;
-  if (chunk.last_fetcher + windows_.length() < now_ && now_ > 2 * windows_.length() && IsLasting(chunk, 0)) {
+  if (chunk.last_fetcher + windows_.length() < now_ && now_ > 2 * windows_.length() && IsLasting(chunk, 0) &&
+      !ComesAndGoes(chunk)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
   // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
   // and had better go early than while the next faults come in.
   const bool scattered = chunk.left_at && !chunk.sure;
+  // What is freed before it is used again does not come back, and makes place by itself then: it stays while others may
+  // leave that would in any case, since they are needed later than what left was in the mean.
+  if (const uint64_t dies = DiesAt(chunk); dies != kNever && !scattered)
+    return std::min(dies + horizon_ / 64, kClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
     // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
     const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
@@ -53,38 +58,33 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uin
   for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
     Chunk* chunk = dying_.front();
     dying_.pop_front();
-    // What died in host memory makes no room, but who takes its place need not have the contents brought. Where it is
-    // used in host memory, so is what comes in its place: that does as well over the link, and needs no room.
-    const bool away = !chunk->resident;
-    const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
-    if (chunk->live_bytes != 0 || (away && (keeps || chunk->advised || !chunk->content))) {
-      chunk->dying = false;  // revived, or nothing is left of it
+    if (chunk->live_bytes != 0) {
+      chunk->dying = false;  // revived
       continue;
     }
-    if (!away && chunk->next_use > now_ && chunk->next_use < kept_until) {
+    if (!chunk->resident) {
+      died_away_.push_back(chunk);
+      continue;
+    }
+    if (chunk->next_use > now_ && chunk->next_use < kept_until) {
       dying_.push_back(chunk);
       continue;
     }
     // What only faults can have brought since may still be on its way out; what was fetched is so no longer.
-    const bool leaving = (away && chunk->two_ways_out) || (!(chunk->resident && chunk->sure) && IsLeaving(*chunk));
+    const bool leaving = !chunk->sure && IsLeaving(*chunk);
     const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
     if (!over && (leaving || !MayReap(*chunk, stream))) {
-      waiting |= !away && chunk->pins == 0;
+      waiting |= chunk->pins == 0;
       dying_.push_back(chunk);
       continue;
     }
     chunk->dying = false;
-    if (!away) freed += kChunkBytes;
-    if (keeps) {  // then faults bring what is used
+    freed += kChunkBytes;
+    if (prefetch_ == Prefetch::kOff || !can_discard_) {  // then faults bring what is used
       Depart(chunk, stream, step);
       continue;
     }
-    EndAhead(chunk);
-    chunk->discarded = true;
-    chunk->content = chunk->tried = false;
-    chunk->departure_op = chunk->arrival_op = 0;
-    (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
-    if (away) continue;
+    Discard(chunk, over);
     SetResident(chunk, false);
     candidates_.Remove(chunk);
     stats_.bytes_saved += kChunkBytes;
@@ -93,6 +93,50 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uin
   if (waiting) fences_->Close();
   dead_waiting_ = waiting;
   return freed;
+}
+
+// `over`: nothing that may have touched it is still queued.
+void Residency::Discard(Chunk* chunk, bool over) {
+  EndAhead(chunk);
+  chunk->discarded = true;
+  chunk->content = chunk->tried = false;
+  chunk->departure_op = chunk->arrival_op = 0;
+  (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+}
+
+// What died in host memory makes no room, but who takes its place need not have the contents brought: so before anybody
+// is given that. Where it is used in host memory, so is what comes in its place: that does as well over the link, and
+// needs no room. Whether there was any.
+bool Residency::DiscardAway(StreamId stream) {
+  constexpr size_t kMost = 8;  // that have to wait
+  bool any = false, unfenced = false;
+  size_t waiting = 0;
+  for (size_t n = died_away_.size(); n > 0 && waiting < kMost; --n) {
+    Chunk* const chunk = died_away_.front();
+    died_away_.pop_front();
+    const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
+    if (chunk->live_bytes != 0 || keeps || chunk->advised || !chunk->content) {
+      chunk->dying = false;  // revived, or nothing is left of it
+      continue;
+    }
+    if (chunk->resident) {
+      dying_.push_back(chunk);
+      continue;
+    }
+    const bool leaving = chunk->two_ways_out || IsLeaving(*chunk);
+    const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
+    if (!over && (leaving || !MayReap(*chunk, stream))) {
+      unfenced |= chunk->dead_epoch == fences_->open();
+      died_away_.push_back(chunk);
+      ++waiting;
+      continue;
+    }
+    chunk->dying = false;
+    Discard(chunk, over);
+    any = true;
+  }
+  if (unfenced) fences_->Close();
+  return any;
 }
 
 // What of `bytes` DiscardDead may free for `stream` now. What was found in use by a card that is far behind what died
@@ -131,10 +175,10 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
-uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+uint64_t Residency::SendAway(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
   Settle();
   CatchUp();
-  uint64_t freed = DiscardDead(bytes, stream, step);
+  uint64_t freed = 0;
   NoteChange();  // who is used from here on is to be ranked anew, too
   const auto rank = [this](const Chunk& chunk) { return Rank(chunk); };
   if (candidates_.AreOld(resident_ / kChunkBytes, now_)) candidates_.Rebuild(&chunks_, now_, rank);
@@ -168,7 +212,8 @@ uint64_t Residency::MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_
       candidates_.PutAside(top);
       break;
     }
-    if (chunk->next_use != kNever && chunk->next_use > now_) horizon_ += chunk->next_use - now_ - horizon_ / 64;
+    if (chunk->next_use != kNever && chunk->next_use > now_ && DiesAt(*chunk) == kNever)
+      horizon_ += chunk->next_use - now_ - horizon_ / 64;
     Depart(chunk, stream, step);
     if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;

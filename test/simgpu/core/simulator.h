@@ -32,6 +32,7 @@ struct Stream {
   bool scheduled = false;
   bool blocked = false;
   int64_t free_at = 0;
+  int64_t waited_for = 0;  // when the last of what its waits waited for was over
   int pending_prefetches = 0;
   bool zombie = false;  // destroyed by the API, drains and is then reused
   bool Busy() const { return !queue.empty(); }
@@ -133,6 +134,7 @@ class Simulator {
   Result StepKernel(Stream* s, Op* op, int64_t t);
   Result StepCopy(Stream* s, Op* op, int64_t t);
   Result StepMemset(Stream* s, Op* op, int64_t t);
+  uint64_t PartsToSend(const Stream& s, int64_t t) const;
   Result StepPrefetch(Stream* s, Op* op, int64_t t);
   Result StepDiscard(Stream* s, Op* op, int64_t t);
   Result StepWaitValue(Stream* s, Op* op, int64_t t);

@@ -45,7 +45,10 @@ Simulator::Result Simulator::Step(Stream* s, Op* op, int64_t t) {
     case OpKind::kFence:
       return {State::kDone, t};
     case OpKind::kWait:
-      if (op->wait->done) return {State::kDone, std::max(t, op->wait->time)};
+      if (op->wait->done) {
+        s->waited_for = std::max(s->waited_for, op->wait->time);
+        return {State::kDone, std::max(t, op->wait->time)};
+      }
       op->wait->waiters.push_back(s);
       return {State::kBlocked, 0};
     case OpKind::kHostFunc:
@@ -396,6 +399,19 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
   return {State::kDone, end};
 }
 
+// Of the departures at the head of the stream and those behind it that have nothing else to wait for, so that several
+// threads are busy with them: parts that one thread sends away at a time, up to the number of threads.
+uint64_t Simulator::PartsToSend(const Stream& s, int64_t t) const {
+  constexpr uint64_t kPart = uint64_t{8} << 20;
+  uint64_t parts = 0;
+  for (const Op* op : s.queue) {
+    if (op->kind == OpKind::kWait && op->wait->done && op->wait->time + profile_.request_begin_ns <= t) continue;
+    if (op->kind != OpKind::kPrefetch || op->senders == 0 || parts >= op->senders) break;
+    for (const PrefetchRange& r : op->ranges) parts += (r.length + kPart - 1) / kPart;
+  }
+  return parts;
+}
+
 Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
   op->started = true;
   if (op->phase == 0) {
@@ -403,14 +419,15 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
     op->began = t;
     if (!CheckMapped(s, *op)) return {State::kDone, t};
     NoteMoving(*op, true);
-    t += op->senders != 0 ? profile_.request_begin_ns : profile_.prefetch_call_ns;
+    // A host function hands the runs to the threads, whatever they still have to do.
+    t = op->senders != 0
+            ? std::max(t, std::max(s->waited_for, op->enqueued) + profile_.request_begin_ns)
+            : t + profile_.prefetch_call_ns;
   }
   const bool batch = op->ranges.size() > 1 && op->senders == 0;
   double requests_gbps = 0;
   if (op->senders != 0) {
-    constexpr uint64_t kPart = uint64_t{8} << 20;  // a thread's, at a time
-    uint64_t parts = 0;
-    for (const PrefetchRange& r : op->ranges) parts += (r.length + kPart - 1) / kPart;
+    const uint64_t parts = PartsToSend(*s, t);
     requests_gbps = std::min(profile_.requests_out_gbps,
                              profile_.request_out_gbps * static_cast<double>(std::min<uint64_t>(parts, op->senders)));
   }
