@@ -17,8 +17,9 @@ constexpr size_t kFarUnderWay = 20;  // ... not even where the room stays free
 constexpr uint64_t kFarSpares = uint64_t{256} << 20;
 constexpr uint64_t kFarRest = 16;  // launches, once nothing dead made room ...
 constexpr uint64_t kFarAgain = 8;  // ... or as long as no more is free than the last time
-// Launches for whose sake, bytes that leave at a time, and launches until it is looked again where there were none such.
-constexpr uint64_t kEarly = 512, kEarlyBytes = uint64_t{64} << 20, kEarlyRest = 8;
+// Launches for whose sake, bytes that leave at a time, and launches until it is looked again where there were none
+// such.
+constexpr uint64_t kEarly = 512, kEarlyBytes = uint64_t{64} << 20, kEarlyRest = 2;
 
 }  // namespace
 
@@ -31,7 +32,8 @@ bool Residency::Awaits(Chunk* chunk, uint64_t id, StreamId stream) {
   const Verdict verdict = may_stay_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
   const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
   const bool comes = verdict == Verdict::kStreams && ComesAndGoes(*chunk);
-  if (chunk->content && verdict != Verdict::kFetch && !comes && (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
+  if (chunk->content && verdict != Verdict::kFetch && !comes &&
+      (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
       (settled || (verdict == Verdict::kTry && Commutes(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
     return false;
   }

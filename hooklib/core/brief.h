@@ -1,9 +1,9 @@
 // Launches that are told in brief: they go round while all that they name stands on the card (Residency::again).
 //
-// As long as nobody but launches takes the device's lock, and none of these has anything done, such a launch need not be
-// looked at any more than its words: a hash of these says which set it has. Two launches of one hash would be taken for
-// one another; as with any belief about what a launch touches, that would cost faults. With the device's lock held, but
-// for Any.
+// As long as nobody but launches takes the device's lock, and none of these has anything done, such a launch need not
+// be looked at any more than its words: a hash of these says which set it has. Two launches of one hash would be taken
+// for one another; as with any belief about what a launch touches, that would cost faults. With the device's lock held,
+// but for Any.
 #ifndef SLUICE_HOOKLIB_CORE_BRIEF_H_
 #define SLUICE_HOOKLIB_CORE_BRIEF_H_
 

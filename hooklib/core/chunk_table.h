@@ -28,12 +28,12 @@ struct Chunk {
   uint32_t log_ref = 0;      // predictor's newest reference
   uint32_t log_match = 0;    // the one that its newest use repeats, plus one; 0: none
   uint32_t named_bytes = 0;  // by the last launch that has it in its set
-  uint32_t dies_in = 0;      // launch numbers from its last use until what it holds is freed, as predicted; 0: not known
-  uint32_t link_bytes = 0;   // what launches name in it, which would cross the link if it lay in host memory
-  bool resident = false;     // believed: only speed depends on it
-  bool ahead = false;        // fetched for a launch to come
-  bool content = false;      // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
-  bool unranked = false;     // in the list of Candidates: what it ranks is out of date
+  uint32_t dies_in = 0;     // launch numbers from its last use until what it holds is freed, as predicted; 0: not known
+  uint32_t link_bytes = 0;  // what launches name in it, which would cross the link if it lay in host memory
+  bool resident = false;    // believed: only speed depends on it
+  bool ahead = false;       // fetched for a launch to come
+  bool content = false;     // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  bool unranked = false;    // in the list of Candidates: what it ranks is out of date
   // The rest.
   Epoch dead_epoch = 0;       // the last live byte was freed before this fence was closed
   uint64_t dead_launch = 0;   // launch number at that time

@@ -40,8 +40,8 @@ class PlaceHash {
 
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and dies_in of each of them. `place`: the
-  // PlaceHash's. `living`: how many chunks hold a live byte now.
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and dies_in of each of them.
+  // `place`: the PlaceHash's. `living`: how many chunks hold a live byte now.
   void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
   // The same for a launch that is told of by this alone, where it is the one that is expected and comes round for the
   // third time: it is only counted, and entered when CatchUp is called. False: it has to be entered, behind CatchUp.
@@ -105,7 +105,8 @@ class Predictor {
   void NoteDeath(const Chunk& chunk, uint64_t after) {
     if (refs_.empty()) return;
     Ref& last = refs_[chunk.log_ref];
-    if (last.chunk == &chunk && last.next_pos == 0) last.died = static_cast<uint32_t>(std::min<uint64_t>(after, UINT32_MAX));
+    if (last.chunk == &chunk && last.next_pos == 0)
+      last.died = static_cast<uint32_t>(std::min<uint64_t>(after, UINT32_MAX));
   }
   // Chunks went away with their arena: what was learnt points at them.
   void Forget();

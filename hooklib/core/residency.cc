@@ -71,7 +71,8 @@ void Residency::RemoveLive(Extent range, Extent owner) {
       --living_;
       chunk.dead_epoch = fences_->Use();
       chunk.dead_launch = now_;
-      if (!repeating_ && last_queues_.second) last_queues_.second->predictor.NoteDeath(chunk, now_ + 1 - chunk.last_use);
+      if (!repeating_ && last_queues_.second)
+        last_queues_.second->predictor.NoteDeath(chunk, now_ + 1 - chunk.last_use);
       if (!chunk.dying) {
         chunk.dying = true;
         (chunk.resident ? dying_ : died_away_).push_back(&chunk);

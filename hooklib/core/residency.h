@@ -222,9 +222,10 @@ class Residency {
   // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (ways.h).
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
                       size_t overwritten = 0, std::optional<size_t> hotter = {});
-  // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on the
-  // card, the round repeats itself, nothing had to be done. Null otherwise. While nothing but launches is told, a later
-  // one that is the same in all that Prepare is given may be told by PrepareAgain, which says less and costs less.
+  // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on
+  // the card, the round repeats itself, nothing had to be done. Null otherwise. While nothing but launches is told, a
+  // later one that is the same in all that Prepare is given may be told by PrepareAgain, which says less and costs
+  // less.
   StandingSets::Set* again() const { return again_; }
   // False: it has to be told by Prepare. True: it has been, and its plan is empty.
   bool PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set);
@@ -498,7 +499,7 @@ class Residency {
   uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
   // Their last live byte was freed, or they never had one: on the card, and in host memory.
   std::deque<Chunk*> dying_, died_away_;
-  std::vector<Chunk*> reborn_;     // discarded, and alive again
+  std::vector<Chunk*> reborn_;  // discarded, and alive again
   Candidates candidates_;
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity

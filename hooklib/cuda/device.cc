@@ -252,7 +252,8 @@ void Device::ReturnArenas(Context* context, bool all) {
 
 // Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real
 // cuMemFree would have waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
-std::optional<core::Va> Device::LastResort(std::unique_lock<core::CountedLock>* lock, Context* context, uint64_t bytes) {
+std::optional<core::Va> Device::LastResort(std::unique_lock<core::CountedLock>* lock, Context* context,
+                                           uint64_t bytes) {
   std::optional<core::Va> va;
   if (g_captures.load() > 0) return va;
   for (int tries = 0; tries < 2000; ++tries) {

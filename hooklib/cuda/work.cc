@@ -34,9 +34,7 @@ constexpr uint64_t kBytesALook = 1 << 20;  // at least: 10 GB/s
 constexpr uint64_t kEventEvery = 16, kEventSeldom = 64;
 
 // Under the lock; read without it.
-void Count(std::atomic<uint64_t>* of) {
-  of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
+void Count(std::atomic<uint64_t>* of) { of->store(of->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 }  // namespace
 
 // Waits while many transfers are queued, as the driver itself does when its queues are full, and while dead bytes or
@@ -142,7 +140,7 @@ bool WorkScope::HoldBack(const Work& work) {
 // Of all that is asked of a launch.
 uint64_t WorkScope::KeyOf(const Work& work) {
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
-  uint64_t key = work.id ^ uint64_t{work.stream->id} << 32;
+  uint64_t key = work.id ^ uint64_t { work.stream->id } << 32;
   const auto add = [&key](uint64_t value) { key = (key ^ value) * kOdd; };
   for (const uint64_t word : work.words) add(word);
   for (const dnn::Reach& reach : work.reaches) {
@@ -172,8 +170,8 @@ bool WorkScope::InBrief(const Work& work, uint64_t key) {
   return true;
 }
 
-// The launch was looked at, and nothing was done: the next one like it may be told in brief, if nothing waits to be done
-// either.
+// The launch was looked at, and nothing was done: the next one like it may be told in brief, if nothing waits to be
+// done either.
 void WorkScope::KeepBrief(const Work& work, uint64_t key) {
   Device* const device = stream_->device;
   core::Residency& residency = device->residency;

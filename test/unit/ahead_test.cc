@@ -91,6 +91,26 @@ TEST_CASE("what is needed far ahead does not come where what lives grows until t
   CHECK(step.residency.stats().bytes_out == out);
 }
 
+TEST_CASE("room is made before what lives grows, where departures are fast") {
+  for (const bool slow : {true, false}) {
+    INFO((slow ? "slow" : "fast"));
+    Training step;
+    step.residency.set_slow_departures(slow);
+    for (int i = 0; i < 4; ++i) {
+      step.Forward();
+      step.Quiet();
+      step.Backward();
+    }
+    step.Forward();
+    step.Quiet();
+    const uint64_t out = step.residency.stats().bytes_out;
+    step.Backward();  // all that it needs has room, and soon 300 chunks are taken
+    const uint64_t left = (step.residency.stats().bytes_out - out) / kChunkBytes;
+    CHECK((left > 50) == !slow);
+    CHECK(left < 250);
+  }
+}
+
 TEST_CASE("what is needed far ahead does not come in the place of what is named before") {
   Training step;
   step.names = true;

@@ -235,6 +235,31 @@ TEST_CASE("what dies in host memory is discarded there, and comes back without c
   CHECK(card.residency.stats().bytes_in == in);
 }
 
+TEST_CASE("what dies in host memory is discarded there though nobody needs room, before it is given out again") {
+  Card card;
+  card.Launch({Chunks(36, 2)});  // in the place of 0 and 1
+  card.Report(Chunks(0));
+  const Plan& plan = card.Launch({Chunks(10)});  // has all that it names
+  CHECK(plan.reap == std::vector<Extent>{Chunks(0)});
+  CHECK_FALSE(plan.nothing);
+  CHECK_FALSE(card.residency.has_dying());
+  card.residency.AddLive(Chunks(0));
+  const uint64_t in = card.residency.stats().bytes_in;
+  card.Launch({Chunks(0)});
+  CHECK(card.residency.stats().bytes_in == in);
+}
+
+TEST_CASE("what dies in host memory and is alive again before anything could be discarded keeps its contents") {
+  Card card;
+  card.Launch({Chunks(36, 2)});
+  card.Report(Chunks(0));
+  card.residency.AddLive(Chunks(0));
+  CHECK(card.Launch({Chunks(10)}).nothing);
+  const uint64_t in = card.residency.stats().bytes_in;
+  card.Launch({Chunks(0)});
+  CHECK(card.residency.stats().bytes_in == in + kChunkBytes);
+}
+
 TEST_CASE("not in any stream's order: what others may be given, use, or hold on to") {
   Card card;
   SECTION("others work") { card.residency.set_in_order(false), card.Report(Chunks(4)); }

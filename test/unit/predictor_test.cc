@@ -43,6 +43,31 @@ TEST_CASE("in a repeated sequence each chunk's next use is known") {
   CHECK(predictor.wrong() <= 1);
 }
 
+TEST_CASE("what is freed before its next use is known, and how much more will live") {
+  Chunks c;
+  Predictor predictor;
+  uint64_t now = 0;
+  for (int step = 0; step < 4; ++step) {
+    for (uint64_t i = 0; i < 10; ++i) {
+      Chunk* set[] = {&c.all[i]};
+      PlaceHash place(100 + i);
+      place.Add(c.all[i].base, c.all[i].base + kChunkBytes);
+      predictor.OnLaunch(100 + i, place.sum(), set, ++now, i < 6 ? 20 : 20 + static_cast<uint32_t>(i));
+      if (i == 4) predictor.NoteDeath(c.all[2], 3);  // two launches behind its use
+      if (step < 3) continue;
+      CHECK(c.all[i].dies_in == (i == 2 ? 3 : 0));
+    }
+  }
+  CHECK(predictor.GrowthIn(4) == 0);  // from launch 9 on, where 29 live
+  for (uint64_t i = 0; i < 2; ++i) {
+    Chunk* set[] = {&c.all[i]};
+    Enter(&predictor, 100 + i, set, ++now);
+  }
+  CHECK(predictor.GrowthIn(3) == 0);
+  CHECK(predictor.GrowthIn(100) >= 6);
+  CHECK(predictor.GrowthIn(100) <= 9);
+}
+
 TEST_CASE("what other streams and copies queue between launches counts in what is predicted") {
   Chunks c;
   Predictor predictor;

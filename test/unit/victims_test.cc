@@ -48,6 +48,44 @@ TEST_CASE("what is needed at once does not leave for what was used just now") {
   CHECK(fetched <= 20);  // with the oldest as victim: 260
 }
 
+TEST_CASE("what dies soon stays, where others leave that would have to in any case") {
+  // Twenty chunks that live on are used, ten are born beside them, which fills the room, and five more are used: who
+  // leaves for these? What was born dies; others are born that go round in more than the room, and die. They push out
+  // the twenty in any case, which are needed no sooner than what was born is used again.
+  constexpr uint64_t kBorn = 20, kMore = 30, kOthers = 35, kAll = 75, kRoom = 30;
+  FakeCard card(kAll, kRoom, Prefetch::kPredict);
+  card.residency.set_host_access(false);
+  card.residency.set_in_order(true);
+  const Extent born = Chunks(kBorn, kMore - kBorn), others = Chunks(kOthers, kAll - kOthers), all = Chunks(0, kAll);
+  card.residency.RemoveLive(born, all);
+  card.residency.RemoveLive(others, all);
+  uint64_t sent = 0;
+  const auto launch = [&](uint64_t id, uint64_t chunk) {
+    const Plan& plan = card.Queue({Chunks(chunk)}, 1, id);
+    for (const Step* step : {&plan.now, &plan.ahead}) {
+      for (const Extent& run : step->evict) {
+        for (Va at = run.base; at < run.end(); at += kChunkBytes)
+          sent += born.base <= at && at < born.end() ? kChunkBytes : 0;
+      }
+    }
+    card.Finish();
+  };
+  for (int round = 0; round < 40; ++round) {
+    if (round == 30) sent = 0;
+    for (uint64_t i = 0; i < kBorn; ++i) launch(100 + i, i);
+    card.residency.AddLive(born);
+    for (uint64_t i = kBorn; i < kMore; ++i) launch(100 + i, i);
+    for (uint64_t i = 0; i < 30; ++i) launch(200 + i, kMore - 1);  // what was used just now stays anyhow
+    for (uint64_t i = kMore; i < kOthers; ++i) launch(300 + i, i);
+    card.residency.RemoveLive(born, all);
+    card.residency.AddLive(others);
+    for (uint64_t i = 0; i < 8 * (kAll - kOthers); ++i) launch(400 + i, kOthers + i % (kAll - kOthers));
+    card.residency.RemoveLive(others, all);
+  }
+  INFO((sent >> 20) << " MiB of what is born left in ten rounds");
+  CHECK(sent <= 10 * kChunkBytes);
+}
+
 TEST_CASE("what may not leave is asked about once for a launch, however much is fetched ahead") {
   constexpr uint64_t kBusy = 60, kRound = 80;
   FakeCard card(kBusy + kRound, kBusy + kRound - 10, Prefetch::kPredict);

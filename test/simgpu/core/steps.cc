@@ -420,9 +420,8 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
     if (!CheckMapped(s, *op)) return {State::kDone, t};
     NoteMoving(*op, true);
     // A host function hands the runs to the threads, whatever they still have to do.
-    t = op->senders != 0
-            ? std::max(t, std::max(s->waited_for, op->enqueued) + profile_.request_begin_ns)
-            : t + profile_.prefetch_call_ns;
+    t = op->senders != 0 ? std::max(t, std::max(s->waited_for, op->enqueued) + profile_.request_begin_ns)
+                         : t + profile_.prefetch_call_ns;
   }
   const bool batch = op->ranges.size() > 1 && op->senders == 0;
   double requests_gbps = 0;
