@@ -67,7 +67,11 @@ bool Residency::Commutes(const Chunk& chunk) const {
 // everything else. An optimizer's second moments are such, its first ones not.
 bool Residency::ComesAndGoes(const Chunk& chunk) const {
   constexpr uint64_t kLeast = kChunkBytes * 29 / 10;
-  if (slow_departures_ || chunk.born + windows_.length() * 15 / 8 > now_ || chunk.in_place_until > now_) return false;
+  // Not before it is known when it is needed.
+  if (prefetch_ != Prefetch::kPredict || slow_departures_ || chunk.born + windows_.length() * 15 / 8 > now_ ||
+      chunk.in_place_until > now_) {
+    return false;
+  }
   if (chunk.link_window == windows_.number()) return std::max(chunk.link_before, chunk.link_bytes) >= kLeast;
   return chunk.link_window + 1 == windows_.number() && chunk.link_bytes >= kLeast;
 }
