@@ -117,6 +117,8 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.words = named.words;
   work.reaches = named.reaches;
   work.id = ExecutionId(function, shape);
+  if (info->plain && parameters && !library)
+    work.key = KeyOfWords(*info, parameters, work.id ^ uint64_t{stream->id} << 32);
   work.function = info;
   const bool recording = Recording();
   uint64_t ordinal = 0;
@@ -124,6 +126,24 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   const LaunchTimer timer(*stream, ordinal, recording);
   if (!MustLook(stream)) return Counted(stream, issue);
   return RunWork(work, issue);
+}
+
+// By what all of the launch may be told in brief; 0: it may not.
+uint64_t BriefKey(const Stream* stream, CUfunction function, const Shape& shape, void* const* parameters) {
+  const FunctionInfo* const info = InfoOf(function);
+  if (!info->plain || !parameters || CurrentLibraryCall()) return 0;
+  return KeyOfWords(*info, parameters, ExecutionId(function, shape) ^ uint64_t{stream->id} << 32);
+}
+
+template <typename Issue>
+__attribute__((noinline)) CUresult Briefly(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
+                                           void** extra, uint32_t flags, Issue issue) {
+  const uint64_t key = BriefKey(stream, function, shape, parameters);
+  if (!key || !WorkScope::BeginBrief(stream, ExecutionId(function, shape), key))
+    return Looked(stream, function, shape, parameters, extra, flags, issue);
+  const CUresult result = issue();
+  WorkScope::EndBrief(stream);
+  return result;
 }
 
 template <typename Issue>
@@ -134,7 +154,11 @@ __attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz
   if (!stream) return Unmet(handle, issue);
   Turn turn(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return turn.Run(issue); };
-  if (MustLook(stream) || Recording()) return Looked(stream, function, shape, parameters, extra, flags, run);
+  if (MustLook(stream) || Recording()) {
+    const bool brief = stream->device->brief.Any() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
+    return brief ? Briefly(stream, function, shape, parameters, extra, flags, run)
+                 : Looked(stream, function, shape, parameters, extra, flags, run);
+  }
   NoteQueued();
   return Counted(stream, run);
 }

@@ -57,9 +57,14 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   std::vector<uint32_t> bytes;
   for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
   if (info->known) info->torch = dnn::RecogniseTorchKernel(info->name, bytes);
+  constexpr uint32_t kFew = 256;
+  uint32_t wide = 0;
   for (uint32_t i = 0; info->known && i < bytes.size(); ++i) {
-    if (bytes[i] >= 8) info->wide.push_back(i);
+    if (bytes[i] < 8) continue;
+    info->wide.push_back(i);
+    wide += bytes[i];
   }
+  info->plain = info->known && info->torch.kind == dnn::TorchKernel::Kind::kNone && wide <= kFew;
   return info;
 }
 

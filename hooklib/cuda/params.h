@@ -3,6 +3,7 @@
 #define SLUICE_HOOKLIB_CUDA_PARAMS_H_
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct FunctionInfo {
   bool known = false;       // the driver told the layout (cuFuncGetParamInfo, 12.4 and later)
   // Its parameters that may hold addresses, by place, where that is all that is known of their meaning.
   std::vector<uint32_t> wide;
+  bool plain = false;  // that is all that is known, and they are few: KeyOfWords may be asked
   std::string name;
   dnn::TorchKernel torch;  // whether the parameters' meaning is known
 };
@@ -51,6 +53,22 @@ bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const
 // The same for one launch: where its parameters' meaning is known, reaches instead of words.
 bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
              Named* named, std::vector<uint64_t>* all = nullptr);
+
+// A hash of what these parameters hold, that of `key` first: two launches of a kernel that differ in what they name
+// differ in it. Only of a plain one.
+inline uint64_t KeyOfWords(const FunctionInfo& info, void* const* parameters, uint64_t key) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  for (const uint32_t i : info.wide) {
+    const char* const at = static_cast<const char*>(parameters[i]);
+    for (uint32_t offset = 0; at && offset + 8 <= info.parameters[i].bytes; offset += 8) {
+      uint64_t word;
+      std::memcpy(&word, at + offset, 8);
+      key = (key ^ word) * kOdd;
+      key ^= key >> 32;
+    }
+  }
+  return key;
+}
 
 }  // namespace sluice
 

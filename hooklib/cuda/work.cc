@@ -156,18 +156,33 @@ uint64_t WorkScope::KeyOf(const Work& work) {
 }
 
 // Whether no more need be said of it. The device's lock is held.
-bool WorkScope::InBrief(const Work& work, uint64_t key) {
-  Device* const device = stream_->device;
-  const uint64_t seq = stream_->seq.load(std::memory_order_relaxed) + 1;
+bool WorkScope::InBrief(Stream* stream, uint64_t id, bool known, uint64_t key) {
+  Device* const device = stream->device;
+  const uint64_t seq = stream->seq.load(std::memory_order_relaxed) + 1;
   // Now and then all of it: an event is set, the driver's counters are read.
-  if (seq >= stream_->recorded + kEventSeldom) return false;
+  if (seq >= stream->recorded + kEventSeldom) return false;
   core::StandingSets::Set* const set = device->brief.Find(key);
-  if (!set || !device->residency.PrepareAgain(stream_->id, seq, work.id, set)) return false;
+  if (!set || !device->residency.PrepareAgain(stream->id, seq, id, set)) return false;
   Count(&device->launches_looked_at);
-  if (work.known) Count(&device->launches_known);
-  stream_->last_launch = device->residency.launches();
+  if (known) Count(&device->launches_known);
+  stream->last_launch = device->residency.launches();
   device->NotePart();
   return true;
+}
+
+bool WorkScope::BeginBrief(Stream* stream, uint64_t id, uint64_t key) {
+  Device* const device = stream->device;
+  if (!device->active.load(std::memory_order_relaxed) || stream->mark_wanted.load(std::memory_order_relaxed) ||
+      device->raised_until.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  stream->order.lock();
+  {
+    std::lock_guard lock(device->mutex);
+    if (device->brief.OnlyLaunches(device->mutex.times()) && InBrief(stream, id, true, key)) return true;
+  }
+  stream->order.unlock();
+  return false;
 }
 
 // The launch was looked at, and nothing was done: the next one like it may be told in brief, if nothing waits to be
@@ -257,11 +272,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
   if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
-  const uint64_t key = work.id && device->brief.Any() ? KeyOf(work) : 0;
+  const uint64_t key = work.key ? work.key : work.id && device->brief.Any() ? KeyOf(work) : 0;
   stream_->order.lock();
   ordered_ = true;
   std::unique_lock lock(device->mutex);
-  if (device->brief.OnlyLaunches(device->mutex.times()) && key && InBrief(work, key)) {
+  if (device->brief.OnlyLaunches(device->mutex.times()) && key && InBrief(stream_, work.id, work.known, key)) {
     follow_up_ = false;
     return;
   }

@@ -30,6 +30,7 @@ struct Work {
   size_t reads = 0;                        // so many at the begin of `exact` are read and not written, as is proven
   bool copy = false;                       // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
+  uint64_t key = 0;        // of a launch, by which it may be told in brief (core/brief.h); 0: none was made
 };
 
 // Calls `write` with each place that a stream's own operations write.
@@ -62,10 +63,17 @@ class WorkScope {
  public:
   explicit WorkScope(const Work& work);
   void End(CUresult result);
+  // Of a kernel that all is known of but what its words mean. True: no more need be said of the launch, and EndBrief is
+  // due behind the driver's call, with stream->order held until then. Only while no stream is captured.
+  static bool BeginBrief(Stream* stream, uint64_t id, uint64_t key);
+  static void EndBrief(Stream* stream) {
+    stream->seq.fetch_add(1, std::memory_order_release);
+    stream->order.unlock();
+  }
 
  private:
   static uint64_t KeyOf(const Work& work);
-  bool InBrief(const Work& work, uint64_t key);
+  static bool InBrief(Stream* stream, uint64_t id, bool known, uint64_t key);
   void KeepBrief(const Work& work, uint64_t key);
   static bool MustHoldBack(const Work& work);
   static bool HoldBack(const Work& work);
