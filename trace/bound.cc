@@ -9,11 +9,11 @@
 namespace sluice::trace {
 namespace {
 
-constexpr uint32_t kNever = UINT32_MAX;
+constexpr uint32_t kNever = UINT32_MAX, kDies = UINT32_MAX - 1;
 
 struct Use {
   uint32_t page;
-  uint32_t next = kNever;  // the launch that uses the page next in this life
+  uint32_t next = kNever;  // the launch that uses the page next in this life; kDies: it is freed before
   bool writes;
 };
 
@@ -142,7 +142,7 @@ class Timeline {
   void LinkUses() {
     std::vector<uint32_t> next(count_.size(), kNever);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-      if (step->kind == Step::Kind::kDeath) next[step->index] = kNever;
+      if (step->kind == Step::Kind::kDeath) next[step->index] = kDies;
       if (step->kind != Step::Kind::kLaunch) continue;
       for (Use& use : uses[step->index]) {
         use.next = next[use.page];
@@ -224,7 +224,8 @@ class Machine {
       }
       page.resident = false;
       --resident_;
-      const bool needed = policy_ != Policy::kBelady || page.next != kNever;
+      const bool needed = policy_ != Policy::kBelady || page.next < kDies;
+      if (!needed && page.next == kDies && page.dirty) traffic.dropped_bytes += kPageBytes;
       if (needed) (page.dirty ? traffic.out_bytes : traffic.clean_out_bytes) += kPageBytes;
       return true;
     }

@@ -19,6 +19,9 @@ struct StepTraffic {
   // `out_bytes` lets them go for nothing, as an engine can that keeps the host's copy. UVM's prefetch moves the only
   // copy there is, so with managed memory they cost the way out as well, unless they were advised read-mostly.
   uint64_t clean_out_bytes = 0;
+  // Left without a copy although they were written and still live, since they are freed before anybody needs them
+  // (Belady). Whoever does not know the future copies them out, or keeps them in the place of others.
+  uint64_t dropped_bytes = 0;
 };
 
 // Bytes that a card with `budget` bytes moves in each step of the trace (events before the first step marker are

@@ -120,26 +120,31 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
   if (trace->step_names.size() < 2) return Report(absl::InvalidArgumentError(path + ": fewer than two steps"));
   const auto budget = static_cast<uint64_t>(budget_gib * (1 << 30));
   if (as_json) {
-    const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, Policy::kBelady).back();
+    const std::vector<sluice::trace::StepTraffic> steps = sluice::trace::Traffic(*trace, budget, Policy::kBelady);
+    const sluice::trace::StepTraffic& step = steps.back();
     const sluice::trace::LiveBytes live = sluice::trace::PeakLive(*trace);
     std::printf(
         "{\"in_bytes\": %llu, \"out_bytes\": %llu, \"clean_out_bytes\": %llu, \"kernel_ms\": %.4f, \"limit_ms\": %.4f, "
-        "\"managed_limit_ms\": %.4f, \"peak_live_bytes\": %llu}\n",
+        "\"managed_limit_ms\": %.4f, \"peak_live_bytes\": %llu, \"dropped_bytes\": %llu}\n",
         static_cast<unsigned long long>(step.in_bytes), static_cast<unsigned long long>(step.out_bytes),
         static_cast<unsigned long long>(step.clean_out_bytes), static_cast<double>(step.kernel_ns) / 1e6,
         sluice::trace::LinkLimitMs(step, link * 1e9), sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth),
-        static_cast<unsigned long long>(live.reported_peak != 0 ? live.reported_peak : live.allocated_peak));
+        static_cast<unsigned long long>(live.reported_peak != 0 ? live.reported_peak : live.allocated_peak),
+        // Of the one before: what lives at the end of the trace is freed behind it.
+        static_cast<unsigned long long>(steps[steps.size() - 2].dropped_bytes));
     return 0;
   }
   for (const auto& [policy, name] :
        {std::pair(Policy::kBelady, "belady"), {Policy::kLru, "lru"}, {Policy::kFifo, "fifo"}}) {
     // The last step: the others warm up.
-    const sluice::trace::StepTraffic step = sluice::trace::Traffic(*trace, budget, policy).back();
+    const std::vector<sluice::trace::StepTraffic> steps = sluice::trace::Traffic(*trace, budget, policy);
+    const sluice::trace::StepTraffic& step = steps.back();
     std::printf(
-        "%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step, and clean pages %.3f GiB; kernels %.2f ms, at least "
-        "%.2f ms, moving managed memory %.2f ms\n",
+        "%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step, clean pages %.3f GiB, living ones dropped %.3f GiB; "
+        "kernels %.2f ms, at least %.2f ms, moving managed memory %.2f ms\n",
         name, budget_gib, static_cast<double>(step.in_bytes) / (1 << 30),
         static_cast<double>(step.out_bytes) / (1 << 30), static_cast<double>(step.clean_out_bytes) / (1 << 30),
+        static_cast<double>(steps[steps.size() - 2].dropped_bytes) / (1 << 30),
         static_cast<double>(step.kernel_ns) / 1e6, sluice::trace::LinkLimitMs(step, link * 1e9),
         sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth));
   }

@@ -375,6 +375,15 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
   const StepTraffic read = Traffic(PageTrace({{0}, {1}, {0}}, 2, false), kPageBytes, Policy::kBelady).back();
   CHECK(read.out_bytes == 0);
   CHECK(read.clean_out_bytes == kPageBytes);
+  // So does what was written and lives on, but is freed before anybody needs it; that is told.
+  Trace freed = PageTrace({{1}, {0}}, 3, true);
+  CHECK(Traffic(freed, 2 * kPageBytes, Policy::kBelady).back().dropped_bytes == 0);  // nobody knows what comes behind
+  freed.events.push_back({Type::kFree, 0, 0x100000000});
+  const StepTraffic dropped = Traffic(freed, 2 * kPageBytes, Policy::kBelady).back();
+  CHECK(dropped.dropped_bytes == kPageBytes);
+  CHECK(dropped.in_bytes == kPageBytes);
+  CHECK(dropped.out_bytes == 0);
+  CHECK(Traffic(freed, 2 * kPageBytes, Policy::kLru).back().dropped_bytes == 0);
   // The same by what was truly touched; of unknown direction, it counts as written, and leaves with a copy.
   Trace touched = PageTrace(uses, 3, true);
   for (const Access access : {Access::kRead, Access::kUnknown}) {
