@@ -1,6 +1,9 @@
 #include "bound.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <queue>
 #include <unordered_map>
@@ -240,6 +243,25 @@ class Machine {
 };
 
 }  // namespace
+
+absl::Status WriteUses(const Trace& trace, const std::string& path) {
+  const Timeline timeline(trace);
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return absl::NotFoundError(path + ": " + std::strerror(errno));
+  for (const Step& step : timeline.steps) {
+    if (step.kind == Step::Kind::kStep) {
+      std::fputs("S\n", file);
+    } else if (step.kind == Step::Kind::kDeath) {
+      std::fprintf(file, "D %u\n", step.index);
+    } else {
+      std::fputs("L", file);
+      for (const Use& use : timeline.uses[step.index]) std::fprintf(file, " %u%c", use.page, use.writes ? 'w' : 'r');
+      std::fputs("\n", file);
+    }
+  }
+  const bool written = std::ferror(file) == 0;
+  return std::fclose(file) == 0 && written ? absl::OkStatus() : absl::DataLossError(path + ": " + std::strerror(errno));
+}
 
 std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy policy) {
   const Timeline timeline(trace);

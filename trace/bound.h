@@ -2,7 +2,10 @@
 #ifndef SLUICE_TRACE_BOUND_H_
 #define SLUICE_TRACE_BOUND_H_
 
+#include <absl/status/status.h>
+
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "reader.h"
@@ -30,6 +33,10 @@ struct StepTraffic {
 // came in leaves without one; what was never written needs none to come. The victim is the page whose next use is
 // farthest (Belady), least recently used, or oldest.
 std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy policy);
+
+// What Traffic reads of the trace, for programs that compute with it (test/bench/least_moved.py), a line each: `S` a
+// step begins; `L 5r 7w` a launch reads page 5 and writes page 7; `D 5` page 5's contents died.
+absl::Status WriteUses(const Trace& trace, const std::string& path);
 
 // Milliseconds that a step takes at least: its kernels, or its traffic over a link of `bytes_per_s` in each direction.
 double LinkLimitMs(const StepTraffic& step, double bytes_per_s);

@@ -238,6 +238,14 @@ int main(int argc, char** argv) {
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
 
+  CLI::App* uses = app.add_subcommand("uses", "which pages each launch reads and writes, and which die, as text");
+  uses->add_option("FILE", file, "trace")->required();
+  uses->add_option("TO", out, "text")->required();
+  uses->callback([&] {
+    const absl::StatusOr<Trace> trace = sluice::trace::Load(file);
+    status = Report(trace.ok() ? sluice::trace::WriteUses(*trace, out) : trace.status());
+  });
+
   std::string kernel, between;
   CLI::App* interval = app.add_subcommand("interval", "how long the host took from one launch of a kernel to the next");
   interval->add_option("FILE", file, "trace")->required();

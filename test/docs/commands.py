@@ -44,6 +44,7 @@ MACHINE = {
     "sluice-trace pack FROM TO": Run("", {"FROM TO": "{folder}/made {folder}/packed"}),
     "sluice-trace cut FROM TO --steps N": Run("", {"FROM TO": "{folder}/packed {folder}/short", "N": "2"}),
     "sluice-trace bound FILE --budget-gib N": Run("", {"FILE": "{folder}/short", "N": "0.05"}),
+    "sluice-trace uses FILE TO": Run("", {"FILE TO": "{folder}/short {folder}/uses"}),
     "sluice-trace interval FILE KERNEL BETWEEN": Run("median_us", {"FILE KERNEL BETWEEN": "{root}/trace/data/decode.sltrace layer_norm ActivationSilu"}),
     "sluice-trace interval trace/data/decode.sltrace layer_norm ActivationSilu": Run("317"),
     "sluice replay FILE --gpu sim --profile card-8g --memory 4Gi [--prefetch off|launch|predict] [--json] [--timeline FILE]":

@@ -5,6 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -381,6 +383,12 @@ TEST_CASE("fresh and dead pages cost nothing, what fits costs nothing") {
   freed.events.push_back({Type::kFree, 0, 0x100000000});
   const StepTraffic dropped = Traffic(freed, 2 * kPageBytes, Policy::kBelady).back();
   CHECK(dropped.dropped_bytes == kPageBytes);
+  const std::string text = std::filesystem::temp_directory_path() / ("uses." + std::to_string(getpid()));
+  REQUIRE(WriteUses(freed, text).ok());
+  std::ifstream told(text);
+  CHECK(std::string(std::istreambuf_iterator<char>(told), {}) == "L 0w\nL 1w\nL 2w\nS\nL 1r\nL 0r\nD 0\nD 1\nD 2\n");
+  std::filesystem::remove(text);
+  CHECK_FALSE(WriteUses(freed, text + "/none").ok());
   CHECK(dropped.in_bytes == kPageBytes);
   CHECK(dropped.out_bytes == 0);
   CHECK(Traffic(freed, 2 * kPageBytes, Policy::kLru).back().dropped_bytes == 0);
