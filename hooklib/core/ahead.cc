@@ -1,6 +1,5 @@
-// Residency: what is fetched before the launch that needs it.
-//
-// And what leaves before that (MakeEarlyRoom).
+// Residency: what is fetched before the launch that needs it, and what leaves before anybody needs its room
+// (MakeEarlyRoom).
 //
 // In two ways. What the next launches need comes in place of what is needed later than they are, as long as that is not
 // yet many bytes ahead of the link (LookAhead). What is needed farther ahead comes while the link is idle, but only in

@@ -19,7 +19,8 @@ class Brief {
  public:
   // Whether Find may answer; without the lock.
   bool Any() const { return any_.load(std::memory_order_relaxed); }
-  // A launch has just taken the lock, for so manieth time in all: whether nobody else had it since the last one did.
+  // A launch has just taken the lock, which was taken so many times in all: whether nobody else had it since the last
+  // launch did.
   bool OnlyLaunches(uint64_t times) {
     const bool only = times == times_ + 1;
     times_ = times;

@@ -46,11 +46,6 @@ class CountedLock {
     lock_.lock();
     ++times_;
   }
-  bool try_lock() {
-    if (!lock_.try_lock()) return false;
-    ++times_;
-    return true;
-  }
   void unlock() { lock_.unlock(); }
   uint64_t times() const { return times_; }  // that it was taken; for its holder
 

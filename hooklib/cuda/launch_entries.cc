@@ -61,6 +61,11 @@ CUresult Unmet(CUstream handle, Issue issue) {
   return result;
 }
 
+// By what a launch that no library makes may be told in brief; 0: not by its words alone.
+uint64_t BriefKey(const Stream& stream, const FunctionInfo& info, uint64_t id, void* const* parameters) {
+  return info.plain && parameters ? KeyOfWords(info, parameters, id ^ uint64_t{stream.id} << 32) : 0;
+}
+
 // What is looked at costs; this is out of line so that the passive way stays short.
 template <typename Issue>
 __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
@@ -117,8 +122,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.words = named.words;
   work.reaches = named.reaches;
   work.id = ExecutionId(function, shape);
-  if (info->plain && parameters && !library)
-    work.key = KeyOfWords(*info, parameters, work.id ^ uint64_t{stream->id} << 32);
+  if (!library) work.key = BriefKey(*stream, *info, work.id, parameters);
   work.function = info;
   const bool recording = Recording();
   uint64_t ordinal = 0;
@@ -128,18 +132,12 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   return RunWork(work, issue);
 }
 
-// By what all of the launch may be told in brief; 0: it may not.
-uint64_t BriefKey(const Stream* stream, CUfunction function, const Shape& shape, void* const* parameters) {
-  const FunctionInfo* const info = InfoOf(function);
-  if (!info->plain || !parameters || CurrentLibraryCall()) return 0;
-  return KeyOfWords(*info, parameters, ExecutionId(function, shape) ^ uint64_t{stream->id} << 32);
-}
-
 template <typename Issue>
 __attribute__((noinline)) CUresult Briefly(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
                                            void** extra, uint32_t flags, Issue issue) {
-  const uint64_t key = BriefKey(stream, function, shape, parameters);
-  if (!key || !WorkScope::BeginBrief(stream, ExecutionId(function, shape), key))
+  const uint64_t id = ExecutionId(function, shape);
+  const uint64_t key = CurrentLibraryCall() ? 0 : BriefKey(*stream, *InfoOf(function), id, parameters);
+  if (!key || !WorkScope::BeginBrief(stream, id, key))
     return Looked(stream, function, shape, parameters, extra, flags, issue);
   const CUresult result = issue();
   WorkScope::EndBrief(stream);
