@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice::agent {
 

@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "common/read_file.h"
 #include "sluice/names.h"
-#include "sluice/read_file.h"
 
 namespace sluice::agent {
 namespace {

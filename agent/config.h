@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "agent/ledger.h"
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice::agent {
 

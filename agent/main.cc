@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "agent/daemon.h"
-#include "sluice/command_line.h"
+#include "common/command_line.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 

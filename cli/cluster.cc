@@ -17,8 +17,8 @@
 #include "cli/kubectl.h"
 #include "cli/report.h"
 #include "cli/views.h"
-#include "settings/settings.h"
-#include "sluice/command_line.h"
+#include "common/command_line.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 

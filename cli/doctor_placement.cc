@@ -95,7 +95,7 @@ void JudgePods(const Json& pods, long now, std::vector<Finding>& out) {
   for (const auto& [why, names] : waiting) {
     out.push_back({Finding::kWarn,
                    "placement: " + Plural(names.count(), "pod") + " waiting (" + names.Text() + "): " + why,
-                   "free units, add a GPU, or ask for less; docs/placement.md explains the reasons"});
+                   "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
   }
   for (const auto& [scheduler, names] : unseen) {
     out.push_back({Finding::kBad,

@@ -5,7 +5,7 @@
 
 #include "cli/cluster.h"
 #include "cli/commands.h"
-#include "sluice/command_line.h"
+#include "common/command_line.h"
 #include "sluice/version.h"
 #ifdef SLUICE_HAVE_ADMIT
 #include "webhook/admit_command.h"

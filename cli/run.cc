@@ -19,7 +19,7 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "cli/paths.h"
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)

@@ -11,7 +11,7 @@
 #include "cli/json.h"
 #include "cli/table.h"
 #include "cli/views.h"
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice::cli {
 namespace {

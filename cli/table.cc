@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice::cli {
 

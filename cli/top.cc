@@ -13,7 +13,7 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/views.h"
-#include "sluice/command_line.h"
+#include "common/command_line.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,7 +1,7 @@
 // How every program of ours reads its command line: what its caller wrote wrong is one line on stderr that says the
 // name, the value and what is accepted, and exit status 2.
-#ifndef SLUICE_PROTO_COMMAND_LINE_H_
-#define SLUICE_PROTO_COMMAND_LINE_H_
+#ifndef SLUICE_COMMON_COMMAND_LINE_H_
+#define SLUICE_COMMON_COMMAND_LINE_H_
 
 #include <unistd.h>
 
@@ -84,4 +84,4 @@ inline std::optional<int> ReadCommandLine(CLI::App& app, const std::string& prog
 
 }  // namespace sluice
 
-#endif  // SLUICE_PROTO_COMMAND_LINE_H_
+#endif  // SLUICE_COMMON_COMMAND_LINE_H_

@@ -1,6 +1,6 @@
 // How every program of ours reads a file that its caller names: whole, or with the sentence why not.
-#ifndef SLUICE_PROTO_READ_FILE_H_
-#define SLUICE_PROTO_READ_FILE_H_
+#ifndef SLUICE_COMMON_READ_FILE_H_
+#define SLUICE_COMMON_READ_FILE_H_
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -49,4 +49,4 @@ inline bool MayBeReplaced(const std::string& path, std::string& error) {
 
 }  // namespace sluice
 
-#endif  // SLUICE_PROTO_READ_FILE_H_
+#endif  // SLUICE_COMMON_READ_FILE_H_

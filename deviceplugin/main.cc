@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "common/command_line.h"
 #include "deviceplugin/config.h"
 #include "deviceplugin/library.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/plugin.h"
-#include "sluice/command_line.h"
 #include "sluice/version.h"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-#include "sluice/read_file.h"
+#include "common/read_file.h"
 
 namespace sluice::kube {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/read_file.h"
 #include "scheduler/policy.h"
-#include "sluice/read_file.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <string>
 
+#include "common/command_line.h"
 #include "kube/config.h"
 #include "scheduler/extender.h"
 #include "scheduler/extender_config.h"
 #include "scheduler/extender_server.h"
 #include "scheduler/kube_link.h"
-#include "sluice/command_line.h"
 #include "sluice/version.h"
 
 namespace {

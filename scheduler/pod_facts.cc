@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "scheduler/generator.h"
 #include "scheduler/policy.h"
 #include "scheduler/simulation.h"
 #include "scheduler/svg.h"
 #include "scheduler/trace_csv.h"
-#include "sluice/command_line.h"
 
 namespace sluice::scheduler {
 namespace {

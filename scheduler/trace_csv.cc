@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "sluice/read_file.h"
+#include "common/read_file.h"
 
 namespace sluice::scheduler {
 namespace {

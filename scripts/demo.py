@@ -10,7 +10,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GIB = 1 << 30
-LINK = 51e9  # bytes a second in each direction, both at once: the H200's pinned rate (facts behind test/simgpu/profiles)
+LINK = 51e9  # bytes a second in each direction, both at once: the H200's pinned rate (facts behind simgpu/profiles)
 BUDGET = "3800Mi"  # half of an 8 GiB card, less what the driver and the two contexts take
 MODES = [("demand faults", {"SLUICE_PREFETCH": "off"}), ("sluice", {})]
 
@@ -19,7 +19,7 @@ def say(text):
     print(f"\033[1m== {text}\033[0m" if sys.stderr.isatty() else f"== {text}", file=sys.stderr, flush=True)
 
 
-TENANTS = ("transformer", "convnet")  # recorded on an H200 (docs/traces.md); each holds more than its half of the card
+TENANTS = ("transformer", "convnet")  # recorded on an H200 (docs/operate/traces.md); each holds more than its half of the card
 
 
 def play(build, tenants, variables, folder, label, steps):
@@ -89,7 +89,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sluice-demo.") as scratch:
         folder = pathlib.Path(scratch)
-        tenants = [(name, ROOT / "trace" / "data" / f"{name}.sltrace") for name in TENANTS]
+        tenants = [(name, ROOT / "experiments" / "traces" / f"{name}.sltrace") for name in TENANTS]
         limits = [bound(build, path) for _, path in tenants]
         results = []
         for label, variables in MODES:

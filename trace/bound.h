@@ -34,8 +34,8 @@ struct StepTraffic {
 // farthest (Belady), least recently used, or oldest.
 std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy policy);
 
-// What Traffic reads of the trace, for programs that compute with it (test/bench/least_moved.py), a line each: `S` a
-// step begins; `L 5r 7w` a launch reads page 5 and writes page 7; `D 5` page 5's contents died.
+// What Traffic reads of the trace, for programs that compute with it (experiments/bench/least_moved.py), a line each:
+// `S` a step begins; `L 5r 7w` a launch reads page 5 and writes page 7; `D 5` page 5's contents died.
 absl::Status WriteUses(const Trace& trace, const std::string& path);
 
 // Milliseconds that a step takes at least: its kernels, or its traffic over a link of `bytes_per_s` in each direction.

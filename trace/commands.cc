@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
+#include "common/read_file.h"
+#include "common/settings/settings.h"
 #include "explain.h"
-#include "proto/settings/settings.h"
 #include "reader.h"
 #include "sluice/names.h"
-#include "sluice/read_file.h"
 
 namespace {
 

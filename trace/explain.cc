@@ -89,8 +89,8 @@ struct Block {
   uint64_t bytes, other;
 };
 
-// The engine keeps allocations of up to that size in memory that never leaves the card (docs/residency.md), and does
-// not ask what lives inside: what is believed or touched there moves nothing.
+// The engine keeps allocations of up to that size in memory that never leaves the card (docs/design/residency.md), and
+// does not ask what lives inside: what is believed or touched there moves nothing.
 constexpr uint64_t kSmallBlock = uint64_t{2} << 20;
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "sluice/read_file.h"
+#include "common/read_file.h"
 
 namespace sluice::trace {
 namespace {

@@ -5,12 +5,12 @@
 #include <cstdio>
 
 #include "bound.h"
+#include "common/command_line.h"
 #include "explain.h"
 #include "interval.h"
 #include "merge.h"
 #include "reader.h"
 #include "settle.h"
-#include "sluice/command_line.h"
 #include "sluice/version.h"
 #include "synthetic.h"
 
@@ -110,7 +110,7 @@ int Explain(const std::string& path, const std::string& replayed_path, bool as_j
   return 0;
 }
 
-// What moves pages of managed memory on an H200 with driver 580 (docs/driver.md): out, and both ways together.
+// What moves pages of managed memory on an H200 with driver 580 (docs/design/driver.md): out, and both ways together.
 constexpr double kManagedOut = 15.3e9, kManagedBoth = 28e9;
 
 int Bound(const std::string& path, double budget_gib, double link, bool as_json) {

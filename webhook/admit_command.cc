@@ -6,8 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
-#include "sluice/read_file.h"
+#include "common/read_file.h"
+#include "common/settings/settings.h"
 #include "webhook/config.h"
 #include "webhook/manifest.h"
 #include "webhook/validate.h"

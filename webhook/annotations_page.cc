@@ -1,7 +1,8 @@
-// docs/annotations.md. The table and every accepted value come from proto/settings; a test holds the file equal.
+// docs/operate/annotations.md. The table and every accepted value come from common/settings; a test holds the file
+// equal.
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "webhook/decision.h"
 #include "webhook/policy.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "webhook/decision.h"
 
 namespace sluice::webhook {

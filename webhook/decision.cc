@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 #include "sluice/wire.h"

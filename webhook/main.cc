@@ -15,10 +15,10 @@
 #include <random>
 #include <thread>
 
+#include "common/command_line.h"
+#include "common/read_file.h"
 #include "kube/watcher.h"
-#include "sluice/command_line.h"
 #include "sluice/names.h"
-#include "sluice/read_file.h"
 #include "sluice/version.h"
 #include "webhook/keeper.h"
 #include "webhook/manifest.h"

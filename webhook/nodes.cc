@@ -4,7 +4,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 
 namespace sluice::webhook {

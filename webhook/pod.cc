@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/names.h"
 
 namespace sluice::webhook {

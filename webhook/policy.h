@@ -32,7 +32,7 @@ std::vector<nlohmann::json> PolicyManifests(const PolicyOptions& options);
 // The expressions by name, each with and without aliases, for the chart.
 nlohmann::json PolicyConditions();
 
-// docs/annotations.md, from the table of settings that the code uses.
+// docs/operate/annotations.md, from the table of settings that the code uses.
 std::string AnnotationsPage();
 
 }  // namespace sluice::webhook

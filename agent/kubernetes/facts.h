@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "agent/status.h"
+#include "common/settings/settings.h"
 #include "deviceplugin/checkpoint.h"
 #include "scheduler/pod_facts.h"
-#include "settings/settings.h"
 
 namespace sluice::agent {
 

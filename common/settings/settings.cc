@@ -1,5 +1,5 @@
 // The table of settings, and what holds between them.
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 #include <array>
 

@@ -1,7 +1,7 @@
 // The one parser of every value that people write: annotations, SLUICE_* variables, `sluice run` flags, `sluice set`,
 // allocation.json and the agent's client list. Plain C++20 without other libraries. Pure functions: thread-safe.
-#ifndef SLUICE_PROTO_SETTINGS_SETTINGS_H_
-#define SLUICE_PROTO_SETTINGS_SETTINGS_H_
+#ifndef SLUICE_COMMON_SETTINGS_SETTINGS_H_
+#define SLUICE_COMMON_SETTINGS_SETTINGS_H_
 
 #include <cstdint>
 #include <map>
@@ -107,4 +107,4 @@ std::string HumanBytes(uint64_t bytes, int decimals = 1);
 
 }  // namespace sluice::settings
 
-#endif  // SLUICE_PROTO_SETTINGS_SETTINGS_H_
+#endif  // SLUICE_COMMON_SETTINGS_SETTINGS_H_

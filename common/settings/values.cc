@@ -3,7 +3,7 @@
 #include <cctype>
 #include <cstdio>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/wire.h"
 
 namespace sluice::settings {

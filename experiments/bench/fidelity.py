@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far the simulated card's predictions are from a real one: each recorded trace where it fits, and at two budgets by faults and by sluice.
 
-    test/bench/fidelity.py [--build DIR] [--hook DIR] [--measured FILE] [--only PART...]
+    experiments/bench/fidelity.py [--build DIR] [--hook DIR] [--measured FILE] [--only PART...]
 
 FILE is fidelity_measured.json beside this program, or a results.json of `test/gpu/run --only fidelity` (same programs, same budgets, same engine);
 `--take` writes the latter's figures into the former. Predicted: the trace played through the hook on the simulated H200, whose profile holds
@@ -64,7 +64,7 @@ def played(name):
 
 
 def predict(build, hook, name, variant, pace=1.0, profile="h200"):
-    trace = ROOT / "trace" / "data" / f"{name}.sltrace"
+    trace = ROOT / "experiments" / "traces" / f"{name}.sltrace"
     steps, skip = played(name)
     kind, _, mib = variant.partition(" ")
     env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": str(profile)}
@@ -87,7 +87,7 @@ def predict(build, hook, name, variant, pace=1.0, profile="h200"):
 
 def recorded_us(build):
     """What host_pace.py would have told on the machine of the traces."""
-    done = subprocess.run([str(build / "bin" / "sluice-trace"), "interval", str(ROOT / "trace" / "data" / f"{PACE_TRACE}.sltrace"), *PACE_KERNELS],
+    done = subprocess.run([str(build / "bin" / "sluice-trace"), "interval", str(ROOT / "experiments" / "traces" / f"{PACE_TRACE}.sltrace"), *PACE_KERNELS],
                           capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["median_us"]
 

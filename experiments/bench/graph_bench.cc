@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "test/simgpu/tests/card.h"
+#include "simgpu/tests/card.h"
 #include "trace/replay/sleep.h"
 
 namespace {
@@ -16,7 +16,7 @@ using simgpu_test::kMiB;
 
 constexpr uint64_t kLayer = 16 * kMiB, kHot = 32 * kMiB;
 
-// hooklib/dnn/extents/torch_kernels.h
+// hooklib/libraries/extents/torch_kernels.h
 struct TensorList {
   uint64_t addresses[1][110];
   int64_t numel_for_tensor[110];

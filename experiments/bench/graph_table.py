@@ -27,7 +27,7 @@ BUDGET_MIB = 512
 
 def play(build, hook, bench, name, live_mib, replays, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_"))}
-    env |= {"LD_LIBRARY_PATH": f"{build}/lib/simgpu:{build}/test/dnn/libraries", "SIMGPU_PROFILE": "card-8g" if bench == "graph_bench" else "h200",
+    env |= {"LD_LIBRARY_PATH": f"{build}/lib/simgpu:{build}/test/libraries/libraries", "SIMGPU_PROFILE": "card-8g" if bench == "graph_bench" else "h200",
             "LD_PRELOAD": str(hook / "libsluice.so"), "SLUICE_GPU_MEMORY": f"{BUDGET_MIB}Mi", **more}
     done = subprocess.run([str(build / "test" / bench), name, str(live_mib), str(replays)], env=env, capture_output=True, text=True)
     if done.returncode or "exit pid" not in done.stderr:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The least that any engine moves in a step of a trace, the future known, if it copies what lives before it takes its place.
 
-    sluice-trace uses trace/data/transformer.sltrace uses.txt
-    test/bench/least_moved.py uses.txt --budget-gib 4 [--step N]
+    sluice-trace uses experiments/traces/transformer.sltrace uses.txt
+    experiments/bench/least_moved.py uses.txt --budget-gib 4 [--step N]
 
 Needs SciPy (PyPI), which no test does. Belady's bound (sluice-trace bound) lets contents leave for nothing that live on and were written, where
 they are freed before anybody reads them: an engine cannot, since it would lose bytes if the program did something else. Here a page that leaves

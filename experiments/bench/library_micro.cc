@@ -1,6 +1,6 @@
 // What the entries of cuBLAS and cuDNN cost the calling thread while everything fits: calls of libraries in miniature
-// (test/dnn/fake_library.cc) that return at once. Run with and without the hook in turn; the difference is the hook's.
-// Prints one RESULT line of JSON, nanoseconds a call.
+// (test/libraries/fake_library.cc) that return at once. Run with and without the hook in turn; the difference is the
+// hook's. Prints one RESULT line of JSON, nanoseconds a call.
 #include <cuda.h>
 #include <cudnn.h>
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-#include "test/bench/rig.h"
+#include "experiments/bench/rig.h"
 
 namespace {
 

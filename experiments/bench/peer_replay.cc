@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "test/bench/small_card.h"
+#include "experiments/bench/small_card.h"
 #include "trace/replay/figures.h"
 #include "trace/replay/player.h"
 

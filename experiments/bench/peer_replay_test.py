@@ -9,7 +9,7 @@ import tempfile
 
 MIB = 1 << 20
 build = pathlib.Path(sys.argv[1]).resolve()
-trace = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data" / "decode.sltrace"
+trace = pathlib.Path(__file__).resolve().parent.parent.parent / "experiments" / "traces" / "decode.sltrace"
 budget = 1342
 
 

@@ -11,7 +11,7 @@
 // replay a kernel reduces the last output into a buffer of its own).
 #include <string>
 
-#include "test/bench/rig.h"
+#include "experiments/bench/rig.h"
 
 extern "C" {
 int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,

@@ -1,4 +1,4 @@
-// The policy alone against the offline optimum: plays a trace's launches through core::Residency with a clock of its
+// The policy alone against the offline optimum: plays a trace's launches through policy::Residency with a clock of its
 // own, and prints bytes moved a step beside those of Belady's rule with full knowledge of the future, at the same
 // capacity. On stderr what Residency::Prepare took of the calling thread, the driver's calls not among it.
 //   residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP]]
@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/core/arena_allocator.h"
-#include "hooklib/core/live_map.h"
-#include "hooklib/core/residency.h"
+#include "hooklib/memory/arena_allocator.h"
+#include "hooklib/memory/live_map.h"
+#include "hooklib/policy/residency.h"
 #include "trace/reader.h"
 
 namespace {
@@ -22,32 +22,32 @@ using namespace sluice;  // NOLINT(google-build-using-namespace): a program of o
 
 // Everything is over as soon as it is queued, except that fences are done only after the launches queued before them:
 // all are.
-class Instant final : public core::Timeline {
+class Instant final : public memory::Timeline {
  public:
-  bool Done(core::Mark) override { return true; }
-  bool MarkAll(std::vector<core::Mark>*) override { return true; }
-  bool InDone(core::StreamId, uint64_t) override { return true; }
-  bool OutDone(core::StreamId, uint64_t) override { return true; }
+  bool Done(memory::Mark) override { return true; }
+  bool MarkAll(std::vector<memory::Mark>*) override { return true; }
+  bool InDone(memory::StreamId, uint64_t) override { return true; }
+  bool OutDone(memory::StreamId, uint64_t) override { return true; }
 };
 
 // Belady over the same chunk sets, with a move counted each way; a chunk whose bytes are dead between two uses comes
 // back without a copy.
 struct Use {
-  std::vector<core::Va> chunks;
+  std::vector<memory::Va> chunks;
 };
 
 uint64_t Belady(const std::vector<Use>& uses, size_t from, uint64_t capacity_chunks, size_t* at_from) {
-  std::map<core::Va, std::vector<size_t>> when;
+  std::map<memory::Va, std::vector<size_t>> when;
   for (size_t i = 0; i < uses.size(); ++i) {
-    for (core::Va va : uses[i].chunks) when[va].push_back(i);
+    for (memory::Va va : uses[i].chunks) when[va].push_back(i);
   }
-  std::map<core::Va, size_t> index;
-  std::map<core::Va, size_t> resident;  // chunk -> next use
+  std::map<memory::Va, size_t> index;
+  std::map<memory::Va, size_t> resident;  // chunk -> next use
   uint64_t out = 0;
   *at_from = 0;
   for (size_t i = 0; i < uses.size(); ++i) {
     if (i == from) *at_from = out;
-    for (core::Va va : uses[i].chunks) {
+    for (memory::Va va : uses[i].chunks) {
       auto& k = index[va];
       const auto& list = when[va];
       while (k < list.size() && list[k] <= i) ++k;
@@ -87,23 +87,23 @@ int main(int argc, char** argv) {
   }
   const uint64_t capacity = std::strtoull(argv[2], nullptr, 10) << 20;
   Instant timeline;
-  core::Fences fences(&timeline);
-  core::Residency residency(&timeline, &fences);
-  core::LiveMap live;
-  core::ArenaAllocator arenas(&fences);
+  memory::Fences fences(&timeline);
+  policy::Residency residency(&timeline, &fences);
+  memory::LiveMap live;
+  memory::ArenaAllocator arenas(&fences);
   if (argc > 3) {
-    residency.set_prefetch(!std::strcmp(argv[3], "off")      ? core::Prefetch::kOff
-                           : !std::strcmp(argv[3], "launch") ? core::Prefetch::kLaunch
-                                                             : core::Prefetch::kPredict);
+    residency.set_prefetch(!std::strcmp(argv[3], "off")      ? policy::Prefetch::kOff
+                           : !std::strcmp(argv[3], "launch") ? policy::Prefetch::kLaunch
+                                                             : policy::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
-  residency.set_host_access(false);    // nobody times launches here
-  std::map<uint64_t, core::Va> moved;  // trace address -> ours
+  residency.set_host_access(false);      // nobody times launches here
+  std::map<uint64_t, memory::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
-  core::Va next = uint64_t{1} << 40;
+  memory::Va next = uint64_t{1} << 40;
   std::vector<Use> uses;
   uint64_t last_out = 0, last_in = 0, step = 0, launches = 0;
-  auto translate = [&](uint64_t address) -> core::Va {
+  auto translate = [&](uint64_t address) -> memory::Va {
     auto it = moved.upper_bound(address);
     if (it == moved.begin()) return 0;
     --it;
@@ -132,39 +132,39 @@ int main(int argc, char** argv) {
     if (event.type == trace::Type::kAlloc) {
       auto va = arenas.Allocate(event.b);
       if (!va) {
-        const core::Extent arena{next, arenas.GrowthFor(event.b)};
-        next += arena.bytes + core::kChunkBytes;
+        const memory::Extent arena{next, arenas.GrowthFor(event.b)};
+        next += arena.bytes + memory::kChunkBytes;
         arenas.AddArena(arena, event.b);
         residency.AddArena(arena, residency.resident_bytes() + arena.bytes <= capacity);
         va = arenas.Allocate(event.b);
       }
       moved[event.a] = *va;
       sizes[event.a] = event.b;
-      core::Allocation allocation;
+      memory::Allocation allocation;
       allocation.bytes = event.b;
       live.Add(*va, allocation);
-      residency.AddLive({*va, core::ArenaAllocator::SizeFor(event.b)});
+      residency.AddLive({*va, memory::ArenaAllocator::SizeFor(event.b)});
     } else if (event.type == trace::Type::kReport) {
       const auto bytes = static_cast<int64_t>(event.b);
-      const core::Va va = translate(event.a);
-      core::Va base = 0;
-      core::Allocation* allocation = va ? live.Find(va, &base) : nullptr;
+      const memory::Va va = translate(event.a);
+      memory::Va base = 0;
+      memory::Allocation* allocation = va ? live.Find(va, &base) : nullptr;
       if (!allocation) continue;
       if (bytes > 0) {
-        if (!allocation->reported) residency.RemoveLive({base, core::ArenaAllocator::SizeFor(allocation->bytes)});
+        if (!allocation->reported) residency.RemoveLive({base, memory::ArenaAllocator::SizeFor(allocation->bytes)});
         if (live.Report({va, event.b})) residency.AddLive({va, event.b});
       } else if (auto range = live.Unreport(va)) {
         residency.RemoveLive(*range);
       }
     } else if (event.type == trace::Type::kLaunch) {
       const trace::Launch& launch = trace->launches[event.a];
-      std::vector<core::Extent> set;
+      std::vector<memory::Extent> set;
       for (const auto& access : launch.accesses) {
         if (const auto extent = live.Resolve(translate(access.address))) set.push_back(*extent);
       }
       if (launch.accesses.empty()) {  // recorded without an engine: what the parameters name
         for (const uint64_t word : launch.words) {
-          const core::Va va = translate(word);
+          const memory::Va va = translate(word);
           if (!va) continue;
           if (const auto extent = live.Resolve(va)) set.push_back(*extent);
         }
@@ -172,10 +172,10 @@ int main(int argc, char** argv) {
       uint64_t id = launch.function * uint64_t{1000003} + launch.grid[0] * 31 + launch.grid[1] * 17 + launch.grid[2] +
                     launch.block[0];
       const auto begin = std::chrono::steady_clock::now();
-      const core::Plan& plan = residency.Prepare(1, ++launches, set, id | 1);
+      const policy::Plan& plan = residency.Prepare(1, ++launches, set, id | 1);
       const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
       bool moves = false;
-      for (const core::Step* part : {&plan.now, &plan.ahead}) {
+      for (const policy::Step* part : {&plan.now, &plan.ahead}) {
         moves |= !part->empty();
         ops += !part->empty();
         evict_runs += part->evict.size();
@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
       (moves ? moving_us : still_us).push_back(took.count());
       Use use;
       for (const auto& extent : set) {
-        residency.chunks().ForEach(extent, [&](core::Chunk& chunk) { use.chunks.push_back(chunk.base); });
+        residency.chunks().ForEach(extent, [&](memory::Chunk& chunk) { use.chunks.push_back(chunk.base); });
       }
       uses.push_back(use);
     }
@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
   }
   size_t at = 0;
   const size_t from = step_start.size() > 2 ? step_start[step_start.size() - 2] : 0;
-  const uint64_t out = Belady(uses, from, capacity / core::kChunkBytes, &at);
+  const uint64_t out = Belady(uses, from, capacity / memory::kChunkBytes, &at);
   std::printf(
       "transfers: %llu exchanges, %llu runs out (%.1f MiB each), %llu runs in (%.1f MiB each)\n",
       static_cast<unsigned long long>(ops), static_cast<unsigned long long>(evict_runs),
@@ -216,7 +216,8 @@ int main(int argc, char** argv) {
       static_cast<unsigned long long>(fetch_runs),
       static_cast<double>(residency.stats().bytes_in + residency.stats().bytes_saved) / 0x1p20 /
           static_cast<double>(fetch_runs ? fetch_runs : 1));
-  std::printf("Belady: %.0f MiB out in the last step\n", static_cast<double>((out - at) * core::kChunkBytes) / 0x1p20);
+  std::printf("Belady: %.0f MiB out in the last step\n",
+              static_cast<double>((out - at) * memory::kChunkBytes) / 0x1p20);
   std::vector<double> all_us = moving_us;
   all_us.insert(all_us.end(), still_us.begin(), still_us.end());
   SayTimes("all launches", std::move(all_us));

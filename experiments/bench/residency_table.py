@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The simulated benchmark: every recorded trace at several budgets, by every engine, on one simulated card.
 
-    test/bench/residency_table.py [--build DIR] [--hook DIR] [--traces NAME...] [--budgets R...] [--out FILE.json]
+    experiments/bench/residency_table.py [--build DIR] [--hook DIR] [--traces NAME...] [--budgets R...] [--out FILE.json]
 
 Budgets are live bytes divided by R. Columns, all of the same run of this program:
   uvm      managed memory and nothing else; the card is as large as the budget
@@ -32,7 +32,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MIB, GIB = 1 << 20, 1 << 30
 ENGINES = ("uvm", "faults", "lru", "pump", "sluice")
-MANAGED_OUT, MANAGED_BOTH = 15.3e9, 28e9  # bytes a second: out, and both ways together (docs/driver.md)
+MANAGED_OUT, MANAGED_BOTH = 15.3e9, 28e9  # bytes a second: out, and both ways together (docs/design/driver.md)
 CARD_OVERHEAD = {"reserve": 64 * MIB, "context_bytes": 128 * MIB}
 
 
@@ -132,15 +132,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default=str(ROOT / "build"))
     parser.add_argument("--hook", default="", help="folder of libsluice.so and libsluice_engine.so (default: <build>/lib)")
-    parser.add_argument("--traces", nargs="*", default=[], help="names in trace/data, or files (default: all)")
+    parser.add_argument("--traces", nargs="*", default=[], help="names in experiments/traces, or files (default: all)")
     parser.add_argument("--budgets", nargs="*", type=float, default=[1.5, 2, 3], help="live bytes divided by these")
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--out", default="")
     options = parser.parse_args()
-    names = options.traces or sorted(p.stem for p in (ROOT / "trace" / "data").glob("*.sltrace"))
-    traces = [(pathlib.Path(n).stem, pathlib.Path(n) if os.sep in n else ROOT / "trace" / "data" / f"{n}.sltrace") for n in names]
+    names = options.traces or sorted(p.stem for p in (ROOT / "experiments" / "traces").glob("*.sltrace"))
+    traces = [(pathlib.Path(n).stem, pathlib.Path(n) if os.sep in n else ROOT / "experiments" / "traces" / f"{n}.sltrace") for n in names]
     rows = []
     with tempfile.TemporaryDirectory(prefix="sluice-table.") as scratch:
         bench = Bench(options, pathlib.Path(scratch))

@@ -1,9 +1,9 @@
 // What the benches of single habits share: a simulated card whose clock goes on while somebody sleeps, a stream, and a
 // kernel with two pointers for parameters that touches what it is told.
-#ifndef SLUICE_TEST_BENCH_RIG_H_
-#define SLUICE_TEST_BENCH_RIG_H_
+#ifndef SLUICE_EXPERIMENTS_BENCH_RIG_H_
+#define SLUICE_EXPERIMENTS_BENCH_RIG_H_
 
-#include "test/simgpu/tests/card.h"
+#include "simgpu/tests/card.h"
 #include "trace/replay/sleep.h"
 
 namespace sluice::bench {
@@ -41,4 +41,4 @@ struct Rig {
 
 }  // namespace sluice::bench
 
-#endif  // SLUICE_TEST_BENCH_RIG_H_
+#endif  // SLUICE_EXPERIMENTS_BENCH_RIG_H_

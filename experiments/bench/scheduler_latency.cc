@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "../scheduler/fake_cluster.h"
 #include "scheduler/extender_server.h"
 #include "scheduler/random.h"
+#include "test/scheduler/fake_cluster.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,4 +1,4 @@
-#include "test/bench/small_card.h"
+#include "experiments/bench/small_card.h"
 
 #include <algorithm>
 #include <iterator>

@@ -6,8 +6,8 @@
 // call, so it costs less than in the driver, never more.
 //
 // Not thread-safe.
-#ifndef SLUICE_TEST_BENCH_SMALL_CARD_H_
-#define SLUICE_TEST_BENCH_SMALL_CARD_H_
+#ifndef SLUICE_EXPERIMENTS_BENCH_SMALL_CARD_H_
+#define SLUICE_EXPERIMENTS_BENCH_SMALL_CARD_H_
 
 #include <cstdint>
 #include <list>
@@ -52,4 +52,4 @@ class SmallCard {
 
 }  // namespace sluice::bench
 
-#endif  // SLUICE_TEST_BENCH_SMALL_CARD_H_
+#endif  // SLUICE_EXPERIMENTS_BENCH_SMALL_CARD_H_

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "test/simgpu/tests/card.h"
+#include "simgpu/tests/card.h"
 #include "trace/replay/sleep.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // What it gives to cut an allocation's mapping: managed memory sent away by requests (send_away.cu) of several
 // threads, from one allocation whose mapping advice has cut into parts of 8, 16, 32 MiB or not at all; then 2 GiB
 // each way at once. At most 5 GiB of managed memory, refused beyond a quarter of what is free.
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/cut.cu -o cut -lcuda
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/cut.cu -o cut -lcuda
 #include <sys/mman.h>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // What the driver tells of its migrations (ioctls of /dev/nvidia-uvm-tools): counters, and one event for each piece
 // moved, with its cause. Blocks of 64 MiB of managed memory, read by faults and by prefetch; then what the telling
 // costs. Nine seconds at most.
-//   nvcc -O2 -std=c++17 -arch=native test/gpu/probes/fault_events.cu -o probe && timeout -k 2 60 ./probe
+//   nvcc -O2 -std=c++17 -arch=native experiments/probes/fault_events.cu -o probe && timeout -k 2 60 ./probe
 #include <cuda_runtime.h>
 #include <dirent.h>
 #include <errno.h>

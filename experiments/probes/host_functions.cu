@@ -2,7 +2,7 @@
 // of other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a
 // pool of threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of
 // what is free.
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/host_functions.cu -o host_functions -lcuda
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/host_functions.cu -o host_functions -lcuda
 #include "requests.h"
 
 namespace {

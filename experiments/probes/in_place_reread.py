@@ -1,6 +1,6 @@
 """How often convolutions, matrix products and others read an operand that they use in host memory (accessed-by), without the hook.
 
-    timeout -k 2 60 python3 test/gpu/probes/in_place_reread.py        # 20 s; in_place_reread.json in $OUT or build/gpu
+    timeout -k 2 60 python3 experiments/probes/in_place_reread.py        # 20 s; in_place_reread.json in $OUT or build/gpu
 
 One operand of each call lies in managed memory of the host, mapped to the card; the others, and then all of them, on the card. What the call takes
 longer than a kernel that streams the same bytes once is re-reading: passes = time in place x the rate of streaming / the operand's bytes. Where the

@@ -1,6 +1,6 @@
 // A program that allocates once and cuts its blocks out of that itself, 3 times a budget: rounds over all of it by a
 // kernel that is given a pointer into the allocation and a length. By itself, and under sluice:
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/pool.cu -o pool
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/pool.cu -o pool
 //   timeout -k 2 60 build/bin/sluice run --gpu-memory 1Gi [--prefetch off] -- ./pool 3072
 // Prints milliseconds of each round of 64 MiB blocks, and whether the sum is right.
 #include <cuda_runtime.h>

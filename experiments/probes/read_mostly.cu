@@ -1,6 +1,6 @@
 // What read-mostly advice costs: a GiB of managed memory is advised, duplicated on the card, read, dropped, withdrawn,
 // written. Each line: what, milliseconds. A write to a duplicate (43 s a GiB) is tried on 16 MiB only.
-//   nvcc -O2 -arch=native test/gpu/probes/read_mostly.cu -o probe && timeout -k 2 60 ./probe
+//   nvcc -O2 -arch=native experiments/probes/read_mostly.cu -o probe && timeout -k 2 60 ./probe
 #include <cuda_runtime.h>
 
 #include <chrono>

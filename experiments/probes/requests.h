@@ -1,7 +1,7 @@
 // What the probes of departures share: the request that lies behind the driver's prefetch (UVM_MIGRATE, number 51 of
 // /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), and threads that make it.
-#ifndef SLUICE_TEST_GPU_PROBES_REQUESTS_H_
-#define SLUICE_TEST_GPU_PROBES_REQUESTS_H_
+#ifndef SLUICE_EXPERIMENTS_PROBES_REQUESTS_H_
+#define SLUICE_EXPERIMENTS_PROBES_REQUESTS_H_
 
 #include <cuda.h>
 #include <dirent.h>
@@ -143,4 +143,4 @@ inline CUstream Make() {
   return s;
 }
 
-#endif  // SLUICE_TEST_GPU_PROBES_REQUESTS_H_
+#endif  // SLUICE_EXPERIMENTS_PROBES_REQUESTS_H_

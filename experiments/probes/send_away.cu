@@ -2,7 +2,7 @@
 // that lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one
 // thread and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of
 // managed memory, refused beyond a quarter of what is free.
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared test/gpu/probes/send_away.cu -o send_away -lcuda
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/send_away.cu -o send_away -lcuda
 #include <algorithm>
 #include <atomic>
 #include <string>

@@ -1,8 +1,8 @@
 // One launch's turn on the card (tokens.h).
-#ifndef SLUICE_HOOKLIB_CUDA_TURN_H_
-#define SLUICE_HOOKLIB_CUDA_TURN_H_
+#ifndef SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
+#define SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 
-#include "hooklib/cuda/device.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 
@@ -35,10 +35,10 @@ class Turn {
 
  private:
   Stream* const stream_;
-  core::Turns* turns_ = nullptr;
-  core::Turns::Launch launch_;
+  compute::Turns* turns_ = nullptr;
+  compute::Turns::Launch launch_;
 };
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_TURN_H_
+#endif  // SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_

@@ -1,10 +1,10 @@
-#include "hooklib/core/turns.h"
+#include "hooklib/compute/time_slices.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-namespace sluice::core {
+namespace sluice::compute {
 namespace {
 
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
@@ -371,4 +371,4 @@ void Turns::Forget(bool (*gone)(void*, const void*), const void* context) {
   for (const auto& book : late_) unbase(*book);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::compute

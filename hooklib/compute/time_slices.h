@@ -12,8 +12,8 @@
 //  - an agent that is lost stops demanding.
 // While nothing is demanded, a few launches now and then are measured and stand for the others: those times are
 // estimates.
-#ifndef SLUICE_HOOKLIB_CORE_TURNS_H_
-#define SLUICE_HOOKLIB_CORE_TURNS_H_
+#ifndef SLUICE_HOOKLIB_COMPUTE_TIME_SLICES_H_
+#define SLUICE_HOOKLIB_COMPUTE_TIME_SLICES_H_
 
 #include <array>
 #include <atomic>
@@ -23,7 +23,7 @@
 #include <mutex>
 #include <vector>
 
-namespace sluice::core {
+namespace sluice::compute {
 
 // GPU time as stamps tell it. Any thread; no lock of Turns is held in Set().
 class StampClock {
@@ -139,6 +139,6 @@ class Turns {
   std::array<Known, 2048> known_{};
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::compute
 
-#endif  // SLUICE_HOOKLIB_CORE_TURNS_H_
+#endif  // SLUICE_HOOKLIB_COMPUTE_TIME_SLICES_H_

@@ -1,11 +1,11 @@
-#include "hooklib/cuda/tokens.h"
+#include "hooklib/compute/tokens.h"
 
 #include <cstring>
 #include <ctime>
 
 #include "hooklib/client/agent_client.h"
-#include "hooklib/cuda/device.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 namespace {

@@ -3,8 +3,8 @@
 //
 // Never waits inside a driver's callback: only launches wait, and CUDA refuses launches made there. A launch into a
 // capturing stream is no work yet and passes; the graph's own launch waits.
-#ifndef SLUICE_HOOKLIB_CUDA_TOKENS_H_
-#define SLUICE_HOOKLIB_CUDA_TOKENS_H_
+#ifndef SLUICE_HOOKLIB_COMPUTE_TOKENS_H_
+#define SLUICE_HOOKLIB_COMPUTE_TOKENS_H_
 
 #include <memory>
 #include <mutex>
@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hooklib/core/turns.h"
-#include "hooklib/cuda/streams.h"
+#include "hooklib/compute/time_slices.h"
+#include "hooklib/engine/device/streams.h"
 #include "sluice/wire.h"
 
 namespace sluice::client {
@@ -23,7 +23,7 @@ class AgentClient;
 namespace sluice {
 
 // Timing events by context, reused.
-class EventStamps final : public core::StampClock {
+class EventStamps final : public compute::StampClock {
  public:
   void* Set(void* stream, void* again) override;
   bool Reached(void* stamp) override;
@@ -39,11 +39,11 @@ class EventStamps final : public core::StampClock {
 };
 
 // One device's turns, and its words to the agent.
-class Tokens final : public core::TurnPort {
+class Tokens final : public compute::TurnPort {
  public:
   // `uuid` is read at the first request.
   explicit Tokens(const std::string* uuid) : uuid_(uuid), turns_(&stamps_, this) {}
-  core::Turns& turns() { return turns_; }
+  compute::Turns& turns() { return turns_; }
   bool wanted() const { return turns_.wanted(); }
   // Before the first launch. Null: no agent, nothing is ever demanded.
   void SetClient(client::AgentClient* client) { client_ = client; }
@@ -57,9 +57,9 @@ class Tokens final : public core::TurnPort {
   const std::string* const uuid_;
   client::AgentClient* client_ = nullptr;
   EventStamps stamps_;
-  core::Turns turns_;
+  compute::Turns turns_;
 };
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_TOKENS_H_
+#endif  // SLUICE_HOOKLIB_COMPUTE_TOKENS_H_

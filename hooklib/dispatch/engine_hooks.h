@@ -1,4 +1,4 @@
-// What the dispatch asks of the engine (hooklib/cuda defines these; where it does not, weak_engine.cc's do nothing).
+// What the dispatch asks of the engine (hooklib/engine defines these; where it does not, weak_engine.cc's do nothing).
 #ifndef SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 #define SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 

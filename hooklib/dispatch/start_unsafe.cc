@@ -6,7 +6,7 @@
 
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/table.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 #include "hooklib/nvml/nvml_view.h"
 #include "hooklib/shim/engine_abi.h"
 #include "sluice/version.h"

@@ -8,9 +8,9 @@
 
 #include "hooklib/dispatch/real.h"
 
-// Weak here, and only here: an entry that hooklib/cuda does not define is null, and the forwarding one takes its place.
-// Hidden, so that the shipped library carries no dynamic symbol for it.
-// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
+// Weak here, and only here: an entry that hooklib/engine does not define is null, and the forwarding one takes its
+// place. Hidden, so that the shipped library carries no dynamic symbol for it. NOLINTBEGIN(bugprone-macro-parentheses):
+// names being declared.
 #pragma GCC visibility push(hidden)
 namespace sluice::entry {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) \

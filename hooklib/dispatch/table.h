@@ -21,7 +21,7 @@ struct HookRow {
 std::size_t HookCount();
 const char* HookName(std::size_t index);
 
-// Entry of row `index`: hooklib/cuda's definition, or the one that forwards. Never null.
+// Entry of row `index`: hooklib/engine's definition, or the one that forwards. Never null.
 void* Entry(std::size_t index);
 
 // The driver's function of row `index`; null while unbound or where the driver lacks it.

@@ -1,6 +1,7 @@
-// Where hooklib/cuda does not define these, they do nothing: the shim and the dispatch are testable without the engine.
+// Where hooklib/engine does not define these, they do nothing: the shim and the dispatch are testable without the
+// engine.
 #include "hooklib/dispatch/engine_hooks.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 

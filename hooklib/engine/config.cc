@@ -1,9 +1,9 @@
-#include "hooklib/cuda/config.h"
+#include "hooklib/engine/config.h"
 
 #include <cstdlib>
 #include <cstring>
 
-#include "hooklib/cuda/log.h"
+#include "hooklib/engine/observe/log.h"
 #include "sluice/names.h"
 
 namespace sluice {

@@ -1,11 +1,11 @@
 // What the process was told by its environment; the agent's BUDGET frames override it while attached.
-#ifndef SLUICE_HOOKLIB_CUDA_CONFIG_H_
-#define SLUICE_HOOKLIB_CUDA_CONFIG_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_CONFIG_H_
+#define SLUICE_HOOKLIB_ENGINE_CONFIG_H_
 
 #include <cstdint>
 #include <string>
 
-#include "proto/settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice {
 
@@ -29,4 +29,4 @@ const Config& GetConfig();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_CONFIG_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_CONFIG_H_

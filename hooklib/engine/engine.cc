@@ -1,4 +1,4 @@
-#include "hooklib/cuda/engine.h"
+#include "hooklib/engine/engine.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -6,16 +6,16 @@
 #include <cstring>
 #include <ctime>
 
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/diagnostics.h"
-#include "hooklib/cuda/follower.h"
-#include "hooklib/cuda/host_limits.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/own_thread.h"
-#include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/execute/own_thread.h"
+#include "hooklib/engine/observe/diagnostics.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/trace_recording.h"
 #include "sluice/names.h"
 
 namespace sluice {
@@ -160,8 +160,8 @@ std::optional<Tracked> FindTracked(CUdeviceptr pointer) {
   for (const auto& device : Devices()) {
     if (!device->residency.chunks().MayHold(pointer)) continue;
     std::lock_guard lock(device->mutex);
-    core::Va base = 0;
-    if (const core::Allocation* allocation = device->live.Find(pointer, &base))
+    memory::Va base = 0;
+    if (const memory::Allocation* allocation = device->live.Find(pointer, &base))
       return Tracked{device.get(), base, *allocation};
   }
   return std::nullopt;

@@ -1,8 +1,8 @@
 // The engine as a whole: start, the conversation with the agent, what is said at exit.
-#ifndef SLUICE_HOOKLIB_CUDA_ENGINE_H_
-#define SLUICE_HOOKLIB_CUDA_ENGINE_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_ENGINE_H_
+#define SLUICE_HOOKLIB_ENGINE_ENGINE_H_
 
-#include "hooklib/cuda/device.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 
@@ -15,4 +15,4 @@ double SecondsSinceStart();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_ENGINE_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_ENGINE_H_

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hooklib/dnn/entries.h"
-#include "hooklib/dnn/extents/graph.h"
+#include "hooklib/libraries/entries.h"
+#include "hooklib/libraries/extents/graph.h"
 
 namespace sluice::dnn {
 

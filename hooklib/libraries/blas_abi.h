@@ -1,7 +1,7 @@
 // The functions of cuBLAS as we call and define them: handles and matrices are pointers, enumerations int. Its headers
-// come only in a wheel of 423 MB; test/dnn holds these to them where they are installed.
-#ifndef SLUICE_HOOKLIB_DNN_BLAS_ABI_H_
-#define SLUICE_HOOKLIB_DNN_BLAS_ABI_H_
+// come only in a wheel of 423 MB; test/libraries holds these to them where they are installed.
+#ifndef SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_
+#define SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -63,4 +63,4 @@ using LtGetAttribute = int(P, int, P, std::size_t, std::size_t*);  // of layouts
 
 }  // namespace sluice::dnn::abi
 
-#endif  // SLUICE_HOOKLIB_DNN_BLAS_ABI_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_

@@ -1,11 +1,11 @@
 // cuBLAS: one description a family; hooks.def's SLUICE_BLAS rows make the entries.
 #include <cstring>
 
-#include "hooklib/dnn/blas_abi.h"
-#include "hooklib/dnn/blas_handles.h"
-#include "hooklib/dnn/entry.h"
-#include "hooklib/dnn/extents/blas.h"
-#include "hooklib/dnn/pointer_arrays.h"
+#include "hooklib/libraries/blas_abi.h"
+#include "hooklib/libraries/blas_handles.h"
+#include "hooklib/libraries/entry.h"
+#include "hooklib/libraries/extents/blas.h"
+#include "hooklib/libraries/pointer_arrays.h"
 
 namespace sluice::dnn {
 

@@ -1,9 +1,9 @@
-#include "hooklib/dnn/blas_handles.h"
+#include "hooklib/libraries/blas_handles.h"
 
 #include <array>
 #include <atomic>
 
-#include "hooklib/dnn/entries.h"
+#include "hooklib/libraries/entries.h"
 
 namespace sluice::dnn {
 

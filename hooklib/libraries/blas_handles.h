@@ -1,6 +1,6 @@
 // What cuBLAS cannot be asked about a handle: the workspace that the program gave it.
-#ifndef SLUICE_HOOKLIB_DNN_BLAS_HANDLES_H_
-#define SLUICE_HOOKLIB_DNN_BLAS_HANDLES_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_
+#define SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_
 
 #include <cstdint>
 
@@ -13,4 +13,4 @@ Workspace WorkspaceOf(void* handle);
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_BLAS_HANDLES_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_

@@ -1,4 +1,4 @@
-#include "hooklib/dnn/call_scope.h"
+#include "hooklib/libraries/call_scope.h"
 
 #include <memory>
 

@@ -2,12 +2,12 @@
 //
 // An entry never changes an argument and never looks at the result. While nobody wants sets it is one test and the
 // call.
-#ifndef SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_
-#define SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
+#define SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
 
-#include "hooklib/dnn/companions.h"
-#include "hooklib/dnn/extents/access_set.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/companions.h"
+#include "hooklib/libraries/extents/access_set.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice::dnn {
 
@@ -66,4 +66,4 @@ inline uint64_t Address(const void* const* pointers) { return reinterpret_cast<u
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_CALL_SCOPE_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_

@@ -1,11 +1,11 @@
-#include "hooklib/dnn/companions.h"
+#include "hooklib/libraries/companions.h"
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice::dnn {
 

@@ -1,6 +1,6 @@
 // Functions of the very copy of a library that a program called: its getters.
-#ifndef SLUICE_HOOKLIB_DNN_COMPANIONS_H_
-#define SLUICE_HOOKLIB_DNN_COMPANIONS_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_COMPANIONS_H_
+#define SLUICE_HOOKLIB_LIBRARIES_COMPANIONS_H_
 
 namespace sluice::dnn {
 
@@ -10,4 +10,4 @@ void* CompanionOf(void* real, const char* symbol);
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_COMPANIONS_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_COMPANIONS_H_

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "hooklib/dnn/entry.h"
-#include "hooklib/dnn/extents/tensor.h"
+#include "hooklib/libraries/entry.h"
+#include "hooklib/libraries/extents/tensor.h"
 
 namespace sluice::dnn {
 

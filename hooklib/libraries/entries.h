@@ -1,12 +1,12 @@
 // Entries that are more than a description: hooks.def's plain SLUICE_LIB rows. Each has exactly the type of its
 // function.
-#ifndef SLUICE_HOOKLIB_DNN_ENTRIES_H_
-#define SLUICE_HOOKLIB_DNN_ENTRIES_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_
+#define SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_
 
 #include <cudnn.h>
 
-#include "hooklib/dnn/blas_abi.h"
-#include "hooklib/dnn/call_scope.h"
+#include "hooklib/libraries/blas_abi.h"
+#include "hooklib/libraries/call_scope.h"
 
 namespace sluice::dnn::entry {
 
@@ -25,4 +25,4 @@ extern decltype(::cudnnBackendExecute) cudnnBackendExecute;
 
 }  // namespace sluice::dnn::entry
 
-#endif  // SLUICE_HOOKLIB_DNN_ENTRIES_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_

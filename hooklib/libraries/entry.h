@@ -1,12 +1,12 @@
 // Entries made from descriptions. Entry<"cublasSgemm_v2", int(...), &Describe>::Call has the function's own signature
 // and hands its arguments, unchanged, to the description and to the library.
-#ifndef SLUICE_HOOKLIB_DNN_ENTRY_H_
-#define SLUICE_HOOKLIB_DNN_ENTRY_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_ENTRY_H_
+#define SLUICE_HOOKLIB_LIBRARIES_ENTRY_H_
 
 #include <algorithm>
 #include <span>
 
-#include "hooklib/dnn/call_scope.h"
+#include "hooklib/libraries/call_scope.h"
 
 namespace sluice::dnn {
 
@@ -43,4 +43,4 @@ std::span<const EntryRow> CudnnEntries();
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_ENTRY_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_ENTRY_H_

@@ -1,8 +1,8 @@
 // What the shim is told: the entry of each SLUICE_LIB row of hooks.def. A row without an entry does not link.
 #include <cstring>
 
-#include "hooklib/dnn/entries.h"
-#include "hooklib/dnn/entry.h"
+#include "hooklib/libraries/entries.h"
+#include "hooklib/libraries/entry.h"
 
 namespace sluice {
 

@@ -1,7 +1,8 @@
 // Calls of cuDNN, cuBLAS and cuBLASLt (SLUICE_LIB rows of hooks.def): their entries, and what the launches that they
-// make are known to touch. hooklib/cuda reads CurrentLibraryCall() at a launch. Includes no CUDA and no library header.
-#ifndef SLUICE_HOOKLIB_DNN_LIBRARY_CALLS_H_
-#define SLUICE_HOOKLIB_DNN_LIBRARY_CALLS_H_
+// make are known to touch. hooklib/engine reads CurrentLibraryCall() at a launch. Includes no CUDA and no library
+// header.
+#ifndef SLUICE_HOOKLIB_LIBRARIES_LIBRARY_CALLS_H_
+#define SLUICE_HOOKLIB_LIBRARIES_LIBRARY_CALLS_H_
 
 #include <array>
 #include <atomic>
@@ -14,7 +15,7 @@ namespace sluice {
 // --- the seam with the shim ---
 
 // The engine's entry for `symbol`, with that function's signature, or null: its calls then go straight to the library.
-// Asked once for each symbol, when it is first called. hooklib/dnn defines it; without it nothing is intercepted.
+// Asked once for each symbol, when it is first called. hooklib/libraries defines it; without it nothing is intercepted.
 void* LibraryEntry(const char* symbol);
 // In an entry, before anything else: the function of the very copy of the library that the program called. Valid on
 // this thread until the next call into a library.
@@ -63,8 +64,8 @@ struct LibraryCall {
 // The library call that this thread is in and whose set was computed, or null. Valid until it returns.
 LibraryCall* CurrentLibraryCall();
 
-// Whether sets are computed at all: set by hooklib/cuda once residency is managed or a trace is recorded. While false,
-// an entry does nothing but jump on.
+// Whether sets are computed at all: set by hooklib/engine once residency is managed or a trace is recorded. While
+// false, an entry does nothing but jump on.
 extern std::atomic<bool> g_library_calls_wanted;
 
 // Something was queued on this thread.
@@ -82,7 +83,7 @@ struct LibraryCounters {
 };
 extern LibraryCounters g_library_counters;
 
-// Pointer arrays of batched calls are known where they came from the host: hooklib/cuda tells every small copy there.
+// Pointer arrays of batched calls are known where they came from the host: hooklib/engine tells every small copy there.
 // Does nothing unless sets are wanted.
 void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes);
 // The range's contents were replaced by something unseen, or it was freed.
@@ -90,4 +91,4 @@ void ForgetHostCopies(uint64_t address, uint64_t bytes);
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_DNN_LIBRARY_CALLS_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_LIBRARY_CALLS_H_

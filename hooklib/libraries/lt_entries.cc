@@ -3,14 +3,14 @@
 #include <array>
 #include <cstring>
 
-#include "hooklib/dnn/entries.h"
-#include "hooklib/dnn/extents/lt.h"
+#include "hooklib/libraries/entries.h"
+#include "hooklib/libraries/extents/lt.h"
 
 namespace sluice::dnn {
 
 namespace {
 
-// Numbers of cublasLtMatrixLayoutAttribute_t and cublasLtMatmulDescAttributes_t (test/dnn compares them).
+// Numbers of cublasLtMatrixLayoutAttribute_t and cublasLtMatmulDescAttributes_t (test/libraries compares them).
 enum LayoutAttribute {
   kType = 0,
   kOrder = 1,

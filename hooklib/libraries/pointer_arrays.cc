@@ -1,5 +1,5 @@
 // Pointer arrays of batched calls that were copied from the host: what they held, by where they lie.
-#include "hooklib/dnn/pointer_arrays.h"
+#include "hooklib/libraries/pointer_arrays.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 

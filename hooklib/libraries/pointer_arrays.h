@@ -1,7 +1,7 @@
 // Arrays of pointers that batched calls of cuBLAS read on the card, as they were seen on their way from the host. Any
 // thread.
-#ifndef SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
-#define SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_
+#define SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_
 
 #include <cstdint>
 #include <vector>
@@ -14,4 +14,4 @@ bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out);
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_POINTER_ARRAYS_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_

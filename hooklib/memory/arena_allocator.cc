@@ -1,8 +1,8 @@
-#include "hooklib/core/arena_allocator.h"
+#include "hooklib/memory/arena_allocator.h"
 
 #include <algorithm>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes, StreamId stream) {
   const uint64_t size = SizeFor(bytes);
@@ -144,4 +144,4 @@ void ArenaAllocator::EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it) 
   pool->by_va.erase(it);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

@@ -4,8 +4,8 @@
 // Requests of a chunk or more start at a chunk boundary; smaller ones share chunks of their own arenas, so that a small
 // tensor never pins a large one's chunk. A freed range waits for its fence before it is handed out again. Not
 // thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
-#define SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_ARENA_ALLOCATOR_H_
+#define SLUICE_HOOKLIB_MEMORY_ARENA_ALLOCATOR_H_
 
 #include <deque>
 #include <map>
@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/core/fences.h"
+#include "hooklib/memory/fences.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class ArenaAllocator {
  public:
@@ -82,6 +82,6 @@ class ArenaAllocator {
   uint64_t live_ = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_ARENA_ALLOCATOR_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_ARENA_ALLOCATOR_H_

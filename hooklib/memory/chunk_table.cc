@@ -1,8 +1,8 @@
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
 
 #include <algorithm>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 namespace {
 bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
@@ -54,4 +54,4 @@ Chunk* ChunkTable::Find(Va va) {
   return &arena->chunks[(va - arena->range.base) / kChunkBytes];
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

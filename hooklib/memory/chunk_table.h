@@ -1,6 +1,6 @@
 // The state of every chunk of the arenas of one device. Not thread-safe but for MayHold: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
-#define SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_CHUNK_TABLE_H_
+#define SLUICE_HOOKLIB_MEMORY_CHUNK_TABLE_H_
 
 #include <algorithm>
 #include <array>
@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 struct Chunk {
   // What every launch that names it reads and writes, side by side.
@@ -62,7 +62,7 @@ struct Chunk {
   bool advised = false;          // the GPU has been told to map it where it lies
   bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
   bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
-  bool commutes = false;         // and did so one or two windows before, too (in_place.cc)
+  bool commutes = false;         // and did so one or two windows before, too (remote_access.cc)
   bool cold = false;             // so little of it is used that it makes place for what is used more (placement.cc)
   bool asked = false;            // it leaves so that a launch can be timed that has all of what it names on the card
   bool sent = false;             // was copied to host memory since it was last a duplicate: to advise it is dear
@@ -153,6 +153,6 @@ class ChunkTable {
   std::atomic<Va> low_ = kNever, high_ = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_CHUNK_TABLE_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_CHUNK_TABLE_H_

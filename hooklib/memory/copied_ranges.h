@@ -1,15 +1,15 @@
 // Living bytes whose last writer, and only one since they came to life, was a copy: weights that were loaded. Disjoint
 // ranges, joined where they touch.
-#ifndef SLUICE_HOOKLIB_CORE_COPIED_RANGES_H_
-#define SLUICE_HOOKLIB_CORE_COPIED_RANGES_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_COPIED_RANGES_H_
+#define SLUICE_HOOKLIB_MEMORY_COPIED_RANGES_H_
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class CopiedRanges {
  public:
@@ -55,6 +55,6 @@ class CopiedRanges {
   std::map<Va, Va> ranges_;  // begin, end
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_COPIED_RANGES_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_COPIED_RANGES_H_

@@ -1,8 +1,8 @@
-#include "hooklib/core/fences.h"
+#include "hooklib/memory/fences.h"
 
 #include <utility>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 void Fences::Close() {
   if (!used_) return;
@@ -25,4 +25,4 @@ bool Fences::Done(Epoch epoch) {
   return epoch <= done_;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

@@ -3,15 +3,15 @@
 // A range that the application frees may be reused or discarded only behind such a fence, since the real cuMemFree
 // waits for the device and programs rely on it. Fences are closed lazily, when somebody wants to reuse something, so
 // that a free costs nothing. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_FENCES_H_
-#define SLUICE_HOOKLIB_CORE_FENCES_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_FENCES_H_
+#define SLUICE_HOOKLIB_MEMORY_FENCES_H_
 
 #include <deque>
 #include <vector>
 
-#include "hooklib/core/timeline.h"
+#include "hooklib/memory/timeline.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class Fences {
  public:
@@ -42,6 +42,6 @@ class Fences {
   std::deque<Closed> closed_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_FENCES_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_FENCES_H_

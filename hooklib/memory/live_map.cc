@@ -1,9 +1,9 @@
-#include "hooklib/core/live_map.h"
+#include "hooklib/memory/live_map.h"
 
 #include <algorithm>
 #include <iterator>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 std::optional<Allocation> LiveMap::Remove(Va base) {
   const auto it = allocations_.find(base);
@@ -87,4 +87,4 @@ std::optional<Extent> LiveMap::Resolve(Va va, Va begin, Va end) {
   return Extent{begin, end - begin};
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

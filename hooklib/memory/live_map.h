@@ -1,16 +1,16 @@
 // What is alive at which address: allocations that the engine serves, and inside them the ranges that a framework's
 // allocator reported. Turns a pointer into the extent that it may mean. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
-#define SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
+#define SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
 
 #include <array>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 // Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
 struct Allocation {
@@ -96,6 +96,6 @@ class LiveMap {
   std::map<Va, uint64_t> reports_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_LIVE_MAP_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_

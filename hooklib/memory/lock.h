@@ -1,8 +1,8 @@
 // A mutex of one word. To take it while nobody holds it, and to leave it while nobody waits, is one atomic instruction
 // each, in line: a launch over the budget takes two such locks, and pthread's take 130 instructions more for that.
 // After U. Drepper, "Futexes Are Tricky". Not recursive; who waits longest need not be next.
-#ifndef SLUICE_HOOKLIB_CORE_LOCK_H_
-#define SLUICE_HOOKLIB_CORE_LOCK_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_LOCK_H_
+#define SLUICE_HOOKLIB_MEMORY_LOCK_H_
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class Lock {
  public:
@@ -54,6 +54,6 @@ class CountedLock {
   uint64_t times_ = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_LOCK_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_LOCK_H_

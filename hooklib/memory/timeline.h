@@ -1,12 +1,12 @@
 // What core/ needs to know of GPU time. Implemented over CUDA events in cuda/, and by a fake in the tests.
-#ifndef SLUICE_HOOKLIB_CORE_TIMELINE_H_
-#define SLUICE_HOOKLIB_CORE_TIMELINE_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_TIMELINE_H_
+#define SLUICE_HOOKLIB_MEMORY_TIMELINE_H_
 
 #include <vector>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class Timeline {
  public:
@@ -22,6 +22,6 @@ class Timeline {
   virtual bool OutDone(StreamId stream, uint64_t op) = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_TIMELINE_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_TIMELINE_H_

@@ -1,11 +1,11 @@
 // Units and identities that all of core/ shares.
-#ifndef SLUICE_HOOKLIB_CORE_TYPES_H_
-#define SLUICE_HOOKLIB_CORE_TYPES_H_
+#ifndef SLUICE_HOOKLIB_MEMORY_TYPES_H_
+#define SLUICE_HOOKLIB_MEMORY_TYPES_H_
 
 #include <cstdint>
 #include <limits>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 using Va = uint64_t;        // device virtual address
 using StreamId = uint32_t;  // the engine's own number of an application stream; 0 means none
@@ -32,6 +32,6 @@ struct Mark {
   Seq seq = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
-#endif  // SLUICE_HOOKLIB_CORE_TYPES_H_
+#endif  // SLUICE_HOOKLIB_MEMORY_TYPES_H_

@@ -1,6 +1,6 @@
-#include "hooklib/core/plan.h"
+#include "hooklib/policy/plan.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 void Step::Clear() {
   drop.clear();
@@ -20,4 +20,4 @@ void Plan::Clear() {
   renew_after = wait_in = after_op = 0;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -3,16 +3,17 @@
 //
 // Extents are whole chunks, sorted and joined where they touch. Operations (`*_op`) are the departures or arrivals of
 // one stream's out or in queue, counted from 1. Plain data, whose owner says how long it is valid.
-#ifndef SLUICE_HOOKLIB_CORE_PLAN_H_
-#define SLUICE_HOOKLIB_CORE_PLAN_H_
+#ifndef SLUICE_HOOKLIB_POLICY_PLAN_H_
+#define SLUICE_HOOKLIB_POLICY_PLAN_H_
 
 #include <vector>
 
-#include "hooklib/core/host_access.h"
-#include "hooklib/core/types.h"
-#include "hooklib/core/ways.h"
+#include "hooklib/memory/types.h"
+#include "hooklib/policy/fetch/graph_strategy.h"
+#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // One exchange: departures on the stream's out queue, then arrivals on its in queue.
 struct Step {
@@ -58,6 +59,6 @@ struct Plan {
   void Clear();                     // all but `nothing`
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_PLAN_H_
+#endif  // SLUICE_HOOKLIB_POLICY_PLAN_H_

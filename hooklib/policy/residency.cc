@@ -1,10 +1,10 @@
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
 #include <algorithm>
 
-#include "hooklib/core/link_bytes.h"
+#include "hooklib/policy/fetch/link_bytes.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 uint64_t Residency::wrong_predictions() const {
   uint64_t sum = 0;
@@ -489,4 +489,4 @@ void Residency::ForgetStream(StreamId stream) {
   });
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

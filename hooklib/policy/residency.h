@@ -12,10 +12,10 @@
 // Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
 // bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
 // chunks that make place for what is used more (placement.cc), then those that only streaming launches use
-// (host_access.h: they need not come back), then chunks of which no next use is known, least recently used first, then
+// (remote_access_trials.h: they need not come back), then chunks of which no next use is known, least recently used first, then
 // those whose predicted next use is farthest (Belady 1966). Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_RESIDENCY_H_
-#define SLUICE_HOOKLIB_CORE_RESIDENCY_H_
+#ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
+#define SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
 
 #include <algorithm>
 #include <deque>
@@ -27,19 +27,20 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/core/candidates.h"
-#include "hooklib/core/chunk_table.h"
-#include "hooklib/core/copied_ranges.h"
-#include "hooklib/core/fences.h"
-#include "hooklib/core/host_access.h"
-#include "hooklib/core/plan.h"
-#include "hooklib/core/predictor.h"
-#include "hooklib/core/scattered.h"
-#include "hooklib/core/standing.h"
-#include "hooklib/core/ways.h"
-#include "hooklib/core/windows.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/memory/copied_ranges.h"
+#include "hooklib/memory/fences.h"
+#include "hooklib/policy/evict/candidates.h"
+#include "hooklib/policy/evict/fault_residue.h"
+#include "hooklib/policy/fetch/graph_strategy.h"
+#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/memory_names.h"
+#include "hooklib/policy/plan.h"
+#include "hooklib/policy/predict/iterations.h"
+#include "hooklib/policy/predict/predictor.h"
+#include "hooklib/policy/steady/steady_sets.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
 
@@ -219,7 +220,7 @@ class Residency {
   // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
   // nobody between what the stream holds already and that.
   // hotter: it is a graph, of which so many extents at the begin of `set` are used more than the others, most used
-  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (ways.h).
+  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (graph_strategy.h).
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
                       size_t overwritten = 0, std::optional<size_t> hotter = {});
   // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on
@@ -231,7 +232,7 @@ class Residency {
   bool PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set);
   void ForgetStream(StreamId stream);
 
-  // --- beside the launches (residency_agent.cc); `queue` is a stream of the engine's own ---
+  // --- beside the launches (rebalance.cc); `queue` is a stream of the engine's own ---
   // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave
   // yet stays. Of the plan only `discard` and `now` are used.
   const Plan& Shrink(StreamId queue, uint64_t bytes);
@@ -306,7 +307,7 @@ class Residency {
   void LeaveToFaults(const Launch& launch);
   void Bring(const Launch& launch, Queues* queues);
 
-  // in_place.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
+  // remote_access.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
   void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
   void RollWindow(const Queues& queues) {
     if (windows_.NoteLaunch(now_, queues.predictor.period()) && windows_.IsOver(now_, queues.predictor.confident()))
@@ -397,7 +398,7 @@ class Residency {
   void Come(Chunk* chunk, StreamId stream, Step* step);
   void Arrive(Chunk* chunk, StreamId stream, Step* step);
   void Pass(Chunk* chunk, StreamId stream);
-  // hottest.cc
+  // oversized_graph.cc
   void TakeWay(Way way, StreamId stream, uint64_t id);
   bool IsUsedBetween(const Chunk& chunk) const { return chunk.last_use > graph_before_; }
   uint64_t UsedBetween(uint64_t most) const;
@@ -407,7 +408,7 @@ class Residency {
   size_t SmallFirst(uint64_t fits);
   void LeaveBehind(Chunk* chunk);
   void NumberBehind(Queues* queues, bool graph);
-  // in_place.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
+  // remote_access.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
   void NoteScattered(uint64_t bytes);
   void Sweep(StreamId stream);
   bool IsSweepFree();
@@ -423,7 +424,7 @@ class Residency {
     return queues.predictor.confident() && !queues.predictor.repeats() &&
            (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
   }
-  // ahead.cc
+  // prefetch.cc
   bool LookAhead(Queues* queues, StreamId stream);
   void LookNear(Queues* queues, StreamId stream);
   void LookFar(Queues* queues, StreamId stream);
@@ -431,7 +432,7 @@ class Residency {
   bool Awaits(Chunk* chunk, uint64_t id, StreamId stream);
   void BringAhead(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
   void EndAhead(Chunk* chunk);
-  // uses.cc
+  // launch_sets.cc
   size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
                  const Queues& queues, Launch* launch);
   Chunk* Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in, Chunk*** to) const;
@@ -542,6 +543,6 @@ class Residency {
   uint32_t living_ = 0;                           // chunks that hold a live byte
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_RESIDENCY_H_
+#endif  // SLUICE_HOOKLIB_POLICY_RESIDENCY_H_

@@ -73,7 +73,7 @@ static void fail(const char* path, const char* why) {
   append(&line, why);
   shim_notify_agent(line.at);
   append(&line, stop ? "; CUDA calls fail (" SLUICE_ENV_ON_ERROR "=stop)" : "; this process runs without limits");
-  /* Where the engine is loaded it says this itself (hooklib/cuda/config.cc). */
+  /* Where the engine is loaded it says this itself (hooklib/engine/config.cc). */
   if (policy && policy[0] && !stop && !is(policy, "run")) append(&line, "; " SLUICE_ENV_ON_ERROR " accepts: run, stop");
   const char* off = shim_variable(SLUICE_ENV_DISABLE);
   if (off && off[0] && !is(off, "0")) append(&line, "; " SLUICE_ENV_DISABLE " accepts: 0, 1");

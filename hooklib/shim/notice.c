@@ -42,7 +42,7 @@ static void copy(char* to, size_t room, const char* from) {
 }
 
 /* Not a file of the program's own under that number, a full pipe, or one whose reader has gone, which would end the
- * program (hooklib/cuda/log.cc says more). */
+ * program (hooklib/engine/observe/log.cc says more). */
 static int stderr_takes_a_line(void) {
   const long flags = call(SYS_fcntl, 2, F_GETFD, 0, 0, 0, 0);
   if (flags < 0 || (flags & FD_CLOEXEC)) return 0;

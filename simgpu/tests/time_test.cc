@@ -211,7 +211,7 @@ TEST_CASE("a kernel larger than the card runs by faults") {
   CHECK(card.Stats().resident_bytes <= 8 * kGiB);
 }
 
-// Figures of test/gpu/probes/read_mostly.cu on an H200, for a GiB.
+// Figures of experiments/probes/read_mostly.cu on an H200, for a GiB.
 TEST_CASE("read-mostly: what is withdrawn lies in host memory, for nothing") {
   Card card;
   CUstream s = card.Stream();

@@ -4,7 +4,7 @@
 import json, os, pathlib, re, shlex, signal, subprocess, sys, tempfile, time
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
-TRACE = pathlib.Path(__file__).resolve().parents[2] / "trace/data/transformer.sltrace"
+TRACE = pathlib.Path(__file__).resolve().parents[2] / "experiments/traces/transformer.sltrace"
 
 
 def main():

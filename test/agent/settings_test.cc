@@ -1,4 +1,4 @@
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 
 #include <catch2/catch_test_macros.hpp>
 

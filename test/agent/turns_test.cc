@@ -1,6 +1,4 @@
-// One process's turns (hooklib/core/turns.h): a card in virtual time, an arbiter played by the test.
-#include "hooklib/core/turns.h"
-
+// One process's turns (hooklib/compute/time_slices.h): a card in virtual time, an arbiter played by the test.
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <map>
@@ -9,9 +7,11 @@
 #include <thread>
 #include <vector>
 
-using sluice::core::StampClock;
-using sluice::core::TurnPort;
-using sluice::core::Turns;
+#include "hooklib/compute/time_slices.h"
+
+using sluice::compute::StampClock;
+using sluice::compute::TurnPort;
+using sluice::compute::Turns;
 
 namespace {
 

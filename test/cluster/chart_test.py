@@ -116,7 +116,7 @@ class Lint(unittest.TestCase):
 
 
 class Privileges(unittest.TestCase):
-    """What each part may do. A change here is a change of the security model: docs/security.md gives the reasons."""
+    """What each part may do. A change here is a change of the security model: docs/operate/security.md gives the reasons."""
 
     def test_every_container_is_locked(self):
         objects = render()

@@ -76,7 +76,7 @@ def wait(seconds, what, condition):
         time.sleep(0.1)
 
 
-def images(trace=ROOT / "trace/data/transformer.sltrace"):
+def images(trace=ROOT / "experiments/traces/transformer.sltrace"):
     """Our image, a user's training image that holds nothing of sluice (it plays a recorded training of 5.8 GiB), and a Debian, into the node."""
     folder = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
     folder.mkdir(exist_ok=True)

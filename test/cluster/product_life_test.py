@@ -260,7 +260,7 @@ class Life(product_test.Product):
         p.wait(60, "the Event", lambda: "SluiceLimitReached" in p.kubectl("-n", SPACE, "describe", "pod", "too-large"))
 
     def test_an_image_with_its_own_preload(self):
-        # What the pod says replaces what the image says: docs/annotations.md tells how to keep both.
+        # What the pod says replaces what the image says: docs/operate/annotations.md tells how to keep both.
         folder = p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
         with tempfile.TemporaryDirectory() as root:
             p.run("bash", "-c", f"for f in /usr/bin/env $(ldd /usr/bin/env | grep -o '/[^ ]*'); do install -D $f {root}/$f; done")

@@ -21,13 +21,13 @@ WRONG = {
     "sluice run --gpu 0 -- true": ("--gpu", "'0'", "auto, sim"),
     "sluice top --interval nan": ("--interval", "nan"),
     "sluice simulate-cluster --generated 3 3 --until nan": ("--until", "nan"),
-    "sluice-trace bound trace/data/decode.sltrace --budget-gib nan": ("--budget-gib", "nan"),
-    "sluice-replay trace/data/decode.sltrace --host-pace nan": ("--host-pace", "nan"),
-    "sluice admit -f docs/placement.svg": ("placement.svg", "accepted: maps with apiVersion"),
+    "sluice-trace bound experiments/traces/decode.sltrace --budget-gib nan": ("--budget-gib", "nan"),
+    "sluice-replay experiments/traces/decode.sltrace --host-pace nan": ("--host-pace", "nan"),
+    "sluice admit -f docs/design/placement.svg": ("placement.svg", "accepted: maps with apiVersion"),
     "sluice status -o xml": ("-o", "'xml'", "text, json"),
     "sluice top --interval x": ("--interval", "x", "0.1"),
-    "sluice replay trace/data/decode.sltrace --gpu sim --prefetch maybe": ("--prefetch", "'maybe'", "predict"),
-    "sluice replay trace/data/decode.sltrace --gpu sim --memory 4Gi --fraction 0.5": ("--memory", "--fraction", "one of the two"),
+    "sluice replay experiments/traces/decode.sltrace --gpu sim --prefetch maybe": ("--prefetch", "'maybe'", "predict"),
+    "sluice replay experiments/traces/decode.sltrace --gpu sim --memory 4Gi --fraction 0.5": ("--memory", "--fraction", "one of the two"),
     "sluice admit -f pod.yaml -o xml": ("--output", "xml", "patch"),
     "sluice simulate-cluster": ("simulate-cluster", "--generated"),
     "sluice simulate-cluster --generated 3 3 --policy foo": ("--policy", "foo", "best-fit"),
@@ -55,8 +55,8 @@ WRONG = {
     "sluice events --after -1": ("--after", "-1"),
     "sluice simulate-cluster --generated 3 3 --first-seed -1": ("--first-seed", "-1"),
     "sluice record --gpu sim -o /dev/null -- true": ("/dev/null", "no plain file", "accepted: a file"),
-    "sluice replay trace/data/decode.sltrace --gpu sim --steps 1 --timeline docs": ("--timeline", "docs", "Is a directory"),
-    "sluice-trace bound trace/data/decode.sltrace --budget-gib x": ("--budget-gib", "x", "range"),
+    "sluice replay experiments/traces/decode.sltrace --gpu sim --steps 1 --timeline docs": ("--timeline", "docs", "Is a directory"),
+    "sluice-trace bound experiments/traces/decode.sltrace --budget-gib x": ("--budget-gib", "x", "range"),
     "sluice-trace synth foo /tmp/x": ("KIND", "foo", "transformer"),
 }
 # What is written right and cannot be used: one line, too, and exit status 1.
@@ -65,8 +65,8 @@ UNUSABLE = {
     "sluice replay docs --gpu sim": ("docs", "Is a directory"),
     "sluice-replay docs": ("docs", "Is a directory"),
     "sluice-trace info docs": ("docs", "Is a directory"),
-    "sluice-trace pack docs/placement.svg /tmp/sluice-no-trace": ("placement.svg", "not a sluice trace"),
-    "sluice-trace interval trace/data/decode.sltrace frob frob": ("'frob'",),
+    "sluice-trace pack docs/design/placement.svg /tmp/sluice-no-trace": ("placement.svg", "not a sluice trace"),
+    "sluice-trace interval experiments/traces/decode.sltrace frob frob": ("'frob'",),
     "sluice top --once --run-dir /nonexistent": ("/nonexistent/sluice.sock", "--run-dir"),
 }
 
@@ -115,7 +115,7 @@ class CommandLines(unittest.TestCase):
 
     def test_a_full_disk(self):
         for typed in ("sluice-webhook --print-policy manifests", "sluice-webhook --print-annotations", "sluice admit -f examples/half-a-gpu.yaml",
-                      "sluice-trace info trace/data/decode.sltrace", "sluice simulate-cluster --generated 3 3", "sluice-extender --help"):
+                      "sluice-trace info experiments/traces/decode.sltrace", "sluice simulate-cluster --generated 3 3", "sluice-extender --help"):
             program, *rest = typed.split()
             with self.subTest(typed), open("/dev/full", "w") as full:
                 said = subprocess.run([p.BUILD / "bin" / program, *rest], cwd=p.ROOT, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,

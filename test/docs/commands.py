@@ -45,8 +45,8 @@ MACHINE = {
     "sluice-trace cut FROM TO --steps N": Run("", {"FROM TO": "{folder}/packed {folder}/short", "N": "2"}),
     "sluice-trace bound FILE --budget-gib N": Run("", {"FILE": "{folder}/short", "N": "0.05"}),
     "sluice-trace uses FILE TO": Run("", {"FILE TO": "{folder}/short {folder}/uses"}),
-    "sluice-trace interval FILE KERNEL BETWEEN": Run("median_us", {"FILE KERNEL BETWEEN": "{root}/trace/data/decode.sltrace layer_norm ActivationSilu"}),
-    "sluice-trace interval trace/data/decode.sltrace layer_norm ActivationSilu": Run("317"),
+    "sluice-trace interval FILE KERNEL BETWEEN": Run("median_us", {"FILE KERNEL BETWEEN": "{root}/experiments/traces/decode.sltrace layer_norm ActivationSilu"}),
+    "sluice-trace interval experiments/traces/decode.sltrace layer_norm ActivationSilu": Run("317"),
     "sluice replay FILE --gpu sim --profile card-8g --memory 4Gi [--prefetch off|launch|predict] [--json] [--timeline FILE]":
         Run('"launches"', {"replay FILE": "replay {folder}/short", "[--prefetch off|launch|predict]": "--prefetch launch", "[--json]": "--json",
                            "[--timeline FILE]": "--timeline {folder}/timeline"}),

@@ -21,7 +21,7 @@ import reference  # noqa: E402
 import product as p  # noqa: E402
 
 # What was measured, and how; what those who change the code use. Not what a user is to type: its programs must be there.
-TOOLS = ("docs/benchmarks.md", "docs/tried.md", "docs/driver.md", "CONTRIBUTING.md")
+TOOLS = ("docs/benchmarks.md", "docs/lab/tried.md", "docs/design/driver.md", "CONTRIBUTING.md")
 
 
 def short(text):
@@ -131,7 +131,7 @@ class OnAnyMachine(Typed):
         with tempfile.TemporaryDirectory(prefix="sluice-docs.") as folder:
             self.words = {"folder": folder, "here": HERE, "root": p.ROOT, "build": p.BUILD}
             # placement.md's own file, and a small cluster's nodes and pods.
-            shown = re.search(r"\n    # extender.yaml;.*\n((?:    .+\n)+)", (p.ROOT / "docs/placement.md").read_text()).group(1)
+            shown = re.search(r"\n    # extender.yaml;.*\n((?:    .+\n)+)", (p.ROOT / "docs/design/placement.md").read_text()).group(1)
             pathlib.Path(folder, "extender.yaml").write_text("".join(line[4:] + "\n" for line in shown.splitlines()))
             subprocess.run([p.BUILD / "bin/sluice", "simulate-cluster", "--generated", "40", "300", "--write", folder], check=True, stdout=subprocess.DEVNULL)
             self.run_all()

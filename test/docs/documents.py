@@ -3,7 +3,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-FILES = ["README.md", "CONTRIBUTING.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").glob("*.md"))]
+FILES = ["README.md", "CONTRIBUTING.md", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "docs").rglob("*.md"))]
 # A line of a block, or what stands between backticks, is a command when it begins with one of these.
 PROGRAM = re.compile(r"(make|helm|kubectl|docker|podman|buildah|ctr|sha256sum|sluice(-[a-z]+)?|(build|scripts|test)/[\w./-]+)(?= |$)")
 SHELL = ("sh", "bash", "shell", "console")

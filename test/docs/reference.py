@@ -9,9 +9,9 @@ import unittest
 
 import product as p
 
-PAGE = p.ROOT / "docs/configuration.md"
+PAGE = p.ROOT / "docs/operate/configuration.md"
 METRICS = {"agent": ["agent/metrics.cc"], "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/metrics.cc", "scheduler/extender.cc"]}
-PARTS = ("agent", "cli", "deviceplugin", "hooklib", "kube", "proto", "scheduler", "trace", "webhook")
+PARTS = ("agent", "cli", "common", "deviceplugin", "experiments", "hooklib", "kube", "proto", "scheduler", "simgpu", "trace", "webhook")
 FOLDERS = [p.ROOT / name for name in (*PARTS, "charts", "cmake", "docs", "examples", "manifests", "scripts", "test")]
 # Kubernetes' own words.
 KUBERNETES = ("nodes are available: Insufficient sluice.dev/gpu-percent", "UnexpectedAdmissionError", "allocatable", "sluice.dev/gpu-percent", "type: Container")
@@ -50,7 +50,7 @@ class Reference(unittest.TestCase):
 
     def test_the_variables(self):
         named = {*rows(PAGE.read_text(), "Variables of a container"), *re.findall(r"`(ULMS_\w+)`", PAGE.read_text())}
-        settings = set(re.findall(r"`(SLUICE_\w+)` \|$", (p.ROOT / "docs/annotations.md").read_text(), re.M))
+        settings = set(re.findall(r"`(SLUICE_\w+)` \|$", (p.ROOT / "docs/operate/annotations.md").read_text(), re.M))
         self.assertEqual(len(settings), 9)
         header = (p.ROOT / "proto/sluice/names.h").read_text()
         self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', header)))
@@ -60,7 +60,7 @@ class Reference(unittest.TestCase):
         for top in PARTS:
             for file in (p.ROOT / top).rglob("*.[ch]*"):
                 read |= set(re.findall(r'"(SLUICE_[A-Z_]+)"', file.read_text()))
-        for file in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")]:
+        for file in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")]:
             shown = set(re.findall(r"\b(SLUICE_[A-Z_]+)\b", file.read_text()))
             if file.name in ("benchmarks.md", "tried.md"):  # records: of engines that were, too
                 continue
@@ -84,7 +84,7 @@ class Reference(unittest.TestCase):
 
     def test_shown_annotations_are_accepted(self):
         """Everywhere but in annotations.md, which shows denied ones and has a test of its own."""
-        shown = {m for f in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")] if f.name != "annotations.md"
+        shown = {m for f in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")] if f.name != "annotations.md"
                  for m in re.findall(r"(?m)sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())}
         self.assertGreater(len(shown), 5)
         for key, value in sorted(shown):
@@ -99,7 +99,7 @@ class Reference(unittest.TestCase):
             self.assertEqual(said.returncode, 0, f"{key}: {said.stderr}")
 
     def test_the_metrics(self):
-        page = (p.ROOT / "docs/metrics.md").read_text()
+        page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for heading, files in METRICS.items():
             told = {m for file in files for line in (p.ROOT / file).read_text().splitlines()
                     for m in re.findall(r'"(?:# HELP )?(sluice_[a-z_]+)', line)}
@@ -110,7 +110,7 @@ class Reference(unittest.TestCase):
         sources = "".join(f.read_text() for top in PARTS for f in (p.ROOT / top).rglob("*.[ch]*"))
         sources = re.sub(r'"\s+"|" *SLUICE_RESOURCE *"|\\', lambda m: "sluice.dev/gpu-percent" if "RESOURCE" in m[0] else "", sources)
         quoted = 0
-        for line in (p.ROOT / "docs/troubleshooting.md").read_text().splitlines():
+        for line in (p.ROOT / "docs/operate/troubleshooting.md").read_text().splitlines():
             for message in re.findall(r'[`"]([^`"]+)[`"]', line.split("|")[1] if line.startswith("| ") else ""):
                 for part in re.split(r"…|\.\.\.|%|\d+", message):
                     part = part.strip(" ,.:/")
@@ -135,7 +135,7 @@ class Reference(unittest.TestCase):
 
     def test_the_paths(self):
         files = {"agent": "agent/metrics.cc", "device plugin": "deviceplugin/http_server.cc", "webhook": "webhook/service.cc", "extender": "scheduler/extender_server.cc"}
-        page = (p.ROOT / "docs/metrics.md").read_text()
+        page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for part, file in files.items():
             row = re.search(rf"(?m)^\| {part} \|.*$", page).group()
             served = set(re.findall(r'(?:Get\(|context_, )"(/[a-z.]+)"', (p.ROOT / file).read_text()))
@@ -143,7 +143,7 @@ class Reference(unittest.TestCase):
 
     def test_the_commands(self):
         """Each subcommand is shown by a document."""
-        text = "".join(f.read_text() for f in [p.ROOT / "README.md", *(p.ROOT / "docs").glob("*.md")])
+        text = "".join(f.read_text() for f in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")])
         for program in ("sluice", "sluice-trace"):
             help_text = subprocess.run([p.BUILD / "bin" / program, "--help"], capture_output=True, text=True, timeout=60).stdout
             for name in re.findall(r"(?m)^  (\S+)", help_text.partition("\nSubcommands:\n")[2]):

@@ -11,7 +11,7 @@ namespace scenario {
 
 namespace {
 
-// PyTorch's foreach kernels take this struct by value (hooklib/dnn/extents/torch_kernels.h).
+// PyTorch's foreach kernels take this struct by value (hooklib/libraries/extents/torch_kernels.h).
 struct TensorList {
   uint64_t addresses[1][110];
   int64_t numel_for_tensor[110];

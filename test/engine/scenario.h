@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "test/simgpu/tests/card.h"
+#include "simgpu/tests/card.h"
 
 extern "C" CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                         unsigned, CUstream, void**, void**);

@@ -104,7 +104,7 @@ BENCHMARKS = [
 ]
 
 # Only when asked for (`--only peers`, about 2 minutes): the recorded traces played on the card at two thirds, and the decoder's at half, of
-# their live bytes: by PUMP's rules (test/bench/peer_replay.cc), by demand faults and by sluice. Kernels read what the recorded ones touched,
+# their live bytes: by PUMP's rules (experiments/bench/peer_replay.cc), by demand faults and by sluice. Kernels read what the recorded ones touched,
 # and last as long. Binaries: build/bin/sluice-replay with build/lib/replay, build/test/peer_replay.
 PEERS = {"transformer": 3896, "convnet": 3114, "decode": 1342}  # MiB
 
@@ -112,7 +112,7 @@ PEERS = {"transformer": 3896, "convnet": 3114, "decode": 1342}  # MiB
 def peers():
     out = []
     for name, mib in PEERS.items():
-        what = [f"trace/data/{name}.sltrace", "--warm-up", "3", "--steps", "8"]
+        what = [f"experiments/traces/{name}.sltrace", "--warm-up", "3", "--steps", "8"]
         replay = ["build/bin/sluice-replay", *what, "--json"]
         # The factor comes to 100 by itself where library calls are seen, as in these programs; traces hold none.
         full = {"SLUICE_MEMORY_FACTOR": "100"}
@@ -125,8 +125,8 @@ def peers():
     return out
 
 
-# Only when asked for (`--only fidelity`, about 4 minutes): the programs of trace/data as recorded, each unhooked, where it fits, and at two
-# budgets by faults and by sluice; each tells its host's pace, too. test/bench/fidelity.py holds the simulated card's replays against these.
+# Only when asked for (`--only fidelity`, about 4 minutes): the programs of experiments/traces as recorded, each unhooked, where it fits, and at two
+# budgets by faults and by sluice; each tells its host's pace, too. experiments/bench/fidelity.py holds the simulated card's replays against these.
 FIDELITY_BUDGETS = {"transformer": (4096, 3072), "convnet": (3072, 2304), "decode": (2048, 1280)}  # MiB
 FIDELITY_PROGRAMS = {"transformer": train("transformer", "--steps", "7", "--host-pace"),
                      "convnet": train("convnet", "--batch", "256", "--steps", "7", "--host-pace"),

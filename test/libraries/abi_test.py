@@ -41,7 +41,7 @@ for name in rows:
         check(name in functions, f"{name}: not in cuDNN's headers")
 # The numbers in graph.cc are those of the attributes that it means, and it knows all that name tensors.
 values = {int(v): n for n, v in re.findall(r"CUDNN_ATTR_((?:OPERATION|TENSOR)_\w+)[^=,]*=\s*(\d+)", headers)}
-graph = (top / "hooklib/dnn/extents/graph.cc").read_text()
+graph = (top / "hooklib/libraries/extents/graph.cc").read_text()
 inputs, outputs = [], []
 for cases, answer in re.findall(r"((?:case \d+:.*\s+)+)return ([^;]*);", graph[graph.index("UseOf"):graph.index("bool Streams")]):
     (inputs if answer == "{true, false}" else outputs).extend(int(n) for n in re.findall(r"case (\d+):", cases))
@@ -100,7 +100,7 @@ def family_kinds(declaration, integer):
     return out
 
 
-ours = dict(re.findall(r"using (\w+) = int\(([^;]*)\);", re.sub(r"\s+", " ", text_of(top / "hooklib/dnn/blas_abi.h"))))
+ours = dict(re.findall(r"using (\w+) = int\(([^;]*)\);", re.sub(r"\s+", " ", text_of(top / "hooklib/libraries/blas_abi.h"))))
 for name, family, integer, _, _ in blas_rows:
     check(name in signatures, f"{name}: not in cuBLAS' headers")
     if name in signatures:
@@ -129,7 +129,7 @@ for name, value in numbers.items():  # what is unknown is doubted: these headers
     for prefix, most in (("EPILOGUE", 512), ("ORDER", 4), ("POINTER_MODE", 4), ("BATCH_MODE", 1), ("MATMUL_MATRIX_SCALE", 5)):
         if re.match(f"CUBLASLT_{prefix}_(?!MASK)", name):
             check(value <= most, f"{name} is {value}: lt.h knows nothing beyond {most}")
-entries = (top / "hooklib/dnn/lt_entries.cc").read_text()
+entries = (top / "hooklib/libraries/lt_entries.cc").read_text()
 named = dict(re.findall(r"\b(k\w+) = (\d+)", entries))
 for ours_is, theirs in (("kType", "MATRIX_LAYOUT_TYPE"), ("kOrder", "MATRIX_LAYOUT_ORDER"), ("kRows", "MATRIX_LAYOUT_ROWS"),
                         ("kColumns", "MATRIX_LAYOUT_COLS"), ("kLd", "MATRIX_LAYOUT_LD"), ("kBatch", "MATRIX_LAYOUT_BATCH_COUNT"),

@@ -1,14 +1,14 @@
 // cuDNN's backend API as a program drives it, through its entries, over a library that takes everything.
-#ifndef SLUICE_TEST_DNN_BACKEND_H_
-#define SLUICE_TEST_DNN_BACKEND_H_
+#ifndef SLUICE_TEST_LIBRARIES_BACKEND_H_
+#define SLUICE_TEST_LIBRARIES_BACKEND_H_
 
 #include <cudnn.h>
 
 #include <cstring>
 #include <vector>
 
-#include "test/dnn/fake_getters.h"
-#include "test/dnn/library.h"
+#include "test/libraries/fake_getters.h"
+#include "test/libraries/library.h"
 
 namespace sluice::dnn::test {
 
@@ -119,4 +119,4 @@ struct Backend {
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_BACKEND_H_
+#endif  // SLUICE_TEST_LIBRARIES_BACKEND_H_

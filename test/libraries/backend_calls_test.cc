@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "test/dnn/backend.h"
+#include "test/libraries/backend.h"
 
 namespace sluice::dnn {
 namespace {

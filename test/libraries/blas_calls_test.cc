@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "hooklib/dnn/blas_abi.h"
-#include "hooklib/dnn/extents/blas.h"
-#include "test/dnn/fake_getters.h"
-#include "test/dnn/library.h"
+#include "hooklib/libraries/blas_abi.h"
+#include "hooklib/libraries/extents/blas.h"
+#include "test/libraries/fake_getters.h"
+#include "test/libraries/library.h"
 
 namespace sluice::dnn {
 namespace {

@@ -1,6 +1,6 @@
 // Random BLAS calls against the oracle.
-#include "hooklib/dnn/extents/blas.h"
-#include "test/dnn/oracle.h"
+#include "hooklib/libraries/extents/blas.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn {
 namespace {

@@ -11,9 +11,9 @@
 #include <string>
 #include <type_traits>
 
-#include "hooklib/dnn/extents/tensor.h"
-#include "test/dnn/fake_getters.h"
-#include "test/dnn/library.h"
+#include "hooklib/libraries/extents/tensor.h"
+#include "test/libraries/fake_getters.h"
+#include "test/libraries/library.h"
 
 namespace sluice::dnn {
 namespace {

@@ -1,6 +1,6 @@
 // Every entry as the shim would call it, over libraries of this test's own: arguments and results pass untouched, sets
 // are those of the call, and what cannot be known is doubted. No driver, no shim.
-#include "hooklib/dnn/entries.h"
+#include "hooklib/libraries/entries.h"
 
 #include <cudnn.h>
 
@@ -10,11 +10,11 @@
 #include <map>
 #include <thread>
 
-#include "hooklib/dnn/blas_abi.h"
-#include "hooklib/dnn/library_calls.h"
-#include "test/dnn/backend.h"
-#include "test/dnn/fake_getters.h"
-#include "test/dnn/library.h"
+#include "hooklib/libraries/blas_abi.h"
+#include "hooklib/libraries/library_calls.h"
+#include "test/libraries/backend.h"
+#include "test/libraries/fake_getters.h"
+#include "test/libraries/library.h"
 
 namespace sluice {
 

@@ -1,9 +1,9 @@
-#include "test/dnn/fake_getters.h"
+#include "test/libraries/fake_getters.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "hooklib/dnn/blas_abi.h"
+#include "hooklib/libraries/blas_abi.h"
 
 namespace sluice::dnn::test {
 

@@ -1,6 +1,6 @@
 // Getters of libraries in miniature: descriptors are plain structs of the test.
-#ifndef SLUICE_TEST_DNN_FAKE_GETTERS_H_
-#define SLUICE_TEST_DNN_FAKE_GETTERS_H_
+#ifndef SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_
+#define SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_
 
 #include <cudnn.h>
 
@@ -77,4 +77,4 @@ void* FakeGetter(const char* symbol);
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_FAKE_GETTERS_H_
+#endif  // SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_

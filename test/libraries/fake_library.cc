@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "test/dnn/fake_getters.h"
-#include "test/simgpu/simgpu.h"
+#include "simgpu/simgpu.h"
+#include "test/libraries/fake_getters.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

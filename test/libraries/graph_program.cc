@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "test/dnn/program.h"
+#include "test/libraries/program.h"
 
 namespace {
 

@@ -1,15 +1,15 @@
 // A library of the test's own behind an entry: what it was called with, and what it saw of its own call. LibraryReal
 // and LibrarySymbol, which the shim would define, are entries_test.cc's.
-#ifndef SLUICE_TEST_DNN_LIBRARY_H_
-#define SLUICE_TEST_DNN_LIBRARY_H_
+#ifndef SLUICE_TEST_LIBRARIES_LIBRARY_H_
+#define SLUICE_TEST_LIBRARIES_LIBRARY_H_
 
 #include <catch2/catch_test_macros.hpp>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
-#include "hooklib/dnn/library_calls.h"
-#include "test/dnn/oracle.h"
+#include "hooklib/libraries/library_calls.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn::test {
 
@@ -77,4 +77,4 @@ struct Wanted {
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_LIBRARY_H_
+#endif  // SLUICE_TEST_LIBRARIES_LIBRARY_H_

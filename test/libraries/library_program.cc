@@ -3,7 +3,7 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
-#include "test/dnn/program.h"
+#include "test/libraries/program.h"
 
 namespace {
 

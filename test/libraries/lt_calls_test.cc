@@ -3,10 +3,10 @@
 #include <cstring>
 #include <string>
 
-#include "hooklib/dnn/blas_abi.h"
-#include "hooklib/dnn/extents/lt.h"
-#include "test/dnn/fake_getters.h"
-#include "test/dnn/library.h"
+#include "hooklib/libraries/blas_abi.h"
+#include "hooklib/libraries/extents/lt.h"
+#include "test/libraries/fake_getters.h"
+#include "test/libraries/library.h"
 
 namespace sluice::dnn {
 namespace {

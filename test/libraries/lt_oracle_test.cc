@@ -1,6 +1,6 @@
 // Random cublasLt calls against the oracle.
-#include "hooklib/dnn/extents/lt.h"
-#include "test/dnn/oracle.h"
+#include "hooklib/libraries/extents/lt.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn {
 namespace {

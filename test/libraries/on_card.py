@@ -13,7 +13,7 @@ HOOK = {"LD_PRELOAD": str(BUILD / "lib" / "libsluice.so"), "SLUICE_MEMORY_FACTOR
 def run(program, driver="simgpu", fails=False, arguments=(), **more):
     """(stdout, stderr) of a run that must end well; its status where it may fail."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
-    env["LD_LIBRARY_PATH"] = f"{BUILD}/lib/{driver}:{BUILD}/test/dnn/libraries:{BUILD}/test/dnn/libraries12"
+    env["LD_LIBRARY_PATH"] = f"{BUILD}/lib/{driver}:{BUILD}/test/libraries/libraries:{BUILD}/test/libraries/libraries12"
     env["SIMGPU_PROFILE"] = "card-8g"
     env.update(more)
     done = subprocess.run([BUILD / "test" / program, *arguments], env=env, capture_output=True, text=True, timeout=240)

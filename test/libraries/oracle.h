@@ -1,7 +1,7 @@
 // The brute-force oracle: every byte that an operation touches, entered one element at a time by the operation's own
 // index formula, held against an access set.
-#ifndef SLUICE_TEST_DNN_ORACLE_H_
-#define SLUICE_TEST_DNN_ORACLE_H_
+#ifndef SLUICE_TEST_LIBRARIES_ORACLE_H_
+#define SLUICE_TEST_LIBRARIES_ORACLE_H_
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "hooklib/dnn/extents/access_set.h"
-#include "test/dnn/random.h"
+#include "hooklib/libraries/extents/access_set.h"
+#include "test/libraries/random.h"
 
 namespace sluice::dnn::test {
 
@@ -92,4 +92,4 @@ class Judge {
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_ORACLE_H_
+#endif  // SLUICE_TEST_LIBRARIES_ORACLE_H_

@@ -1,6 +1,6 @@
 // Library calls that overwrite their result whole, on results that have left the card: what comes back, and what they
 // computed. Prints digests, which must be those of the run without the hook.
-#include "test/dnn/program.h"
+#include "test/libraries/program.h"
 
 namespace {
 

@@ -1,13 +1,13 @@
 // What the programs over the miniature libraries share: checks, a large block that leaves the card for another one, and
 // what came back for a call.
-#ifndef SLUICE_TEST_DNN_PROGRAM_H_
-#define SLUICE_TEST_DNN_PROGRAM_H_
+#ifndef SLUICE_TEST_LIBRARIES_PROGRAM_H_
+#define SLUICE_TEST_LIBRARIES_PROGRAM_H_
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "test/dnn/fake_getters.h"
-#include "test/simgpu/tests/card.h"
+#include "simgpu/tests/card.h"
+#include "test/libraries/fake_getters.h"
 
 extern "C" {
 int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
@@ -48,4 +48,4 @@ inline bool UnderPressure() { return std::getenv("UNDER_PRESSURE") != nullptr; }
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_PROGRAM_H_
+#endif  // SLUICE_TEST_LIBRARIES_PROGRAM_H_

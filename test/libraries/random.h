@@ -1,6 +1,6 @@
 // The same numbers in every run.
-#ifndef SLUICE_TEST_DNN_RANDOM_H_
-#define SLUICE_TEST_DNN_RANDOM_H_
+#ifndef SLUICE_TEST_LIBRARIES_RANDOM_H_
+#define SLUICE_TEST_LIBRARIES_RANDOM_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ class Random {
 
 }  // namespace sluice::dnn::test
 
-#endif  // SLUICE_TEST_DNN_RANDOM_H_
+#endif  // SLUICE_TEST_LIBRARIES_RANDOM_H_

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "test/dnn/program.h"
-#include "test/dnn/random.h"
+#include "test/libraries/program.h"
+#include "test/libraries/random.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "test/dnn/program.h"
 #include "test/engine/report.h"
+#include "test/libraries/program.h"
 
 namespace {
 

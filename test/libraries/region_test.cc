@@ -1,8 +1,8 @@
-#include "hooklib/dnn/extents/region.h"
+#include "hooklib/libraries/extents/region.h"
 
 #include <set>
 
-#include "test/dnn/oracle.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn {
 namespace {

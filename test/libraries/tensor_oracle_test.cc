@@ -1,6 +1,6 @@
 // Random cuDNN tensors and operation graphs against the oracle.
-#include "hooklib/dnn/extents/graph.h"
-#include "test/dnn/oracle.h"
+#include "hooklib/libraries/extents/graph.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn {
 namespace {

@@ -1,13 +1,13 @@
 // PyTorch's structs as its kernels take them, filled as it fills them, and held against what the kernels' own index
 // formulas touch.
-#include "hooklib/dnn/extents/torch_kernels.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <cstring>
 #include <map>
 #include <memory>
 
-#include "test/dnn/oracle.h"
+#include "test/libraries/oracle.h"
 
 namespace sluice::dnn {
 namespace {

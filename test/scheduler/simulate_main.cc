@@ -1,8 +1,8 @@
 // The simulator alone, for tests and for the picture in docs/; users have it as a subcommand of sluice.
 #include <CLI/CLI.hpp>
 
+#include "common/command_line.h"
 #include "scheduler/simulate_command.h"
-#include "sluice/command_line.h"
 
 int main(int argc, char** argv) {
   CLI::App app("placement simulator");

@@ -9,8 +9,8 @@ import tempfile
 
 build = pathlib.Path(sys.argv[1])
 SIM = {"LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "SIMGPU_PROFILE": "card-8g"}
-DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "trace" / "data"
-TABLE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "residency_table.py"
+DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "experiments" / "traces"
+TABLE = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "bench" / "residency_table.py"
 HOOK = {"LD_PRELOAD": str(build / "lib" / "libsluice.so")}
 # Of what the engine believes that a trace's launches touch, the part that they do not (docs/benchmarks.md). decode's is cuBLAS' workspace,
 # of which split products use 0.1 of 32 MiB.

@@ -5,7 +5,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -131,4 +131,4 @@ TEST_CASE("what is needed far ahead does not come in the place of what is named 
   CHECK(stays() == named);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,4 +1,4 @@
-#include "hooklib/core/arena_allocator.h"
+#include "hooklib/memory/arena_allocator.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <map>
@@ -6,7 +6,7 @@
 
 #include "test/unit/fake_timeline.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 namespace {
 
@@ -127,4 +127,4 @@ TEST_CASE("what was freed in a stream's order is at once reusable there, and els
   CHECK(found);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

@@ -1,5 +1,5 @@
 // In which order chunks are candidates for leaving.
-#include "hooklib/core/candidates.h"
+#include "hooklib/policy/evict/candidates.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -143,4 +143,4 @@ TEST_CASE("nothing is kept of an arena that goes") {
   CHECK(card.Rest() == std::vector<uint64_t>{7, 6, 5, 4});
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

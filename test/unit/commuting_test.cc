@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -174,4 +174,4 @@ TEST_CASE("what would have to come for each pass stays in host memory all the sa
   CHECK(card.InPlace() >= Optimizer::kMoment * kChunkBytes);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

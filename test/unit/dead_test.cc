@@ -5,7 +5,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -304,4 +304,4 @@ TEST_CASE("what two queues may be sending away is not discarded when the newer o
   CHECK(card.Queue({Chunks(14)}, 2).discard.empty());
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

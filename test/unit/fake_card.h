@@ -4,10 +4,12 @@
 
 #include <vector>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 #include "test/unit/fake_timeline.h"
 
-namespace sluice::core {
+namespace sluice::policy {
+
+using memory::FakeTimeline;
 
 inline constexpr Va kBase = uint64_t{1} << 40;
 inline Extent Chunks(uint64_t first, uint64_t count = 1) { return {kBase + first * kChunkBytes, count * kChunkBytes}; }
@@ -36,6 +38,6 @@ struct FakeCard {
   bool Resident(uint64_t chunk) { return At(chunk).resident; }
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
 #endif  // SLUICE_TEST_UNIT_FAKE_CARD_H_

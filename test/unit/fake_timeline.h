@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "hooklib/core/timeline.h"
+#include "hooklib/memory/timeline.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 class FakeTimeline final : public Timeline {
  public:
@@ -41,6 +41,6 @@ class FakeTimeline final : public Timeline {
   std::map<StreamId, uint64_t> in_, out_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::memory
 
 #endif  // SLUICE_TEST_UNIT_FAKE_TIMELINE_H_

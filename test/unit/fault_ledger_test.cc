@@ -1,11 +1,11 @@
-#include "hooklib/core/fault_ledger.h"
+#include "hooklib/policy/budget/fault_ledger.h"
 
 #include <catch2/catch_test_macros.hpp>
 
-using sluice::core::FaultLedger;
-using sluice::core::kChunkBytes;
-using sluice::core::kNever;
-using sluice::core::MoveLedger;
+using sluice::memory::kChunkBytes;
+using sluice::memory::kNever;
+using sluice::policy::FaultLedger;
+using sluice::policy::MoveLedger;
 
 TEST_CASE("without faults nothing came by them, whatever was asked for") {
   FaultLedger ledger;

@@ -1,10 +1,10 @@
-#include "hooklib/core/fences.h"
+#include "hooklib/memory/fences.h"
 
 #include <catch2/catch_test_macros.hpp>
 
 #include "test/unit/fake_timeline.h"
 
-namespace sluice::core {
+namespace sluice::memory {
 
 TEST_CASE("a fence is done when everything queued at its close is") {
   FakeTimeline time;
@@ -45,4 +45,4 @@ TEST_CASE("while a capture forbids marks, a fence cannot be closed, and nothing 
   CHECK(fences.Done(epoch));
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

@@ -1,12 +1,11 @@
-#include "hooklib/core/host_access.h"
-
 #include <catch2/catch_test_macros.hpp>
 #include <functional>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/residency.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -622,4 +621,4 @@ TEST_CASE("that launches touch little is found although every third one is held 
   }
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

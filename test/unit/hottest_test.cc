@@ -4,7 +4,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -96,4 +96,4 @@ TEST_CASE("of a graph of which all that is alive is used more than the rest, wha
   for (uint64_t i = 0; i < 4; ++i) CHECK(card.Resident(i));
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

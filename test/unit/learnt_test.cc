@@ -1,10 +1,10 @@
-#include "hooklib/core/learnt.h"
-
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 
-namespace sluice::core {
+#include "hooklib/policy/predict/pointer_ranges.h"
+
+namespace sluice::policy {
 
 namespace {
 
@@ -304,4 +304,4 @@ TEST_CASE("without anybody who can watch all is named whole") {
   CHECK(kind.learnt.Wants(9'999 << 8));
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,4 +1,4 @@
-#include "hooklib/core/live_map.h"
+#include "hooklib/memory/live_map.h"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <random>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 namespace {
 Allocation Of(uint64_t bytes) {
@@ -160,4 +160,4 @@ TEST_CASE("an address is resolved by what is alive now, whatever it was before")
   }
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

@@ -1,5 +1,5 @@
 // A lock lets one in at a time, and wakes who waits.
-#include "hooklib/core/lock.h"
+#include "hooklib/memory/lock.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace sluice::core {
+namespace sluice::memory {
 
 TEST_CASE("of threads that take a lock one is in at a time, and none is left waiting") {
   Lock lock;
@@ -46,4 +46,4 @@ TEST_CASE("who waits for a lock sleeps, and goes on when it is left") {
   CHECK(in == 3);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::memory

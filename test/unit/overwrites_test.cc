@@ -3,7 +3,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -124,4 +124,4 @@ TEST_CASE("what the predicted launch overwrites is not brought ahead of it") {
   CHECK(renewed[false] == 0);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

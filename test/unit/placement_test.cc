@@ -1,10 +1,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <functional>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -334,4 +334,4 @@ TEST_CASE("what was changed between host memory and card does not count as movem
   CHECK(decoder.residency.places().still > 2);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

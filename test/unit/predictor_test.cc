@@ -1,4 +1,4 @@
-#include "hooklib/core/predictor.h"
+#include "hooklib/policy/predict/predictor.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -267,4 +267,4 @@ TEST_CASE("a change of phase ends the prediction and is learnt within two rounds
   CHECK(predictor.confident());
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,8 +1,8 @@
-#include "hooklib/core/pressure.h"
+#include "hooklib/policy/budget/pressure.h"
 
 #include <catch2/catch_test_macros.hpp>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -152,4 +152,4 @@ TEST_CASE("after a change nothing counts before what is held could come back") {
   CHECK(!program.pressure.doubtful());
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

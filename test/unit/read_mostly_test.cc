@@ -5,7 +5,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -294,4 +294,4 @@ TEST_CASE("ranges that copies wrote: as a map of bytes says") {
   }
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

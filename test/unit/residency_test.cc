@@ -1,11 +1,11 @@
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -375,4 +375,4 @@ TEST_CASE("a host that never waits waits once where all that would be tried is a
   CHECK_FALSE(card.residency.Crowded(7));
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,12 +1,11 @@
 // When what faults have scattered is due to be sent away, and what becomes of it where it is in use then.
-#include "hooklib/core/scattered.h"
-
 #include <catch2/catch_test_macros.hpp>
 #include <vector>
 
+#include "hooklib/policy/evict/fault_residue.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -171,4 +170,4 @@ TEST_CASE("what is in use when it is to leave is not waited for while a capture 
   CHECK(card.residency.SweepAwaits());
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -4,11 +4,11 @@
 #include <mutex>
 #include <random>
 
-#include "hooklib/core/brief.h"
-#include "hooklib/core/lock.h"
+#include "hooklib/memory/lock.h"
+#include "hooklib/policy/steady/launch_fast_path.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -193,7 +193,7 @@ TEST_CASE("a launch is told in brief only while its round repeats, all stands, a
 
 TEST_CASE("what a launch has in brief is known as long as only launches have had the lock") {
   Brief brief;
-  CountedLock lock;
+  memory::CountedLock lock;
   StandingSets::Set set, other;
   const auto launch = [&] {
     std::lock_guard held(lock);
@@ -275,4 +275,4 @@ TEST_CASE("a launch that is met again is not looked at, until something comes or
   CHECK(card.At(0).last_use == card.residency.launches());
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

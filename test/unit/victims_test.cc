@@ -5,7 +5,7 @@
 
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 TEST_CASE("what the last launches used stays, where something older is needed nearly as late") {
   constexpr uint64_t kChunks = 80;
@@ -169,4 +169,4 @@ TEST_CASE("what is believed to be back by faults, and dies, is not discarded whi
   CHECK(at_last);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,13 +1,12 @@
 // Launches larger than all that may be resident: which way what does not fit comes.
-#include "hooklib/core/ways.h"
-
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <map>
 
+#include "hooklib/policy/fetch/graph_strategy.h"
 #include "test/unit/fake_card.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -302,4 +301,4 @@ TEST_CASE("why what is not held cannot be duplicated is told") {
   CHECK(rest.copied == 6 * kChunkBytes);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

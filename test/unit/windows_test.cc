@@ -1,9 +1,9 @@
 // How long windows of launches are, and what has lived through one.
-#include "hooklib/core/windows.h"
-
 #include <catch2/catch_test_macros.hpp>
 
-namespace sluice::core {
+#include "hooklib/policy/predict/iterations.h"
+
+namespace sluice::policy {
 
 namespace {
 
@@ -71,4 +71,4 @@ TEST_CASE("a chunk lasts that was there at first, later one that has lived for a
   CHECK(windows.IsLasting(chunk, 0, now + 1));
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "settings/settings.h"
+#include "common/settings/settings.h"
 #include "sluice/version.h"
 #include "webhook/manifest.h"
 #include "webhook/validate.h"

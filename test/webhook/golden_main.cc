@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iostream>
 
+#include "common/settings/settings.h"
 #include "golden.h"
-#include "settings/settings.h"
 #include "sluice/names.h"
 
 namespace {

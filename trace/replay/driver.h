@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "test/simgpu/simgpu.h"
+#include "simgpu/simgpu.h"
 
 namespace sluice::replay {
 

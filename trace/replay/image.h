@@ -17,7 +17,7 @@ std::string Image(const std::vector<trace::Function>& functions);
 // The recorded parameters, in such pieces that they land at the recorded offsets where each is aligned by its size.
 std::vector<trace::Parameter> Pieces(const trace::Function& function);
 
-// The same for the simulated card (test/simgpu/README.md), which is told by side channel what a launch touches. There
+// The same for the simulated card (simgpu/README.md), which is told by side channel what a launch touches. There
 // kernels bear the names of SimulatedNames(): the recorded ones, since the engine knows some kernels' parameters by
 // them. Not so on a real card, where the grid is the replayer's own.
 std::string SimulatedImage(const std::vector<trace::Function>& functions);

@@ -368,9 +368,9 @@ void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out
 
 // How the kernel goes over its memory, by its name, and of a matrix product how often it reads each operand: once for
 // every row of tiles of the other dimension. Of three matrices m x k, k x n and m x n the dimension that one lacks is
-// the root of the others' product over it. Matters only where an operand is read over the link. (H200, test/gpu/probes:
-// a product of 2,048 rows reads its weights 8.0 times, of 8,192 columns its rows 32.0 times; convolutions read more
-// often than such a product, by a factor of the card's.)
+// the root of the others' product over it. Matters only where an operand is read over the link. (H200,
+// experiments/probes: a product of 2,048 rows reads its weights 8.0 times, of 8,192 columns its rows 32.0 times;
+// convolutions read more often than such a product, by a factor of the card's.)
 simgpu_kernel Player::Kind(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
   const std::string& name = trace_.functions[launch.function].name;
   const auto holds = [&name](std::initializer_list<const char*> parts) {

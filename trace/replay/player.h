@@ -24,7 +24,7 @@ struct Options {
 };
 
 // Something between the program and the driver that is not a preloaded hook: another engine's rules, played for
-// comparison (test/bench). Null: none.
+// comparison (experiments/bench). Null: none.
 class Companion {
  public:
   virtual ~Companion() = default;

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <thread>
 
+#include "common/command_line.h"
 #include "figures.h"
 #include "player.h"
-#include "sluice/command_line.h"
 #include "sluice/version.h"
 
 namespace {

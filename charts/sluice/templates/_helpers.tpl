@@ -52,7 +52,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* No privilege that a part has no reason for; docs/security.md holds the reasons. */ -}}
+{{- /* No privilege that a part has no reason for; docs/operate/security.md holds the reasons. */ -}}
 {{- define "sluice.locked" -}}
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}

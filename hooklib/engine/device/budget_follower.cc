@@ -1,14 +1,14 @@
-#include "hooklib/cuda/follower.h"
+#include "hooklib/engine/device/budget_follower.h"
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 
 #include "hooklib/client/agent_client.h"
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/own_thread.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/own_thread.h"
+#include "hooklib/engine/observe/log.h"
 #include "sluice/version.h"
 
 namespace sluice {

@@ -1,7 +1,7 @@
 // Follows what the agent says. Frames are received on the client's thread, which makes no driver call and waits for no
 // lock of a launch; what they ask for is done on a thread of its own.
-#ifndef SLUICE_HOOKLIB_CUDA_FOLLOWER_H_
-#define SLUICE_HOOKLIB_CUDA_FOLLOWER_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_BUDGET_FOLLOWER_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_BUDGET_FOLLOWER_H_
 
 namespace sluice {
 
@@ -17,4 +17,4 @@ void PublishAll();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_FOLLOWER_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_BUDGET_FOLLOWER_H_

@@ -1,23 +1,23 @@
-#include "hooklib/cuda/device.h"
+#include "hooklib/engine/device/device.h"
 
 #include <algorithm>
 #include <cstring>
 #include <ctime>
 
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/follower.h"
-#include "hooklib/cuda/host_limits.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 
-using core::Extent;
-using core::kChunkBytes;
+using memory::Extent;
+using memory::kChunkBytes;
 
 namespace {
 // More than can be addressed: rounded up, or added to what there is, it would come out small.
@@ -68,7 +68,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.visible = static_cast<uint8_t>(said.visible.value_or(settings::Visible::kBudget));
   budget.log_level = static_cast<uint8_t>(GetConfig().log_level);
   budget.compute_limit = 1000000;
-  residency.set_prefetch(static_cast<core::Prefetch>(budget.prefetch));
+  residency.set_prefetch(static_cast<policy::Prefetch>(budget.prefetch));
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr && GetConfig().discard);
   residency.set_renews(GetConfig().overwrites);
   residency.set_host_access(GetConfig().host_access);
@@ -83,7 +83,9 @@ uint64_t Device::Capacity() const {
   return std::min(room, budget.budget_bytes / 100 * Factor());
 }
 
-uint32_t Device::Factor() const { return std::min(pressure.Of(Default()), std::max(ceiling_, core::Pressure::kFloor)); }
+uint32_t Device::Factor() const {
+  return std::min(pressure.Of(Default()), std::max(ceiling_, policy::Pressure::kFloor));
+}
 
 // PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is seen of what kernels
 // touch, the more room is left for what was not seen.
@@ -118,8 +120,8 @@ Context* Device::ContextFor(CUcontext handle) {
     entry = std::make_unique<Context>();
     entry->handle = handle;
     entry->device = this;
-    entry->arenas = std::make_unique<core::ArenaAllocator>(&fences);
-    entry->held = std::make_unique<core::ArenaAllocator>(&fences);
+    entry->arenas = std::make_unique<memory::ArenaAllocator>(&fences);
+    entry->held = std::make_unique<memory::ArenaAllocator>(&fences);
   }
   return entry.get();
 }
@@ -129,7 +131,7 @@ CUstream Device::Housekeeping(Context* context) {
   return context->housekeeping;
 }
 
-Stream* Device::StreamById(core::StreamId id) {
+Stream* Device::StreamById(memory::StreamId id) {
   if (id == 0 || id > streams.size()) return nullptr;
   Stream* stream = streams[id - 1].get();
   return stream->context ? stream : nullptr;
@@ -140,7 +142,7 @@ uint64_t Device::HostAllowance() {
 }
 
 template <typename F>
-bool Device::AwaitShare(std::unique_lock<core::CountedLock>* lock, uint64_t bytes, F fits) {
+bool Device::AwaitShare(std::unique_lock<memory::CountedLock>* lock, uint64_t bytes, F fits) {
   // A borrower gives up 20 GB/s; one that is stopped gives nothing, and then a wait a budget is enough.
   constexpr int kPatienceMs = 3000, kStepMs = 2, kTellMs = 100;
   const bool agent = budget.generation != 0;
@@ -164,9 +166,9 @@ bool Device::AwaitShare(std::unique_lock<core::CountedLock>* lock, uint64_t byte
 // bytes and 4 to 8 for a copy of 4 where memory is managed (H200, docs/benchmarks.md), a PyTorch step has a hundred
 // memsets, and all that is small together is a hundredth of the budget. It counts as plain memory. PyTorch's segments
 // for small tensors are of one chunk.
-std::optional<core::Va> Device::Hold(Context* context, uint64_t bytes, core::StreamId stream) {
+std::optional<memory::Va> Device::Hold(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMost = uint64_t{64} << 20;
-  core::ArenaAllocator& held = *context->held;
+  memory::ArenaAllocator& held = *context->held;
   const uint64_t most = std::min(kMost, budget.guaranteed_bytes / 64);
   if (bytes > kChunkBytes || most < kChunkBytes) return std::nullopt;
   if (const auto va = held.Allocate(bytes, stream)) return va;
@@ -231,7 +233,7 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
 }
 
 void Device::ReturnHeld(Context* context) {
-  core::ArenaAllocator& held = *context->held;
+  memory::ArenaAllocator& held = *context->held;
   if (held.requested_bytes() <= 2 * held.live_bytes() + 4 * kChunkBytes) return;
   for (const Extent& arena : held.TakeSurplus(true)) {
     residency.chunks().RemoveArena(arena.base);
@@ -252,9 +254,9 @@ void Device::ReturnArenas(Context* context, bool all) {
 
 // Before the application is told that there is no memory: what it has freed may still wait for the GPU, where the real
 // cuMemFree would have waited itself (PyTorch frees its cache and asks again). Bounded, and without the lock.
-std::optional<core::Va> Device::LastResort(std::unique_lock<core::CountedLock>* lock, Context* context,
-                                           uint64_t bytes) {
-  std::optional<core::Va> va;
+std::optional<memory::Va> Device::LastResort(std::unique_lock<memory::CountedLock>* lock, Context* context,
+                                             uint64_t bytes) {
+  std::optional<memory::Va> va;
   if (g_captures.load() > 0) return va;
   for (int tries = 0; tries < 2000; ++tries) {
     ++look;
@@ -271,13 +273,13 @@ std::optional<core::Va> Device::LastResort(std::unique_lock<core::CountedLock>* 
   return va;
 }
 
-CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, core::StreamId stream) {
+CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
   std::unique_lock lock(mutex);
   ++look;
   Context* context = ContextFor(handle);
-  const uint64_t size = core::ArenaAllocator::SizeFor(bytes);
+  const uint64_t size = memory::ArenaAllocator::SizeFor(bytes);
   // What does not fit the guarantee lies in host memory sooner or later: a borrowed budget is called back, and a
   // guarantee that is lent now comes back too.
   const auto beyond = [&] {
@@ -292,7 +294,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   } else if (!fits() && (beyond() <= budget.host_bytes || !AwaitShare(&lock, size, fits))) {
     refusal = Refusal::kHost;
   }
-  std::optional<core::Va> va;
+  std::optional<memory::Va> va;
   bool held = false;
   if (refusal == Refusal::kNone) {
     if (!app_managed) va = Hold(context, bytes, stream);
@@ -311,7 +313,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     Say(refusal, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  core::Allocation allocation;
+  memory::Allocation allocation;
   allocation.bytes = bytes;
   allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_id_++;
   allocation.app_managed = app_managed;
@@ -341,14 +343,14 @@ void Device::SetLive(Extent range, bool alive, Extent owner) {
   Withdraw();
 }
 
-std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream) {
+std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId stream) {
   std::lock_guard lock(mutex);
   ++look;
-  core::Va base = 0;
-  const core::Allocation* allocation = live.Find(pointer, &base);
+  memory::Va base = 0;
+  const memory::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation) return std::nullopt;
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t size = core::ArenaAllocator::SizeFor(allocation->bytes);
+  const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
   const bool held = allocation->held;
   ForgetHostCopies(base, size);
@@ -386,16 +388,16 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, core::StreamId stream)
 
 void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   std::lock_guard lock(mutex);
-  core::Va base = 0;
-  core::Allocation* allocation = live.Find(pointer, &base);
+  memory::Va base = 0;
+  memory::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation || allocation->app_managed) return;
   if (bytes > 0) reports_seen = true;
   if (allocation->held) return;
   if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
     allocation->captured = true;
-    residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
+    residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
   }
-  const Extent whole{base, core::ArenaAllocator::SizeFor(allocation->bytes)};
+  const Extent whole{base, memory::ArenaAllocator::SizeFor(allocation->bytes)};
   if (bytes > 0) {
     if (!allocation->reported) SetLive(whole, false, whole);
     if (auto old = live.Unreport(pointer)) SetLive(*old, false, whole);
@@ -407,13 +409,13 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   residency.set_capacity(Capacity());
 }
 
-void Device::MarkCaptured(core::Va va) {
+void Device::MarkCaptured(memory::Va va) {
   std::lock_guard lock(mutex);
-  core::Va base = 0;
-  core::Allocation* allocation = live.Find(va, &base);
+  memory::Va base = 0;
+  memory::Allocation* allocation = live.Find(va, &base);
   if (!allocation || allocation->captured || allocation->held) return;
   allocation->captured = true;
-  if (!allocation->app_managed) residency.Pin({base, core::ArenaAllocator::SizeFor(allocation->bytes)}, true);
+  if (!allocation->app_managed) residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }
 
 void Device::AddPeer(CUdevice peer) {
@@ -505,7 +507,7 @@ void Device::ApplyBudget(const sluice_budget& next) {
   if (next.budget_bytes != budget.budget_bytes) pressure.Restart();
   budget = next;
   if (budget.limit_bytes == 0) budget.limit_bytes = total;
-  residency.set_prefetch(static_cast<core::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
+  residency.set_prefetch(static_cast<policy::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
   g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
   UpdateMode();  // what is held beyond it is sent away by the follower's thread (SendAway), and by the launches
 }
@@ -544,9 +546,9 @@ void Device::DropContext(CUcontext handle) {
     if (it == contexts.end()) return;
     Context* context = it->second.get();
     for (const auto& [base, size] : context->arena_list) {
-      for (const core::Va found : live.In({base, size})) {  // whatever was alive in it is gone with it
-        const core::Allocation* allocation = live.Find(found, nullptr);
-        const uint64_t bytes = core::ArenaAllocator::SizeFor(allocation->bytes);
+      for (const memory::Va found : live.In({base, size})) {  // whatever was alive in it is gone with it
+        const memory::Allocation* allocation = live.Find(found, nullptr);
+        const uint64_t bytes = memory::ArenaAllocator::SizeFor(allocation->bytes);
         if (allocation->reported) {
           for (auto r = live.reports().lower_bound(found); r != live.reports().end() && r->first < found + bytes; ++r)
             live_bytes -= r->second;
@@ -560,7 +562,7 @@ void Device::DropContext(CUcontext handle) {
       requested_bytes -= size;
     }
     for (const auto& [base, size] : context->held_list) {
-      for (const core::Va found : live.In({base, size})) live.Remove(found);
+      for (const memory::Va found : live.In({base, size})) live.Remove(found);
       residency.chunks().RemoveArena(base);
       GivePlain(size);
     }

@@ -2,8 +2,8 @@
 //
 // Lock order: Stream::order, then Device::mutex. No lock is held while the application's own call runs, except
 // Stream::order around a launch and its event.
-#ifndef SLUICE_HOOKLIB_CUDA_DEVICE_H_
-#define SLUICE_HOOKLIB_CUDA_DEVICE_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_H_
 
 #include <atomic>
 #include <deque>
@@ -17,20 +17,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hooklib/core/arena_allocator.h"
-#include "hooklib/core/brief.h"
-#include "hooklib/core/fault_ledger.h"
-#include "hooklib/core/learnt.h"
-#include "hooklib/core/live_map.h"
-#include "hooklib/core/lock.h"
-#include "hooklib/core/pressure.h"
-#include "hooklib/core/residency.h"
-#include "hooklib/cuda/driver_counts.h"
-#include "hooklib/cuda/fault_records.h"
-#include "hooklib/cuda/senders.h"
-#include "hooklib/cuda/streams.h"
-#include "hooklib/cuda/tokens.h"
-#include "hooklib/dnn/extents/torch_kernels.h"
+#include "hooklib/compute/tokens.h"
+#include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/execute/eviction_threads.h"
+#include "hooklib/engine/observe/driver_counters.h"
+#include "hooklib/engine/observe/fault_records.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
+#include "hooklib/memory/arena_allocator.h"
+#include "hooklib/memory/live_map.h"
+#include "hooklib/memory/lock.h"
+#include "hooklib/policy/budget/fault_ledger.h"
+#include "hooklib/policy/budget/pressure.h"
+#include "hooklib/policy/predict/pointer_ranges.h"
+#include "hooklib/policy/residency.h"
+#include "hooklib/policy/steady/launch_fast_path.h"
 #include "sluice/wire.h"
 
 namespace sluice {
@@ -43,8 +43,9 @@ struct Context {
   Device* device = nullptr;
   EventPool events;
   EventPool timers{CU_EVENT_DEFAULT};
-  std::unique_ptr<core::ArenaAllocator> arenas, held;  // managed memory; device memory that never leaves (Device::Hold)
-  std::map<core::Va, uint64_t> arena_list, held_list;
+  std::unique_ptr<memory::ArenaAllocator> arenas,
+      held;  // managed memory; device memory that never leaves (Device::Hold)
+  std::map<memory::Va, uint64_t> arena_list, held_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
   senders::Cells cells;
@@ -56,15 +57,15 @@ enum class Refusal : uint8_t { kNone, kLimit, kHost, kManagedLimit, kDriver };
 
 // What work touches of what is alive.
 struct Touched {
-  std::span<const core::Extent> extents;
+  std::span<const memory::Extent> extents;
   std::span<const char> only_read;  // of each, whether the work is known not to write it
   std::optional<size_t> hotter;     // of a graph: so many of them, at the begin, are used more than the others
   // They lie here; used again.
-  std::vector<core::Extent> room;
+  std::vector<memory::Extent> room;
   std::vector<char> reads_room;
 };
 
-struct Device final : core::Timeline {
+struct Device final : memory::Timeline {
   explicit Device(CUdevice ordinal);
 
   const CUdevice ordinal;
@@ -73,13 +74,13 @@ struct Device final : core::Timeline {
   bool managed = true;  // false: plain memory, the budget is a hard limit
   const char* plain_because = "";
 
-  core::CountedLock mutex;
+  memory::CountedLock mutex;
   // Number of the look at the card that is being taken: within one no event is asked twice (a launch under pressure
   // asks of hundreds of chunks whether their last use is over). Raised by who takes the lock and wants to know anew.
   uint64_t look = 1;
-  core::Fences fences;
-  core::LiveMap live;
-  core::Residency residency;
+  memory::Fences fences;
+  memory::LiveMap live;
+  policy::Residency residency;
   std::unordered_map<CUcontext, std::unique_ptr<Context>> contexts;
   std::vector<std::unique_ptr<Stream>> streams;
 
@@ -106,44 +107,45 @@ struct Device final : core::Timeline {
   struct Left {
     Context* context = nullptr;
     CUevent end = nullptr, gone = nullptr;
-    core::WayProbe way;
+    policy::WayProbe way;
   };
   Left left;
   // Launches that are timed: with bytes in host memory, and graphs larger than the capacity.
   struct Probe {
     Context* context;
     CUevent begin, end;
-    core::HostProbe what;
+    policy::HostProbe what;
     std::string name;  // of the kernel
-    core::WayProbe way;
-    core::Pressure::Moved moved;  // Moved() when it was queued
-    Left before;                  // of a graph: what the graph before it left
+    policy::WayProbe way;
+    policy::Pressure::Moved moved;  // Moved() when it was queued
+    Left before;                    // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
-  Touched touched;                 // by the work that is being looked at
-  std::vector<core::Loose> loose;  // once anything is asked: its words that lead into blocks of which no part is told,
-  bool narrowed = false;           // and whether less than these was named for any
-  core::Learnt learnt;
-  core::Pressure pressure;
+  Touched touched;  // by the work that is being looked at
+  std::vector<policy::Loose>
+      loose;              // once anything is asked: its words that lead into blocks of which no part is told,
+  bool narrowed = false;  // and whether less than these was named for any
+  policy::Learnt learnt;
+  policy::Pressure pressure;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
   std::atomic<uint64_t> raised_until{0};
-  Stream* reaper = nullptr;     // for whom dead bytes were last discarded in its order (dead.h),
+  Stream* reaper = nullptr;     // for whom dead bytes were last discarded in its order (stream_discard.h),
   uint64_t reap_op = 0;         // and as which operation of its renew queue
   uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
   bool watch_in_vain = false;   // a launch to be watched, or one that was, has been waited for in vain
-  core::Brief brief;            // what launches may be told by in brief
+  policy::Brief brief;          // what launches may be told by in brief
 
   // --- memory; each takes the lock ---
   // `stream`: allocated or freed in that stream's order (cuMemAllocAsync).
-  CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, core::StreamId stream = 0);
+  CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream = 0);
   // Nothing: not ours, the driver's to free.
-  std::optional<CUresult> Free(CUdeviceptr pointer, core::StreamId stream = 0);
+  std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream = 0);
   void Report(CUdeviceptr pointer, int64_t bytes);
   // Plain memory of the driver's own making: false if the budget has no room for it, and none is on its way.
   bool TakePlain(uint64_t bytes);
   void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
-  // --- device_plain.cc ---
+  // --- device_unmanaged.cc ---
   // A graph whose nodes allocate so much at a time is about to be instantiated: false where the budget has no room.
   bool TakeGraphMemory(uint64_t bytes);
   void CountGraphMemory();  // what the driver keeps for such graphs now
@@ -157,24 +159,24 @@ struct Device final : core::Timeline {
   void SayCounts();         // at DEBUG: the driver's own totals
   uint64_t LeftToFaults();  // launches for which nothing was fetched by choice
   // Of host memory used in place: bytes, once a launch; what tries of it cost; how long calls for it kept threads.
-  std::tuple<uint64_t, core::HostTries, uint64_t> HostMemoryUsed();
+  std::tuple<uint64_t, policy::HostTries, uint64_t> HostMemoryUsed();
   // Tells the driver what is used in host memory from now on, and what no longer. The lock is held.
-  void Map(const core::Plan& plan);
+  void Map(const policy::Plan& plan);
   void ContextEnds(CUcontext handle);  // is about to go
   void DropContext(CUcontext handle);  // it is gone, and all that was made in it
   void Publish(sluice_gpu_counters* slot);
-  void MarkCaptured(core::Va va);
+  void MarkCaptured(memory::Va va);
   // `peer` may use this card's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer);
   bool HasPeers() const { return !peers_.empty(); }  // with the lock held
   // A graph whose nodes name this: said once where it cannot be held at a time.
   void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
   void Resolve(const Work& work, Touched* touched);  // work.cc. The lock is held.
-  std::optional<core::Extent> Resolve(const dnn::Reach& reach);
+  std::optional<memory::Extent> Resolve(const dnn::Reach& reach);
   // What one of its words means. `*around`: the block that it leads into, if nobody has told a part of that; else of no
   // bytes. Where it is larger than the answer, that was learnt.
-  std::optional<core::Extent> ResolveWord(const Work& work, size_t place, core::Loose* around);
-  // --- launches that are watched (device_learning.cc); the lock is held ---
+  std::optional<memory::Extent> ResolveWord(const Work& work, size_t place, policy::Loose* around);
+  // --- launches that are watched (device_watch.cc); the lock is held ---
   // Whether the launch has to wait: for the one that is watched, or, since it is to be watched, until it is alone.
   bool AwaitsWatch(const Work& work) { return (watch_.id || learnt.wants_any()) && MustAwaitWatch(work); }
   uint64_t WatchProgress();  // grows while what is waited for goes on
@@ -195,7 +197,7 @@ struct Device final : core::Timeline {
   // The work is a copy.
   void NoteCopied(const Touched& by);
   // While nobody looks at launches: a copy writes this, or a memset. Takes the lock.
-  void NoteUnseenCopy(core::Extent range, bool copy);
+  void NoteUnseenCopy(memory::Extent range, bool copy);
   // Something writes nobody knows where. Takes the lock.
   void NoteUnknownWriter();
   // The application waited for the card: what is on it beyond the budget and can go for nothing, goes. The lock is
@@ -208,7 +210,7 @@ struct Device final : core::Timeline {
   // back at once.
   void AwaitRoom(const Work& work);
   void ExpectRaise();  // takes no lock
-  // --- on the engine's own thread (device_agent.cc); each takes the lock ---
+  // --- on the engine's own thread (device_rebalance.cc); each takes the lock ---
   // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.
   uint64_t SendAway(uint64_t most);
   bool OverCapacity();
@@ -221,20 +223,20 @@ struct Device final : core::Timeline {
   // --- with the lock held ---
   Context* ContextFor(CUcontext handle);
   CUstream Housekeeping(Context* context);
-  Stream* StreamById(core::StreamId id);
+  Stream* StreamById(memory::StreamId id);
   void UpdateMode();
   uint64_t Capacity() const;
   uint32_t Factor() const;   // percent in force
   uint32_t Default() const;  // percent where nothing shows that the driver takes pages away
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
-  void Execute(const core::Step& step, Stream* stream);
+  void Execute(const policy::Step& step, Stream* stream);
   // Brings what holds nothing, on the spot: nothing of the application's is waited for.
-  void Revive(const std::vector<core::Extent>& runs, Stream* stream);
-  void EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream);
+  void Revive(const std::vector<memory::Extent>& runs, Stream* stream);
+  void EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream);
   Left TakeLeft(const Context* context);
-  void SetLeft(const core::WayProbe& way, bool departs, Stream* stream);
+  void SetLeft(const policy::WayProbe& way, bool departs, Stream* stream);
   // After a launch was planned: sets the factor by what the driver took away and faults brought back lately.
-  void FollowPressure(core::Mark launch);
+  void FollowPressure(memory::Mark launch);
   // The same of launches that are told in brief, left to the next of the others.
   void NotePart() {
     part_named_ += residency.named_bytes();
@@ -245,13 +247,13 @@ struct Device final : core::Timeline {
   // Reads what the driver has counted since the last time: as often as launches are planned.
   void CountFaults();
   // What the driver took away, and what came by faults; 0 where it does not count.
-  core::Pressure::Moved Moved() const { return {taken_.bytes(), faults_.bytes()}; }
+  policy::Pressure::Moved Moved() const { return {taken_.bytes(), faults_.bytes()}; }
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // At DEBUG: what was seen of places on the card when a window of launches began, and what lies where.
   void TellPlaces(const Work& work);
   // A graph larger than the capacity took so long.
-  void NoteWay(const core::WayProbe& probe, double ms);
+  void NoteWay(const policy::WayProbe& probe, double ms);
   void NoteLeft(const Left& before, CUevent begin);
   static void GiveBack(const Left& behind);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
@@ -259,28 +261,28 @@ struct Device final : core::Timeline {
   void Poll(Stream* stream);
   // How much of what the streams held at the first of these calls with the same marks is done. `told`: of all the rest
   // it will be known; of a thread's own stream only if that thread queues something more.
-  uint64_t DoneUpTo(std::vector<core::Mark>* marks, bool* told);
+  uint64_t DoneUpTo(std::vector<memory::Mark>* marks, bool* told);
   size_t Outstanding(Stream* stream) {
     const bool none = stream->in.events.empty() && stream->out.events.empty() && stream->renew.events.empty();
     return none ? 0 : CountOutstanding(stream);
   }
   size_t CountOutstanding(Stream* stream);
 
-  // core::Timeline
-  bool Done(core::Mark mark) override;
-  bool MarkAll(std::vector<core::Mark>* marks) override;
-  bool InDone(core::StreamId stream, uint64_t op) override;
-  bool OutDone(core::StreamId stream, uint64_t op) override;
+  // memory::Timeline
+  bool Done(memory::Mark mark) override;
+  bool MarkAll(std::vector<memory::Mark>* marks) override;
+  bool InDone(memory::StreamId stream, uint64_t op) override;
+  bool OutDone(memory::StreamId stream, uint64_t op) override;
 
  private:
   // A range of device memory that never leaves the card, for a small request; nothing where it has to be managed.
-  std::optional<core::Va> Hold(Context* context, uint64_t bytes, core::StreamId stream);
+  std::optional<memory::Va> Hold(Context* context, uint64_t bytes, memory::StreamId stream);
   Refusal Grow(Context* context, uint64_t bytes);
-  std::optional<core::Va> LastResort(std::unique_lock<core::CountedLock>* lock, Context* context, uint64_t bytes);
+  std::optional<memory::Va> LastResort(std::unique_lock<memory::CountedLock>* lock, Context* context, uint64_t bytes);
   // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
   // the agent lent it out or others have not given it up yet. Whether it came.
   template <typename F>
-  bool AwaitShare(std::unique_lock<core::CountedLock>* lock, uint64_t bytes, F fits);
+  bool AwaitShare(std::unique_lock<memory::CountedLock>* lock, uint64_t bytes, F fits);
   void ReturnArenas(Context* context, bool all);
   void ReturnHeld(Context* context);  // what is wholly free, while more than half is
   uint64_t HostAllowance();
@@ -294,8 +296,8 @@ struct Device final : core::Timeline {
   bool ceiling_due_ = false;  // once a second
   void SayPressure(uint32_t from, uint32_t to, uint32_t ceiling);
   uint64_t CountLaunches() const;
-  void SetLive(core::Extent range, bool alive, core::Extent owner = {});  // `owner`: Residency::RemoveLive
-  bool MayBeWrittenByHost(core::Va va);
+  void SetLive(memory::Extent range, bool alive, memory::Extent owner = {});  // `owner`: Residency::RemoveLive
+  bool MayBeWrittenByHost(memory::Va va);
   void StartActive();
   void StartCounting();
   unsigned char raw_uuid_[16] = {};
@@ -303,9 +305,9 @@ struct Device final : core::Timeline {
   FaultRecords records_{TheKernelSide()};
   struct Watch {      // the launch that is being watched
     uint64_t id = 0;  // 0: none
-    core::Mark mark;
-    std::vector<core::Loose> words;
-    std::vector<core::Va> pages;
+    memory::Mark mark;
+    std::vector<policy::Loose> words;
+    std::vector<memory::Va> pages;
     std::string name;  // of the kernel
   };
   Watch watch_;
@@ -313,11 +315,11 @@ struct Device final : core::Timeline {
   void CloseWatch();
   bool IsAlone();  // nothing else is unfinished on the card
   bool AnyLoose(const Work& work);
-  void SayWatched(uint64_t id, size_t pages, core::Learnt::Found found);
-  core::FaultLedger faults_;
-  core::MoveLedger taken_;  // what left the card, and was not sent away
-  struct Part {             // of a round: the last of its launches, and what they name; bytes
-    core::Mark last;
+  void SayWatched(uint64_t id, size_t pages, policy::Learnt::Found found);
+  policy::FaultLedger faults_;
+  policy::MoveLedger taken_;  // what left the card, and was not sent away
+  struct Part {               // of a round: the last of its launches, and what they name; bytes
+    memory::Mark last;
     uint64_t named;
   };
   std::deque<Part> parts_;      // not over yet
@@ -351,8 +353,8 @@ inline std::span<const std::unique_ptr<Device>> Devices() {
 // The tracked allocation at or around the address, on whichever device. Takes the device's lock.
 struct Tracked {
   Device* device;
-  core::Va base;
-  core::Allocation allocation;
+  memory::Va base;
+  memory::Allocation allocation;
 };
 std::optional<Tracked> FindTracked(CUdeviceptr pointer);
 // Quick "certainly not ours".
@@ -365,4 +367,4 @@ inline bool MayBeTracked(CUdeviceptr pointer) {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_DEVICE_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_DEVICE_H_

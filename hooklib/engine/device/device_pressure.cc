@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
-void Device::FollowPressure(core::Mark launch) {
+void Device::FollowPressure(memory::Mark launch) {
   constexpr uint64_t kParts = 16;  // of a round
   constexpr uint32_t kLeast = 4;   // launches of a part
   constexpr size_t kMost = 1024;
@@ -25,7 +25,7 @@ void Device::FollowPressure(core::Mark launch) {
   uint64_t named = 0;
   // The GPU is asked only where nobody else has for a round, and then for each half of one: where a launch is a part it
   // took 0.1 us of each on an H200's host.
-  const auto over = [this](const core::Mark& mark) {
+  const auto over = [this](const memory::Mark& mark) {
     const Stream* stream = StreamById(mark.stream);
     const bool ask = parts_.size() > kParts && parts_.size() % (kParts / 2) == 1;
     return !stream || mark.seq <= stream->completed || (ask && Done(mark));
@@ -33,7 +33,7 @@ void Device::FollowPressure(core::Mark launch) {
   for (; !parts_.empty() && (parts_.size() > kMost || over(parts_.front().last)); parts_.pop_front())
     named += parts_.front().named;
   if (named == 0) return;
-  using Wish = core::Pressure::Wish;
+  using Wish = policy::Pressure::Wish;
   const Wish wish = pressure.Note(named, Moved(), live_bytes);
   if (wish == Wish::kNothing) return;
   const uint32_t before = Factor(), ceiling = Ceiling();

@@ -1,11 +1,11 @@
 // Device: what is done beside the launches, on the follower's thread.
 #include <ctime>
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/work.h"
 
 namespace sluice {
 
@@ -17,7 +17,7 @@ Stream* Device::OwnStream(Context* context) {
     made->blocking = false;
     streams.push_back(std::move(made));
     context->own = streams.back().get();
-    context->own->id = static_cast<core::StreamId>(streams.size());
+    context->own->id = static_cast<memory::StreamId>(streams.size());
   }
   return context->own;
 }
@@ -50,7 +50,7 @@ uint64_t Device::SendAway(uint64_t most) {
   if (!active.load() || before <= residency.capacity()) return 0;
   const uint64_t to = std::max(residency.capacity(), before - std::min(before, most));
   OnOwnQueue([&](Stream* queue) {
-    const core::Plan& plan = residency.Shrink(queue->id, to);
+    const policy::Plan& plan = residency.Shrink(queue->id, to);
     if (!plan.discard.empty()) DiscardRuns(plan.discard, Housekeeping(queue->context));
     Execute(plan.now, queue);
   });
@@ -61,7 +61,7 @@ uint64_t Device::BringBack(uint64_t most) {
   std::lock_guard lock(mutex);
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
   const uint64_t before = residency.resident_bytes();
-  if (before + core::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
+  if (before + memory::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
   OnOwnQueue(
       [&](Stream* queue) { Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue); });
   return residency.resident_bytes() - before;
@@ -93,7 +93,7 @@ void Device::AwaitRoom(const Work& work) {
 }
 
 void Device::ExpectRaise() {
-  // In this time the agent looks at those who make room, and they send a part away (follower.cc: a slice of it takes
+  // In this time the agent looks at those who make room, and they send a part away (budget_follower.cc: a slice of it takes
   // 40 ms, and twice that where host pages are new).
   constexpr uint64_t kNextRaiseNs = 100'000'000;
   raised_until = MonotonicNs() + kNextRaiseNs;

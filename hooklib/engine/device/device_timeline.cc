@@ -1,13 +1,13 @@
-// Device as core::Timeline: events behind launches, and the queues that the engine moves memory on.
+// Device as memory::Timeline: events behind launches, and the queues that the engine moves memory on.
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/cuda/dead.h"
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/stream_discard.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
@@ -80,13 +80,13 @@ void Device::Poll(Stream* stream) {
   }
 }
 
-uint64_t Device::DoneUpTo(std::vector<core::Mark>* marks, bool* told) {
+uint64_t Device::DoneUpTo(std::vector<memory::Mark>* marks, bool* told) {
   if (marks->empty()) {
     for (const auto& stream : streams) marks->push_back({stream->id, stream->seq.load(std::memory_order_acquire)});
   }
   uint64_t done = 0;
   *told = true;
-  for (const core::Mark& mark : *marks) {
+  for (const memory::Mark& mark : *marks) {
     const Stream* const stream = StreamById(mark.stream);
     const bool over = !stream || Done(mark);
     done += over ? mark.seq : std::min(mark.seq, stream->completed);
@@ -112,7 +112,7 @@ bool Device::Record(Stream* stream) {
   return true;
 }
 
-bool Device::Done(core::Mark mark) {
+bool Device::Done(memory::Mark mark) {
   Stream* stream = StreamById(mark.stream);
   if (!stream || mark.seq <= stream->completed) return true;
   RelaxedCapture relaxed;
@@ -129,7 +129,7 @@ bool Device::Done(core::Mark mark) {
   return mark.seq <= stream->completed;
 }
 
-bool Device::MarkAll(std::vector<core::Mark>* marks) {
+bool Device::MarkAll(std::vector<memory::Mark>* marks) {
   RelaxedCapture relaxed;
   const size_t before = marks->size();
   bool other_blocking = false;
@@ -157,7 +157,7 @@ bool Device::MarkAll(std::vector<core::Mark>* marks) {
   return true;
 }
 
-bool Device::InDone(core::StreamId id, uint64_t op) {
+bool Device::InDone(memory::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->in.done) return true;
   RelaxedCapture relaxed;
@@ -165,7 +165,7 @@ bool Device::InDone(core::StreamId id, uint64_t op) {
   return op <= stream->in.done;
 }
 
-bool Device::OutDone(core::StreamId id, uint64_t op) {
+bool Device::OutDone(memory::StreamId id, uint64_t op) {
   Stream* stream = StreamById(id);
   if (!stream || op <= stream->out.done) return true;
   RelaxedCapture relaxed;
@@ -180,7 +180,7 @@ size_t Device::CountOutstanding(Stream* stream) {
   return stream->in.events.size() + stream->out.events.size() + 2 * stream->renew.events.size();
 }
 
-void Device::Execute(const core::Step& step, Stream* stream) {
+void Device::Execute(const policy::Step& step, Stream* stream) {
   if (step.empty()) return;
   EventPool* pool = &stream->context->events;
   WithdrawReadMostly(step.drop, ordinal);
@@ -214,7 +214,7 @@ void Device::Execute(const core::Step& step, Stream* stream) {
   }
 }
 
-void Device::Map(const core::Plan& plan) {
+void Device::Map(const policy::Plan& plan) {
   const uint64_t begin = MonotonicNs();
   AdviseAccessedBy(plan.advise, ordinal);
   UnadviseAccessedBy(plan.unadvise, ordinal);
@@ -270,7 +270,7 @@ void Device::ReadProbes() {
                  probe.what.faults ? "by faults" : "in host memory",
                  static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms),
                  static_cast<double>(Moved().faults - probe.moved.faults) / 0x1p20);
-      if (!pressure.doubtful() && core::Pressure::Lost(probe.moved, Moved()) == 0 &&
+      if (!pressure.doubtful() && policy::Pressure::Lost(probe.moved, Moved()) == 0 &&
           residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_ &&
           budget.prefetch != SLUICE_PREFETCH_OFF) {
         said_faults_ = true;
@@ -304,7 +304,7 @@ void Device::NoteLeft(const Left& before, CUevent begin) {
   if (before.gone && elapsed(&departing, before.end, before.gone) != CUDA_SUCCESS) departing = gap;
   const auto ns = [](float ms) { return static_cast<uint64_t>(std::max(0.0, static_cast<double>(ms) * 1e6)); };
   SLUICE_LOG(kDebug, "behind graph %llx %s the next began after %.3f ms, what it sent away was gone after %.3f",
-             static_cast<unsigned long long>(before.way.id), core::Describe(before.way.way), static_cast<double>(gap),
+             static_cast<unsigned long long>(before.way.id), policy::Describe(before.way.way), static_cast<double>(gap),
              static_cast<double>(departing));
   residency.Left(before.way, ns(gap), ns(departing));
 }
@@ -319,7 +319,7 @@ Device::Left Device::TakeLeft(const Context* context) {
 }
 
 // Behind the launch of a graph whose way is timed, and what it sends away.
-void Device::SetLeft(const core::WayProbe& way, bool departs, Stream* stream) {
+void Device::SetLeft(const policy::WayProbe& way, bool departs, Stream* stream) {
   GiveBack(left);
   EventPool* timers = &stream->context->timers;
   // Without a queue nothing was sent, and the event would enter the legacy stream.
@@ -329,42 +329,42 @@ void Device::SetLeft(const core::WayProbe& way, bool departs, Stream* stream) {
   if (left.gone) g_real.cuEventRecord(left.gone, stream->out.stream);
 }
 
-void Device::NoteWay(const core::WayProbe& probe, double ms) {
-  const core::Ways& ways = residency.ways();
+void Device::NoteWay(const policy::WayProbe& probe, double ms) {
+  const policy::Ways& ways = residency.ways();
   SLUICE_LOG(kDebug, "graph %llx, larger than what can be held, took %.3f ms %s%s",
-             static_cast<unsigned long long>(probe.id), ms, core::Describe(probe.way),
+             static_cast<unsigned long long>(probe.id), ms, policy::Describe(probe.way),
              probe.counts ? "" : " (on the way there)");
   if (!residency.Measured(probe, static_cast<uint64_t>(ms * 1e6))) return;
   std::string all;
-  const core::Ways::Times times = ways.TimesOf(probe.id);
-  for (size_t i = 0; i < core::kWays; ++i) {
+  const policy::Ways::Times times = ways.TimesOf(probe.id);
+  for (size_t i = 0; i < policy::kWays; ++i) {
     char one[128];
-    std::snprintf(one, sizeof one, "%s%s %.1f ms", all.empty() ? "" : ", ", core::Describe(static_cast<core::Way>(i)),
-                  static_cast<double>(times[i]) / 1e6);
+    std::snprintf(one, sizeof one, "%s%s %.1f ms", all.empty() ? "" : ", ",
+                  policy::Describe(static_cast<policy::Way>(i)), static_cast<double>(times[i]) / 1e6);
     if (times[i]) all += one;
   }
   const auto mib = [](uint64_t bytes) { return static_cast<unsigned long long>(bytes >> 20); };
-  const core::GraphRest& rest = residency.rest();
+  const policy::GraphRest& rest = residency.rest();
   const settings::LogLevel level = said_way_ ? settings::LogLevel::kDebug : settings::LogLevel::kInfo;
   if (LogEnabled(level)) {
     Log(level,
         "%s: of a graph larger than what can be held the rest is used %s (%s); of that rest, in MiB: %llu loaded by "
         "copies and only read, %llu may be written by kernels, %llu was written while it was a duplicate, %llu without "
         "a living byte, %llu otherwise",
-        uuid.c_str(), core::Describe(ways.Best(probe.id)), all.c_str(), mib(rest.copied), mib(rest.written),
+        uuid.c_str(), policy::Describe(ways.Best(probe.id)), all.c_str(), mib(rest.copied), mib(rest.written),
         mib(rest.withdrawn), mib(rest.dead), mib(rest.off + rest.two_ways_out));
   }
   said_way_ = true;
 }
 
-void Device::Revive(const std::vector<core::Extent>& runs, Stream* stream) {
+void Device::Revive(const std::vector<memory::Extent>& runs, Stream* stream) {
   if (reaper) PollQueue(&reaper->renew, &reaper->context->events, look);
   if (reaper && reaper->renew.done < reap_op) return;  // it may be one of these, whose discard is still to come
   const CUstream queue = Housekeeping(stream->context);
   if (FetchRuns(runs, ordinal, queue) == CUDA_SUCCESS) g_real.cuStreamSynchronize(queue);
 }
 
-void Device::EvictAfter(const std::vector<core::Extent>& runs, uint64_t op, Stream* stream) {
+void Device::EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream) {
   if (!op || !stream->out.Ready()) return;
   const CUstream begin = senders::Beginning(&stream->out, &stream->context->cells, runs);
   WaitFor(stream->events, stream->recorded, begin);

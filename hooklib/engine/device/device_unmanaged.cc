@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <ctime>
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/follower.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 

@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/work.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
-std::optional<core::Extent> Device::ResolveWord(const Work& work, size_t place, core::Loose* around) {
+std::optional<memory::Extent> Device::ResolveWord(const Work& work, size_t place, policy::Loose* around) {
   bool told = false;
   const uint64_t word = work.words[place];
-  const std::optional<core::Extent> block = live.Resolve(word, &told);
+  const std::optional<memory::Extent> block = live.Resolve(word, &told);
   around->block.bytes = 0;
   // A library call says what it touches; what else its kernels' words name is not learnt.
-  if (!block || told || block->bytes < core::Learnt::kLeastBytes || !work.id || work.library) return block;
+  if (!block || told || block->bytes < policy::Learnt::kLeastBytes || !work.id || work.library) return block;
   *around = {place, word, *block};
   return learnt.empty() ? block : learnt.Narrow(work.id, place, word, *block);
 }
@@ -46,11 +46,11 @@ bool Device::IsAlone() {
 // What faults brought of a block beyond what is believed of it stays on the card, known to nobody, and faults no more.
 void Device::NoteNarrowed(const Work& work) {
   if (!narrowed || !learnt.NoteNarrowed(work.id, counts_.Faults())) return;
-  for (const core::Loose& word : loose) residency.ScatterRest(word.block);
+  for (const policy::Loose& word : loose) residency.ScatterRest(word.block);
 }
 
 bool Device::AnyLoose(const Work& work) {
-  core::Loose around;
+  policy::Loose around;
   for (size_t i = 0; i < work.words.size(); ++i) {
     if (ResolveWord(work, i, &around) && around.block.bytes) return true;
   }
@@ -88,7 +88,7 @@ void Device::BeginWatch(const Work& work, uint64_t seq) {
 
 void Device::CloseWatch() {
   const uint64_t id = std::exchange(watch_.id, 0);
-  std::vector<core::Va> pages = std::exchange(watch_.pages, {});
+  std::vector<memory::Va> pages = std::exchange(watch_.pages, {});
   records_.Drain(&pages);
   records_.Stop();
   std::sort(pages.begin(), pages.end());
@@ -101,16 +101,16 @@ void Device::CloseWatch() {
                watch_.name.c_str(), over ? "records were lost" : "it is not over", pages.size());
     return;
   }
-  const auto there = [this](core::Va page) {
-    const core::Chunk* const chunk = residency.chunks().Find(page);
+  const auto there = [this](memory::Va page) {
+    const memory::Chunk* const chunk = residency.chunks().Find(page);
     return !chunk || chunk->resident || chunk->advised;
   };
   SayWatched(id, pages.size(), learnt.Observe(id, watch_.words, pages, there));
 }
 
-void Device::SayWatched(uint64_t id, size_t pages, core::Learnt::Found found) {
+void Device::SayWatched(uint64_t id, size_t pages, policy::Learnt::Found found) {
   if (!LogEnabled(settings::LogLevel::kDebug)) return;
-  using Found = core::Learnt::Found;
+  using Found = policy::Learnt::Found;
   const auto number = static_cast<unsigned long long>(id);
   SLUICE_LOG(kDebug, "launch %llx %s was watched: it faulted on %zu pages, %s", number, watch_.name.c_str(), pages,
              found == Found::kPart     ? "what its kind uses of its blocks is known"
@@ -118,8 +118,8 @@ void Device::SayWatched(uint64_t id, size_t pages, core::Learnt::Found found) {
              : found == Found::kNoPart ? "and its kind uses no part of its blocks that could be told"
                                        : "nothing follows yet");
   if (found != Found::kPart && found != Found::kMore) return;
-  for (const core::Loose& word : watch_.words) {
-    const core::Extent part = learnt.Narrow(id, word.place, word.pointer, word.block);
+  for (const policy::Loose& word : watch_.words) {
+    const memory::Extent part = learnt.Narrow(id, word.place, word.pointer, word.block);
     SLUICE_LOG(kDebug, "launch %llx: of the %llu MiB around word %zu, %.2f MiB from %+.2f", number,
                static_cast<unsigned long long>(word.block.bytes >> 20), word.place,
                static_cast<double>(part.bytes) / 0x1p20,

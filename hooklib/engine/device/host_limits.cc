@@ -1,4 +1,4 @@
-#include "hooklib/cuda/host_limits.h"
+#include "hooklib/engine/device/host_limits.h"
 
 #include <fcntl.h>
 #include <sched.h>

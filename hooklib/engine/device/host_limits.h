@@ -1,6 +1,6 @@
 // What this process's container may take of the machine: host memory, where evicted bytes lie, and processors.
-#ifndef SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
-#define SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_HOST_LIMITS_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_HOST_LIMITS_H_
 
 #include <sched.h>
 
@@ -20,4 +20,4 @@ int ProcessorsAllowed();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_HOST_LIMITS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_HOST_LIMITS_H_

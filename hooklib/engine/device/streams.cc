@@ -1,9 +1,9 @@
-#include "hooklib/cuda/streams.h"
+#include "hooklib/engine/device/streams.h"
 
 #include <map>
 
-#include "hooklib/cuda/device.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 
@@ -111,7 +111,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
     if (!entry) {
       device->streams.push_back(std::move(made));
       entry = device->streams.back().get();
-      entry->id = static_cast<core::StreamId>(device->streams.size());
+      entry->id = static_cast<memory::StreamId>(device->streams.size());
     }
     found = entry;
   }

@@ -1,16 +1,16 @@
 // The engine's view of one application stream: how far it is, and the two queues on which the engine moves memory for
 // it.
-#ifndef SLUICE_HOOKLIB_CUDA_STREAMS_H_
-#define SLUICE_HOOKLIB_CUDA_STREAMS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_STREAMS_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_STREAMS_H_
 
 #include <atomic>
 #include <deque>
 #include <mutex>
 #include <vector>
 
-#include "hooklib/core/lock.h"
-#include "hooklib/core/types.h"
 #include "hooklib/dispatch/cuda_api.h"
+#include "hooklib/memory/lock.h"
+#include "hooklib/memory/types.h"
 
 namespace sluice {
 
@@ -35,7 +35,7 @@ CUstream MakeQueue();
 // One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
 struct TransferQueue {
   CUstream stream = nullptr;
-  // Of departures (senders.h): where they begin; the place, plus one, of the cell that tells of them; its newest value.
+  // Of departures (eviction_threads.h): where they begin; the place, plus one, of the cell that tells of them; its newest value.
   CUstream begin = nullptr;
   uint32_t cell = 0, sent = 0;
   uint64_t done = 0;
@@ -58,7 +58,7 @@ bool WaitFor(const std::deque<std::pair<uint64_t, CUevent>>& events, uint64_t op
 struct Context;
 
 struct Stream {
-  core::StreamId id = 0;
+  memory::StreamId id = 0;
   CUstream handle = nullptr;  // as the driver's legacy-flavour functions take it: default streams are CU_STREAM_LEGACY,
                               // CU_STREAM_PER_THREAD
   Context* context = nullptr;
@@ -67,7 +67,7 @@ struct Stream {
   bool destroyed = false;
   std::atomic<uint64_t> seq{0};     // work that the driver has
   std::atomic<uint64_t> copies{0};  // of it, copies and memsets
-  core::Lock order;                 // launch and its event stay together while the device is active
+  memory::Lock order;               // launch and its event stay together while the device is active
 
   // Guarded by the device's lock.
   uint64_t completed = 0;
@@ -76,7 +76,7 @@ struct Stream {
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
-  TransferQueue renew;       // discards in its order: what its next work overwrites (overwrites.h), what died (dead.h)
+  TransferQueue renew;       // discards in its order: what its next work overwrites (overwrites.h), what died (stream_discard.h)
   uint64_t reaping = 0;      // 1 from such a discard of dead bytes until the work that it was for has been queued
   uint64_t last_launch = 0;  // Residency::launches() at its last work that was looked at
   uint64_t stuck_at = 0;     // work and operations done, plus one, when the queues were last waited for in vain
@@ -124,4 +124,4 @@ inline bool IsCapturing(const Stream& stream) {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_STREAMS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_STREAMS_H_

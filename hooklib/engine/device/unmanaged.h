@@ -1,8 +1,8 @@
 // Memory that stays as the driver made it: counted, bounded by the budget, never moved.
-#ifndef SLUICE_HOOKLIB_CUDA_PLAIN_H_
-#define SLUICE_HOOKLIB_CUDA_PLAIN_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_UNMANAGED_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_UNMANAGED_H_
 
-#include "hooklib/cuda/device.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 
@@ -16,4 +16,4 @@ bool IsForeignPool(CUmemoryPool pool);
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_PLAIN_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_UNMANAGED_H_

@@ -1,18 +1,18 @@
 // Copies and memsets: work whose extents are known exactly.
 #include <array>
 
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/record.h"
-#include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/trace_recording.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 
 namespace {
 
-using core::Extent;
+using memory::Extent;
 
 Extent At(CUdeviceptr base, size_t bytes) { return {base, bytes}; }
 Extent At(const void* base, size_t bytes) { return {reinterpret_cast<uintptr_t>(base), bytes}; }
@@ -34,7 +34,7 @@ bool TakesWhole(const std::array<Extent, 2>& touched, From from) {
     const std::optional<Tracked> block = FindTracked(range.base);
     return block && range.bytes <= block->base + block->allocation.bytes - range.base;
   };
-  if (from == From::kNone || touched[0].bytes < core::kChunkBytes || !holds(touched[0])) return false;
+  if (from == From::kNone || touched[0].bytes < memory::kChunkBytes || !holds(touched[0])) return false;
   return from == From::kDevice ? holds(touched[1]) : from == From::kValue || touched[1].base != 0;
 }
 

@@ -5,15 +5,15 @@
 #include <memory>
 #include <tuple>
 
-#include "hooklib/cuda/captured_calls.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/record.h"
-#include "hooklib/cuda/turn.h"
-#include "hooklib/cuda/work.h"
+#include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/captured_calls.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/params.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 

@@ -3,16 +3,16 @@
 #include <deque>
 #include <optional>
 
-#include "hooklib/cuda/captured_calls.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/record.h"
-#include "hooklib/cuda/turn.h"
-#include "hooklib/cuda/work.h"
+#include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/captured_calls.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/params.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -73,7 +73,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   struct Room {  // used again; one, since each look for what a thread owns costs
     Named named;
     std::vector<uint64_t> all;
-    std::vector<core::Extent> exact;
+    std::vector<memory::Extent> exact;
   };
   static thread_local Room room;
   auto& [named, all, exact] = room;

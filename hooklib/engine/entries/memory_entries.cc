@@ -1,11 +1,11 @@
 // Allocation and free.
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/plain.h"
-#include "hooklib/cuda/record.h"
 #include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/unmanaged.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -69,7 +69,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
   constexpr size_t kPitch = 512;
   auto real = [&] { return g_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element); };
   if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16)) return real();
-  const size_t row = core::RoundUp(width, kPitch);
+  const size_t row = memory::RoundUp(width, kPitch);
   size_t bytes = 0;
   if (row < width || __builtin_mul_overflow(row, height, &bytes)) return real();
   Device* device = CurrentDevice();

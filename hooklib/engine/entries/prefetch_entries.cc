@@ -1,10 +1,10 @@
 // The application's own prefetches of managed memory: under pressure they are hints, and the engine follows them as far
 // as the budget goes. Those to the host, and its advice, go to the driver as they are.
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/library_launches.h"
 
 namespace sluice {
 
@@ -22,7 +22,7 @@ CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t 
       block && block->device == stream->device && bytes && bytes <= block->base + block->allocation.bytes - pointer;
   if (!whole) return issue();
   NoteQueued();
-  const core::Extent range{pointer, bytes};
+  const memory::Extent range{pointer, bytes};
   Work work;
   work.stream = stream;
   work.exact = std::span(&range, 1);

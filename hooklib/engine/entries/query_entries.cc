@@ -2,9 +2,9 @@
 // memory.
 #include <cstring>
 
-#include "hooklib/cuda/engine.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/engine.h"
 
 namespace sluice {
 

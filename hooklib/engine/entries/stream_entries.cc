@@ -1,13 +1,13 @@
 // Streams, captures, synchronisation and contexts: where the engine learns what is over and what has gone.
-#include "hooklib/cuda/captured_calls.h"
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/library.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/plain.h"
-#include "hooklib/cuda/record.h"
-#include "hooklib/cuda/work.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/unmanaged.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/captured_calls.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/params.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 

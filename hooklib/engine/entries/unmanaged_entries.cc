@@ -4,12 +4,12 @@
 #include <set>
 #include <unordered_map>
 
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/follower.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/plain.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/unmanaged.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 

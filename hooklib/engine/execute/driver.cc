@@ -1,4 +1,4 @@
-#include "hooklib/cuda/driver.h"
+#include "hooklib/engine/execute/driver.h"
 
 #include "hooklib/dispatch/real.h"
 
@@ -7,8 +7,8 @@ namespace sluice {
 namespace {
 
 struct Batch {
-  explicit Batch(const std::vector<core::Extent>& runs) {
-    for (const core::Extent& run : runs) {
+  explicit Batch(const std::vector<memory::Extent>& runs) {
+    for (const memory::Extent& run : runs) {
       pointers.push_back(run.base);
       sizes.push_back(run.bytes);
     }
@@ -17,7 +17,7 @@ struct Batch {
   std::vector<size_t> sizes;
 };
 
-CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation location, CUstream stream) {
+CUresult PrefetchRuns(const std::vector<memory::Extent>& runs, CUmemLocation location, CUstream stream) {
   if (runs.empty()) return CUDA_SUCCESS;
   if (runs.size() > 1 && g_real.cuMemPrefetchBatchAsync) {
     Batch batch(runs);
@@ -26,7 +26,7 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
                                           0, stream);
   }
   CUresult result = CUDA_SUCCESS;
-  for (const core::Extent& run : runs) {
+  for (const memory::Extent& run : runs) {
     CUresult one = CUDA_ERROR_NOT_SUPPORTED;
     if (g_real.cuMemPrefetchAsync_v2) {
       one = g_real.cuMemPrefetchAsync_v2(run.base, run.bytes, location, 0, stream);
@@ -39,7 +39,7 @@ CUresult PrefetchRuns(const std::vector<core::Extent>& runs, CUmemLocation locat
   return result;
 }
 
-bool Advise(core::Extent range, CUmem_advise advice, CUdevice device) {
+bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
   if (g_real.cuMemAdvise_v2) {
     CUmemLocation location{};
     location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -57,48 +57,48 @@ CUmemLocation Host() {
 
 }  // namespace
 
-CUresult FetchRuns(const std::vector<core::Extent>& runs, CUdevice device, CUstream stream) {
+CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream) {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = device;
   return PrefetchRuns(runs, location, stream);
 }
 
-CUresult EvictRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+CUresult EvictRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
   return PrefetchRuns(runs, Host(), stream);
 }
 
-void AdviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
-  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+void AdviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device) {
+  for (const memory::Extent& run : runs) Advise(run, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
 }
 
-void UnadviseAccessedBy(const std::vector<core::Extent>& runs, CUdevice device) {
-  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
+void UnadviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device) {
+  for (const memory::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
 }
 
-bool AdviseReadMostly(const std::vector<core::Extent>& runs, CUdevice device) {
+bool AdviseReadMostly(const std::vector<memory::Extent>& runs, CUdevice device) {
   bool all = true;
-  for (const core::Extent& run : runs) all &= Advise(run, CU_MEM_ADVISE_SET_READ_MOSTLY, device);
+  for (const memory::Extent& run : runs) all &= Advise(run, CU_MEM_ADVISE_SET_READ_MOSTLY, device);
   return all;
 }
 
-void WithdrawReadMostly(const std::vector<core::Extent>& runs, CUdevice device) {
-  for (const core::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_READ_MOSTLY, device);
+void WithdrawReadMostly(const std::vector<memory::Extent>& runs, CUdevice device) {
+  for (const memory::Extent& run : runs) Advise(run, CU_MEM_ADVISE_UNSET_READ_MOSTLY, device);
 }
 
-void AdvisePeers(core::Extent range, CUdevice owner, const std::vector<CUdevice>& peers) {
+void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers) {
   Advise(range, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, owner);
   for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);
 }
 
-bool QueueDiscard(const std::vector<core::Extent>& runs, CUstream stream) {
+bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream) {
   if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);
   return g_real.cuMemDiscardBatchAsync(batch.pointers.data(), batch.sizes.data(), runs.size(), 0, stream) ==
          CUDA_SUCCESS;
 }
 
-bool DiscardRuns(const std::vector<core::Extent>& runs, CUstream stream) {
+bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
   return QueueDiscard(runs, stream) && g_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 

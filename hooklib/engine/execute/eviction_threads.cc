@@ -1,4 +1,4 @@
-#include "hooklib/cuda/senders.h"
+#include "hooklib/engine/execute/eviction_threads.h"
 
 #include <sys/mman.h>
 
@@ -11,20 +11,20 @@
 #include <mutex>
 
 #include "hooklib/client/descriptor.h"
-#include "hooklib/cuda/config.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/host_limits.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/own_thread.h"
-#include "hooklib/cuda/streams.h"
-#include "hooklib/cuda/uvm_tools.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/config.h"
+#include "hooklib/engine/device/host_limits.h"
+#include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/own_thread.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/uvm_tools.h"
 
 namespace sluice::senders {
 
 namespace {
 
-using core::Extent;
+using memory::Extent;
 
 constexpr uint64_t kPart = uint64_t{8} << 20;
 constexpr int kMostCuts = 1 << 14;  // mappings of a process: 65,530 by default
@@ -139,8 +139,8 @@ std::vector<Extent> Pieces(const std::vector<Extent>& runs) {
   std::vector<std::pair<size_t, Extent>> parts;
   for (const Extent& run : runs) {
     size_t number = 0;
-    for (core::Va at = run.base; at < run.end();) {
-      const core::Va next = std::min(core::RoundDown(at, kPart) + kPart, run.end());
+    for (memory::Va at = run.base; at < run.end();) {
+      const memory::Va next = std::min(memory::RoundDown(at, kPart) + kPart, run.end());
       parts.push_back({number++, {at, next - at}});
       at = next;
     }
@@ -175,7 +175,7 @@ bool Used(const std::vector<Extent>& runs) {
   } else if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
     for (const int number : shared.kernel.spaces(g_real.simgpu_uvm_open ? shared.kernel.open() : -1)) {
       const client::Descriptor space(number);
-      if (!Request(shared, space, {runs.front().base, core::kChunkBytes})) continue;
+      if (!Request(shared, space, {runs.front().base, memory::kChunkBytes})) continue;
       shared.space = space;
       if (StartThreads(threads)) found = State::kUsed;
       break;
@@ -259,7 +259,8 @@ void Cut(Extent arena) {
   if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0 ||
       g_real.simgpu_send_away)
     return;
-  for (core::Va at = core::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts; at += 2 * kPart) {
+  for (memory::Va at = memory::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts;
+       at += 2 * kPart) {
     ++shared.cuts;
     // Every second part differs from its neighbours, so that they cannot be one mapping. Nobody reads a file there.
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the card's is one of the host's

@@ -1,9 +1,9 @@
-#include "hooklib/cuda/overwrites.h"
+#include "hooklib/engine/execute/overwrites.h"
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
@@ -20,7 +20,7 @@ bool OrderIsKnown(Stream* stream) {
   return true;
 }
 
-void Renew(const core::Plan& plan, Stream* stream) {
+void Renew(const policy::Plan& plan, Stream* stream) {
   if (plan.renew.empty()) return;
   Device* const device = stream->device;
   // On a queue of its own: the driver takes no discard on the legacy stream, and what is fetched for launches to come

@@ -1,10 +1,10 @@
 // What a call, a copy or a memset overwrites whole comes back to the card empty: a discard and a prefetch in the order
 // of the application's stream, before the work (core/overwrites.cc decides for which chunks).
-#ifndef SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
-#define SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_OVERWRITES_H_
+#define SLUICE_HOOKLIB_ENGINE_EXECUTE_OVERWRITES_H_
 
-#include "hooklib/core/plan.h"
-#include "hooklib/cuda/streams.h"
+#include "hooklib/engine/device/streams.h"
+#include "hooklib/policy/plan.h"
 
 namespace sluice {
 
@@ -12,8 +12,8 @@ namespace sluice {
 // held.
 bool OrderIsKnown(Stream* stream);
 // Queues what the plan renews, and the stream's wait for it. The device's lock and the stream's order are held.
-void Renew(const core::Plan& plan, Stream* stream);
+void Renew(const policy::Plan& plan, Stream* stream);
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_OVERWRITES_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_EXECUTE_OVERWRITES_H_

@@ -1,9 +1,9 @@
-#include "hooklib/cuda/own_thread.h"
+#include "hooklib/engine/execute/own_thread.h"
 
 #include <pthread.h>
 #include <signal.h>
 
-#include "hooklib/cuda/host_limits.h"
+#include "hooklib/engine/device/host_limits.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
 // A thread of the engine's own in somebody else's process.
-#ifndef SLUICE_HOOKLIB_CUDA_OWN_THREAD_H_
-#define SLUICE_HOOKLIB_CUDA_OWN_THREAD_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_OWN_THREAD_H_
+#define SLUICE_HOOKLIB_ENGINE_EXECUTE_OWN_THREAD_H_
 
 namespace sluice {
 
@@ -10,4 +10,4 @@ bool StartOwnThread(const char* name, void* (*run)(void*));
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_OWN_THREAD_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_EXECUTE_OWN_THREAD_H_

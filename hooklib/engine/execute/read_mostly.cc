@@ -1,7 +1,7 @@
 // Device: which duplicates end, and when (core/read_mostly.cc says what they are).
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/work.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/work.h"
 
 namespace sluice {
 
@@ -13,7 +13,7 @@ namespace sluice {
 // again for 1,024 launches at least.
 void Device::Withdraw() {
   if (!residency.has_withdrawn()) return;
-  const std::vector<core::Extent> runs = residency.TakeWithdrawn();
+  const std::vector<memory::Extent> runs = residency.TakeWithdrawn();
   RelaxedCapture relaxed;
   WithdrawReadMostly(runs, ordinal);
 }
@@ -35,12 +35,12 @@ void Device::NoteCopied(const Touched& by) {
 }
 
 // What the application asked for as managed memory it may write through the pointer at any time.
-bool Device::MayBeWrittenByHost(core::Va va) {
-  const core::Allocation* allocation = live.Find(va, nullptr);
+bool Device::MayBeWrittenByHost(memory::Va va) {
+  const memory::Allocation* allocation = live.Find(va, nullptr);
   return !allocation || allocation->app_managed || allocation->held;
 }
 
-void Device::NoteUnseenCopy(core::Extent range, bool copy) {
+void Device::NoteUnseenCopy(memory::Extent range, bool copy) {
   std::lock_guard lock(mutex);
   // Kernels since the last copy may have written what came before them.
   const uint64_t launches = CountLaunches();
@@ -60,7 +60,7 @@ void Device::NoteUnknownWriter() {
 void Device::DropBeyond() {
   if (!active.load(std::memory_order_relaxed)) return;
   ++look;
-  const core::Plan& plan = residency.DropBeyond();
+  const policy::Plan& plan = residency.DropBeyond();
   RelaxedCapture relaxed;
   WithdrawReadMostly(plan.now.drop, ordinal);
 }

@@ -1,8 +1,8 @@
-#include "hooklib/cuda/dead.h"
+#include "hooklib/engine/execute/stream_discard.h"
 
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/log.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
@@ -25,7 +25,7 @@ bool WorksAlone(Stream* stream) {
   return true;
 }
 
-void Reap(const core::Plan& plan, Stream* stream) {
+void Reap(const policy::Plan& plan, Stream* stream) {
   if (plan.reap.empty()) return;
   Device* const device = stream->device;
   TransferQueue* const queue = &stream->renew;

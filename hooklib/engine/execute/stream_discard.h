@@ -9,17 +9,17 @@
 // (Residency::RemoveLive), so it is given to nobody, and no other card has been told of it. Other streams are made to
 // wait for work that the application did not order before theirs, which is why it is done only where one stream of the
 // device works alone. The device's lock is held in all of this.
-#ifndef SLUICE_HOOKLIB_CUDA_DEAD_H_
-#define SLUICE_HOOKLIB_CUDA_DEAD_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_STREAM_DISCARD_H_
+#define SLUICE_HOOKLIB_ENGINE_EXECUTE_STREAM_DISCARD_H_
 
-#include "hooklib/cuda/device.h"
+#include "hooklib/engine/device/device.h"
 
 namespace sluice {
 
 // Whether no other stream of the device has anything queued, nor has had for hundreds of launches.
 bool WorksAlone(Stream* stream);
 // Queues the discards of `plan.reap`, for which the stream and its fetches wait on the GPU.
-void Reap(const core::Plan& plan, Stream* stream);
+void Reap(const policy::Plan& plan, Stream* stream);
 // `waiter` (the stream itself, or one of its queues) waits for what was reaped for another stream and is not over.
 void AwaitReaps(Stream* stream, CUstream waiter);
 inline void AwaitReaps(Stream* stream) {
@@ -28,4 +28,4 @@ inline void AwaitReaps(Stream* stream) {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_DEAD_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_EXECUTE_STREAM_DISCARD_H_

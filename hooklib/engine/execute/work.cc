@@ -1,13 +1,13 @@
-#include "hooklib/cuda/work.h"
+#include "hooklib/engine/execute/work.h"
 
 #include <algorithm>
 #include <ctime>
 
-#include "hooklib/cuda/dead.h"
-#include "hooklib/cuda/driver.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/overwrites.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/overwrites.h"
+#include "hooklib/engine/execute/stream_discard.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
@@ -51,7 +51,7 @@ bool WorkScope::HoldBack(const Work& work) {
   Device* device = stream->device;
   size_t before = SIZE_MAX;
   uint64_t done_before = 0;
-  std::vector<core::Mark> before_us;
+  std::vector<memory::Mark> before_us;
   for (int still = 0, most = kPatience; still < most;) {
     size_t outstanding;
     uint64_t done;
@@ -120,7 +120,7 @@ bool WorkScope::HoldBack(const Work& work) {
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
       const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
-      const core::Residency& residency = device->residency;
+      const policy::Residency& residency = device->residency;
       if (stream->stuck_at == finished)
         most = residency.named_bytes() > residency.capacity() ? 1 : std::min(most, kPatienceInVain);
       if (outstanding >= kMaxOutstanding && still + 1 >= most) {
@@ -148,7 +148,7 @@ uint64_t WorkScope::KeyOf(const Work& work) {
     add(reach.begin + reach.end * kOdd);
     add(reach.only_read);
   }
-  for (const core::Extent& extent : work.exact) add(extent.base + extent.bytes * kOdd);
+  for (const memory::Extent& extent : work.exact) add(extent.base + extent.bytes * kOdd);
   const uint64_t flags = (work.unseen ? 2 : 0) | (work.known ? 1 : 0);
   const uint64_t counts = work.words.size() << 48 | work.reaches.size() << 32 | work.reads << 16 | work.overwritten;
   add(counts + flags * kOdd);
@@ -161,7 +161,7 @@ bool WorkScope::InBrief(Stream* stream, uint64_t id, bool known, uint64_t key) {
   const uint64_t seq = stream->seq.load(std::memory_order_relaxed) + 1;
   // Now and then all of it: an event is set, the driver's counters are read.
   if (seq >= stream->recorded + kEventSeldom) return false;
-  core::StandingSets::Set* const set = device->brief.Find(key);
+  policy::StandingSets::Set* const set = device->brief.Find(key);
   if (!set || !device->residency.PrepareAgain(stream->id, seq, id, set)) return false;
   Count(&device->launches_looked_at);
   if (known) Count(&device->launches_known);
@@ -189,8 +189,8 @@ bool WorkScope::BeginBrief(Stream* stream, uint64_t id, uint64_t key) {
 // done either.
 void WorkScope::KeepBrief(const Work& work, uint64_t key) {
   Device* const device = stream_->device;
-  core::Residency& residency = device->residency;
-  core::StandingSets::Set* const set = residency.again();
+  policy::Residency& residency = device->residency;
+  policy::StandingSets::Set* const set = residency.again();
   if (!set || work.copy || work.hotter || !device->probes.empty() || !device->learnt.empty() ||
       device->learnt.wants_any() || device->Watches(stream_) || residency.waits_for_dead() ||
       residency.has_withdrawn() || MustHoldBack(work) || LogEnabled(settings::LogLevel::kDebug)) {
@@ -204,7 +204,7 @@ void WorkScope::KeepBrief(const Work& work, uint64_t key) {
 // Whether there is anything that HoldBack might wait for. The device's lock is held.
 bool WorkScope::MustHoldBack(const Work& work) {
   Device* const device = work.stream->device;
-  const core::Residency& residency = device->residency;
+  const policy::Residency& residency = device->residency;
   return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
          residency.waits_for_duplicates() || device->AwaitsWatch(work) || (work.id && residency.scatters(work.id)) ||
          (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
@@ -217,9 +217,9 @@ void Device::Resolve(const Work& work, Touched* to) {
     to->room.resize(most);
     to->reads_room.resize(most);
   }
-  core::Extent* const extents = to->room.data();
+  memory::Extent* const extents = to->room.data();
   char* const only_read = to->reads_room.data();
-  const auto add = [&](const core::Extent& extent, bool reads) {
+  const auto add = [&](const memory::Extent& extent, bool reads) {
     extents[count] = extent;
     only_read[count++] = reads;
   };
@@ -227,10 +227,10 @@ void Device::Resolve(const Work& work, Touched* to) {
   narrowed = false;
   if (learnt.empty()) {
     for (const uint64_t word : work.words) {
-      if (const core::Extent* const extent = live.Where(word)) add(*extent, false);
+      if (const memory::Extent* const extent = live.Where(word)) add(*extent, false);
     }
   } else {
-    core::Loose around;
+    policy::Loose around;
     for (size_t i = 0; i < work.words.size(); ++i) {
       const auto extent = ResolveWord(work, i, &around);
       if (!extent) continue;
@@ -252,9 +252,9 @@ void Device::Resolve(const Work& work, Touched* to) {
   to->only_read = {only_read, count};
 }
 
-std::optional<core::Extent> Device::Resolve(const dnn::Reach& reach) {
+std::optional<memory::Extent> Device::Resolve(const dnn::Reach& reach) {
   if (reach.pointer) return live.Resolve(reach.pointer, reach.begin, reach.end);
-  return core::Extent{reach.begin, reach.end - reach.begin};
+  return memory::Extent{reach.begin, reach.end - reach.begin};
 }
 
 WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
@@ -263,7 +263,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (capturing_) {
     // The graph may use these at any replay, whatever is freed meanwhile.
     for (const uint64_t word : work.words) device->MarkCaptured(word);
-    for (const core::Extent& extent : work.exact) device->MarkCaptured(extent.base);
+    for (const memory::Extent& extent : work.exact) device->MarkCaptured(extent.base);
     return;
   }
   if (stream_->mark_wanted.load(std::memory_order_relaxed) && stream_->mark_wanted.exchange(false)) {
@@ -313,7 +313,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   // Asked for what died alone.
   const bool asks = device->residency.has_dying();
   device->residency.set_in_order(asks && WorksAlone(stream_) && OrderIsKnown(stream_));
-  const core::Plan& plan =
+  const policy::Plan& plan =
       device->residency.Prepare(stream_->id, seq, touched.extents, work.id, may_move, overwritten, touched.hotter);
   if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
   bool moves = false;
@@ -334,7 +334,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
 
 // All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is
 // held.
-bool WorkScope::CarryOut(const Work& work, const core::Plan& plan) {
+bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   Device* const device = stream_->device;
   const auto time = [&] {
     CUevent begin = device->probes.size() < 64 ? stream_->context->timers.Take() : nullptr;

@@ -1,24 +1,24 @@
 // The way of everything that the application queues: looked at if need be, memory brought in, then the driver's own
 // call.
-#ifndef SLUICE_HOOKLIB_CUDA_WORK_H_
-#define SLUICE_HOOKLIB_CUDA_WORK_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_WORK_H_
+#define SLUICE_HOOKLIB_ENGINE_EXECUTE_WORK_H_
 
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/dnn/extents/torch_kernels.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/observe/params.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 
 // A piece of work about to be queued.
 struct Work {
   Stream* stream = nullptr;
-  std::span<const core::Extent> exact;     // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const memory::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
   std::span<const uint64_t> words;         // words that may point at what it touches
   std::span<const dnn::Reach> reaches;     // parts of what words point at; which of them are only read is told
   bool known = true;                       // all that it touches is among these
@@ -77,16 +77,16 @@ class WorkScope {
   void KeepBrief(const Work& work, uint64_t key);
   static bool MustHoldBack(const Work& work);
   static bool HoldBack(const Work& work);
-  bool CarryOut(const Work& work, const core::Plan& plan);
+  bool CarryOut(const Work& work, const policy::Plan& plan);
   Stream* stream_;
   bool ordered_ = false;
   bool capturing_ = false;
   bool follow_up_ = true;  // there is something to do behind the driver's call
-  std::vector<core::Extent> evict_after_;
+  std::vector<memory::Extent> evict_after_;
   uint64_t after_op_ = 0;
   struct Timed {
-    core::HostProbe probe;
-    core::WayProbe way;
+    policy::HostProbe probe;
+    policy::WayProbe way;
     std::string name;
     CUevent begin;
   };
@@ -103,4 +103,4 @@ CUresult RunWork(const Work& work, Issue issue) {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_WORK_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_EXECUTE_WORK_H_

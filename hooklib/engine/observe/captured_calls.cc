@@ -1,4 +1,4 @@
-#include "hooklib/cuda/captured_calls.h"
+#include "hooklib/engine/observe/captured_calls.h"
 
 #include <algorithm>
 #include <array>
@@ -6,9 +6,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/streams.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/observe/params.h"
 
 namespace sluice {
 

@@ -5,14 +5,14 @@
 // graph that has it as a child. So they are kept by the captured node, and believed of a node only as long as its
 // kernel, shape and parameters are those of the capture. Of conditional nodes, which graphs are their bodies: the
 // driver tells when it makes them.
-#ifndef SLUICE_HOOKLIB_CUDA_CAPTURED_CALLS_H_
-#define SLUICE_HOOKLIB_CUDA_CAPTURED_CALLS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_CAPTURED_CALLS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_CAPTURED_CALLS_H_
 
 #include <memory>
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice {
 
@@ -48,4 +48,4 @@ size_t CapturedNodes();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_CAPTURED_CALLS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_CAPTURED_CALLS_H_

@@ -1,12 +1,12 @@
-#include "hooklib/cuda/diagnostics.h"
+#include "hooklib/engine/observe/diagnostics.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "hooklib/cuda/engine.h"
-#include "hooklib/cuda/follower.h"
-#include "hooklib/cuda/log.h"
+#include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/engine.h"
+#include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // What a process is told about itself on stderr: a line at exit and on a period, and a sentence when oversubscription
 // makes it slow. The agent hears of the latter too.
-#ifndef SLUICE_HOOKLIB_CUDA_DIAGNOSTICS_H_
-#define SLUICE_HOOKLIB_CUDA_DIAGNOSTICS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_DIAGNOSTICS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_DIAGNOSTICS_H_
 
 namespace sluice {
 
@@ -14,4 +14,4 @@ void JudgeAtExit();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_DIAGNOSTICS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_DIAGNOSTICS_H_

@@ -1,4 +1,4 @@
-#include "hooklib/cuda/driver_counts.h"
+#include "hooklib/engine/observe/driver_counters.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,15 +1,15 @@
 // What the driver itself counts of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
 // The driver adds to a page of this process' memory, and reading is reading that page. On an H200 counting costs
 // nothing that can be measured; the records of single moves, which the same device offers, double the time of faults
-// (test/gpu/probes/fault_events.cu), those of faults, which fault_records.h reads, add a third. Where the device is not
-// there, may not be opened or speaks another language, nothing is counted and nothing breaks.
-#ifndef SLUICE_HOOKLIB_CUDA_DRIVER_COUNTS_H_
-#define SLUICE_HOOKLIB_CUDA_DRIVER_COUNTS_H_
+// (experiments/probes/fault_events.cu), those of faults, which fault_records.h reads, add a third. Where the device is
+// not there, may not be opened or speaks another language, nothing is counted and nothing breaks.
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_DRIVER_COUNTERS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_DRIVER_COUNTERS_H_
 
 #include <cstdint>
 #include <string>
 
-#include "hooklib/cuda/uvm_tools.h"
+#include "hooklib/engine/observe/uvm_tools.h"
 
 namespace sluice {
 
@@ -41,4 +41,4 @@ class DriverCounts {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_DRIVER_COUNTS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_DRIVER_COUNTERS_H_

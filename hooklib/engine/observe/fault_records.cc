@@ -1,4 +1,4 @@
-#include "hooklib/cuda/fault_records.h"
+#include "hooklib/engine/observe/fault_records.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,15 +1,15 @@
 // On which pages kernels fault: records that the driver writes to a queue of this process while they are asked for
 // (/dev/nvidia-uvm-tools). On an H200 faults take a third longer meanwhile; a record is there as soon as the launch is
 // over, names the page that was touched and not those that came beside it, and says nothing of what was there already
-// (test/gpu/probes/fault_events.cu). Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CUDA_FAULT_RECORDS_H_
-#define SLUICE_HOOKLIB_CUDA_FAULT_RECORDS_H_
+// (experiments/probes/fault_events.cu). Not thread-safe: the device's lock is held.
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_FAULT_RECORDS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_FAULT_RECORDS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "hooklib/cuda/uvm_tools.h"
+#include "hooklib/engine/observe/uvm_tools.h"
 
 namespace sluice {
 
@@ -46,4 +46,4 @@ class FaultRecords {
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_FAULT_RECORDS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_FAULT_RECORDS_H_

@@ -1,10 +1,10 @@
-#include "hooklib/cuda/library.h"
+#include "hooklib/engine/observe/library_launches.h"
 
-#include "hooklib/cuda/captured_calls.h"
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/log.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/record.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/observe/captured_calls.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/params.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
@@ -15,8 +15,8 @@ void DropOperands(const LibraryCall& call, Named* named) {
   std::erase_if(named->reaches, [&call](const dnn::Reach& reach) { return call.Covers(reach.pointer); });
 }
 
-bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<core::Extent>* exact, size_t* reads,
-                       size_t* overwritten) {
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<memory::Extent>* exact,
+                       size_t* reads, size_t* overwritten) {
   // The first thing that the call queues. On a blocking stream it may be one of several that the library keeps and that
   // the legacy stream alone orders: what they write is not behind each other.
   const bool first = !call->begun && call->known && (!stream->blocking || stream->legacy());

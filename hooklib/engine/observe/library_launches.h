@@ -1,11 +1,11 @@
-// How a library call's access set meets the launches that the call makes (hooklib/dnn/library_calls.h).
-#ifndef SLUICE_HOOKLIB_CUDA_LIBRARY_H_
-#define SLUICE_HOOKLIB_CUDA_LIBRARY_H_
+// How a library call's access set meets the launches that the call makes (hooklib/libraries/library_calls.h).
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_LIBRARY_LAUNCHES_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_LIBRARY_LAUNCHES_H_
 
 #include <vector>
 
-#include "hooklib/core/types.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
+#include "hooklib/memory/types.h"
 
 namespace sluice {
 
@@ -18,8 +18,8 @@ struct Stream;
 // by what begins with this launch: `overwritten`. Words that the ranges hold are dropped, so that an operand inside a
 // large block fetches its own bytes and no more; what other live memory they name (the library's workspaces) stays, and
 // is counted. True where all that the call touches is known.
-bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<core::Extent>* exact, size_t* reads,
-                       size_t* overwritten);
+bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<memory::Extent>* exact,
+                       size_t* reads, size_t* overwritten);
 // Where all that the call touches is known, drops of what a kernel of its own names the operands: words, and tensors
 // that TMA descriptors stand for, which do not say whether they are written.
 void DropOperands(const LibraryCall& call, Named* named);
@@ -38,4 +38,4 @@ void LogLibraryCounters();
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_LIBRARY_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_LIBRARY_LAUNCHES_H_

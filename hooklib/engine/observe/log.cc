@@ -1,4 +1,4 @@
-#include "hooklib/cuda/log.h"
+#include "hooklib/engine/observe/log.h"
 
 #include <fcntl.h>
 #include <poll.h>

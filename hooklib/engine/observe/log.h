@@ -1,11 +1,11 @@
 // Lines on stderr: "sluice: WARN ...". One write call a line, so that lines of threads and processes do not mix. Never
 // stdout.
-#ifndef SLUICE_HOOKLIB_CUDA_LOG_H_
-#define SLUICE_HOOKLIB_CUDA_LOG_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_
 
 #include <atomic>
 
-#include "proto/settings/settings.h"
+#include "common/settings/settings.h"
 
 namespace sluice {
 
@@ -26,4 +26,4 @@ void LogAlways(const char* format, ...) __attribute__((format(printf, 1, 2)));
     }                                                                  \
   } while (0)
 
-#endif  // SLUICE_HOOKLIB_CUDA_LOG_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_

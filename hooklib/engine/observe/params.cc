@@ -1,4 +1,4 @@
-#include "hooklib/cuda/params.h"
+#include "hooklib/engine/observe/params.h"
 
 #include <cstring>
 #include <memory>
@@ -6,9 +6,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/tensor_maps.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/observe/tensor_maps.h"
 
 namespace sluice {
 

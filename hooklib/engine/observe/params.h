@@ -1,6 +1,6 @@
 // What a kernel's parameters say about memory: every aligned word that could be an address.
-#ifndef SLUICE_HOOKLIB_CUDA_PARAMS_H_
-#define SLUICE_HOOKLIB_CUDA_PARAMS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_PARAMS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_PARAMS_H_
 
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hooklib/dispatch/cuda_api.h"
-#include "hooklib/dnn/extents/torch_kernels.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
 
 namespace sluice {
 
@@ -72,4 +72,4 @@ inline uint64_t KeyOfWords(const FunctionInfo& info, void* const* parameters, ui
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_PARAMS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_PARAMS_H_

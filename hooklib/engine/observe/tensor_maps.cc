@@ -1,4 +1,4 @@
-#include "hooklib/cuda/tensor_maps.h"
+#include "hooklib/engine/observe/tensor_maps.h"
 
 #include <cstring>
 #include <mutex>

@@ -1,7 +1,7 @@
 // TMA descriptors in kernel parameters. Their 128 bytes are the driver's secret, so what each was made for is kept by
 // its contents when it is made. Thread-safe.
-#ifndef SLUICE_HOOKLIB_CUDA_TENSOR_MAPS_H_
-#define SLUICE_HOOKLIB_CUDA_TENSOR_MAPS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_TENSOR_MAPS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_TENSOR_MAPS_H_
 
 #include <array>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "hooklib/dispatch/cuda_api.h"
-#include "hooklib/dnn/extents/torch_kernels.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
 
 namespace sluice {
 
@@ -27,4 +27,4 @@ std::optional<dnn::Reach> TensorMapAt(const void* at);
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_TENSOR_MAPS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_TENSOR_MAPS_H_

@@ -1,4 +1,4 @@
-#include "hooklib/cuda/record.h"
+#include "hooklib/engine/observe/trace_recording.h"
 
 #include <deque>
 
@@ -91,12 +91,12 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
   }
   {
     std::lock_guard lock(stream.device->mutex);
-    const auto add = [&](const std::optional<core::Extent>& extent, trace::AccessSource source) {
+    const auto add = [&](const std::optional<memory::Extent>& extent, trace::AccessSource source) {
       if (extent) accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, source});
     };
-    core::Loose around;
+    policy::Loose around;
     for (size_t i = 0; i < work.words.size(); ++i) {
-      const std::optional<core::Extent> extent = stream.device->ResolveWord(work, i, &around);
+      const std::optional<memory::Extent> extent = stream.device->ResolveWord(work, i, &around);
       const bool learnt = extent && around.block.bytes > extent->bytes;
       add(extent, learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
     }
@@ -112,7 +112,7 @@ void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<c
     std::lock_guard lock(stream.device->mutex);
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const auto& [reach, source] : nodes[i]) {
-        const std::optional<core::Extent> extent = stream.device->Resolve(reach);
+        const std::optional<memory::Extent> extent = stream.device->Resolve(reach);
         const auto access = reach.only_read ? trace::Access::kRead : trace::Access::kUnknown;
         if (extent) accesses[i].push_back({extent->base, extent->bytes, access, source});
       }

@@ -1,14 +1,14 @@
 // The engine's side of `sluice record`: what it sees, written as a trace (trace/recorder.h).
-#ifndef SLUICE_HOOKLIB_CUDA_RECORD_H_
-#define SLUICE_HOOKLIB_CUDA_RECORD_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_TRACE_RECORDING_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_TRACE_RECORDING_H_
 
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "hooklib/cuda/device.h"
-#include "hooklib/cuda/params.h"
-#include "hooklib/cuda/work.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/params.h"
 #include "trace/recorder.h"
 
 namespace sluice {
@@ -51,4 +51,4 @@ inline uint64_t TraceStream(const Stream& stream) { return reinterpret_cast<uint
 
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_RECORD_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_TRACE_RECORDING_H_

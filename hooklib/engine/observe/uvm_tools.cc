@@ -1,4 +1,4 @@
-#include "hooklib/cuda/uvm_tools.h"
+#include "hooklib/engine/observe/uvm_tools.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // The driver's interface at /dev/nvidia-uvm-tools, as far as it is used: trackers that count or record what it does.
 // Numbers and layouts are the same in 535 and 580.
-#ifndef SLUICE_HOOKLIB_CUDA_UVM_TOOLS_H_
-#define SLUICE_HOOKLIB_CUDA_UVM_TOOLS_H_
+#ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_UVM_TOOLS_H_
+#define SLUICE_HOOKLIB_ENGINE_OBSERVE_UVM_TOOLS_H_
 
 #include <cstdint>
 #include <string>
@@ -49,4 +49,4 @@ void* SharedPages(size_t bytes);
 }  // namespace uvm_tools
 }  // namespace sluice
 
-#endif  // SLUICE_HOOKLIB_CUDA_UVM_TOOLS_H_
+#endif  // SLUICE_HOOKLIB_ENGINE_OBSERVE_UVM_TOOLS_H_

@@ -1,4 +1,4 @@
-#include "hooklib/dnn/extents/access_set.h"
+#include "hooklib/libraries/extents/access_set.h"
 
 #include <algorithm>
 

@@ -1,12 +1,12 @@
 // What one library call touches: ranges with directions, in bytes.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_ACCESS_SET_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_ACCESS_SET_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_
 
 #include <span>
 #include <vector>
 
-#include "hooklib/dnn/extents/region.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/extents/region.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace sluice::dnn {
 
@@ -60,4 +60,4 @@ class AccessSet {
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_ACCESS_SET_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_

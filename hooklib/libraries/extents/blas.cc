@@ -1,4 +1,4 @@
-#include "hooklib/dnn/extents/blas.h"
+#include "hooklib/libraries/extents/blas.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,15 +1,15 @@
 // What the calls of cuBLAS touch. Matrices are column major, leading dimensions and strides count elements, as in BLAS.
 // Pure: arguments in, an access set out.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_
 
 #include <span>
 
-#include "hooklib/dnn/extents/access_set.h"
+#include "hooklib/libraries/extents/access_set.h"
 
 namespace sluice::dnn::blas {
 
-// Values of cuBLAS' enumerations (cublas_api.h; test/dnn compares them).
+// Values of cuBLAS' enumerations (cublas_api.h; test/libraries compares them).
 enum Op { kN = 0, kT = 1, kC = 2 };
 enum Side { kLeft = 0, kRight = 1 };
 enum Fill { kLower = 0, kUpper = 1, kFull = 2 };
@@ -113,4 +113,4 @@ uint64_t BitsOf(int cuda_data_type);
 
 }  // namespace sluice::dnn::blas
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_BLAS_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_

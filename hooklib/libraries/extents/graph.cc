@@ -1,10 +1,11 @@
-#include "hooklib/dnn/extents/graph.h"
+#include "hooklib/libraries/extents/graph.h"
 
 #include <algorithm>
 
 namespace sluice::dnn {
 
-// Numbers of cudnnBackendAttributeName_t and cudnnBackendDescriptorType_t (cudnn_graph.h; test/dnn compares them).
+// Numbers of cudnnBackendAttributeName_t and cudnnBackendDescriptorType_t (cudnn_graph.h; test/libraries compares
+// them).
 bool OverridesSizes(int attribute) { return attribute >= 1525 && attribute <= 1527; }
 
 OperandUse UseOf(int attribute, bool inference) {

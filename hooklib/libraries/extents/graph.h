@@ -1,12 +1,12 @@
 // What a cuDNN execution plan touches: the tensors of its operation graph by their unique ids, met at each execution by
 // the pointers of a variant pack.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_GRAPH_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_GRAPH_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_
 
 #include <map>
 #include <span>
 
-#include "hooklib/dnn/extents/tensor.h"
+#include "hooklib/libraries/extents/tensor.h"
 
 namespace sluice::dnn {
 
@@ -58,4 +58,4 @@ void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t wor
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_GRAPH_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_

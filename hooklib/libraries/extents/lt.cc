@@ -1,4 +1,4 @@
-#include "hooklib/dnn/extents/lt.h"
+#include "hooklib/libraries/extents/lt.h"
 
 #include <limits>
 

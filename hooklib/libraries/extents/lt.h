@@ -1,8 +1,8 @@
 // What cublasLtMatmul and cublasLtMatrixTransform touch.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_LT_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_LT_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_
 
-#include "hooklib/dnn/extents/blas.h"
+#include "hooklib/libraries/extents/blas.h"
 
 namespace sluice::dnn::lt {
 
@@ -76,4 +76,4 @@ void Describe(const Transform& call, AccessSet* set);
 
 }  // namespace sluice::dnn::lt
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_LT_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_

@@ -1,4 +1,4 @@
-#include "hooklib/dnn/extents/region.h"
+#include "hooklib/libraries/extents/region.h"
 
 #include <algorithm>
 

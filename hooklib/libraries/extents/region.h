@@ -1,6 +1,6 @@
 // Which bytes an operand covers: a strided box, exactly, and the list of ranges that stands for it.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_REGION_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_REGION_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_
 
 #include <array>
 #include <cstddef>
@@ -43,4 +43,4 @@ bool AppendRanges(const Region& region, uint64_t gap, std::size_t limit, std::ve
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_REGION_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_

@@ -1,4 +1,4 @@
-#include "hooklib/dnn/extents/tensor.h"
+#include "hooklib/libraries/extents/tensor.h"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 // What a cuDNN tensor covers: N-d, strided, of elements or of vectors of elements.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_TENSOR_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_TENSOR_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TENSOR_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TENSOR_H_
 
-#include "hooklib/dnn/extents/access_set.h"
+#include "hooklib/libraries/extents/access_set.h"
 
 namespace sluice::dnn {
 
@@ -23,4 +23,4 @@ uint32_t TensorBits(int cudnn_data_type);
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_TENSOR_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TENSOR_H_

@@ -1,9 +1,9 @@
-#include "hooklib/dnn/extents/torch_kernels.h"
+#include "hooklib/libraries/extents/torch_kernels.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "hooklib/dnn/extents/region.h"
+#include "hooklib/libraries/extents/region.h"
 
 namespace sluice::dnn {
 
@@ -241,7 +241,7 @@ uint32_t ReadStrided(const TorchKernel& k, void* const* parameters, std::vector<
       reaches->resize(before);
       return 0;
     }
-    // To the byte: who reads a little of many places is known by it (hooklib/core/placement.cc).
+    // To the byte: who reads a little of many places is known by it (hooklib/policy/fetch/placement.cc).
     for (const Range& range : ranges) reaches->push_back({pointer, range.base, range.end()});
   }
   Captured(f, PointersAt(k.operands) + 8 * k.operands, k.bytes[1], reaches);

@@ -6,8 +6,8 @@
 // stack. The structs are public: MultiTensorApply.cuh, OffsetCalculator.cuh, CUDALoops.cuh, Reduce.cuh and Shape.cu of
 // PyTorch 2.0 to 2.11. A kernel is recognised by its name and the sizes of its parameters, and a launch is read only
 // where what the parameters hold agrees with itself; anything else is left as it was. Only speed depends on it.
-#ifndef SLUICE_HOOKLIB_DNN_EXTENTS_TORCH_KERNELS_H_
-#define SLUICE_HOOKLIB_DNN_EXTENTS_TORCH_KERNELS_H_
+#ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TORCH_KERNELS_H_
+#define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TORCH_KERNELS_H_
 
 #include <cstdint>
 #include <limits>
@@ -56,4 +56,4 @@ uint32_t ReadTorchKernel(const TorchKernel& kernel, const LaunchShape& launch, v
 
 }  // namespace sluice::dnn
 
-#endif  // SLUICE_HOOKLIB_DNN_EXTENTS_TORCH_KERNELS_H_
+#endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TORCH_KERNELS_H_

@@ -1,14 +1,15 @@
 // Tells what the driver moved by itself from what was asked for. It counts bytes that it moved each way, whoever wanted
 // them. What was asked for and has not moved yet is owed; what moves beyond what is owed, nobody asked for.
-#ifndef SLUICE_HOOKLIB_CORE_FAULT_LEDGER_H_
-#define SLUICE_HOOKLIB_CORE_FAULT_LEDGER_H_
+#ifndef SLUICE_HOOKLIB_POLICY_BUDGET_FAULT_LEDGER_H_
+#define SLUICE_HOOKLIB_POLICY_BUDGET_FAULT_LEDGER_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // One way.
 class MoveLedger {
@@ -65,6 +66,6 @@ class FaultLedger {
   uint64_t faulted_ = 0;  // between the last two
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_FAULT_LEDGER_H_
+#endif  // SLUICE_HOOKLIB_POLICY_BUDGET_FAULT_LEDGER_H_

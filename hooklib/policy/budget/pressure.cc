@@ -1,6 +1,6 @@
-#include "hooklib/core/pressure.h"
+#include "hooklib/policy/budget/pressure.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint32_t kMostStep = 20;       // percent
@@ -73,4 +73,4 @@ bool Pressure::Raise(uint32_t start, uint32_t ceiling) {
   return true;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -10,13 +10,13 @@
 //
 // Counted in what launches name that are over, not in time: a round is as much as lives. Not thread-safe: the device's
 // lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_PRESSURE_H_
-#define SLUICE_HOOKLIB_CORE_PRESSURE_H_
+#ifndef SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
+#define SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
 
 #include <algorithm>
 #include <cstdint>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 class Pressure {
  public:
@@ -73,6 +73,6 @@ class Pressure {
   bool raised_ = false;                       // the last change was a raise
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_PRESSURE_H_
+#endif  // SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_

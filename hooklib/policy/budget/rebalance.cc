@@ -1,9 +1,9 @@
 // Residency: what the agent's words ask for, beside the launches: a budget that shrank, a turn that begins.
 #include <algorithm>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   ClearPlan();
@@ -111,4 +111,4 @@ void Residency::NoteUnseenUse() {
   });
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

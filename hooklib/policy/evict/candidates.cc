@@ -1,8 +1,8 @@
-#include "hooklib/core/candidates.h"
+#include "hooklib/policy/evict/candidates.h"
 
 #include <iterator>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 void Candidates::RemoveArena(Extent arena) {
   const auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
@@ -65,4 +65,4 @@ void Candidates::End() {
   TakeBack();
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

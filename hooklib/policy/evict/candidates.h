@@ -6,8 +6,8 @@
 // not leave are put aside, so that each is looked at once for it, and some are spared as long as there are others. Of
 // each chunk there may be several entries; the newest counts. Ranks are the caller's; times are launch numbers. Not
 // thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_CANDIDATES_H_
-#define SLUICE_HOOKLIB_CORE_CANDIDATES_H_
+#ifndef SLUICE_HOOKLIB_POLICY_EVICT_CANDIDATES_H_
+#define SLUICE_HOOKLIB_POLICY_EVICT_CANDIDATES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -15,9 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 struct Candidate {  // outdated once the chunk's rank_stamp has moved on
   uint64_t rank = 0;
@@ -115,6 +116,6 @@ class Candidates {
   uint64_t rebuilt_at_ = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_CANDIDATES_H_
+#endif  // SLUICE_HOOKLIB_POLICY_EVICT_CANDIDATES_H_

@@ -8,9 +8,9 @@
 // it; and where nothing can be queued, what a launch does not name, or is to be discarded in a stream's order yet.
 #include <algorithm>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // Whether it was discarded, and may still be so when work that `stream` queues now touches it. Its own launches have
 // waited for its fetch; another stream's may hang on work that the application did not order before that.
@@ -63,4 +63,4 @@ void Residency::NoteReborn(size_t count, Mark mark) {
   reborn_.erase(reborn_.begin(), end);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

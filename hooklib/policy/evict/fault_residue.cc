@@ -1,9 +1,9 @@
-#include "hooklib/core/scattered.h"
+#include "hooklib/policy/evict/fault_residue.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 void Scattered::Add(Chunk* chunk) {
   if (!chunk->content) sweep_after_ = kFirstSweep;
@@ -30,4 +30,4 @@ bool Scattered::IsDue(uint64_t now) {
   return true;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -10,16 +10,17 @@
 // Hence all of it leaves from time to time, soon after anything was named for the first time, then ever more rarely;
 // and when no launch has brought any for a while.
 // Times are launch numbers. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_SCATTERED_H_
-#define SLUICE_HOOKLIB_CORE_SCATTERED_H_
+#ifndef SLUICE_HOOKLIB_POLICY_EVICT_FAULT_RESIDUE_H_
+#define SLUICE_HOOKLIB_POLICY_EVICT_FAULT_RESIDUE_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 class Scattered {
  public:
@@ -68,6 +69,6 @@ class Scattered {
   uint64_t counted_ = 0, counted_before_ = 0;  // bytes; as of the last sweep
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_SCATTERED_H_
+#endif  // SLUICE_HOOKLIB_POLICY_EVICT_FAULT_RESIDUE_H_

@@ -1,18 +1,18 @@
 // Residency: what was written by copies alone and is only read since comes to the card as a duplicate of its host copy
 // (UVM's read-mostly advice), and leaves by throwing the duplicate away.
 //
-// For a GiB on an H200 with driver 580 (test/gpu/probes/read_mostly.cu): to withdraw the advice, which drops what is on
-// the card, takes 1.2 to 2.2 ms, to send it away 70; to advise it in host memory again 5, the first time after it was
-// sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
+// For a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu): to withdraw the advice, which drops what is
+// on the card, takes 1.2 to 2.2 ms, to send it away 70; to advise it in host memory again 5, the first time after it
+// was sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
 // takes 3.6 seconds (other cards: 43), so the advice is withdrawn before anything that may write is queued, before a
 // byte dies and before one comes to life beside it. Advice is a call and in no stream's order: what unfinished work
 // uses is not dropped, and what is still on its way out is not advised (it would stay on the card).
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 void Residency::set_read_mostly(bool may) {
   read_mostly_ = may;
@@ -111,4 +111,4 @@ const Plan& Residency::DropBeyond() {
   return plan_;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

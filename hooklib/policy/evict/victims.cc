@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -157,7 +157,7 @@ bool Residency::IsDead(const Chunk& chunk) {
 }
 
 // Its users are all before this place of the stream, or over; whatever writes it again comes behind this place: it
-// still belongs to the application's own allocator, the stream waits for the discard, others do not work (dead.h).
+// still belongs to the application's own allocator, the stream waits for the discard, others do not work (stream_discard.h).
 bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
   return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.mark != now_ &&
          chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && MayLeave(chunk, stream);
@@ -277,4 +277,4 @@ void Residency::EndPromotion(Chunk* chunk) {
   no_promotion_ = next_no_promotion_;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

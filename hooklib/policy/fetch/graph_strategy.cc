@@ -1,8 +1,8 @@
-#include "hooklib/core/ways.h"
+#include "hooklib/policy/fetch/graph_strategy.h"
 
 #include <algorithm>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -197,4 +197,4 @@ Ways::Times Ways::TimesOf(uint64_t id) const {
   return times;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

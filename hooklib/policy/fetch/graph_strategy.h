@@ -12,15 +12,15 @@
 // step of 94 ms on an H200, of which 32 were its graph's). So a way costs what its launches take and how much later
 // they come, behind one that went the same way, than the soonest came, but no more than until all of that one had left:
 // a host that thinks in between is nobody's cost. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_WAYS_H_
-#define SLUICE_HOOKLIB_CORE_WAYS_H_
+#ifndef SLUICE_HOOKLIB_POLICY_FETCH_GRAPH_STRATEGY_H_
+#define SLUICE_HOOKLIB_POLICY_FETCH_GRAPH_STRATEGY_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 enum class Way : uint8_t {
   kAsOff,  // all that is missing is left to faults, whatever is held: as with `--prefetch off`
@@ -101,6 +101,6 @@ class Ways {
   std::unordered_map<uint64_t, Habit> habits_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_WAYS_H_
+#endif  // SLUICE_HOOKLIB_POLICY_FETCH_GRAPH_STRATEGY_H_

@@ -1,16 +1,17 @@
-// What launches use of a chunk in a window (windows.h), which would cross the link in each round if it lay in host
+// What launches use of a chunk in a window (iterations.h), which would cross the link in each round if it lay in host
 // memory: link_bytes and its neighbours in Chunk. Bytes. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_LINK_BYTES_H_
-#define SLUICE_HOOKLIB_CORE_LINK_BYTES_H_
+#ifndef SLUICE_HOOKLIB_POLICY_FETCH_LINK_BYTES_H_
+#define SLUICE_HOOKLIB_POLICY_FETCH_LINK_BYTES_H_
 
 #include <cstdint>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // What a launch that names so much would bring over the link. `sparse`: launches of its kind touch little of what they
-// name (host_access.h).
+// name (remote_access_trials.h).
 inline uint32_t OverLink(uint32_t named, bool sparse) { return named >> (sparse ? 4 : 0); }
 // The same of the launch whose set has the chunk now.
 inline uint32_t OverLink(const Chunk& chunk, bool sparse) { return OverLink(chunk.named_bytes, sparse); }
@@ -32,6 +33,6 @@ inline void NoteNamer(Chunk* chunk, uint64_t id, bool sparse) {
   chunk->link_id = id;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_LINK_BYTES_H_
+#endif  // SLUICE_HOOKLIB_POLICY_FETCH_LINK_BYTES_H_

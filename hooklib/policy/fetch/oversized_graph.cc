@@ -1,11 +1,11 @@
 // Residency: of a graph that cannot be held whole what it uses most stays on the card, and the rest goes the
-// way that was measured to be the fastest (ways.h). Which part that is does not change from launch to launch, so
+// way that was measured to be the fastest (graph_strategy.h). Which part that is does not change from launch to launch, so
 // nothing goes to and fro.
 #include <algorithm>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kFarSmaller = 4;  // an operand, than the largest
@@ -131,4 +131,4 @@ void Residency::NoteRest(const Chunk& chunk) {
   *which += kChunkBytes;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

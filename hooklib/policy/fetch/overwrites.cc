@@ -4,9 +4,9 @@
 // (H200, driver 580). The discard runs in the stream's order, right before the launch: until then the contents are the
 // application's, from then on nobody's. So only whole chunks count, alive to the last byte and named by nothing else
 // of the same launch, and none that the driver may still be sending away (a discard beside a transfer is undefined).
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kCopies = 1;  // stands for work without an execution id; those are odd and large
@@ -39,4 +39,4 @@ void Residency::NoteNotRenewed(const Plan& plan) {
   }
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

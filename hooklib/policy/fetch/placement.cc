@@ -5,7 +5,7 @@
 // embedding table of which a lookup reads four rows, or a cache of keys and values at its first positions, saves next
 // to nothing, a weight all of its 2 MiB. So of two such chunks the one that is used whole is kept. What a launch uses
 // is what it names, to the byte where that is known (extents of library calls, PyTorch's structs); a sixteenth of that
-// where it was seen to be done with host memory in a fraction of the time that the link takes (host_access.h).
+// where it was seen to be done with host memory in a fraction of the time that the link takes (remote_access_trials.h).
 //
 // To exchange two chunks costs 100 and 22 ms a GiB, once; it saves 24 in each round. So only what differs by much is
 // exchanged, and only where nothing else has moved for two rounds: a program whose working set comes and goes places
@@ -16,10 +16,10 @@
 // first after the host has waited makes place for what is used much later.
 #include <algorithm>
 
-#include "hooklib/core/link_bytes.h"
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/fetch/link_bytes.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint32_t kLittle = kChunkBytes / 8;  // of a chunk, in a round
@@ -212,4 +212,4 @@ bool Residency::StaysCold(Chunk* chunk, uint64_t id) {
   return true;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

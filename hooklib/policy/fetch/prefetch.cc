@@ -4,9 +4,9 @@
 // In two ways. What the next launches need comes in place of what is needed later than they are, as long as that is not
 // yet many bytes ahead of the link (LookAhead). What is needed farther ahead comes while the link is idle, but only in
 // place of what is dead (LookFar): of all that died in a forward pass much is free until the backward pass fills it.
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 
@@ -127,4 +127,4 @@ void Residency::EndAhead(Chunk* chunk) {
   bytes -= std::min(bytes, kChunkBytes);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

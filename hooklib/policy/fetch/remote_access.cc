@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kDominant = uint64_t{32} << 20;
@@ -52,7 +52,8 @@ void Residency::NoteLeft(Chunk* chunk) {
 // there. By the driver's calls to send it away and bring it takes 92 ms a GiB, each pass over it in host memory 24: a
 // convolution net's parameters and momenta leave in the forward pass, since they are needed last, and are used two or
 // three times in a round. A window is longer than that, so it may count one use more. Where several threads send it
-// away (hooklib/cuda/senders.h) it takes 50 beside everything else, and to let it go is the faster way.
+// away (hooklib/engine/execute/eviction_threads.h) it takes 50 beside everything else, and to let it go is the faster
+// way.
 bool Residency::Commutes(const Chunk& chunk) const {
   constexpr uint64_t kMost = kChunkBytes * 29 / 10;
   if (chunk.advised) return true;
@@ -301,4 +302,4 @@ void Residency::Sweep(StreamId stream) {
   if (in_use && !scattered_behind_) scattered_behind_ = fences_->Use();
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -1,10 +1,10 @@
-#include "hooklib/core/host_access.h"
+#include "hooklib/policy/fetch/remote_access_trials.h"
 
 #include <algorithm>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -346,4 +346,4 @@ uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {
   return std::clamp<uint64_t>(resident / 16, 8 * kMiB, 64 * kMiB);
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

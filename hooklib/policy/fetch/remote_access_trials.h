@@ -14,15 +14,17 @@
 // bring one by one take 8 ms on an H200, over the link 0.6. But to map a GiB there takes 51 ms, so it is tried when
 // launches of the kind have taken so long that this is little beside it, on a part first (Share). Not thread-safe: the
 // device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
-#define SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
+#ifndef SLUICE_HOOKLIB_POLICY_FETCH_REMOTE_ACCESS_TRIALS_H_
+#define SLUICE_HOOKLIB_POLICY_FETCH_REMOTE_ACCESS_TRIALS_H_
 
 #include <cstdint>
 #include <iterator>
 #include <unordered_map>
 #include <utility>
 
-namespace sluice::core {
+#include "hooklib/policy/memory_names.h"
+
+namespace sluice::policy {
 
 // One launch that is to be timed, since not all that it names is brought for it.
 struct HostProbe {
@@ -163,6 +165,6 @@ class HostAccess {
   HostTries tries_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_HOST_ACCESS_H_
+#endif  // SLUICE_HOOKLIB_POLICY_FETCH_REMOTE_ACCESS_TRIALS_H_

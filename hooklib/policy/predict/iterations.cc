@@ -1,6 +1,6 @@
-#include "hooklib/core/windows.h"
+#include "hooklib/policy/predict/iterations.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 bool Windows::IsOver(uint64_t now, bool confident) const {
   const uint64_t launches = now - begin_;
@@ -18,4 +18,4 @@ void Windows::Next(uint64_t now) {
   ++number_;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

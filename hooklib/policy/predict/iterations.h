@@ -2,15 +2,16 @@
 // the last one is likely to be so in the next. Before a round is known the first window is as long as it takes.
 //
 // Times and lengths are launches, device-wide. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_WINDOWS_H_
-#define SLUICE_HOOKLIB_CORE_WINDOWS_H_
+#ifndef SLUICE_HOOKLIB_POLICY_PREDICT_ITERATIONS_H_
+#define SLUICE_HOOKLIB_POLICY_PREDICT_ITERATIONS_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 class Windows {
  public:
@@ -43,6 +44,6 @@ class Windows {
   uint64_t first_launch_ = 0;    // that was looked at
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_WINDOWS_H_
+#endif  // SLUICE_HOOKLIB_POLICY_PREDICT_ITERATIONS_H_

@@ -5,10 +5,10 @@
 // leaves first is only worked out when somebody has to (victims.cc).
 #include <algorithm>
 
-#include "hooklib/core/link_bytes.h"
-#include "hooklib/core/residency.h"
+#include "hooklib/policy/fetch/link_bytes.h"
+#include "hooklib/policy/residency.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // Of [begin, end), whole chunks, those up to the first that the launch has named before; which that is. On its own and
 // without a call: all that is asked of each stays at hand.
@@ -116,4 +116,4 @@ void Residency::NoteUse(Chunk* chunk, Mark mark) {
   }
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

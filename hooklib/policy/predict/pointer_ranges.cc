@@ -1,8 +1,8 @@
-#include "hooklib/core/learnt.h"
+#include "hooklib/policy/predict/pointer_ranges.h"
 
 #include <algorithm>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr uint32_t kSteady = 2;       // the same pages so many times after the first
@@ -221,4 +221,4 @@ bool Learnt::NoteNarrowed(uint64_t id, uint64_t faults) {
   return true;
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

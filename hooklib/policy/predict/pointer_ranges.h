@@ -8,8 +8,8 @@
 // rest, are counted, and such a launch is watched again. Records make faults a third dearer and the host waits for a
 // launch that is watched, so this is done a few times for each kind; where the pages differ from launch to launch
 // (rows that are looked up) it is given up for good. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_LEARNT_H_
-#define SLUICE_HOOKLIB_CORE_LEARNT_H_
+#ifndef SLUICE_HOOKLIB_POLICY_PREDICT_POINTER_RANGES_H_
+#define SLUICE_HOOKLIB_POLICY_PREDICT_POINTER_RANGES_H_
 
 #include <cstdint>
 #include <functional>
@@ -18,9 +18,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hooklib/core/types.h"
+#include "hooklib/memory/types.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // A word of a launch that leads into a block of which nobody has told a part.
 struct Loose {
@@ -116,6 +117,6 @@ class Learnt {
   LearntStats stats_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_LEARNT_H_
+#endif  // SLUICE_HOOKLIB_POLICY_PREDICT_POINTER_RANGES_H_

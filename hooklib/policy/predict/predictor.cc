@@ -1,8 +1,8 @@
-#include "hooklib/core/predictor.h"
+#include "hooklib/policy/predict/predictor.h"
 
 #include <algorithm>
 
-namespace sluice::core {
+namespace sluice::policy {
 
 void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living) {
   if (log_.empty()) {
@@ -187,4 +187,4 @@ uint32_t Predictor::GrowthIn(uint64_t launches) const {
 
 void Predictor::Forget() { *this = Predictor(); }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

@@ -6,17 +6,18 @@
 // three launches with their chunks (a model's layers differ in nothing else); from there the ids alone are followed, so
 // that a tensor which lies elsewhere this time does not end the prediction. One per application stream. Not
 // thread-safe.
-#ifndef SLUICE_HOOKLIB_CORE_PREDICTOR_H_
-#define SLUICE_HOOKLIB_CORE_PREDICTOR_H_
+#ifndef SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
+#define SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
 
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 // Of a launch's id and its chunks, in order. Of a run of chunks its begin and its end say enough.
 class PlaceHash {
@@ -174,6 +175,6 @@ class Predictor {
   uint64_t wrong_ = 0;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_PREDICTOR_H_
+#endif  // SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_

@@ -4,16 +4,16 @@
 // be looked at any more than its words: a hash of these says which set it has. Two launches of one hash would be taken
 // for one another; as with any belief about what a launch touches, that would cost faults. With the device's lock held,
 // but for Any.
-#ifndef SLUICE_HOOKLIB_CORE_BRIEF_H_
-#define SLUICE_HOOKLIB_CORE_BRIEF_H_
+#ifndef SLUICE_HOOKLIB_POLICY_STEADY_LAUNCH_FAST_PATH_H_
+#define SLUICE_HOOKLIB_POLICY_STEADY_LAUNCH_FAST_PATH_H_
 
 #include <atomic>
 #include <cstdint>
 #include <vector>
 
-#include "hooklib/core/standing.h"
+#include "hooklib/policy/steady/steady_sets.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 class Brief {
  public:
@@ -54,6 +54,6 @@ class Brief {
   std::vector<Known> known_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_BRIEF_H_
+#endif  // SLUICE_HOOKLIB_POLICY_STEADY_LAUNCH_FAST_PATH_H_

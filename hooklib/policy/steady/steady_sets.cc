@@ -1,11 +1,11 @@
-#include "hooklib/core/standing.h"
+#include "hooklib/policy/steady/steady_sets.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "hooklib/core/link_bytes.h"
+#include "hooklib/policy/fetch/link_bytes.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 namespace {
 constexpr int kSetsShift = 64 - 11;
@@ -60,4 +60,4 @@ void StandingSets::SettleAll(uint64_t window) {
   unsettled_.clear();
 }
 
-}  // namespace sluice::core
+}  // namespace sluice::policy

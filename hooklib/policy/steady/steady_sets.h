@@ -3,16 +3,17 @@
 // chunks (Settle): 51 of 90 instructions a chunk that a launch names.
 //
 // Times are launch numbers. Not thread-safe: the device's lock is held.
-#ifndef SLUICE_HOOKLIB_CORE_STANDING_H_
-#define SLUICE_HOOKLIB_CORE_STANDING_H_
+#ifndef SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
+#define SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "hooklib/core/chunk_table.h"
+#include "hooklib/memory/chunk_table.h"
+#include "hooklib/policy/memory_names.h"
 
-namespace sluice::core {
+namespace sluice::policy {
 
 class StandingSets {
  public:
@@ -73,6 +74,6 @@ class StandingSets {
   std::vector<Set*> unsettled_;
 };
 
-}  // namespace sluice::core
+}  // namespace sluice::policy
 
-#endif  // SLUICE_HOOKLIB_CORE_STANDING_H_
+#endif  // SLUICE_HOOKLIB_POLICY_STEADY_STEADY_SETS_H_

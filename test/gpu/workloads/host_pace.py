@@ -1,7 +1,7 @@
 """How fast this machine's host makes PyTorch's launches, in the process that asks: a micro-benchmark for replays, whose traces were recorded on another host.
 
 One round is the MLPs of a decoder's 24 layers (six operations, a dozen launches each) with matrices so small that the card is always done first. The same
-six operations stand in trace/data/decode.sltrace, where `sluice-trace interval` tells how long the recorded host took for them.
+six operations stand in experiments/traces/decode.sltrace, where `sluice-trace interval` tells how long the recorded host took for them.
 """
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""This machine's rates for managed memory, by the keys of the simulated card's profile (test/simgpu/core/profile.h). No hook; 2 GiB, 8 s.
+"""This machine's rates for managed memory, by the keys of the simulated card's profile (simgpu/core/profile.h). No hook; 2 GiB, 8 s.
 
 Faults, and how the link's two directions share it, depend on the machine's host and differ from one machine to the next; a prediction for a machine
 takes that machine's own micro-benchmarks.
@@ -33,7 +33,7 @@ def median(before, call, rounds=3, size=SIZE):
 
 
 def kinds(numbers):
-    """GB/s by faults of kernels that go over their memory in different ways, by the profile's keys: as the programs of trace/data call them.
+    """GB/s by faults of kernels that go over their memory in different ways, by the profile's keys: as the programs of experiments/traces call them.
     The harmonic mean of each row's kernels."""
     halves = numbers.view(torch.bfloat16)
     scratch = torch.empty_like(numbers)

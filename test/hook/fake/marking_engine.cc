@@ -8,7 +8,7 @@
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/dnn/library_calls.h"
+#include "hooklib/libraries/library_calls.h"
 
 namespace {
 std::atomic<int> reports{0};
