@@ -79,6 +79,7 @@ class Reference(unittest.TestCase):
         pages = [f for f in (*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md")))
                  if not f.is_relative_to(p.ROOT / "docs" / "lab")]  # dated: experiments name the files of their day
         there = {f.name for d in FOLDERS for f in d.rglob("*")} | {"cuda.h", "cudaTypedefs.h", "nvml.h"}
+        there |= {"uvm_va_block.h", "uvm_pmm_gpu.h", "uvm_va_range.h", "uvm_perf_thrashing.c", "uvm_gpu_replayable_faults.c"}  # the driver's
         for page in pages:
             for name in re.findall(r"`([\w./*-]+\.(?:cc|h|c|S|py|cu|def|sh|cmake|go|proto))`", page.read_text()):
                 self.assertTrue(fnmatch.filter(there, pathlib.Path(name).name), f"{page}: {name}")
