@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
                                                              : policy::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
-  residency.set_host_access(false);      // nobody times launches here
+  residency.set_remote_access(false);    // nobody times launches here
   std::map<uint64_t, memory::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
   memory::Va next = uint64_t{1} << 40;
@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
       const policy::Plan& plan = residency.Prepare(1, ++launches, set, id | 1);
       const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
       bool moves = false;
-      for (const policy::Step* part : {&plan.now, &plan.ahead}) {
+      for (const policy::PlanStep* part : {&plan.now, &plan.ahead}) {
         moves |= !part->empty();
         ops += !part->empty();
         evict_runs += part->evict.size();

@@ -56,10 +56,10 @@ void SmallCard::Bring(CUstream stream, const std::vector<simgpu_touch>& ranges) 
     place_.erase(*it);
     it = order_.erase(it);
   }
-  SendAway(stream, &away);
+  Evict(stream, &away);
 }
 
-void SmallCard::SendAway(CUstream stream, std::map<uint64_t, uint64_t>* runs) {
+void SmallCard::Evict(CUstream stream, std::map<uint64_t, uint64_t>* runs) {
   for (auto it = runs->begin(); it != runs->end();) {
     const uint64_t begin = it->first;
     uint64_t end = begin + it->second;

@@ -39,7 +39,7 @@ class SmallCard {
     uint64_t wanted = 0;  // the last call of Bring that named it
   };
 
-  void SendAway(CUstream stream, std::map<uint64_t, uint64_t>* runs);
+  void Evict(CUstream stream, std::map<uint64_t, uint64_t>* runs);
 
   const replay::Driver& driver_;
   const uint64_t memory_, most_;

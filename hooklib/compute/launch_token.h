@@ -35,8 +35,8 @@ class Turn {
 
  private:
   Stream* const stream_;
-  compute::Turns* turns_ = nullptr;
-  compute::Turns::Launch launch_;
+  compute::TimeSlices* turns_ = nullptr;
+  compute::TimeSlices::Launch launch_;
 };
 
 }  // namespace sluice

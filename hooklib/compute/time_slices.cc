@@ -17,7 +17,7 @@ constexpr uint32_t kSamples = 8;            // launches a round
 }  // namespace
 
 // One or more launches that follow one another on one stream.
-struct Turns::Segment {
+struct TimeSlices::Segment {
   void* stream = nullptr;
   void* begin = nullptr;
   void* end = nullptr;
@@ -27,31 +27,31 @@ struct Turns::Segment {
   bool closed = false;
 };
 
-Turns::Turns(StampClock* clock, TurnPort* port) : clock_(clock), port_(port) {}
-Turns::~Turns() = default;
+TimeSlices::TimeSlices(StampClock* clock, TimeSlicePort* port) : clock_(clock), port_(port) {}
+TimeSlices::~TimeSlices() = default;
 
-void Turns::SetMode(Mode bit, bool on) {
+void TimeSlices::SetMode(Mode bit, bool on) {
   const uint32_t mode = mode_.load(std::memory_order_relaxed);
   mode_.store(on ? mode | bit : mode & ~static_cast<uint32_t>(bit), std::memory_order_relaxed);
 }
 
-const Turns::Known* Turns::Find(uint64_t what) const {
+const TimeSlices::Known* TimeSlices::Find(uint64_t what) const {
   const Known& k = known_[(what ^ what >> 17) % known_.size()];
   return k.what == what && k.seen > 0 ? &k : nullptr;
 }
 
-uint64_t Turns::Predict(uint64_t what) const {
+uint64_t TimeSlices::Predict(uint64_t what) const {
   if (const Known* k = Find(what)) return k->ns;
   // Not seen yet: a few of them fill a quantum, so that what turns out to be long is met one by one.
   return std::max(average_, grant_ ? grant_->quantum / 8 : 0);
 }
 
-bool Turns::Alone(uint64_t what) {
+bool TimeSlices::Alone(uint64_t what) {
   Known& k = known_[(what ^ what >> 17) % known_.size()];
   return k.what != what || k.seen < 2 || ++k.uses % 32 == 0;
 }
 
-void Turns::Learn(uint64_t what, uint64_t ns) {
+void TimeSlices::Learn(uint64_t what, uint64_t ns) {
   average_ = (average_ * 63 + ns) / 64;
   Known& k = known_[(what ^ what >> 17) % known_.size()];
   if (k.what != what) k = {what, ns, 0, 0};
@@ -59,7 +59,7 @@ void Turns::Learn(uint64_t what, uint64_t ns) {
   ++k.seen;
 }
 
-Turns::Launch Turns::Enter(uint64_t what) {
+TimeSlices::Launch TimeSlices::Enter(uint64_t what) {
   Launch launch;
   launch.what = what;
   std::unique_lock lock(mutex_);
@@ -103,7 +103,7 @@ Turns::Launch Turns::Enter(uint64_t what) {
   return launch;
 }
 
-void Turns::Begin(Launch* launch, void* stream, bool apart) {
+void TimeSlices::Begin(Launch* launch, void* stream, bool apart) {
   if (!launch->in && !launch->sample) return;
   std::shared_ptr<Book> book;
   {
@@ -147,7 +147,7 @@ void Turns::Begin(Launch* launch, void* stream, bool apart) {
   launch->segment->begin = stamp;
 }
 
-void Turns::End(Launch* launch, void* stream) {
+void TimeSlices::End(Launch* launch, void* stream) {
   if (!launch->in && !launch->sample) return;
   Segment* s = launch->segment;
   void *end = nullptr, *again = nullptr;
@@ -176,7 +176,7 @@ void Turns::End(Launch* launch, void* stream) {
 }
 
 // Enters what is over. One question a busy stream, whatever is queued on it.
-void Turns::Harvest(uint64_t now) {
+void TimeSlices::Harvest(uint64_t now) {
   harvested_ = now;
   void* busy[16];
   size_t n = 0;
@@ -200,7 +200,7 @@ void Turns::Harvest(uint64_t now) {
 }
 
 // `s` is over, and gone afterwards.
-void Turns::Finish(Segment& s) {
+void TimeSlices::Finish(Segment& s) {
   int64_t length = 0;
   const bool told = s.begin != nullptr && s.end != nullptr && clock_->Between(s.begin, s.end, &length) && length >= 0;
   const uint64_t ns = told ? static_cast<uint64_t>(length) : s.predicted;
@@ -233,12 +233,12 @@ void Turns::Finish(Segment& s) {
   std::erase_if(segments_, [&s](const auto& other) { return other.get() == &s; });
 }
 
-void Turns::Settle(const std::shared_ptr<Book>& book) {
+void TimeSlices::Settle(const std::shared_ptr<Book>& book) {
   if (book->base != nullptr) clock_->Free(book->base);
   book->base = nullptr;
 }
 
-void Turns::GiveBack(bool burst_over) {
+void TimeSlices::GiveBack(bool burst_over) {
   const std::shared_ptr<Book> book = std::exchange(grant_, nullptr);
   burst_ += book->used;
   last_burst_ = burst_;
@@ -250,16 +250,16 @@ void Turns::GiveBack(bool burst_over) {
   Settle(book);
 }
 
-void Turns::Drop() {
+void TimeSlices::Drop() {
   const std::shared_ptr<Book> book = std::exchange(grant_, nullptr);
   burst_ += book->used;
   late_.push_back(book);  // what still runs is told when it is over
   asked_ = false;
 }
 
-uint64_t Turns::Idle() const { return std::clamp(grant_->quantum / 64, 1 * kMs, 100 * kMs); }
+uint64_t TimeSlices::Idle() const { return std::clamp(grant_->quantum / 64, 1 * kMs, 100 * kMs); }
 
-uint64_t Turns::Tick() {
+uint64_t TimeSlices::Tick() {
   std::lock_guard lock(mutex_);
   const uint64_t now = clock_->Now();
   Harvest(now);
@@ -277,7 +277,7 @@ uint64_t Turns::Tick() {
   return std::clamp(Idle() / 2, 500 * kUs, 20 * kMs);
 }
 
-void Turns::Demand(bool tokens) {
+void TimeSlices::Demand(bool tokens) {
   std::lock_guard lock(mutex_);
   SetMode(kDemanded, tokens);
   sample_left_ = 0;
@@ -289,7 +289,7 @@ void Turns::Demand(bool tokens) {
   changed_.notify_all();
 }
 
-void Turns::Granted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns) {
+void TimeSlices::Granted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns) {
   std::lock_guard lock(mutex_);
   const uint64_t now = clock_->Now();
   if (grant_) Drop();
@@ -305,12 +305,12 @@ void Turns::Granted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns) {
   changed_.notify_all();
 }
 
-void Turns::Revoked(uint64_t id) {
+void TimeSlices::Revoked(uint64_t id) {
   std::lock_guard lock(mutex_);
   if (grant_ && grant_->id == id) Drop();
 }
 
-void Turns::Lost() {
+void TimeSlices::Lost() {
   std::lock_guard lock(mutex_);
   SetMode(kDemanded, false);
   if (grant_) Settle(std::exchange(grant_, nullptr));
@@ -320,7 +320,7 @@ void Turns::Lost() {
   changed_.notify_all();
 }
 
-void Turns::Sample(uint64_t launches) {
+void TimeSlices::Sample(uint64_t launches) {
   std::lock_guard lock(mutex_);
   const uint64_t now = clock_->Now();
   if ((mode_.load(std::memory_order_relaxed) & kDemanded) != 0) {  // measured, not estimated
@@ -345,17 +345,17 @@ void Turns::Sample(uint64_t launches) {
   SetMode(kSampling, true);
 }
 
-bool Turns::holding() {
+bool TimeSlices::holding() {
   std::lock_guard lock(mutex_);
   return grant_ != nullptr;
 }
 
-Turns::Used Turns::used() {
+TimeSlices::Used TimeSlices::used() {
   std::lock_guard lock(mutex_);
   return {measured_ + estimated_, estimated_};
 }
 
-void Turns::Forget(bool (*gone)(void*, const void*), const void* context) {
+void TimeSlices::Forget(bool (*gone)(void*, const void*), const void* context) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < segments_.size();) {
     Segment& s = *segments_[i];

@@ -25,7 +25,7 @@
 
 namespace sluice::compute {
 
-// GPU time as stamps tell it. Any thread; no lock of Turns is held in Set().
+// GPU time as stamps tell it. Any thread; no lock of TimeSlices is held in Set().
 class StampClock {
  public:
   virtual ~StampClock() = default;
@@ -41,20 +41,20 @@ class StampClock {
   virtual void Sleep(uint64_t ns) = 0;
 };
 
-// The way to the arbiter. Called with Turns' lock held: must not wait, must not call back.
-class TurnPort {
+// The way to the arbiter. Called with TimeSlices' lock held: must not wait, must not call back.
+class TimeSlicePort {
  public:
-  virtual ~TurnPort() = default;
+  virtual ~TimeSlicePort() = default;
   virtual bool Ask(uint64_t burst_ns) = 0;  // false: nobody is there
   virtual void GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) = 0;
 };
 
-class Turns {
+class TimeSlices {
  public:
-  Turns(StampClock* clock, TurnPort* port);
-  ~Turns();
-  Turns(const Turns&) = delete;
-  Turns& operator=(const Turns&) = delete;
+  TimeSlices(StampClock* clock, TimeSlicePort* port);
+  ~TimeSlices();
+  TimeSlices(const TimeSlices&) = delete;
+  TimeSlices& operator=(const TimeSlices&) = delete;
 
   // Must a launch go through Enter/Begin/End?
   bool wanted() const { return mode_.load(std::memory_order_relaxed) != 0; }
@@ -122,7 +122,7 @@ class Turns {
   void SetMode(Mode bit, bool on);
 
   StampClock* const clock_;
-  TurnPort* const port_;
+  TimeSlicePort* const port_;
   std::atomic<uint32_t> mode_{0};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,5 +1,5 @@
 // Compute tokens over CUDA: core/turns.h with events for stamps and the agent's socket for its port. Knows Device only
-// by the Turns that it makes for it.
+// by the TimeSlices that it makes for it.
 //
 // Never waits inside a driver's callback: only launches wait, and CUDA refuses launches made there. A launch into a
 // capturing stream is no work yet and passes; the graph's own launch waits.
@@ -39,11 +39,11 @@ class EventStamps final : public compute::StampClock {
 };
 
 // One device's turns, and its words to the agent.
-class Tokens final : public compute::TurnPort {
+class Tokens final : public compute::TimeSlicePort {
  public:
   // `uuid` is read at the first request.
   explicit Tokens(const std::string* uuid) : uuid_(uuid), turns_(&stamps_, this) {}
-  compute::Turns& turns() { return turns_; }
+  compute::TimeSlices& turns() { return turns_; }
   bool wanted() const { return turns_.wanted(); }
   // Before the first launch. Null: no agent, nothing is ever demanded.
   void SetClient(client::AgentClient* client) { client_ = client; }
@@ -57,7 +57,7 @@ class Tokens final : public compute::TurnPort {
   const std::string* const uuid_;
   client::AgentClient* client_ = nullptr;
   EventStamps stamps_;
-  compute::Turns turns_;
+  compute::TimeSlices turns_;
 };
 
 }  // namespace sluice

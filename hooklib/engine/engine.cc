@@ -196,7 +196,7 @@ void EnsureStarted() {
     SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
                static_cast<double>(device->budget.budget_bytes) / 0x1p30, static_cast<double>(device->total) / 0x1p30,
                static_cast<double>(device->budget.limit_bytes) / 0x1p30,
-               device->managed ? "" : "; the budget is a hard limit: ", device->plain_because);
+               device->managed ? "" : "; the budget is a hard limit: ", device->unmanaged_because);
   }
 }
 

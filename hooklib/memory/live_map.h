@@ -1,5 +1,6 @@
 // What is alive at which address: allocations that the engine serves, and inside them the ranges that a framework's
-// allocator reported. Turns a pointer into the extent that it may mean. Not thread-safe: the device's lock is held.
+// allocator reported. TimeSlices a pointer into the extent that it may mean. Not thread-safe: the device's lock is
+// held.
 #ifndef SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
 #define SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
 
@@ -15,7 +16,7 @@ namespace sluice::memory {
 // Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
 struct Allocation {
   uint64_t bytes : 60 = 0;
-  uint64_t held : 1 = 0;         // in device memory that never leaves (Device::Hold): not residency's
+  uint64_t held : 1 = 0;         // in device memory that never leaves (Device::AllocateUnevictable): not residency's
   uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
   // Something in it was reported, allocated or named during a capture: never dead before its free.
   uint64_t captured : 1 = 0;

@@ -2,7 +2,7 @@
 
 namespace sluice::policy {
 
-void Step::Clear() {
+void PlanStep::Clear() {
   drop.clear();
   unmap.clear();
   duplicate.clear();
@@ -14,10 +14,12 @@ void Step::Clear() {
 void Plan::Clear() {
   now.Clear();
   ahead.Clear();
-  for (std::vector<Extent>* runs : {&evict_after, &discard, &reap, &revive, &advise, &unadvise, &renew}) runs->clear();
+  for (std::vector<Extent>* runs :
+       {&evict_after, &discard, &stream_discard, &populate_now, &map_remote, &unmap_remote, &repopulate})
+    runs->clear();
   probe = {};
   way = {};
-  renew_after = wait_in = after_op = 0;
+  repopulate_after = wait_in = after_op = 0;
 }
 
 }  // namespace sluice::policy

@@ -16,10 +16,10 @@
 namespace sluice::policy {
 
 // One exchange: departures on the stream's out queue, then arrivals on its in queue.
-struct Step {
+struct PlanStep {
   std::vector<Extent> drop;       // duplicates that leave the card at once: the advice is withdrawn
   std::vector<Extent> unmap;      // are fetched, were used in host memory before: no longer mapped there
-  std::vector<Extent> duplicate;  // to be advised read-mostly in host memory, before they are fetched
+  std::vector<Extent> duplicate;  // to be mapped_remote read-mostly in host memory, before they are fetched
   std::vector<Extent> evict;
   std::vector<Extent> fetch;
   Seq out_after = 0;          // the out queue first waits for this position of the application stream; 0: at once
@@ -38,22 +38,22 @@ struct Plan {
   std::vector<Extent> discard;
   // Dead, but work that may have touched it is still queued, on this stream alone: to be discarded in the stream's
   // order, behind all that it holds and before the launch and its fetches.
-  std::vector<Extent> reap;
+  std::vector<Extent> stream_discard;
   // Named by the launch, discarded, and nothing can be queued: to be brought at once, which moves nothing, and waited
   // for.
-  std::vector<Extent> revive;
+  std::vector<Extent> populate_now;
   // Used where it lies, in host memory: the GPU is to be told to map it there, before the launch.
-  std::vector<Extent> advise;
-  std::vector<Extent> unadvise;  // is to fault again instead
+  std::vector<Extent> map_remote;
+  std::vector<Extent> unmap_remote;  // is to fault again instead
   // The launch overwrites it whole: to be discarded and brought back empty, on the GPU behind all that the stream holds
   // and before the launch (overwrites.cc).
-  std::vector<Extent> renew;
-  uint64_t renew_after = 0;         // number of the departures on the out queue that make its room; 0: none
-  HostProbe probe;                  // id 0: the launch need not be timed
-  WayProbe way;                     // id 0: it is no graph larger than all that may be resident
-  Step now;                         // what the launch needs
+  std::vector<Extent> repopulate;
+  uint64_t repopulate_after = 0;    // number of the departures on the out queue that make its room; 0: none
+  LaunchProbe probe;                // id 0: the launch need not be timed
+  GraphProbe way;                   // id 0: it is no graph larger than all that may be resident
+  PlanStep now;                     // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
-  Step ahead;                       // for launches to come
+  PlanStep ahead;                   // for launches to come
   std::vector<Extent> evict_after;  // did not fit: faults bring it, and it leaves behind the launch
   uint64_t after_op = 0;            // number of evict_after in the out queue
   void Clear();                     // all but `nothing`

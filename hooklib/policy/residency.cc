@@ -21,7 +21,7 @@ void Residency::AddArena(Extent arena, bool populated) {
     candidates_.Unrank(&chunk);
     // What nobody is given of it holds a place for nothing: it goes as what died does.
     chunk.dying = true;
-    dying_.push_back(&chunk);
+    freed_resident_.push_back(&chunk);
   });
 }
 
@@ -36,9 +36,9 @@ void Residency::RemoveArena(Extent arena) {
   copied_.Remove(arena, [](Extent) {});
   std::erase_if(withdrawn_, [&arena](const Extent& run) { return run.base >= arena.base && run.base < arena.end(); });
   const auto inside = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
-  std::erase_if(dying_, inside);
-  std::erase_if(died_away_, inside);
-  std::erase_if(reborn_, inside);
+  std::erase_if(freed_resident_, inside);
+  std::erase_if(freed_on_host_, inside);
+  std::erase_if(reused_after_discard_, inside);
   candidates_.RemoveArena(arena);
   chunks_.RemoveArena(arena.base);
   for (auto& [stream, queues] : queues_) queues.predictor.Forget();
@@ -55,7 +55,7 @@ void Residency::AddLive(Extent range) {
       chunk.cold = false;
       if (chunk.discarded && !chunk.content && !chunk.reborn) {
         chunk.reborn = true;
-        reborn_.push_back(&chunk);
+        reused_after_discard_.push_back(&chunk);
       }
     }
     Change(&chunk, [&] { chunk.live_bytes += Overlap(range, chunk); });
@@ -75,7 +75,7 @@ void Residency::RemoveLive(Extent range, Extent owner) {
         last_queues_.second->predictor.NoteDeath(chunk, now_ + 1 - chunk.last_use);
       if (!chunk.dying) {
         chunk.dying = true;
-        (chunk.resident ? dying_ : died_away_).push_back(&chunk);
+        (chunk.resident ? freed_resident_ : freed_on_host_).push_back(&chunk);
       }
     }
   });
@@ -108,9 +108,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   Queues& queues = *last_queues_.second;
   Launch launch{stream, id, may_move};
   launch.fits = launch.holds = RoundDown(capacity_, kChunkBytes);
-  StandingSets::Set* const standing =
+  SteadySets::Set* const standing =
       hotter || asks_ || names_launches_ ? nullptr : standing_.Find(now_, stream, id, extents);
-  const bool stands = standing && Stands(*standing, launch) && reborn_.empty();
+  const bool stands = standing && Stands(*standing, launch) && reused_after_discard_.empty();
   size_t hotter_chunks = 0;
   if (stands) {
     set_ = standing->chunks;
@@ -121,7 +121,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     stood_ = 0;
     hotter_chunks = Collect(extents, overwritten, hotter, queues, &launch);
   }
-  launch.lacks |= !reborn_.empty();
+  launch.lacks |= !reused_after_discard_.empty();
   launch.oversize = set_.size() * kChunkBytes > launch.fits;
   launch.scatters = launch.oversize && !hotter && id;
   if (id) launch.seen = host_access_.See(id, launch.oversize, now_);
@@ -143,7 +143,7 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
       queues.predictor.OnLaunch(id, launch.place, set_, now_, living_);
     }
   }
-  const bool discards = !died_away_.empty() && may_move && DiscardAway(stream);
+  const bool discards = !freed_on_host_.empty() && may_move && DiscardAway(stream);
   if (launch.lacks) LookForMissing(queues, launch);
   stats_.hits += set_.size() - missing_.size();
   if (names_launches_) {
@@ -154,11 +154,11 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     Move(&launch, &queues, hotter, hotter_chunks);
     if (plan_.wait_in) queues.waited_in = std::max(queues.waited_in, plan_.wait_in);
     NoteSet<false, true>(launch, seq);
-    if (launch.reborn) NoteReborn(launch.reborn, {stream, seq});
-  } else if (id && may_stay_ && prefetch_ != Prefetch::kOff) {
+    if (launch.reborn) NoteReused(launch.reborn, {stream, seq});
+  } else if (id && may_map_remote_ && prefetch_ != Prefetch::kOff) {
     if (launch.seen.refused) {
       for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
-    } else if (asks_ && !stands && host_access_.Of(id, false, now_) == HostAccess::Verdict::kTry) {
+    } else if (asks_ && !stands && host_access_.Of(id, false, now_) == LaunchClassifier::Verdict::kTry) {
       Ask(id);
     }
   }
@@ -172,21 +172,21 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const uint64_t busy = held - std::min(held, idle_);
   least_slack_ = std::min(least_slack_, capacity_ > busy ? capacity_ - busy : 0);
   const bool ahead =
-      prefetch_ == Prefetch::kPredict && id && may_move && MayLookAhead(queues) && LookAhead(&queues, stream);
+      prefetch_ == Prefetch::kPredict && id && may_move && MayPrefetch(queues) && PrefetchUpcoming(&queues, stream);
   if (!behind_.empty()) NumberBehind(&queues, launch.way.has_value());
   plan_.nothing = there && !ahead && !discards;
   again_ = stands && plan_.nothing && repeating_ == &queues.predictor && !launch.seen.refused ? standing : nullptr;
   if (!plan_.nothing) {
-    Merge(&plan_.advise);
-    Merge(&plan_.unadvise);
+    Merge(&plan_.map_remote);
+    Merge(&plan_.unmap_remote);
     Merge(&plan_.discard);
-    Merge(&plan_.reap);
-    Merge(&plan_.revive);
+    Merge(&plan_.stream_discard);
+    Merge(&plan_.populate_now);
   }
   return plan_;
 }
 
-bool Residency::PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set) {
+bool Residency::PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets::Set* set) {
   const uint64_t now = now_ + 1;
   const bool as_before = repeating_ && last_queues_.first == stream && repeating_ == &last_queues_.second->predictor &&
                          standing_.Stands(*set) && resident_ <= capacity_ && !asks_;
@@ -225,7 +225,7 @@ void Residency::LookForMissing(const Queues& queues, const Launch& launch) {
 void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks) {
   const StreamId stream = launch->stream;
   LeaveSome(launch, hotter, hotter_chunks);
-  if (launch->may_move && !reborn_.empty()) launch->reborn = BringReborn(stream);
+  if (launch->may_move && !reused_after_discard_.empty()) launch->reborn = FetchReused(stream);
   if (!launch->may_move) {
     LeaveToFaults(*launch);
   } else if (!missing_.empty() || plan_.now.in_op) {
@@ -248,23 +248,23 @@ void Residency::Move(Launch* launch, Queues* queues, std::optional<size_t> hotte
 void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks) {
   const uint64_t id = launch->id;
   const bool may_move = launch->may_move, oversize = launch->oversize;
-  const bool may_stay = may_stay_ && id && prefetch_ != Prefetch::kOff;
-  std::optional<Way>& way = launch->way;
+  const bool may_map_remote = may_map_remote_ && id && prefetch_ != Prefetch::kOff;
+  std::optional<GraphStrategy>& way = launch->way;
   if (hotter && oversize && id && may_move && prefetch_ != Prefetch::kOff)
-    way = ways_.Next({id, set_.size() * kChunkBytes, capacity_, may_stay_});
+    way = ways_.Next({id, set_.size() * kChunkBytes, capacity_, may_map_remote_});
   if (way) {
     for (Chunk* chunk : set_) chunk->last_fetcher = now_;
-  } else if (may_stay && launch->seen.refused) {
+  } else if (may_map_remote && launch->seen.refused) {
     for (Chunk* chunk : set_) NoteNeeded(chunk, id, 1);
   }
   hottest_.clear();
   // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
   // for theirs behind all that leaves after it.
   if (way) launch->holds -= UsedBetween(launch->fits / 8);
-  if (way && (way == Way::kFetch || (hotter_chunks && way != Way::kAsOff))) {
+  if (way && (way == GraphStrategy::kFetch || (hotter_chunks && way != GraphStrategy::kDemandPaging))) {
     const uint64_t there = (set_.size() - missing_.size()) * kChunkBytes;
     SplitHottest(launch->stream, launch->holds, launch->holds - std::min(launch->holds, there), hotter_chunks,
-                 way == Way::kFetch);
+                 way == GraphStrategy::kFetch);
   } else if (launch->scatters && may_move) {
     if (const size_t small = SmallFirst(launch->fits))
       SplitHottest(launch->stream, small * kChunkBytes, kNever, small, false);
@@ -272,7 +272,7 @@ void Residency::LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t h
   const size_t wanted = missing_.size();
   if (way) {
     TakeWay(*way, launch->stream, id);
-  } else if (may_stay && wanted && may_move) {
+  } else if (may_map_remote && wanted && may_move) {
     LeaveInHost(launch->stream, id, oversize);
   }
   launch->stayed = (wanted - missing_.size()) * kChunkBytes;
@@ -291,7 +291,7 @@ void Residency::LeaveToFaults(const Launch& launch) {
       scattered_.Add(chunk);
       continue;
     }
-    if (IsDiscarded(chunk, launch.stream)) plan_.revive.push_back({chunk->base, kChunkBytes});
+    if (IsDiscarded(chunk, launch.stream)) plan_.populate_now.push_back({chunk->base, kChunkBytes});
     SetResident(chunk, true);
     chunk->discarded = false;
     if (chunk->content) stats_.fault_bytes += kChunkBytes;
@@ -333,15 +333,15 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
                            !timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
-    const bool brought = launch.way ? launch.way == Way::kFetch : MayDuplicate(*chunk);
+    const bool brought = launch.way ? launch.way == GraphStrategy::kFetch : MayDuplicate(*chunk);
     const bool beyond_card = too_much && resident_ + passing + kChunkBytes > most_;
     const bool discarded = IsDiscarded(chunk, stream);
     // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
-    if (elsewhere || too_much) chunk->two_ways_out = elsewhere || (chunk->two_ways_out && departs());
+    if (elsewhere || too_much) chunk->two_ways_out = elsewhere || (chunk->two_ways_out && HasEvictionsInFlight());
     if (beyond_card || (!discarded && (elsewhere || (too_much && !brought)))) {
       // Faults bring it; it is on its way out again as soon as the launch is over.
       // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
-      Unadvise(chunk);
+      UnmapRemote(chunk);
       if (by_faults && !elsewhere) {
         scattered += kChunkBytes;
         scattered_.Add(chunk);
@@ -353,7 +353,7 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
     }
     if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
       // It comes, but only for this launch.
-      Pass(chunk, stream);
+      FetchTransient(chunk, stream);
       passing += kChunkBytes;
       continue;
     }
@@ -366,19 +366,19 @@ void Residency::Bring(const Launch& launch, Queues* queues) {
       SetResident(chunk, true);
       if (chunk->content) stats_.fault_bytes += kChunkBytes;
       chunk->arrival_op = 0;
-    } else if (MayRenew(*chunk)) {
+    } else if (MayRepopulate(*chunk)) {
       Unmap(chunk);
-      Renew(chunk, id);
+      Repopulate(chunk, id);
     } else {
-      chunk->renewed_by = 0;
+      chunk->repopulated_by = 0;
       Unmap(chunk);
-      Arrive(chunk, stream, &plan_.now);
+      FetchAndPlace(chunk, stream, &plan_.now);
     }
   }
   Finish(stream, &plan_.now);
   if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
-  Merge(&plan_.renew);
-  if (!plan_.renew.empty()) plan_.renew_after = queues->out_op;
+  Merge(&plan_.repopulate);
+  if (!plan_.repopulate.empty()) plan_.repopulate_after = queues->out_op;
   if (scattered) NoteScattered(std::min(scattered, host_access_.BytesByFaults(id)));
   if (scattered && prefetch_ == Prefetch::kOff && host_access_.Due(id, launch.oversize))
     plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, launch.oversize, true};
@@ -392,13 +392,13 @@ void Residency::DrainOps(Queues* queues, StreamId stream) {
   }
 }
 
-void Residency::Fetch(const Chunk* chunk, StreamId stream, Step* step) {
+void Residency::Fetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
   if (!step->in_op) step->in_op = ++queues_[stream].in_op;
   step->fetch.push_back({chunk->base, kChunkBytes});
 }
 
 // To be there for this stream's next launches.
-void Residency::Come(Chunk* chunk, StreamId stream, Step* step) {
+void Residency::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   Fetch(chunk, stream, step);
   chunk->arrival_op = step->in_op;
   chunk->arrival_stream = stream;
@@ -406,25 +406,25 @@ void Residency::Come(Chunk* chunk, StreamId stream, Step* step) {
   if (chunk->content) step->content_in += kChunkBytes;
 }
 
-void Residency::Arrive(Chunk* chunk, StreamId stream, Step* step) {
+void Residency::FetchAndPlace(Chunk* chunk, StreamId stream, PlanStep* step) {
   if (!chunk->duplicate && MayDuplicate(*chunk)) {
     chunk->duplicate = true;
     chunk->sent = false;
     step->duplicate.push_back({chunk->base, kChunkBytes});
-    if (chunk->advised) step->unmap.push_back({chunk->base, kChunkBytes});
-    chunk->advised = false;
+    if (chunk->mapped_remote) step->unmap.push_back({chunk->base, kChunkBytes});
+    chunk->mapped_remote = false;
   }
-  if (chunk->content && ComesAndGoes(*chunk)) NoteComes(chunk);
+  if (chunk->content && CheaperSwapped(*chunk)) NoteComes(chunk);
   SetResident(chunk, true);
   chunk->sure = true;
   chunk->tried = chunk->cold = chunk->asked = false;
-  Come(chunk, stream, step);
+  FetchChunk(chunk, stream, step);
 }
 
 // Brought for one launch, behind which it is sent away again.
-void Residency::Pass(Chunk* chunk, StreamId stream) {
-  Unadvise(chunk);
-  Come(chunk, stream, &plan_.now);
+void Residency::FetchTransient(Chunk* chunk, StreamId stream) {
+  UnmapRemote(chunk);
+  FetchChunk(chunk, stream, &plan_.now);
   LeaveBehind(chunk);
 }
 
@@ -432,7 +432,7 @@ void Residency::Pass(Chunk* chunk, StreamId stream) {
 void Residency::LeaveBehind(Chunk* chunk) {
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   behind_.push_back(chunk);
-  Scattered::Remove(chunk);
+  FaultResidue::Remove(chunk);
   chunk->content = chunk->sent = true;
 }
 
@@ -447,7 +447,7 @@ void Residency::NumberBehind(Queues* queues, bool graph) {
   queues->beside = 0;
 }
 
-void Residency::Finish(StreamId stream, Step* step) {
+void Residency::Finish(StreamId stream, PlanStep* step) {
   Queues& queues = queues_[stream];
   if (step->out_op) queues.departing.emplace_back(step->out_op, step->evict.size() * kChunkBytes);
   if (step->in_op) {

@@ -12,8 +12,8 @@
 // Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
 // bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
 // chunks that make place for what is used more (placement.cc), then those that only streaming launches use
-// (remote_access_trials.h: they need not come back), then chunks of which no next use is known, least recently used first, then
-// those whose predicted next use is farthest (Belady 1966). Not thread-safe: the device's lock is held.
+// (remote_access_trials.h: they need not come back), then chunks of which no next use is known, least recently used
+// first, then those whose predicted next use is farthest (Belady 1966). Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
 
@@ -57,7 +57,7 @@ struct ResidencyStats {
 };
 
 // Of a graph larger than the capacity what is not held, and why it cannot be duplicated; bytes.
-struct GraphRest {
+struct GraphRemainder {
   uint64_t copied = 0;     // it can: copies alone wrote it, or its departure is awaited
   uint64_t dead = 0;       // it has no living byte
   uint64_t written = 0;    // kernels wrote of it, or may have
@@ -68,7 +68,7 @@ struct GraphRest {
 
 // What was seen of places on the card when the newest window began (placement.cc): for who looks for the reason of what
 // lies where.
-struct Places {
+struct PlacementStats {
   uint64_t window = 0, launches = 0;  // its number; how many the one before it had
   uint64_t moved = 0;                 // bytes, in that one
   uint32_t still = 0;                 // windows of one length in a row in which next to nothing moved
@@ -79,7 +79,7 @@ struct Places {
 };
 
 // Living chunks side by side that are alike.
-struct Place {
+struct PlacementRun {
   Extent range;
   bool resident = false;
   bool lasting = false;     // alive for a round, and no launch is known to need them on the card
@@ -104,30 +104,31 @@ class Residency {
   bool scatters(uint64_t id) const { return scatters() && host_access_.LeftToFaults(id); }
   // Whether what faults have scattered is to leave, and is still in use by work of several streams. Launches that
   // scatter more had better wait for that: while they come, at no time is all that names it over. Asks the GPU.
-  bool SweepAwaits() { return scattered_behind_ && now_ >= sweep_rests_until_ && !IsSweepFree(); }
+  bool ResidueSweepPending() { return scattered_behind_ && now_ >= sweep_rests_until_ && !IsSweepFree(); }
   // It was in vain: nobody waits for it for so many launches, and longer the next time if nothing has left until then.
-  void RestSweep(uint64_t least = 1024);
+  void PauseResidueSweep(uint64_t least = 1024);
   // So many bytes have faults brought in all, where the driver counts them.
   void set_faulted(uint64_t bytes) { scattered_.set_counted(bytes); }
   // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
-  void ScatterRest(Extent block);
+  void NoteFaultResidue(Extent block);
   // Faults of a launch that was not brought what it names were of these pages, in order. What was never written is in
   // no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages) { scattered_.NoteFaultedIn(pages); }
   void set_can_discard(bool can) { can_discard_ = can; }
-  // Whether what leaves goes at a fraction of the link's rate, so that what commutes had better stay in host memory.
-  void set_slow_departures(bool slow) { slow_departures_ = slow; }
+  // Whether what leaves goes at a fraction of the link's rate, so that what cheaper_remote had better stay in host
+  // memory.
+  void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
   // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
-  void set_filling(bool filling) { filling_ = filling; }
+  void set_budget_rising(bool filling) { budget_rising_ = filling; }
   // Whether what a launch overwrites whole comes back empty. Needs discard.
-  void set_renews(bool may) { renews_ = may; }
+  void set_repopulates(bool may) { repopulates_ = may; }
   // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
   // its order: what died on it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
   // Launches go round, and all that they name has been on the card for two rounds.
-  bool repeats() const { return repeating_ != nullptr; }
+  bool in_steady_state() const { return repeating_ != nullptr; }
   // Otherwise it does not matter.
-  bool has_dying() const { return !dying_.empty() || !died_away_.empty(); }
+  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
   // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
   void set_read_mostly(bool may);
   // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
@@ -142,63 +143,63 @@ class Residency {
   std::vector<Extent> TakeWithdrawn();
   // More is held than the capacity allows, and there are duplicates that leave once what uses them is over: those that
   // a launch larger than the capacity needed, or that could make no room yet.
-  bool waits_for_duplicates() const { return !beyond_.empty() && resident_ > capacity_; }
+  bool has_excess_duplicates() const { return !beyond_.empty() && resident_ > capacity_; }
   // Drops them as far as they are finished, until the capacity is enough. Only now.drop.
-  const Plan& DropBeyond();
+  const Plan& DropExcessDuplicates();
   // Whether launches that stream may leave what they touch in host memory.
-  void set_host_access(bool may) { may_stay_ = may; }
+  void set_remote_access(bool may) { may_map_remote_ = may; }
   // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
   // faults.
-  bool Measured(const HostProbe& probe, uint64_t ns) {
+  bool Measured(const LaunchProbe& probe, uint64_t ns) {
     const bool settles = host_access_.Measured(probe, ns, now_);
     if (host_access_.TakeLeavesHost()) chunks_.ForAll([](Chunk& chunk) { chunk.host_uses = 0; });
     return settles;
   }
   // Whether launches like this one take what they miss in host memory, as far as it stays there.
-  bool UsesHostMemory(const HostProbe& probe) {
-    return host_access_.Of(probe.id, probe.oversize, now_) == HostAccess::Verdict::kStreams;
+  bool UsesRemoteAccess(const LaunchProbe& probe) {
+    return host_access_.Of(probe.id, probe.oversize, now_) == LaunchClassifier::Verdict::kStreams;
   }
   // The same, or that it will never be known.
-  void Answered(const HostProbe& probe) { host_access_.Answered(probe); }
+  void Answered(const LaunchProbe& probe) { host_access_.Answered(probe); }
   // Launches of this id should wait until those that are timed are done: these decide how the next ones go.
   bool Crowded(uint64_t id) const { return host_access_.Crowded(id); }
   // They have waited for that, or will not any longer.
   void Rested(uint64_t id) { host_access_.Rested(id); }
   // How graphs larger than the capacity go.
-  const Ways& ways() const { return ways_; }
-  bool Measured(const WayProbe& probe, uint64_t ns) { return ways_.Measured(probe, ns); }
-  void Left(const WayProbe& probe, uint64_t gap, uint64_t departing) { ways_.Left(probe, gap, departing); }
+  const GraphStrategies& graph_strategies() const { return ways_; }
+  bool Measured(const GraphProbe& probe, uint64_t ns) { return ways_.Measured(probe, ns); }
+  void Left(const GraphProbe& probe, uint64_t gap, uint64_t departing) { ways_.Left(probe, gap, departing); }
   // A way of such launches is on trial: they are to begin when what comes before them is done, since what they move is
   // decided by what has arrived and left.
-  bool tries_way(uint64_t id) const { return ways_.IsTrying(id); }
-  const Places& places() const { return places_; }
+  bool probes_graph_strategy(uint64_t id) const { return ways_.IsTrying(id); }
+  const PlacementStats& placement_stats() const { return places_; }
   // What is kept for the question who leaves first: no more than a few entries for each chunk that is held.
-  size_t ranked() const { return candidates_.size(); }
-  // Whether ListPlaces is to name launches.
+  size_t ranked_entries() const { return candidates_.size(); }
+  // Whether ListPlacement is to name launches.
   void set_names_launches(bool does) { names_launches_ = does; }
-  std::vector<Place> ListPlaces();
-  const GraphRest& rest() const { return rest_; }  // of the last one
+  std::vector<PlacementRun> ListPlacement();
+  const GraphRemainder& graph_remainder() const { return rest_; }  // of the last one
   // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
   // displaces what is used sooner.
-  void set_ahead_bytes(uint64_t bytes) { ahead_bytes_ = bytes; }
+  void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
   // What the card itself holds of it at most.
-  void set_most(uint64_t bytes) { most_ = bytes; }
+  void set_max_resident(uint64_t bytes) { most_ = bytes; }
   uint64_t capacity() const { return capacity_; }
   uint64_t resident_bytes() const { return resident_; }
   const ResidencyStats& stats() const { return stats_; }
-  const HostTries& tries() const { return host_access_.tries(); }
+  const ProbeStats& probe_stats() const { return host_access_.tries(); }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
   uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the last launch
   // Whether all that it names is on the card, on its way there or mapped in host memory, so that it faults on nothing.
-  bool HasAllThere() const {
+  bool HasAllResident() const {
     return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
-      return chunk->advised || (chunk->resident && chunk->left_at != now_);
+      return chunk->mapped_remote || (chunk->resident && chunk->left_at != now_);
     });
   }
   // Live bytes were sent away lately although dead ones would have made the room, had their fence been done: the host
   // runs too far ahead of the GPU.
-  bool waits_for_dead() const { return dead_waited_ && now_ - dead_waited_ < 2048; }
+  bool awaits_freed() const { return dead_waited_ && now_ - dead_waited_ < 2048; }
   uint64_t wrong_predictions() const;
 
   // `populated`: the backend has made its pages resident already.
@@ -212,7 +213,7 @@ class Residency {
   void NoteFreed(Extent range);
   void Pin(Extent range, bool pin);
   // The host has waited until what it had queued was done, and begins anew.
-  void NoteWaited();
+  void NoteHostSync();
 
   // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
   // learnt. The plan is valid until the next call.
@@ -220,16 +221,17 @@ class Residency {
   // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
   // nobody between what the stream holds already and that.
   // hotter: it is a graph, of which so many extents at the begin of `set` are used more than the others, most used
-  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes (graph_strategy.h).
+  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes
+  // (graph_strategy.h).
   const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
                       size_t overwritten = 0, std::optional<size_t> hotter = {});
   // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on
   // the card, the round repeats itself, nothing had to be done. Null otherwise. While nothing but launches is told, a
-  // later one that is the same in all that Prepare is given may be told by PrepareAgain, which says less and costs
+  // later one that is the same in all that Prepare is given may be told by PrepareSteady, which says less and costs
   // less.
-  StandingSets::Set* again() const { return again_; }
+  SteadySets::Set* steady_set() const { return again_; }
   // False: it has to be told by Prepare. True: it has been, and its plan is empty.
-  bool PrepareAgain(StreamId stream, Seq seq, uint64_t id, StandingSets::Set* set);
+  bool PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets::Set* set);
   void ForgetStream(StreamId stream);
 
   // --- beside the launches (rebalance.cc); `queue` is a stream of the engine's own ---
@@ -237,24 +239,24 @@ class Residency {
   // yet stays. Of the plan only `discard` and `now` are used.
   const Plan& Shrink(StreamId queue, uint64_t bytes);
   // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
-  const Plan& BringBack(StreamId queue, uint64_t bytes, uint64_t since);
+  const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
   // Living bytes that would have to leave for work that touches this now.
-  uint64_t MustLeave(std::span<const Extent> set);
+  uint64_t BytesToEvict(std::span<const Extent> set);
   // Live bytes of the chunks that a launch since this one has touched.
   uint64_t TouchedSince(uint64_t launch);
   // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
-  uint64_t Departing();
+  uint64_t EvictingBytes();
   // Of what is queued for this stream, bytes of the two transfers that run or come first.
   uint64_t NextBytes(StreamId stream);
-  uint64_t departing() const { return departing_; }
-  uint64_t arriving() const;  // bytes fetched that may still be on their way, as the GPU last answered
-  bool departs();             // whether anything may still be: asks the GPU
+  uint64_t evicting_bytes() const { return departing_; }
+  uint64_t fetching_bytes() const;  // bytes fetched that may still be on their way, as the GPU last answered
+  bool HasEvictionsInFlight();      // whether anything may still be: asks the GPU
   // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
   void NoteUnseenUse();
   // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.
-  void NoteNotFetched(const Step& step);
+  void NoteNotFetched(const PlanStep& step);
   // What a plan renews was fetched like anything else: there was no order to discard it in.
-  void NoteNotRenewed(const Plan& plan);
+  void NoteNotRepopulated(const Plan& plan);
 
  private:
   struct Queues {
@@ -278,21 +280,21 @@ class Residency {
     bool lacks = false;     // some of its set is not on the card, or perhaps not yet
     bool oversize = false;  // its set is larger than the capacity
     bool scatters = false;  // and it is no graph: faults bring what is touched of it
-    HostAccess::Seen seen{};
-    std::optional<Way> way{};  // of a graph that is
-    uint64_t fits = 0;         // bytes that may be held at all
-    uint64_t holds = 0;        // of these, for it
-    size_t reborn = 0;         // chunks of reborn_ that it brings
-    uint64_t stayed = 0;       // bytes of its set that it uses in host memory
+    LaunchClassifier::Seen seen{};
+    std::optional<GraphStrategy> way{};  // of a graph that is
+    uint64_t fits = 0;                   // bytes that may be held at all
+    uint64_t holds = 0;                  // of these, for it
+    size_t reborn = 0;                   // chunks of reused_after_discard_ that it brings
+    uint64_t stayed = 0;                 // bytes of its set that it uses in host memory
   };
   // Whether the set stands, and nothing else has to be done for the launch either.
-  bool Stands(const StandingSets::Set& set, const Launch& launch) const {
+  bool Stands(const SteadySets::Set& set, const Launch& launch) const {
     return standing_.Stands(set) && set.chunks.size() * kChunkBytes <= launch.fits && resident_ <= launch.fits &&
            scattered_.empty();
   }
   // Whether it must have what it names on the card.
   bool Fetches(const Launch& launch) const {
-    return launch.id && !(may_stay_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
+    return launch.id && !(may_map_remote_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
   }
   // Chunks say what was noted of their use: before anything but a launch that is met again.
   void Settle() { standing_.Settle(windows_.number()); }
@@ -318,8 +320,8 @@ class Residency {
   bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
   void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
   void NoteLeft(Chunk* chunk);
-  bool Commutes(const Chunk& chunk) const;
-  bool ComesAndGoes(const Chunk& chunk) const;
+  bool CheaperRemote(const Chunk& chunk) const;
+  bool CheaperSwapped(const Chunk& chunk) const;
   // One of these is brought. Not any more where it has to come for each pass.
   void NoteComes(Chunk* chunk) {
     if (chunk->came_at && chunk->came_at + windows_.length() / 2 > now_)
@@ -336,7 +338,7 @@ class Residency {
   void Ask(uint64_t id);
   std::pair<size_t, size_t> Dominant() const;
   void MapInHost(Chunk* chunk);
-  void Unadvise(Chunk* chunk);
+  void UnmapRemote(Chunk* chunk);
   void Withdraw(Chunk* chunk);
   bool IsBeingTried(const Chunk& chunk);
   // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
@@ -356,53 +358,53 @@ class Residency {
   }
   // discarded.cc
   bool IsDiscarded(Chunk* chunk, StreamId stream);
-  size_t BringReborn(StreamId stream);
-  void NoteReborn(size_t count, Mark mark);
+  size_t FetchReused(StreamId stream);
+  void NoteReused(size_t count, Mark mark);
   // victims.cc
   bool IsDead(const Chunk& chunk);
   bool MayLeave(const Chunk& chunk, StreamId stream);
   bool IsLeaving(const Chunk& chunk) {
     return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
   }
-  bool MayReap(const Chunk& chunk, StreamId stream);
+  bool MayDiscardInStream(const Chunk& chunk, StreamId stream);
   uint64_t Rank(const Chunk& chunk) const;
   // Launch number at which what it holds is freed, as predicted, before it is used again; kNever: not known.
-  uint64_t DiesAt(const Chunk& chunk) const {
-    const uint64_t at = chunk.dies_in ? chunk.last_use + chunk.dies_in : 0;
+  uint64_t FreedAt(const Chunk& chunk) const {
+    const uint64_t at = chunk.freed_in ? chunk.last_use + chunk.freed_in : 0;
     return at > now_ ? at : kNever;
   }
   // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`
   // (kNever: that was used in the last round). What it freed.
-  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
     const uint64_t freed = MakeMoreRoom(stream, bytes, keep_until, step);
     candidates_.End();
     return freed;
   }
   // The same again and again for one launch, with one Candidates::End behind the last.
-  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
     Settle();
     CatchUp();
     const uint64_t dead = DiscardDead(bytes, stream, step);
-    return dead + SendAway(stream, bytes - std::min(bytes, dead), keep_until, step);
+    return dead + Evict(stream, bytes - std::min(bytes, dead), keep_until, step);
   }
   // Of what lives.
-  uint64_t SendAway(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step);
+  uint64_t Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
   uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
   // kept_until: not what is predicted to be named before that launch.
-  uint64_t DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until = 0);
+  uint64_t DiscardDead(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t kept_until = 0);
   bool DiscardAway(StreamId stream);
   void Discard(Chunk* chunk, bool over);
   uint64_t DeadRoom(uint64_t bytes, StreamId stream);
-  void Depart(Chunk* chunk, StreamId stream, Step* step);
-  void Fetch(const Chunk* chunk, StreamId stream, Step* step);
-  void Come(Chunk* chunk, StreamId stream, Step* step);
-  void Arrive(Chunk* chunk, StreamId stream, Step* step);
-  void Pass(Chunk* chunk, StreamId stream);
+  void EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step);
+  void Fetch(const Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchAndPlace(Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchTransient(Chunk* chunk, StreamId stream);
   // oversized_graph.cc
-  void TakeWay(Way way, StreamId stream, uint64_t id);
+  void TakeWay(GraphStrategy way, StreamId stream, uint64_t id);
   bool IsUsedBetween(const Chunk& chunk) const { return chunk.last_use > graph_before_; }
   uint64_t UsedBetween(uint64_t most) const;
-  bool GoesBeside(Queues* queues, StreamId stream, const Step& step);
+  bool GoesBeside(Queues* queues, StreamId stream, const PlanStep& step);
   void SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches);
   void NoteRest(const Chunk& chunk);
   size_t SmallFirst(uint64_t fits);
@@ -412,26 +414,26 @@ class Residency {
   void NoteScattered(uint64_t bytes);
   void Sweep(StreamId stream);
   bool IsSweepFree();
-  bool MayRenew(const Chunk& chunk);
-  void Renew(Chunk* chunk, uint64_t id);
-  bool RenewedBefore(const Chunk& chunk, uint64_t id) const;
+  bool MayRepopulate(const Chunk& chunk);
+  void Repopulate(Chunk* chunk, uint64_t id);
+  bool RepopulatedBefore(const Chunk& chunk, uint64_t id) const;
   uint64_t Room(StreamId stream);
-  void Finish(StreamId stream, Step* step);
+  void Finish(StreamId stream, PlanStep* step);
   static constexpr uint64_t kHorizon = 256;   // launches
   static constexpr uint64_t kSweepRest = 16;  // launches
   // Whether there may be anything to look at, or to learn of what is under way.
-  static bool MayLookAhead(const Queues& queues) {
+  static bool MayPrefetch(const Queues& queues) {
     return queues.predictor.confident() && !queues.predictor.repeats() &&
            (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
   }
   // prefetch.cc
-  bool LookAhead(Queues* queues, StreamId stream);
-  void LookNear(Queues* queues, StreamId stream);
-  void LookFar(Queues* queues, StreamId stream);
-  void MakeEarlyRoom(const Queues& queues, StreamId stream);
+  bool PrefetchUpcoming(Queues* queues, StreamId stream);
+  void PrefetchNear(Queues* queues, StreamId stream);
+  void PrefetchFar(Queues* queues, StreamId stream);
+  void EvictProactively(const Queues& queues, StreamId stream);
   bool Awaits(Chunk* chunk, uint64_t id, StreamId stream);
-  void BringAhead(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
-  void EndAhead(Chunk* chunk);
+  void PrefetchChunk(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
+  void EndPrefetch(Chunk* chunk);
   // launch_sets.cc
   size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
                  const Queues& queues, Launch* launch);
@@ -453,7 +455,7 @@ class Residency {
   bool MayDuplicate(const Chunk& chunk);
   void ForgetCopies(Extent range);
   void Unmap(Chunk* chunk);
-  void Drop(Chunk* chunk, Step* step);
+  void Drop(Chunk* chunk, PlanStep* step);
   void EndPromotion(Chunk* chunk);
 
   Timeline* timeline_;
@@ -466,20 +468,20 @@ class Residency {
   uint64_t least_slack_ = 0;
   // What stayed unused of the capacity in a whole window may be filled, in the next, with chunks that would otherwise
   // be used in host memory.
-  Windows windows_;
+  Iterations windows_;
   uint64_t dead_waited_ = 0;                  // launch number
   std::pair<StreamId, Queues*> last_queues_;  // the last launch's
   std::span<Chunk*> set_;                     // of the launch that is being planned, or was last; in room_ or standing
   Prefetch prefetch_ = Prefetch::kPredict;
-  bool may_stay_ = true;
+  bool may_map_remote_ = true;
   bool names_launches_ = false;
   bool asks_ = false;  // a launch is looked for that may use little of what it has on the card (Ask)
-  StandingSets standing_;
+  SteadySets standing_;
   uint64_t stood_ = 0;              // launches one after the other whose sets stood
   Predictor* repeating_ = nullptr;  // of the stream whose launches were only counted of late
-  StandingSets::Set* again_ = nullptr;
+  SteadySets::Set* again_ = nullptr;
   std::vector<Chunk*> missing_;
-  Scattered scattered_;
+  FaultResidue scattered_;
   Epoch scattered_behind_ = 0;  // behind this fence what a sweep found in use may leave; 0: it found nothing so
   uint64_t sweep_rests_until_ = 0, sweep_rest_ = kSweepRest;  // launch number; launches
   uint32_t sweeps_in_vain_ = 0;                               // one after the other, behind such a fence
@@ -499,28 +501,28 @@ class Residency {
   std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
   uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
   // Their last live byte was freed, or they never had one: on the card, and in host memory.
-  std::deque<Chunk*> dying_, died_away_;
-  std::vector<Chunk*> reborn_;  // discarded, and alive again
+  std::deque<Chunk*> freed_resident_, freed_on_host_;
+  std::vector<Chunk*> reused_after_discard_;  // discarded, and alive again
   Candidates candidates_;
   bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
   uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
   uint64_t yields_at_ = 0;     // launch number before which nothing is looked for to make place for what faults bring
   bool can_discard_ = true;
-  bool slow_departures_ = true;
+  bool slow_write_back_ = true;
   bool in_order_ = false;
-  bool filling_ = false;
-  bool renews_ = true;
+  bool budget_rising_ = false;
+  bool repopulates_ = true;
   bool read_mostly_ = false;
   CopiedRanges copied_;
-  HostAccess host_access_;
-  Ways ways_;
+  LaunchClassifier host_access_;
+  GraphStrategies ways_;
   uint64_t graph_before_ = 0;  // launch number of the last graph that went one
   uint64_t between_ = 0;       // bytes of the chunks that were used since
-  GraphRest rest_;
+  GraphRemainder rest_;
   uint64_t moved_before_window_ = 0;  // bytes
   uint64_t host_window_ = 0;          // the last one in which a launch left something in host memory
   uint64_t still_length_ = 0;
-  Places places_;
+  PlacementStats places_;
   uint64_t asked_bytes_ = 0;  // in this window
   uint64_t next_ask_ = 0;     // window before which none is looked for
   uint32_t ask_pause_ = 1;
@@ -536,9 +538,9 @@ class Residency {
   uint32_t no_promotion_ = 0;  // windows, since what was promoted had to leave again
   uint32_t next_no_promotion_ = 2;
   uint64_t most_ = kNever;
-  uint64_t ahead_bytes_ = uint64_t{64} << 20;
+  uint64_t max_prefetch_bytes_ = uint64_t{64} << 20;
   uint64_t far_rests_until_ = 0, far_again_ = 0;  // launch numbers
-  uint64_t far_keeps_ = 0;                        // bytes that are to stay free of what LookFar fills
+  uint64_t far_keeps_ = 0;                        // bytes that are to stay free of what PrefetchFar fills
   uint64_t early_rests_until_ = 0;                // launch number
   uint32_t living_ = 0;                           // chunks that hold a live byte
 };

@@ -10,8 +10,8 @@
 #include "hooklib/compute/time_slices.h"
 
 using sluice::compute::StampClock;
-using sluice::compute::TurnPort;
-using sluice::compute::Turns;
+using sluice::compute::TimeSlicePort;
+using sluice::compute::TimeSlices;
 
 namespace {
 
@@ -65,7 +65,7 @@ class FakeCard final : public StampClock {
   std::mutex launching;  // no time passes between a launch's stamps but its kernel's
 };
 
-class FakePort final : public TurnPort {
+class FakePort final : public TimeSlicePort {
  public:
   bool Ask(uint64_t burst) override {
     ++asked;
@@ -87,10 +87,10 @@ class FakePort final : public TurnPort {
 struct World {
   FakeCard card;
   FakePort port;
-  Turns turns{&card, &port};
+  TimeSlices turns{&card, &port};
   int stream = 0;
   void Launch(uint64_t ns, uint64_t what = 1) {
-    Turns::Launch l = turns.Enter(what);
+    TimeSlices::Launch l = turns.Enter(what);
     turns.Begin(&l, &stream, false);
     card.Kernel(ns);
     card.Pass(3 * kUs);
@@ -243,7 +243,7 @@ TEST_CASE("many threads, one card") {
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < 50; ++i) {
-          Turns::Launch l = w.turns.Enter(static_cast<uint64_t>(t) + 1);
+          TimeSlices::Launch l = w.turns.Enter(static_cast<uint64_t>(t) + 1);
           {
             std::lock_guard lock(w.card.launching);
             w.turns.Begin(&l, &streams[static_cast<size_t>(t)], true);

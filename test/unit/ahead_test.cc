@@ -18,9 +18,9 @@ struct Training : FakeCard {
   bool names = false;             // launches of the quiet part use what died
 
   Training() : FakeCard(kHot + 1, kCapacity, Prefetch::kPredict) {
-    residency.set_host_access(false);
+    residency.set_remote_access(false);
     residency.set_in_order(true);
-    residency.set_ahead_bytes(4 * kChunkBytes);
+    residency.set_max_prefetch_bytes(4 * kChunkBytes);
     residency.RemoveLive(Chunks(kLasting, kTaken), All());
   }
   static Extent All() { return Chunks(0, kHot + 1); }
@@ -95,7 +95,7 @@ TEST_CASE("room is made before what lives grows, where departures are fast") {
   for (const bool slow : {true, false}) {
     INFO((slow ? "slow" : "fast"));
     Training step;
-    step.residency.set_slow_departures(slow);
+    step.residency.set_slow_write_back(slow);
     for (int i = 0; i < 4; ++i) {
       step.Forward();
       step.Quiet();

@@ -22,12 +22,12 @@ struct Net : FakeCard {
   Net() : FakeCard(kTotal, kCapacity, Prefetch::kPredict) { residency.RemoveLive(Chunks(kState, kLayers * kLayer)); }
 
   void Launch(uint64_t id, Extent extent, double at) {
-    const HostProbe probe = Queue({extent}, 1, id).probe;
+    const LaunchProbe probe = Queue({extent}, 1, id).probe;
     Finish();
     tried += probe.trial && extent.base < Chunks(kState).base;
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / at));
   }
-  void Step() {
+  void PlanStep() {
     const auto live = [](uint64_t layer) { return Chunks(kState + layer * kLayer, kLayer); };
     const uint64_t layers = leaves ? kLayers : kLayers / 3;
     for (uint64_t layer = 0; layer < layers; ++layer) {
@@ -44,12 +44,12 @@ struct Net : FakeCard {
   }
   uint64_t MappedState() {
     uint64_t chunks = 0;
-    for (uint64_t i = 0; i < kState; ++i) chunks += At(i).advised && !At(i).resident;
+    for (uint64_t i = 0; i < kState; ++i) chunks += At(i).mapped_remote && !At(i).resident;
     return chunks;
   }
   uint64_t StepIn() {
     const uint64_t before = residency.stats().bytes_in;
-    Step();
+    PlanStep();
     return residency.stats().bytes_in - before;
   }
 };
@@ -58,17 +58,17 @@ struct Net : FakeCard {
 
 TEST_CASE("what lives on, but leaves and comes back in each step, is used in host memory") {
   Net net;
-  for (int i = 0; i < 20; ++i) net.Step();
+  for (int i = 0; i < 20; ++i) net.PlanStep();
   CHECK(net.MappedState() == kState);
   const uint64_t with = net.StepIn();
   Net without;
-  without.residency.set_host_access(false);
-  for (int i = 0; i < 20; ++i) without.Step();
+  without.residency.set_remote_access(false);
+  for (int i = 0; i < 20; ++i) without.PlanStep();
   CHECK(with + kState * kChunkBytes <= without.StepIn());
   // And stays: it is not mapped anew.
   const uint64_t tried = net.tried;
   for (int i = 0; i < 100; ++i) {
-    net.Step();
+    net.PlanStep();
     CHECK(net.MappedState() == kState);
   }
   CHECK(net.tried == tried);
@@ -77,7 +77,7 @@ TEST_CASE("what lives on, but leaves and comes back in each step, is used in hos
 TEST_CASE("what comes back to be used again and again is brought") {
   Net net;
   net.uses = 4;  // to send it away and bring it costs less than to pass over it so often
-  for (int i = 0; i < 40; ++i) net.Step();
+  for (int i = 0; i < 40; ++i) net.PlanStep();
   CHECK(net.MappedState() == 0);
   CHECK(net.tried == 0);
   CHECK(net.StepIn() >= kState * kChunkBytes);
@@ -86,11 +86,11 @@ TEST_CASE("what comes back to be used again and again is brought") {
 TEST_CASE("what comes back for launches that re-read it is tried in host memory a few times, and then brought") {
   Net net;
   net.rate = 2;
-  for (int i = 0; i < 400; ++i) net.Step();
+  for (int i = 0; i < 400; ++i) net.PlanStep();
   CHECK(net.tried > 0);
   CHECK(net.tried <= 3 * 4);
   const uint64_t tried = net.tried;
-  for (int i = 0; i < 100; ++i) net.Step();
+  for (int i = 0; i < 100; ++i) net.PlanStep();
   CHECK(net.tried == tried);
   CHECK(net.MappedState() == 0);
 }
@@ -98,12 +98,12 @@ TEST_CASE("what comes back for launches that re-read it is tried in host memory 
 TEST_CASE("what left once is brought back where there is room") {
   Net net;
   net.leaves = false;
-  for (int i = 0; i < 20; ++i) net.Step();
+  for (int i = 0; i < 20; ++i) net.PlanStep();
   for (int i = 0; i < 4; ++i) {
     net.leaves = true;
-    net.Step();
+    net.PlanStep();
     net.leaves = false;
-    for (int j = 0; j < 30; ++j) net.Step();
+    for (int j = 0; j < 30; ++j) net.PlanStep();
     CHECK(net.MappedState() == 0);
   }
   CHECK(net.tried == 0);
@@ -120,14 +120,14 @@ struct Optimizer : FakeCard {
 
   explicit Optimizer(uint64_t capacity) : FakeCard(kAll, capacity, Prefetch::kPredict) {
     residency.RemoveLive(Chunks(kBorn, kGradients), Chunks(0, kAll));
-    residency.set_slow_departures(false);
+    residency.set_slow_write_back(false);
   }
   void Launch(uint64_t id, std::vector<Extent> set, double rate) {
-    const HostProbe probe = Queue(set, 1, id).probe;
+    const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
   }
-  void Step() {
+  void PlanStep() {
     for (uint64_t i = 0; i < kWeights; i += 2) Launch(100 + i, {Chunks(i, 2)}, 2);
     if (dies) residency.AddLive(Chunks(kBorn, kGradients));
     for (uint64_t i = kWeights; i > 0; i -= 2) Launch(200 + i, {Chunks(i - 2, 2), Chunks(kBorn, kGradients)}, 2);
@@ -144,7 +144,7 @@ struct Optimizer : FakeCard {
     const uint64_t before = residency.stats().host_bytes_used;
     uint64_t first = 0;
     for (uint64_t i = 0; i < kMoment; ++i) first += At(kFirst + i).resident ? 0 : 2 * kChunkBytes;
-    Step();
+    PlanStep();
     const uint64_t all = residency.stats().host_bytes_used - before;
     return all - std::min(all, first);
   }
@@ -154,15 +154,15 @@ struct Optimizer : FakeCard {
 
 TEST_CASE("what a round passes over three times comes and goes where departures are fast, twice stays") {
   Optimizer card(34);
-  for (int i = 0; i < 40; ++i) card.Step();
+  for (int i = 0; i < 40; ++i) card.PlanStep();
   const uint64_t in = card.residency.stats().bytes_in, out = card.residency.stats().bytes_out;
   CHECK(card.InPlace() == 0);
   // Not for each pass.
   CHECK(card.residency.stats().bytes_in - in < 2 * Optimizer::kMoment * kChunkBytes);
   CHECK(card.residency.stats().bytes_out - out < (2 * Optimizer::kMoment + Optimizer::kGradients) * kChunkBytes);
   Optimizer slow(34);
-  slow.residency.set_slow_departures(true);
-  for (int i = 0; i < 40; ++i) slow.Step();
+  slow.residency.set_slow_write_back(true);
+  for (int i = 0; i < 40; ++i) slow.PlanStep();
   CHECK(slow.InPlace() > 0);
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("what would have to come for each pass stays in host memory all the sa
   Optimizer card(10);
   card.dies = false;
   card.residency.AddLive(Chunks(Optimizer::kBorn, Optimizer::kGradients));
-  for (int i = 0; i < 40; ++i) card.Step();
+  for (int i = 0; i < 40; ++i) card.PlanStep();
   CHECK(card.InPlace() >= Optimizer::kMoment * kChunkBytes);
 }
 

@@ -15,7 +15,7 @@ struct Card : FakeCard {
   static constexpr uint64_t kAll = 40, kCapacity = 36;
 
   Card() : FakeCard(kAll, kCapacity) {
-    residency.set_host_access(false);
+    residency.set_remote_access(false);
     residency.set_in_order(true);
     for (uint64_t i = 0; i < kCapacity; ++i) Launch({Chunks(i)});
   }
@@ -29,16 +29,17 @@ TEST_CASE("dead beside queued work: discarded in the stream's order, nothing liv
   Card card;
   card.Report(Chunks(4, 2));
   const Plan& plan = card.Launch({Chunks(38)});
-  CHECK(plan.reap == std::vector<Extent>{Chunks(4, 2)});  // more than is needed, since the stream stands still for it
+  CHECK(plan.stream_discard ==
+        std::vector<Extent>{Chunks(4, 2)});  // more than is needed, since the stream stands still for it
   CHECK(plan.discard.empty());
   CHECK(plan.now.evict.empty());
   CHECK(plan.now.fetch == std::vector<Extent>{Chunks(38)});
-  CHECK_FALSE(card.residency.waits_for_dead());
+  CHECK_FALSE(card.residency.awaits_freed());
   // Alive again, it comes back without contents; the plan before is gone.
   card.residency.AddLive(Chunks(4, 2));
   const uint64_t in = card.residency.stats().bytes_in;
   const Plan& back = card.Launch({Chunks(4)});
-  CHECK(back.reap.empty());
+  CHECK(back.stream_discard.empty());
   CHECK(back.now.fetch == std::vector<Extent>{Chunks(4, 2)});  // 5 is alive again, too
   CHECK(card.residency.stats().bytes_in == in);
 }
@@ -53,14 +54,14 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
     card.Finish();
   }
   const Plan& plan = card.Launch({Chunks(38, 2)});
-  REQUIRE((at_once ? plan.discard : plan.reap) == std::vector<Extent>{Chunks(4, 2)});
+  REQUIRE((at_once ? plan.discard : plan.stream_discard) == std::vector<Extent>{Chunks(4, 2)});
   card.residency.AddLive(Chunks(4, 2));
   std::vector<Extent> set{Chunks(0, Card::kAll)};
   uint64_t id = 0;
   bool passes = true;  // it does not fit, and leaves behind the launch
   SECTION("since it is larger than the capacity") { set = {Chunks(36, 4), Chunks(0, 36)}; }
   SECTION("to see what it touches") {
-    card.residency.set_host_access(true);
+    card.residency.set_remote_access(true);
     id = 7;
   }
   SECTION("since nothing is fetched any more") {
@@ -71,7 +72,7 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
   SECTION("nor is it used in host memory") {
     card.residency.NoteUnseenUse();  // it may hold anything again
     card.residency.chunks().Find(Chunks(4).base)->cold = true;
-    card.residency.set_host_access(true);
+    card.residency.set_remote_access(true);
     id = 7;
   }
   const Plan& back = card.residency.Prepare(1, ++card.seq[1], set, id);
@@ -82,7 +83,7 @@ TEST_CASE("what was discarded is fetched, even for a launch that is left to faul
   CHECK(covers(back.now.fetch, Chunks(4, 2)));
   CHECK(back.wait_in != 0);
   CHECK(covers(back.evict_after, Chunks(5)) == passes);
-  CHECK_FALSE(covers(back.advise, Chunks(4)));
+  CHECK_FALSE(covers(back.map_remote, Chunks(4)));
 }
 
 TEST_CASE("what was discarded is brought on the spot where nothing can be queued") {
@@ -100,14 +101,14 @@ TEST_CASE("what was discarded is brought on the spot where nothing can be queued
     card.residency.chunks().ForEach(Chunks(4, 2), [](Chunk& chunk) { chunk.resident = false; });  // sent away again
   }
   const Plan& plan = card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0, 6)}, 0, false);
-  CHECK(plan.revive == std::vector<Extent>{Chunks(4, 2)});  // and of the others nothing
+  CHECK(plan.populate_now == std::vector<Extent>{Chunks(4, 2)});  // and of the others nothing
   CHECK_FALSE(plan.nothing);
 }
 
 TEST_CASE("what a launch brings though it does not name it makes no place for what it names") {
   Card card;
   card.Report(Chunks(4, 2));
-  REQUIRE(card.Launch({Chunks(38, 2)}).reap == std::vector<Extent>{Chunks(4, 2)});
+  REQUIRE(card.Launch({Chunks(38, 2)}).stream_discard == std::vector<Extent>{Chunks(4, 2)});
   card.residency.AddLive(Chunks(4, 2));
   const Plan& plan = card.Launch({Chunks(0, 4), Chunks(6, 28), Chunks(36, 2)});  // all but two of what may be held
   CHECK(plan.now.fetch == std::vector<Extent>{Chunks(4, 2), Chunks(36, 2)});
@@ -117,11 +118,11 @@ TEST_CASE("what a launch brings though it does not name it makes no place for wh
 
 TEST_CASE("what a launch brings though it does not name it stays until that launch is over") {
   FakeCard card(8, 4);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   card.residency.set_in_order(true);
   card.Queue({Chunks(0, 4)});
   card.residency.RemoveLive(Chunks(0), Chunks(0, 8));
-  REQUIRE(card.Queue({Chunks(4)}).reap == std::vector<Extent>{Chunks(0)});
+  REQUIRE(card.Queue({Chunks(4)}).stream_discard == std::vector<Extent>{Chunks(0)});
   card.Finish();
   card.time.FinishTransfers(1, 100, 100);
   card.residency.AddLive(Chunks(0));
@@ -142,7 +143,7 @@ TEST_CASE("what was discarded and passes through the card is for its stream like
   card.time.transfers_instant = false;
   card.Queue({Chunks(8, 4)});
   card.residency.RemoveLive(Chunks(8), Chunks(0, 16));
-  REQUIRE(card.Queue({Chunks(12)}).reap == std::vector<Extent>{Chunks(8)});
+  REQUIRE(card.Queue({Chunks(12)}).stream_discard == std::vector<Extent>{Chunks(8)});
   card.residency.AddLive(Chunks(8));
   // Larger than the capacity, by a host that is far ahead: what does not fit of it, the last chunks, is left to faults,
   // but for this one, the first time.
@@ -157,7 +158,7 @@ TEST_CASE("what was discarded and passes through the card is for its stream like
 TEST_CASE("what is taken and given back again and again comes once") {
   Card card;
   card.Report(Chunks(4));
-  REQUIRE(card.Launch({Chunks(38)}).reap == std::vector<Extent>{Chunks(4)});
+  REQUIRE(card.Launch({Chunks(38)}).stream_discard == std::vector<Extent>{Chunks(4)});
   for (int i = 0; i < 3; ++i) {
     card.residency.AddLive(Chunks(4));
     if (i < 2) card.Report(Chunks(4));
@@ -172,7 +173,7 @@ TEST_CASE("what was discarded is fetched for each stream until one of its fetche
   Card card;
   card.Report(Chunks(4));
   card.time.transfers_instant = false;
-  REQUIRE(card.Launch({Chunks(38)}).reap == std::vector<Extent>{Chunks(4)});
+  REQUIRE(card.Launch({Chunks(38)}).stream_discard == std::vector<Extent>{Chunks(4)});
   card.residency.AddLive(Chunks(4));
   const uint64_t held = card.residency.resident_bytes() + kChunkBytes;
   bool stays = true;
@@ -204,7 +205,7 @@ TEST_CASE("once the work is over it is discarded at once") {
   card.fences.Close();
   card.time.Finish(1, card.seq[1]);
   const Plan& plan = card.Launch({Chunks(38)});
-  CHECK(plan.reap.empty());
+  CHECK(plan.stream_discard.empty());
   CHECK(plan.discard == std::vector<Extent>{Chunks(4)});
 }
 
@@ -213,19 +214,21 @@ TEST_CASE("what dies in host memory is discarded there, and comes back without c
   card.Launch({Chunks(36, 2)});  // in the place of 0 and 1, which are on their way out
   card.time.transfers_instant = false;
   card.Report(Chunks(0));
-  CHECK(card.Launch({Chunks(38)}).reap.empty());  // may still be on its way
+  CHECK(card.Launch({Chunks(38)}).stream_discard.empty());  // may still be on its way
   card.time.transfers_instant = true;
-  SECTION("in the stream's order") { CHECK(card.Launch({Chunks(39)}).reap == std::vector<Extent>{Chunks(0)}); }
+  SECTION("in the stream's order") {
+    CHECK(card.Launch({Chunks(39)}).stream_discard == std::vector<Extent>{Chunks(0)});
+  }
   SECTION("at once, if all that was queued is done") {
     card.fences.Close();
     card.time.Finish(1, card.seq[1]);
     CHECK(card.Launch({Chunks(39)}).discard == std::vector<Extent>{Chunks(0)});
   }
   SECTION("not what is used in host memory, nor under a driver without discard") {
-    GIVEN("advised") { card.residency.chunks().Find(Chunks(0).base)->advised = true; }
+    GIVEN("mapped_remote") { card.residency.chunks().Find(Chunks(0).base)->mapped_remote = true; }
     GIVEN("no discard") { card.residency.set_can_discard(false); }
     const Plan& plan = card.Launch({Chunks(39)});
-    CHECK(plan.reap.empty());
+    CHECK(plan.stream_discard.empty());
     CHECK(plan.discard.empty());
     return;
   }
@@ -240,9 +243,9 @@ TEST_CASE("what dies in host memory is discarded there though nobody needs room,
   card.Launch({Chunks(36, 2)});  // in the place of 0 and 1
   card.Report(Chunks(0));
   const Plan& plan = card.Launch({Chunks(10)});  // has all that it names
-  CHECK(plan.reap == std::vector<Extent>{Chunks(0)});
+  CHECK(plan.stream_discard == std::vector<Extent>{Chunks(0)});
   CHECK_FALSE(plan.nothing);
-  CHECK_FALSE(card.residency.has_dying());
+  CHECK_FALSE(card.residency.has_freed_chunks());
   card.residency.AddLive(Chunks(0));
   const uint64_t in = card.residency.stats().bytes_in;
   card.Launch({Chunks(0)});
@@ -279,19 +282,19 @@ TEST_CASE("not in any stream's order: what others may be given, use, or hold on 
   SECTION("a driver without discard") { card.residency.set_can_discard(false), card.Report(Chunks(4)); }
   SECTION("the launch itself names it") {
     card.Report(Chunks(4));
-    CHECK(card.Launch({Chunks(4), Chunks(38)}).reap.empty());
+    CHECK(card.Launch({Chunks(4), Chunks(38)}).stream_discard.empty());
     return;
   }
   SECTION("a part of it lives") { card.residency.RemoveLive({Chunks(4).base, 4096}, Chunks(0, Card::kAll)); }
   const Plan& plan = card.Launch({Chunks(38)});
-  CHECK(plan.reap.empty());
+  CHECK(plan.stream_discard.empty());
   CHECK(plan.discard.empty());
   CHECK(plan.now.evict.size() == 1);
 }
 
 TEST_CASE("what two queues may be sending away is not discarded when the newer one is done") {
   FakeCard card(16, 4);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   card.time.transfers_instant = false;
   card.Queue({Chunks(0, 4), Chunks(5)}, 1);  // 5 does not fit: leaves behind it
   for (int i = 0; i < 2; ++i) card.Queue({Chunks(8, 4), Chunks(5)}, 2);

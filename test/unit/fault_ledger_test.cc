@@ -5,7 +5,7 @@
 using sluice::memory::kChunkBytes;
 using sluice::memory::kNever;
 using sluice::policy::FaultLedger;
-using sluice::policy::MoveLedger;
+using sluice::policy::MigrationLedger;
 
 TEST_CASE("without faults nothing came by them, whatever was asked for") {
   FaultLedger ledger;
@@ -80,7 +80,7 @@ TEST_CASE("what the driver refused to fetch is owed no more") {
 }
 
 TEST_CASE("what leaves beyond what was sent away was taken; while departures are queued, no more is owed than is due") {
-  MoveLedger ledger;
+  MigrationLedger ledger;
   ledger.Begin(0);
   ledger.Read(kChunkBytes, 4 * kChunkBytes, kNever);
   ledger.Read(4 * kChunkBytes, 4 * kChunkBytes, kNever);
@@ -91,7 +91,7 @@ TEST_CASE("what leaves beyond what was sent away was taken; while departures are
 }
 
 TEST_CASE("what was sent away and had been taken before hides nothing once all that is queued is done") {
-  MoveLedger ledger;
+  MigrationLedger ledger;
   ledger.Begin(0);
   ledger.Read(0, 2 * kChunkBytes, kNever);
   CHECK_FALSE(ledger.Still(0, 2 * kChunkBytes));

@@ -11,18 +11,19 @@ namespace {
 
 // A card on which launches take the time that a function says.
 struct Machine : FakeCard {
-  uint64_t advised = 0, withdrawn = 0;  // bytes that the driver was told to map in host memory, and no longer to map
-  uint64_t late = 0;                    // bytes that a launch waited for
-  uint64_t swept = 0, sweeps = 0;       // bytes that left behind launches, and behind how many
+  uint64_t mapped_remote = 0,
+           withdrawn = 0;          // bytes that the driver was told to map in host memory, and no longer to map
+  uint64_t late = 0;               // bytes that a launch waited for
+  uint64_t swept = 0, sweeps = 0;  // bytes that left behind launches, and behind how many
 
   Machine(uint64_t total, uint64_t capacity) : FakeCard(total, capacity, Prefetch::kPredict) {}
   // `rate`: GB/s at which it gets through its host-resident bytes; `touched`: the share of what is left to faults that
   // comes.
   void Launch(uint64_t id, std::vector<Extent> set, double rate, double touched = 1) {
     const Plan& plan = Queue(set, 1, id);
-    const HostProbe probe = plan.probe;
-    for (const Extent& run : plan.advise) advised += run.bytes;
-    for (const Extent& run : plan.unadvise) withdrawn += run.bytes;
+    const LaunchProbe probe = plan.probe;
+    for (const Extent& run : plan.map_remote) mapped_remote += run.bytes;
+    for (const Extent& run : plan.unmap_remote) withdrawn += run.bytes;
     late += plan.now.content_in;
     for (const Extent& run : plan.evict_after) swept += run.bytes;
     sweeps += !plan.evict_after.empty();
@@ -52,11 +53,11 @@ struct Table : FakeCard {
   // How long the launch took.
   uint64_t LookUp(uint64_t id = 7) {
     const Plan& plan = Queue({Chunks(0, 400)}, 1, id);
-    const HostProbe probe = plan.probe;
-    for (const Extent& run : plan.advise) mapped += run.bytes;
+    const LaunchProbe probe = plan.probe;
+    for (const Extent& run : plan.map_remote) mapped += run.bytes;
     Finish();
     double in_place = 0;
-    for (uint64_t i = 0; i < 400; ++i) in_place += At(i).advised && !At(i).resident;
+    for (uint64_t i = 0; i < 400; ++i) in_place += At(i).mapped_remote && !At(i).resident;
     const double bytes = 0x1p21 / 2000;
     const auto ns = static_cast<uint64_t>(20'000 + (400 - in_place) * bytes / 2 + in_place * bytes * passes / 50);
     if (probe.id) {
@@ -69,7 +70,7 @@ struct Table : FakeCard {
   }
   uint64_t InPlace() {
     uint64_t chunks = 0;
-    for (uint64_t i = 0; i < 400; ++i) chunks += At(i).advised;
+    for (uint64_t i = 0; i < 400; ++i) chunks += At(i).mapped_remote;
     return chunks;
   }
 };
@@ -110,9 +111,9 @@ TEST_CASE("what is soon needed on the card, or dies with the round, is not mappe
   for (int i = 0; i < 200; ++i) TrainOnActivations(&machine);
   CHECK(machine.residency.stats().bytes_in > 0);
   CHECK(machine.residency.stats().host_bytes_used > 0);  // the state: launch 300 does stream
-  CHECK(machine.advised <= 24 * kChunkBytes);            // that, and not each step's activations
+  CHECK(machine.mapped_remote <= 24 * kChunkBytes);      // that, and not each step's activations
   uint64_t mapped = 0;
-  machine.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.advised; });
+  machine.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.mapped_remote; });
   CHECK(mapped <= 12);
 }
 
@@ -123,7 +124,7 @@ TEST_CASE("before a round is known only what was there before is tried in host m
   machine.residency.AddLive(Chunks(30, 30));
   const auto state_mapped = [&] {
     uint64_t chunks = 0;
-    machine.residency.chunks().ForAll([&](const Chunk& c) { chunks += c.advised && c.base >= Chunks(30).base; });
+    machine.residency.chunks().ForAll([&](const Chunk& c) { chunks += c.mapped_remote && c.base >= Chunks(30).base; });
     return chunks;
   };
   Train(&machine, 42);
@@ -135,10 +136,10 @@ TEST_CASE("before a round is known only what was there before is tried in host m
 TEST_CASE("what launches come to need on the card is no longer mapped in host memory") {
   Machine machine(60, 40);
   for (int i = 0; i < 100; ++i) Train(&machine, 42);
-  REQUIRE(machine.advised > 0);
+  REQUIRE(machine.mapped_remote > 0);
   const auto mapped = [&] {
     uint64_t chunks = 0;
-    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised && !chunk.resident; });
+    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote && !chunk.resident; });
     return chunks;
   };
   REQUIRE(mapped() > 5);
@@ -150,14 +151,14 @@ TEST_CASE("what launches come to need on the card is no longer mapped in host me
 TEST_CASE("what tries cost is counted, not what launches that are timed again take") {
   Machine machine(60, 40);
   for (int i = 0; i < 100; ++i) Train(&machine, 42);
-  const HostTries before = machine.residency.tries();
+  const ProbeStats before = machine.residency.probe_stats();
   CHECK(before.tries > before.slow);
   CHECK(before.slow > 0);  // the layers
-  REQUIRE(machine.residency.UsesHostMemory({.id = 300}));
+  REQUIRE(machine.residency.UsesRemoteAccess({.id = 300}));
   for (int i = 0; i < 25; ++i) Train(&machine, 2);
-  REQUIRE(!machine.residency.UsesHostMemory({.id = 300}));  // found by timing it again; its next try comes later
-  CHECK(machine.residency.tries().slow == before.slow);
-  CHECK(machine.residency.tries().lost_ns == before.lost_ns);
+  REQUIRE(!machine.residency.UsesRemoteAccess({.id = 300}));  // found by timing it again; its next try comes later
+  CHECK(machine.residency.probe_stats().slow == before.slow);
+  CHECK(machine.residency.probe_stats().lost_ns == before.lost_ns);
 }
 
 TEST_CASE("what was used in host memory once, and is brought ever since, is no longer mapped there") {
@@ -165,7 +166,7 @@ TEST_CASE("what was used in host memory once, and is brought ever since, is no l
   for (int i = 0; i < 100; ++i) Train(&machine, 42);
   const auto mapped = [&] {
     uint64_t chunks = 0;
-    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.advised && !chunk.resident; });
+    machine.residency.chunks().ForAll([&](const Chunk& chunk) { chunks += chunk.mapped_remote && !chunk.resident; });
     return chunks;
   };
   REQUIRE(mapped() > 5);
@@ -214,7 +215,7 @@ TEST_CASE("room that lasts is filled from host memory") {
 
 TEST_CASE("switched off, everything is fetched") {
   Machine machine(60, 40);
-  machine.residency.set_host_access(false);
+  machine.residency.set_remote_access(false);
   for (int i = 0; i < 50; ++i) Train(&machine, 42);
   CHECK(machine.residency.stats().host_bytes_used == 0);
 }
@@ -284,7 +285,7 @@ TEST_CASE("what faults have brought of a table leaves before the table is used i
     table.LookUp();
     if (table.InPlace() > tried) CHECK(left >= 320 * kChunkBytes);
     tried = table.InPlace();
-    for (uint64_t at = 0; at < 400; ++at) CHECK_FALSE((table.At(at).advised && table.At(at).scattered));
+    for (uint64_t at = 0; at < 400; ++at) CHECK_FALSE((table.At(at).mapped_remote && table.At(at).scattered));
   }
   CHECK(tried >= 300);
 }
@@ -298,7 +299,7 @@ TEST_CASE("what others use beside a table that is left to faults keeps its place
     card.Queue({Chunks(1504, 40)}, 1, 6);  // used once
     card.Finish();
     const auto launch = [&card](uint64_t id, const std::vector<Extent>& set, uint64_t ns) {
-      const HostProbe probe = card.Queue(set, 1, id).probe;
+      const LaunchProbe probe = card.Queue(set, 1, id).probe;
       card.Finish();
       if (!probe.id) return;
       card.residency.Measured(probe, ns);
@@ -331,18 +332,18 @@ TEST_CASE("what others use beside a table that is left to faults keeps its place
 TEST_CASE("that host memory is far faster is found although launches by faults take half as long again or half") {
   constexpr uint64_t kBytes =
       1128 * kChunkBytes;  // as lookups in a table of 3 GiB on an H200: 3 to 8 ms, 0.17 in place
-  using Verdict = HostAccess::Verdict;
+  using Verdict = LaunchClassifier::Verdict;
   uint64_t late = 0, all = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
-    HostAccess habits;
+    LaunchClassifier habits;
     uint64_t state = seed, launches = 0;
     for (; launches < 1000 && habits.Of(7, true, launches + 1) != Verdict::kStreams; ++launches) {
-      HostProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = true};
+      LaunchProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = true};
       const bool trial = habits.Of(7, true, launches + 1) == Verdict::kTryFaults;
       if (trial) {
         habits.Trying(probe, launches + 1);
       } else {
-        const HostShare share = habits.Share(7, kBytes);
+        const RemoteShare share = habits.Share(7, kBytes);
         probe.every = share.every;
         if (share.every) habits.Mapped(7, std::min(share.most, kBytes / share.every));
       }
@@ -362,14 +363,14 @@ TEST_CASE("that host memory is far faster is found although launches by faults t
 }
 
 TEST_CASE("noise does not send launches to and fro between faults and host memory") {
-  HostAccess habits;
+  LaunchClassifier habits;
   constexpr uint64_t kBytes = 400 * kChunkBytes;
-  using Verdict = HostAccess::Verdict;
+  using Verdict = LaunchClassifier::Verdict;
   uint64_t state = 1, changes = 0, host = 0;
   Verdict last = Verdict::kFaults;
   for (uint64_t now = 1; now < 100'000; ++now) {
     const Verdict verdict = habits.Of(7, true, now);
-    HostProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = verdict != Verdict::kStreams};
+    LaunchProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = verdict != Verdict::kStreams};
     if (verdict == Verdict::kTryFaults) {
       habits.Trying(probe, now);
     } else {
@@ -388,20 +389,20 @@ TEST_CASE("noise does not send launches to and fro between faults and host memor
 }
 
 TEST_CASE("the verdict on a launch larger than its budget") {
-  HostAccess habits;
-  const HostProbe faults{7, uint64_t{1} << 30, 0, true, true}, host{7, uint64_t{1} << 30, 0, true, false};
-  CHECK(habits.Of(7, true, 1) == HostAccess::Verdict::kTryFaults);
+  LaunchClassifier habits;
+  const LaunchProbe faults{7, uint64_t{1} << 30, 0, true, true}, host{7, uint64_t{1} << 30, 0, true, false};
+  CHECK(habits.Of(7, true, 1) == LaunchClassifier::Verdict::kTryFaults);
   habits.Trying(faults, 1);
   CHECK_FALSE(habits.Measured(faults, 100'000'000, 2));  // it touches all of it
-  CHECK(habits.Of(7, true, 3) == HostAccess::Verdict::kTry);
+  CHECK(habits.Of(7, true, 3) == LaunchClassifier::Verdict::kTry);
   CHECK_FALSE(habits.Measured(host, 30'000'000, 4));
-  CHECK(habits.Of(7, true, 5) == HostAccess::Verdict::kStreams);
+  CHECK(habits.Of(7, true, 5) == LaunchClassifier::Verdict::kStreams);
   // Another one touches little, which is settled at the fourth time.
-  const HostProbe sparse{8, uint64_t{1} << 30, 0, true, true};
+  const LaunchProbe sparse{8, uint64_t{1} << 30, 0, true, true};
   for (int i = 0; i < 3; ++i) CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
   CHECK(habits.Measured(sparse, 1'000'000, 6));
   CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
-  CHECK(habits.Of(8, true, 7) == HostAccess::Verdict::kFaults);
+  CHECK(habits.Of(8, true, 7) == LaunchClassifier::Verdict::kFaults);
 }
 
 TEST_CASE("what faults bring for a launch larger than its budget leaves when it is much, not behind each launch") {
@@ -500,32 +501,33 @@ TEST_CASE("a launch larger than its budget that re-reads comes by faults, and is
   machine.Launch(7, {Chunks(0, 12)}, 7);
   CHECK(machine.residency.stats().host_bytes_used == before.host_bytes_used);
   CHECK(machine.residency.stats().fault_bytes > before.fault_bytes);
-  machine.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.advised); });
+  machine.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.mapped_remote); });
 }
 
 TEST_CASE("a launch that streams and re-reads the little that it touches is left to faults, if these are cheaper") {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe host{7, 64 * kMiB, 0, false}, faults{7, 32 * kMiB, 0, false, true};
+  const LaunchProbe host{7, 64 * kMiB, 0, false}, faults{7, 32 * kMiB, 0, false, true};
   for (const bool sparse : {true, false}) {
-    HostAccess habits;
+    LaunchClassifier habits;
     habits.Measured({7, 8 * kMiB, 0, false}, 200'000, 1);
-    REQUIRE(habits.Of(7, false, 2) == HostAccess::Verdict::kStreams);
+    REQUIRE(habits.Of(7, false, 2) == LaunchClassifier::Verdict::kStreams);
     habits.Measured(host, 1'600'000, 3);  // 42 GB/s: once
-    REQUIRE(habits.Of(7, false, 4) == HostAccess::Verdict::kStreams);
+    REQUIRE(habits.Of(7, false, 4) == LaunchClassifier::Verdict::kStreams);
     for (int i = 0; i < 3; ++i) {
-      REQUIRE(habits.Of(7, false, 5) == HostAccess::Verdict::kStreams);
+      REQUIRE(habits.Of(7, false, 5) == LaunchClassifier::Verdict::kStreams);
       habits.Measured(host, 2'600'000, 5);
     }
-    CHECK(habits.Of(7, false, 6) == HostAccess::Verdict::kTryFaults);
+    CHECK(habits.Of(7, false, 6) == LaunchClassifier::Verdict::kTryFaults);
     habits.Measured(faults, sparse ? 300'000 : 1'500'000, 7);
-    CHECK(habits.Of(7, false, 8) == (sparse ? HostAccess::Verdict::kFaults : HostAccess::Verdict::kStreams));
+    CHECK(habits.Of(7, false, 8) ==
+          (sparse ? LaunchClassifier::Verdict::kFaults : LaunchClassifier::Verdict::kStreams));
   }
 }
 
 TEST_CASE("a host far ahead waits for the time that decides how its launches go") {
-  HostAccess habits;
+  LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe probe{7, 8 * kMiB, 0, false};
+  const LaunchProbe probe{7, 8 * kMiB, 0, false};
   for (int i = 0; i < 100; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
   CHECK_FALSE(habits.Crowded(7));  // nothing is awaited
   habits.Trying(probe, 1);
@@ -544,7 +546,7 @@ TEST_CASE("a host far ahead waits for the time that decides how its launches go"
   habits.Answered(probe);
   CHECK_FALSE(habits.Crowded(7));
   habits.Measured(probe, 200000, 2);
-  REQUIRE(habits.Of(7, false, 3) == HostAccess::Verdict::kStreams);
+  REQUIRE(habits.Of(7, false, 3) == LaunchClassifier::Verdict::kStreams);
   // The first of a verdict are all timed, and may change it; later ones do no more than look now and then.
   for (int i = 0; i < 4; ++i) CHECK(habits.Due(7, false));
   for (int i = 0; i < 32; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
@@ -561,30 +563,30 @@ TEST_CASE("a host far ahead waits for the time that decides how its launches go"
 }
 
 TEST_CASE("the verdict on an execution id") {
-  HostAccess habits;
+  LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
-  CHECK(habits.Of(7, false, 1) == HostAccess::Verdict::kTry);
+  const LaunchProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
+  CHECK(habits.Of(7, false, 1) == LaunchClassifier::Verdict::kTry);
   habits.Trying(probe, 1);
-  CHECK(habits.Of(7, false, 2) == HostAccess::Verdict::kFetch);  // until its time is known
-  habits.Measured(probe, 200000, 3);                             // 42 GB/s
-  CHECK(habits.Of(7, false, 4) == HostAccess::Verdict::kStreams);
-  CHECK(habits.Of(7, true, 4) == HostAccess::Verdict::kTryFaults);  // too large for its budget: another question
-  habits.Measured(probe, 2000000, 5);                               // 4 GB/s, now
-  CHECK(habits.Of(7, false, 6) == HostAccess::Verdict::kFetch);
-  CHECK(habits.Of(7, false, 100000) == HostAccess::Verdict::kTry);
+  CHECK(habits.Of(7, false, 2) == LaunchClassifier::Verdict::kFetch);  // until its time is known
+  habits.Measured(probe, 200000, 3);                                   // 42 GB/s
+  CHECK(habits.Of(7, false, 4) == LaunchClassifier::Verdict::kStreams);
+  CHECK(habits.Of(7, true, 4) == LaunchClassifier::Verdict::kTryFaults);  // too large for its budget: another question
+  habits.Measured(probe, 2000000, 5);                                     // 4 GB/s, now
+  CHECK(habits.Of(7, false, 6) == LaunchClassifier::Verdict::kFetch);
+  CHECK(habits.Of(7, false, 100000) == LaunchClassifier::Verdict::kTry);
   for (int i = 0; i < 3; ++i) habits.Measured(probe, 2000000, 100000);
   for (int i = 0; i < 2; ++i) {
-    CHECK(habits.Of(7, false, 100001) == HostAccess::Verdict::kTryFaults);
+    CHECK(habits.Of(7, false, 100001) == LaunchClassifier::Verdict::kTryFaults);
     habits.Measured(faults, 800000, 100001);
   }
-  CHECK(habits.Of(7, false, uint64_t{1} << 40) == HostAccess::Verdict::kFetch);
+  CHECK(habits.Of(7, false, uint64_t{1} << 40) == LaunchClassifier::Verdict::kFetch);
 }
 
 TEST_CASE("launches that are done with host memory sooner than the link could bring it touch little of it") {
-  HostAccess habits;
+  LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
+  const LaunchProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
   CHECK(!habits.Sparse(7));
   habits.Measured(probe, 14'000, 1);
   CHECK(!habits.Sparse(7));  // one may have met the part that it does not touch
@@ -613,9 +615,9 @@ TEST_CASE("launches that are done with host memory sooner than the link could br
 
 TEST_CASE("that launches touch little is found although every third one is held up") {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const HostProbe probe{7, 8 * kMiB, 0, false};
+  const LaunchProbe probe{7, 8 * kMiB, 0, false};
   for (int first = 0; first < 3; ++first) {
-    HostAccess habits;
+    LaunchClassifier habits;
     for (int i = 0; i < 6; ++i) habits.Measured(probe, i % 3 == first ? 175'000 : 13'000, 1);
     CHECK(habits.Sparse(7));
   }

@@ -8,7 +8,7 @@ namespace sluice::policy {
 
 namespace {
 
-using Found = Learnt::Found;
+using Found = PointerRanges::Found;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20, kPage = 4096, kId = 7;
 constexpr Extent kPool{uint64_t{1} << 40, 2048 * kMiB};
@@ -24,7 +24,7 @@ std::vector<Va> Pages(Va base, uint64_t mib) {
 }
 
 struct Kind {
-  Learnt learnt;
+  PointerRanges learnt;
   uint64_t faults = 0;
   Extent there;  // on the card before
 
@@ -34,7 +34,7 @@ struct Kind {
     const std::vector<Va> pages = Pages(pointer + from_mib * kMiB, mib);
     return Watch({{0, pointer, kPool}}, pages);
   }
-  Found Watch(const std::vector<Loose>& words, std::vector<Va> pages) {
+  Found Watch(const std::vector<UnboundedPointer>& words, std::vector<Va> pages) {
     std::sort(pages.begin(), pages.end());
     faults += pages.size();
     return learnt.Observe(kId, words, pages, [this](Va page) { return page - there.base < there.bytes; });

@@ -16,13 +16,13 @@ struct Decoder : FakeCard {
   Decoder() : FakeCard(kTotal, kCapacity, Prefetch::kPredict) {}
 
   void Launch(uint64_t id, const std::vector<Extent>& set, double rate) {
-    const HostProbe probe = Queue(set, 1, id).probe;
+    const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
   }
   // `named`: bytes of each chunk of the table that the lookup names; `rate`: at which it gets through them in host
   // memory.
-  void Step(uint64_t named, double rate, uint64_t lookup = 900) {
+  void PlanStep(uint64_t named, double rate, uint64_t lookup = 900) {
     std::vector<Extent> rows;
     for (uint64_t i = 0; i < kTable; ++i) rows.push_back({Chunks(i).base, named});
     Launch(lookup, rows, rate);
@@ -41,7 +41,7 @@ struct Decoder : FakeCard {
 // Each launch uses four of the chunks, at the link's rate where they lie in host memory.
 void PassOver(FakeCard* card, uint64_t begin, uint64_t chunks, uint64_t id) {
   for (uint64_t i = 0; i < chunks; i += 4) {
-    const HostProbe probe = card->Queue({Chunks(begin + i, 4)}, 1, id).probe;
+    const LaunchProbe probe = card->Queue({Chunks(begin + i, 4)}, 1, id).probe;
     card->Finish();
     if (probe.id)
       card->residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
@@ -52,67 +52,67 @@ void PassOver(FakeCard* card, uint64_t begin, uint64_t chunks, uint64_t id) {
 
 TEST_CASE("chunks of which launches name little make place for such as are used whole") {
   Decoder decoder;
-  for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);  // filled: whole
+  for (int i = 0; i < 3; ++i) decoder.PlanStep(kChunkBytes, kLink);  // filled: whole
   REQUIRE(decoder.TableChunks() > 0);
-  for (int i = 0; i < 40; ++i) decoder.Step(4096, 400);
+  for (int i = 0; i < 40; ++i) decoder.PlanStep(4096, 400);
   CHECK(decoder.TableChunks() == 0);
   CHECK(decoder.residency.resident_bytes() == kCapacity * kChunkBytes);
   const uint64_t moved = decoder.Moved();
-  for (int i = 0; i < 200; ++i) decoder.Step(4096, 400);
+  for (int i = 0; i < 200; ++i) decoder.PlanStep(4096, 400);
   CHECK(decoder.Moved() == moved);
 }
 
 TEST_CASE("a lookup that names its table whole, and was seen to use little of it, does not keep it on the card") {
   Decoder decoder;
-  for (int i = 0; i < 60; ++i) decoder.Step(kChunkBytes, 600);
+  for (int i = 0; i < 60; ++i) decoder.PlanStep(kChunkBytes, 600);
   CHECK(decoder.TableChunks() == 0);
   CHECK(decoder.residency.resident_bytes() == kCapacity * kChunkBytes);
 }
 
 TEST_CASE("launches of a shape never met before use little of it where it lies, too") {
   Decoder decoder;
-  for (int i = 0; i < 40; ++i) decoder.Step(4096, 400);
+  for (int i = 0; i < 40; ++i) decoder.PlanStep(4096, 400);
   REQUIRE(decoder.TableChunks() == 0);
   // As a cache of keys and values grows, so does the grid of what reads it.
-  for (uint64_t i = 0; i < 40; ++i) decoder.Step(4096 + 512 * i, 400, 1000 + i);
+  for (uint64_t i = 0; i < 40; ++i) decoder.PlanStep(4096 + 512 * i, 400, 1000 + i);
   CHECK(decoder.TableChunks() == 0);
 }
 
 TEST_CASE("what made place returns to the card when launches of ever new shapes come to use much of it") {
   Decoder decoder;
-  for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);
+  for (int i = 0; i < 3; ++i) decoder.PlanStep(kChunkBytes, kLink);
   const uint64_t before = decoder.TableChunks();
   REQUIRE(before >= 8);
-  for (int i = 0; i < 40; ++i) decoder.Step(4096, 400);
+  for (int i = 0; i < 40; ++i) decoder.PlanStep(4096, 400);
   REQUIRE(decoder.TableChunks() == 0);
   for (uint64_t i = 0; i < 20; ++i) {
     const uint64_t named = kChunkBytes / 4 + 512 * i;
     for (uint64_t chunk = 0; chunk < kTable; chunk += 2) {
       decoder.Launch(1000 + kTable * i + chunk, {{Chunks(chunk).base, named}, {Chunks(chunk + 1).base, named}}, 12);
     }
-    decoder.Step(4096, 400);
+    decoder.PlanStep(4096, 400);
   }
   CHECK(decoder.TableChunks() >= before);
 }
 
 TEST_CASE("what is used whole keeps its place, whatever else there is") {
   Decoder decoder;
-  for (int i = 0; i < 20; ++i) decoder.Step(kChunkBytes, kLink);
+  for (int i = 0; i < 20; ++i) decoder.PlanStep(kChunkBytes, kLink);
   const uint64_t table = decoder.TableChunks(), moved = decoder.Moved();
   CHECK(table > 0);
-  for (int i = 0; i < 100; ++i) decoder.Step(kChunkBytes, kLink);
+  for (int i = 0; i < 100; ++i) decoder.PlanStep(kChunkBytes, kLink);
   CHECK(decoder.TableChunks() == table);
   CHECK(decoder.Moved() == moved);
 }
 
 TEST_CASE("what was put in host memory comes back to launches that re-read it, and stays then") {
   Decoder decoder;
-  for (int i = 0; i < 60; ++i) decoder.Step(4096, 400);
+  for (int i = 0; i < 60; ++i) decoder.PlanStep(4096, 400);
   REQUIRE(decoder.TableChunks() == 0);
-  for (int i = 0; i < 400; ++i) decoder.Step(kChunkBytes, 2);
+  for (int i = 0; i < 400; ++i) decoder.PlanStep(kChunkBytes, 2);
   CHECK(decoder.TableChunks() == kTable);
   const uint64_t moved = decoder.Moved();
-  for (int i = 0; i < 50; ++i) decoder.Step(kChunkBytes, 2);
+  for (int i = 0; i < 50; ++i) decoder.PlanStep(kChunkBytes, 2);
   CHECK(decoder.Moved() == moved);
 }
 
@@ -122,15 +122,15 @@ struct Layers : FakeCard {
   static constexpr uint64_t kCount = 40;
   Layers() : FakeCard(2 * kCount, kCount, Prefetch::kPredict) {}
 
-  void Step(bool backwards, bool waits, const std::function<void()>& after_each = [] {}) {
+  void PlanStep(bool backwards, bool waits, const std::function<void()>& after_each = [] {}) {
     for (uint64_t i = 0; i < kCount; ++i) {
       const uint64_t layer = backwards ? kCount - 1 - i : i;
-      const HostProbe probe = Queue({Chunks(2 * layer, 2)}, 1, 100 + layer % 4).probe;
+      const LaunchProbe probe = Queue({Chunks(2 * layer, 2)}, 1, 100 + layer % 4).probe;
       Finish();
       if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
       after_each();
     }
-    if (waits) residency.NoteWaited();
+    if (waits) residency.NoteHostSync();
   }
   // Of the half that a step uses first, how many chunks lie in host memory.
   uint64_t FirstInHost(bool backwards) {
@@ -143,25 +143,25 @@ struct Layers : FakeCard {
 
 TEST_CASE("what is used first after the host has waited lies in host memory, and what is used last on the card") {
   Layers layers;
-  for (int i = 0; i < 60; ++i) layers.Step(false, true);
+  for (int i = 0; i < 60; ++i) layers.PlanStep(false, true);
   CHECK(layers.FirstInHost(false) >= 28);
   CHECK(layers.residency.resident_bytes() == Layers::kCount * kChunkBytes);
   // The other way round.
-  for (int i = 0; i < 400; ++i) layers.Step(true, true);
+  for (int i = 0; i < 400; ++i) layers.PlanStep(true, true);
   CHECK(layers.FirstInHost(true) >= 28);
   const uint64_t moved = layers.Moved();
-  for (int i = 0; i < 400; ++i) layers.Step(true, true);
+  for (int i = 0; i < 400; ++i) layers.PlanStep(true, true);
   CHECK(layers.Moved() == moved);
 }
 
 TEST_CASE("where the host waits, but not once a round, nothing moves for the order in which it is used") {
   Layers layers;
-  for (int i = 0; i < 20; ++i) layers.Step(false, false);
+  for (int i = 0; i < 20; ++i) layers.PlanStep(false, false);
   const uint64_t moved = layers.Moved();
   uint64_t launches = 0;
   for (int i = 0; i < 200; ++i) {
-    layers.Step(true, false, [&] {
-      if (++launches % 64 == 0) layers.residency.NoteWaited();
+    layers.PlanStep(true, false, [&] {
+      if (++launches % 64 == 0) layers.residency.NoteHostSync();
     });
   }
   CHECK(layers.Moved() - moved <= 16 * kChunkBytes);
@@ -169,9 +169,9 @@ TEST_CASE("where the host waits, but not once a round, nothing moves for the ord
 
 TEST_CASE("where the host never waits, nothing moves for the order in which it is used") {
   Layers layers;
-  for (int i = 0; i < 20; ++i) layers.Step(false, false);
+  for (int i = 0; i < 20; ++i) layers.PlanStep(false, false);
   const uint64_t moved = layers.Moved();
-  for (int i = 0; i < 200; ++i) layers.Step(true, false);
+  for (int i = 0; i < 200; ++i) layers.PlanStep(true, false);
   CHECK(layers.Moved() - moved <= 16 * kChunkBytes);
 }
 
@@ -179,15 +179,15 @@ TEST_CASE("where the host never waits, nothing moves for the order in which it i
 struct TableFirst : FakeCard {
   static constexpr uint64_t kRows = 16;
   TableFirst() : FakeCard(kRows + kLayers * kLayer, kRows + 28, Prefetch::kPredict) {
-    for (int i = 0; i < 12; ++i) Step([this] { Launch(800, Twice(), kLink); }, [] {});
-    for (int i = 0; i < 12; ++i) Step([] {}, [this] { Launch(800, Twice(), kLink); });
+    for (int i = 0; i < 12; ++i) PlanStep([this] { Launch(800, Twice(), kLink); }, [] {});
+    for (int i = 0; i < 12; ++i) PlanStep([] {}, [this] { Launch(800, Twice(), kLink); });
   }
   void Launch(uint64_t id, const std::vector<Extent>& set, double rate) {
-    const HostProbe probe = Queue(set, 1, id).probe;
+    const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
     if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
   }
-  void Step(const std::function<void()>& after_each, const std::function<void()>& first) {
+  void PlanStep(const std::function<void()>& after_each, const std::function<void()>& first) {
     first();
     for (uint64_t layer = 0; layer < kLayers; ++layer) {
       Launch(100, {Chunks(kRows + layer * kLayer, kLayer)}, kLink);
@@ -206,7 +206,7 @@ struct TableFirst : FakeCard {
 TEST_CASE("a table that was on the card first, and of which a lookup uses little, leaves it for what is used whole") {
   TableFirst card;
   REQUIRE(card.Rows() == TableFirst::kRows);
-  for (int i = 0; i < 60; ++i) card.Step([] {}, [&] { card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600); });
+  for (int i = 0; i < 60; ++i) card.PlanStep([] {}, [&] { card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600); });
   CHECK(card.Rows() == 0);
 }
 
@@ -218,11 +218,11 @@ TEST_CASE("a launch that stands is not asked for what another one names") {
     std::vector<Extent> small;
     for (uint64_t i = 8; i < 16; ++i) small.push_back(Chunks(i));
     for (int i = 0; i < 20; ++i) {
-      card.Step([] {},
-                [&] {
-                  card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600);
-                  for (int n = 0; n < often; ++n) card.Launch(950, small, 600);
-                });
+      card.PlanStep([] {},
+                    [&] {
+                      card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600);
+                      for (int n = 0; n < often; ++n) card.Launch(950, small, 600);
+                    });
       for (uint64_t at = 8; at < 16; ++at) asked += card.At(at).asked;
     }
   }
@@ -231,7 +231,7 @@ TEST_CASE("a launch that stands is not asked for what another one names") {
 
 TEST_CASE("of what a launch names beside as much else nothing leaves to find out whether it uses little of it") {
   TableFirst card;
-  for (int i = 0; i < 60; ++i) card.Step([] {}, [&] { card.Launch(900, TableFirst::Twice(), 600); });
+  for (int i = 0; i < 60; ++i) card.PlanStep([] {}, [&] { card.Launch(900, TableFirst::Twice(), 600); });
   CHECK(card.Rows() == TableFirst::kRows);
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("of a table beside which a launch names little the trial leaves all in
     }
     std::vector<Extent> set = {Chunks(0, 16)};
     if (!alone) set.push_back(Chunks(12, 4));
-    const HostProbe probe = card.Queue(set, 1, 900).probe;
+    const LaunchProbe probe = card.Queue(set, 1, 900).probe;
     CHECK(probe.id == 900);
     CHECK(probe.host == (alone ? 16 : 4) * kChunkBytes);
     // Once a launch has re-read what it was tried with, of others' tables little is tried, too.
@@ -254,7 +254,7 @@ TEST_CASE("of a table beside which a launch names little the trial leaves all in
     card.residency.Measured(probe, 50'000'000);
     card.Queue({Chunks(16, 20)}, 1, 710);
     card.Finish();
-    const HostProbe next = card.Queue({Chunks(0, 16)}, 1, 910).probe;
+    const LaunchProbe next = card.Queue({Chunks(0, 16)}, 1, 910).probe;
     CHECK(next.id == 910);
     CHECK(next.host == 4 * kChunkBytes);
   }
@@ -295,7 +295,7 @@ TEST_CASE(
     for (int i = 0; i < 150; ++i) {
       for (uint64_t id = 0; id < 3; ++id) pass(begin, 200 + id);
       for (uint64_t id = 0; id < 2; ++id) pass(other, 200 + id);
-      const Places& places = card.residency.places();
+      const PlacementStats& places = card.residency.placement_stats();
       if (places.leaves && places.window != window) changed.push_back(places.leaves / kChunkBytes);
       window = places.window;
     }
@@ -310,8 +310,8 @@ TEST_CASE("one round in which nothing moved says that all has come to rest") {
   Decoder decoder;
   uint32_t before = 0, at_once = 0;
   for (uint64_t i = 0, window = 0; i < 40; ++i) {
-    decoder.Step(kChunkBytes, kLink);
-    const Places& places = decoder.residency.places();
+    decoder.PlanStep(kChunkBytes, kLink);
+    const PlacementStats& places = decoder.residency.placement_stats();
     if (places.window == window) continue;
     at_once += before == 0 && places.moved == 0 && places.still >= 2;
     before = places.still;
@@ -322,16 +322,16 @@ TEST_CASE("one round in which nothing moved says that all has come to rest") {
 
 TEST_CASE("what was changed between host memory and card does not count as movement: the next may be changed at once") {
   Decoder decoder;
-  for (int i = 0; i < 3; ++i) decoder.Step(kChunkBytes, kLink);
+  for (int i = 0; i < 3; ++i) decoder.PlanStep(kChunkBytes, kLink);
   uint64_t changed = 0;
   for (int i = 0; i < 40 && !changed; ++i) {
-    decoder.Step(4096, 400);
-    if (decoder.residency.places().leaves) changed = decoder.residency.places().window;
+    decoder.PlanStep(4096, 400);
+    if (decoder.residency.placement_stats().leaves) changed = decoder.residency.placement_stats().window;
   }
   REQUIRE(changed);
-  while (decoder.residency.places().window == changed) decoder.Step(4096, 400);
-  CHECK(decoder.residency.places().moved > uint64_t{16} << 20);
-  CHECK(decoder.residency.places().still > 2);
+  while (decoder.residency.placement_stats().window == changed) decoder.PlanStep(4096, 400);
+  CHECK(decoder.residency.placement_stats().moved > uint64_t{16} << 20);
+  CHECK(decoder.residency.placement_stats().still > 2);
 }
 
 }  // namespace sluice::policy

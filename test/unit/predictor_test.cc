@@ -55,7 +55,7 @@ TEST_CASE("what is freed before its next use is known, and how much more will li
       predictor.OnLaunch(100 + i, place.sum(), set, ++now, i < 6 ? 20 : 20 + static_cast<uint32_t>(i));
       if (i == 4) predictor.NoteDeath(c.all[2], 3);  // two launches behind its use
       if (step < 3) continue;
-      CHECK(c.all[i].dies_in == (i == 2 ? 3 : 0));
+      CHECK(c.all[i].freed_in == (i == 2 ? 3 : 0));
     }
   }
   CHECK(predictor.GrowthIn(4) == 0);  // from launch 9 on, where 29 live

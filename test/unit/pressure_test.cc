@@ -61,7 +61,7 @@ TEST_CASE("what is lost while it says nothing does not count afterwards") {
   for (int i = 0; i < 2000; ++i) {
     program.moved.taken += kBlock;
     program.moved.faults += kBlock;
-    program.pressure.Pass(program.moved);
+    program.pressure.Skip(program.moved);
   }
   program.Run(2000, 100);
   CHECK(program.changes == 0);

@@ -15,7 +15,7 @@ using Runs = std::vector<Extent>;
 // the card once; the last ones are there.
 struct Card : FakeCard {
   Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeCard(total, capacity, mode) {
-    residency.set_host_access(false);
+    residency.set_remote_access(false);
     residency.set_read_mostly(true);
     for (int round = 0; round < 2; ++round) {
       for (uint64_t i = 0; i < total; ++i) Launch({Chunks(i)});
@@ -29,10 +29,10 @@ struct Card : FakeCard {
   }
   // Larger than the capacity, its first extent by most nodes; fetching the rest is the fastest way.
   const Plan& LaunchLarger(const Runs& set) {
-    residency.DropBeyond();
+    residency.DropExcessDuplicates();
     const Plan& plan = Queue(set, 1, 7, 0, 1);
     Finish();
-    residency.Measured(plan.way, plan.way.way == Way::kFetch ? 1000 : 2000);
+    residency.Measured(plan.way, plan.way.way == GraphStrategy::kFetch ? 1000 : 2000);
     return plan;
   }
   // The chunk is on the card, as a duplicate if it may be; whether it is one.
@@ -49,7 +49,7 @@ struct Card : FakeCard {
 
 }  // namespace
 
-TEST_CASE("it comes as a duplicate, leaves without being moved, and is advised again when it comes back") {
+TEST_CASE("it comes as a duplicate, leaves without being moved, and is mapped_remote again when it comes back") {
   Card card(8, 4);
   const Plan& come = card.Launch({Chunks(0, 4)});
   CHECK(come.now.duplicate == Runs{Chunks(0, 4)});
@@ -68,7 +68,7 @@ TEST_CASE("it comes as a duplicate, leaves without being moved, and is advised a
   CHECK(card.residency.TakeWithdrawn().empty());
 }
 
-TEST_CASE("what is still on its way to the host is not advised: it would stay on the card") {
+TEST_CASE("what is still on its way to the host is not mapped_remote: it would stay on the card") {
   Card card(8, 4);
   card.time.transfers_instant = false;
   card.Launch({Chunks(0, 4)});
@@ -195,30 +195,30 @@ TEST_CASE(
   CHECK(over.now.drop.empty());
   CHECK(over.now.evict.empty());
   CHECK(card.residency.resident_bytes() == 6 * kChunkBytes);
-  CHECK(card.residency.waits_for_duplicates());
-  CHECK(card.residency.DropBeyond().now.drop.empty());
-  CHECK(card.residency.waits_for_duplicates());
+  CHECK(card.residency.has_excess_duplicates());
+  CHECK(card.residency.DropExcessDuplicates().now.drop.empty());
+  CHECK(card.residency.has_excess_duplicates());
   card.Finish();
-  CHECK(card.residency.DropBeyond().now.drop.size() == 1);
+  CHECK(card.residency.DropExcessDuplicates().now.drop.size() == 1);
   CHECK(card.residency.resident_bytes() == 4 * kChunkBytes);
   CHECK(card.Resident(4));
   CHECK(card.Resident(5));
-  CHECK_FALSE(card.residency.waits_for_duplicates());
+  CHECK_FALSE(card.residency.has_excess_duplicates());
 }
 
 TEST_CASE("a launch larger than the capacity has its cold rest fetched, and dropped behind it") {
   Card card(12, 4);
   const Runs set{Chunks(8, 3), Chunks(0, 8)};
   for (int i = 0; i < 12; ++i) card.LaunchLarger(set);
-  card.residency.DropBeyond();
+  card.residency.DropExcessDuplicates();
   const uint64_t faults = card.residency.stats().fault_bytes, launches = card.residency.stats().over_budget_launches;
   for (int round = 0; round < 4; ++round) {
     const Plan& plan = card.LaunchLarger(set);
     CHECK(plan.evict_after.empty());
     CHECK(card.residency.resident_bytes() == 11 * kChunkBytes);
     CHECK(card.residency.stats().over_budget_launches == launches + static_cast<uint64_t>(round) + 1);
-    CHECK(card.residency.waits_for_duplicates());
-    const Plan& after = card.residency.DropBeyond();
+    CHECK(card.residency.has_excess_duplicates());
+    const Plan& after = card.residency.DropExcessDuplicates();
     CHECK(after.now.evict.empty());
     CHECK(card.residency.resident_bytes() == 4 * kChunkBytes);
     for (uint64_t i = 8; i < 11; ++i) CHECK(card.Resident(i));  // what most nodes use stays
@@ -229,7 +229,7 @@ TEST_CASE("a launch larger than the capacity has its cold rest fetched, and drop
 
 TEST_CASE("beyond the capacity, but not beyond the card") {
   Card card(12, 4);
-  card.residency.set_most(6 * kChunkBytes);
+  card.residency.set_max_resident(6 * kChunkBytes);
   const Runs set{Chunks(8, 3), Chunks(0, 8)};
   for (int i = 0; i < 12; ++i) card.LaunchLarger(set);
   const Plan& plan = card.LaunchLarger(set);
@@ -242,7 +242,7 @@ TEST_CASE("beyond the capacity, but not beyond the card") {
 TEST_CASE("of what is used again at about the same time, a duplicate goes first") {
   for (const bool duplicate : {true, false}) {
     Card card(8, 3, Prefetch::kPredict);
-    card.residency.set_ahead_bytes(0);
+    card.residency.set_max_prefetch_bytes(0);
     if (!duplicate) card.residency.NoteWritten(Chunks(0, 8));
     card.residency.NoteWritten(Chunks(1));  // once, and so is of the ordinary kind
     uint64_t dropped = 0, sent = 0;

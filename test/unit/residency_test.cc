@@ -107,7 +107,7 @@ TEST_CASE("what leaves behind a launch is numbered behind all else of its plan, 
   SECTION("beside what leaves since the capacity has shrunk") {
     Card card(16, 8);
     card.Launch({Chunks(0, 8)});
-    card.residency.ScatterRest(Chunks(12, 2));
+    card.residency.NoteFaultResidue(Chunks(12, 2));
     card.residency.set_capacity(6 * kChunkBytes);
     const Plan& plan = card.Launch({Chunks(0)});
     CHECK(plan.evict_after == std::vector<Extent>{Chunks(12, 2)});
@@ -117,10 +117,10 @@ TEST_CASE("what leaves behind a launch is numbered behind all else of its plan, 
   SECTION("beside what is fetched for launches to come") {
     // Rounds of 12 launches in room for 10; before each, faults may have brought any of what is not there.
     Card card(16, 10, Prefetch::kPredict);
-    card.residency.set_host_access(false);
+    card.residency.set_remote_access(false);
     uint64_t newest = 0, both = 0;
     for (uint64_t i = 0; i < 60; ++i) {
-      if (i % 2) card.residency.ScatterRest(Chunks(i % 4 == 1 ? 13 : 0, 12));
+      if (i % 2) card.residency.NoteFaultResidue(Chunks(i % 4 == 1 ? 13 : 0, 12));
       const Plan& plan = card.Launch({Chunks(i % 12)}, 1, true, i % 12 + 1);
       for (const uint64_t op : {plan.now.out_op, plan.ahead.out_op, plan.after_op}) {
         if (op) CHECK(op == ++newest);
@@ -202,7 +202,7 @@ TEST_CASE("with the order known, less is moved than by least recently used") {
 TEST_CASE("a change of phase or shape is relearnt within two steps") {
   // Train, evaluate, generate, and round again: other launches, other orders, other chunks, in room for 8.
   Card card(18, 8, Prefetch::kPredict);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   const auto moved = [&card] { return card.residency.stats().bytes_in + card.residency.stats().bytes_out; };
   for (uint64_t phase = 0; phase < 6; ++phase) {
     uint64_t third = 0, last = 0;
@@ -264,7 +264,7 @@ TEST_CASE("a shrunken budget sends finished chunks away at once") {
   Card card(16, 8);
   card.Launch({Chunks(0, 8)});
   card.residency.set_capacity(3 * kChunkBytes);
-  const Step& step = card.residency.Shrink(3, 3 * kChunkBytes).now;
+  const PlanStep& step = card.residency.Shrink(3, 3 * kChunkBytes).now;
   CHECK(Bytes(step.evict) == 5 * kChunkBytes);
   CHECK(card.residency.resident_bytes() == 3 * kChunkBytes);
 }
@@ -272,23 +272,23 @@ TEST_CASE("a shrunken budget sends finished chunks away at once") {
 TEST_CASE("what would have to leave for a launch is what is alive") {
   Card card(8, 4);
   card.Launch({Chunks(0, 3)});
-  CHECK(card.residency.MustLeave(std::vector{Chunks(1, 3)}) == 0);
-  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == 2 * kChunkBytes);
+  CHECK(card.residency.BytesToEvict(std::vector{Chunks(1, 3)}) == 0);
+  CHECK(card.residency.BytesToEvict(std::vector{Chunks(3, 3)}) == 2 * kChunkBytes);
   // What several extents share counts once.
-  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3), Chunks(4, 2), Chunks(5, 1)}) == 2 * kChunkBytes);
+  CHECK(card.residency.BytesToEvict(std::vector{Chunks(3, 3), Chunks(4, 2), Chunks(5, 1)}) == 2 * kChunkBytes);
   card.residency.RemoveLive(Chunks(0));
-  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == kChunkBytes);
+  CHECK(card.residency.BytesToEvict(std::vector{Chunks(3, 3)}) == kChunkBytes);
   card.residency.set_capacity(8 * kChunkBytes);
-  CHECK(card.residency.MustLeave(std::vector{Chunks(3, 3)}) == 0);
+  CHECK(card.residency.BytesToEvict(std::vector{Chunks(3, 3)}) == 0);
 }
 
 TEST_CASE("while the capacity is being raised nothing leaves for what is only predicted") {
   uint64_t left[2] = {};
   for (const bool filling : {false, true}) {
     Card card(48, 32, Prefetch::kPredict);
-    card.residency.set_host_access(false);
+    card.residency.set_remote_access(false);
     for (uint64_t i = 0; i < 48 * 20; ++i) {
-      card.residency.set_filling(filling);
+      card.residency.set_budget_rising(filling);
       const Plan& plan = card.Launch({Chunks(i % 48)}, 1, true, i % 48 + 1);
       left[filling] += Bytes(plan.ahead.evict);
     }
@@ -320,14 +320,14 @@ TEST_CASE("what is named twice is named by so many bytes, and no chunk by more t
 TEST_CASE("what is kept of who leaves first does not grow where all that launches name is there") {
   for (const Prefetch mode : {Prefetch::kOff, Prefetch::kLaunch, Prefetch::kPredict}) {
     FakeCard card(24, 16, mode);
-    card.residency.set_host_access(false);
+    card.residency.set_remote_access(false);
     for (uint64_t i = 0; i < 24; ++i) card.Queue({Chunks(i)});
     card.Finish();
     for (int round = 0; round < 1000; ++round) {
       for (uint64_t i = 0; i < 4; ++i) card.Queue({Chunks(8 + 4 * i, 4)}, 1, 1 + i);
       card.Finish();
     }
-    CHECK(card.residency.ranked() <= 2 * 24);
+    CHECK(card.residency.ranked_entries() <= 2 * 24);
     // And who was used long ago goes first all the same.
     card.Queue({Chunks(12, 12)}, 1, 9);
     card.Finish();

@@ -13,7 +13,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 struct Swept {
   ChunkTable table;
-  Scattered scattered;
+  FaultResidue scattered;
   uint64_t now = 1000;
 
   Swept() { table.AddArena(Chunks(0, 8)); }
@@ -109,7 +109,7 @@ TEST_CASE("each chunk is asked about once in a sweep, not once it has left, nor 
   for (int twice = 0; twice < 2; ++twice) {
     for (const uint64_t chunk : {0, 1, 2}) card.scattered.Add(card.At(chunk));
   }
-  Scattered::Remove(card.At(1));
+  FaultResidue::Remove(card.At(1));
   CHECK(card.Sweep() == std::vector<Va>{Chunks(0).base, Chunks(2).base});
   CHECK(card.scattered.empty());
   card.At(0)->scattered = false;
@@ -126,9 +126,9 @@ TEST_CASE("what several streams use when it is to leave goes with the first laun
     const Plan& plan = card.Queue(all, stream, 7);
     CHECK(plan.evict_after.empty() == (stream != 1));  // the first is alone
   }
-  CHECK(card.residency.SweepAwaits());
+  CHECK(card.residency.ResidueSweepPending());
   for (const StreamId stream : {1, 2, 3}) card.Finish(stream);
-  CHECK_FALSE(card.residency.SweepAwaits());
+  CHECK_FALSE(card.residency.ResidueSweepPending());
   uint64_t leaves = 0;
   for (const Extent& run : card.Queue({Chunks(0)}, 1, 8).evict_after) leaves += run.bytes;
   CHECK(leaves == 48 * kChunkBytes);
@@ -139,22 +139,22 @@ TEST_CASE("what is in use whenever it is to leave is not waited for again and ag
   const std::vector<Extent> all{Chunks(0, 64)};
   for (const StreamId stream : {1, 2}) card.Queue(all, stream, 7);
   int waits = 0;
-  while (card.residency.SweepAwaits()) {
+  while (card.residency.ResidueSweepPending()) {
     REQUIRE(++waits <= 8);
     card.Queue(all, 2, 7);  // it did not wait
     card.Finish(1);
     card.time.Finish(2, card.seq[2] - 1);
-    CHECK_FALSE(card.residency.SweepAwaits());
+    CHECK_FALSE(card.residency.ResidueSweepPending());
     CHECK(card.Queue(all, 1, 7).evict_after.empty());
   }
   CHECK(waits == 4);
   const auto launches_to_wait = [&] {
     uint64_t launches = 0;
-    for (; !card.residency.SweepAwaits(); ++launches) card.Queue(all, 1, 7);
+    for (; !card.residency.ResidueSweepPending(); ++launches) card.Queue(all, 1, 7);
     return launches;
   };
   CHECK(launches_to_wait() == 16);
-  card.residency.RestSweep();
+  card.residency.PauseResidueSweep();
   CHECK(launches_to_wait() == 1024);
   // It leaves with the next launch all the same, once it is over.
   for (const StreamId stream : {1, 2}) card.Finish(stream);
@@ -165,9 +165,9 @@ TEST_CASE("what is in use when it is to leave is not waited for while a capture 
   FakeCard card(64, 16, Prefetch::kOff);
   for (const StreamId stream : {1, 2}) card.Queue({Chunks(0, 64)}, stream, 7);
   card.time.capturing = true;
-  CHECK_FALSE(card.residency.SweepAwaits());
+  CHECK_FALSE(card.residency.ResidueSweepPending());
   card.time.capturing = false;
-  CHECK(card.residency.SweepAwaits());
+  CHECK(card.residency.ResidueSweepPending());
 }
 
 }  // namespace sluice::policy

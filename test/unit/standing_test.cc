@@ -15,8 +15,8 @@ namespace {
 // Where launches are named nothing stands: each is looked at. On the third card those that may be are told in brief.
 struct Cards {
   FakeCard looked, met, brief;
-  std::map<size_t, StandingSets::Set*> known;  // by kind of launch, for `brief`
-  uint64_t in_brief = 0;                       // launches
+  std::map<size_t, SteadySets::Set*> known;  // by kind of launch, for `brief`
+  uint64_t in_brief = 0;                     // launches
 
   Cards(uint64_t total, uint64_t capacity, Prefetch mode)
       : looked(total, capacity, mode), met(total, capacity, mode), brief(total, capacity, mode) {
@@ -32,27 +32,27 @@ struct Cards {
   // Null: in brief, so that nothing is to be done.
   const Plan* QueueInBrief(size_t kind, const std::vector<Extent>& set, StreamId stream, uint64_t id) {
     const auto it = known.find(kind);
-    if (it != known.end() && brief.residency.PrepareAgain(stream, brief.seq[stream] + 1, id, it->second)) {
+    if (it != known.end() && brief.residency.PrepareSteady(stream, brief.seq[stream] + 1, id, it->second)) {
       brief.time.Queue(stream, ++brief.seq[stream]);
       ++in_brief;
       return nullptr;
     }
     const Plan& plan = brief.Queue(set, stream, id);
     if (!plan.nothing) known.clear();
-    if (StandingSets::Set* const again = brief.residency.again()) known[kind] = again;
+    if (SteadySets::Set* const again = brief.residency.steady_set()) known[kind] = again;
     return &plan;
   }
 };
 
-bool Same(const Step& a, const Step& b) {
+bool Same(const PlanStep& a, const PlanStep& b) {
   return a.drop == b.drop && a.unmap == b.unmap && a.evict == b.evict && a.fetch == b.fetch &&
          a.out_after == b.out_after && a.out_op == b.out_op && a.in_op == b.in_op && a.in_after_out == b.in_after_out;
 }
 
 bool Same(const Plan& a, const Plan& b) {
-  return a.discard == b.discard && a.reap == b.reap && a.advise == b.advise && a.unadvise == b.unadvise &&
-         a.renew == b.renew && a.probe.id == b.probe.id && a.wait_in == b.wait_in && a.evict_after == b.evict_after &&
-         Same(a.now, b.now) && Same(a.ahead, b.ahead);
+  return a.discard == b.discard && a.stream_discard == b.stream_discard && a.map_remote == b.map_remote &&
+         a.unmap_remote == b.unmap_remote && a.repopulate == b.repopulate && a.probe.id == b.probe.id &&
+         a.wait_in == b.wait_in && a.evict_after == b.evict_after && Same(a.now, b.now) && Same(a.ahead, b.ahead);
 }
 
 bool Same(const Mark& a, const Mark& b) { return a.stream == b.stream && a.seq == b.seq; }
@@ -76,7 +76,7 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
       std::mt19937 random(seed);
       const auto pick = [&](uint64_t n) { return std::uniform_int_distribution<uint64_t>(0, n - 1)(random); };
       Cards cards(kTotal, 48, mode);
-      if (seed % 2) cards.All([](FakeCard& card) { card.residency.set_host_access(false); });
+      if (seed % 2) cards.All([](FakeCard& card) { card.residency.set_remote_access(false); });
       for (int phase = 0; phase < 12; ++phase) {
         struct Kind {
           uint64_t id;
@@ -108,7 +108,7 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
           REQUIRE(cards.looked.residency.named_bytes() == cards.met.residency.named_bytes());
           REQUIRE(cards.looked.residency.named_bytes() == cards.brief.residency.named_bytes());
           if (a.probe.id && pick(2)) {
-            const HostProbe probe = a.probe;
+            const LaunchProbe probe = a.probe;
             const uint64_t ns = pick(2) ? 1000 : 100'000'000;
             cards.All([&](FakeCard& card) { card.residency.Measured(probe, ns); });
           }
@@ -161,15 +161,15 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
 TEST_CASE("a launch is told in brief only while its round repeats, all stands, and its window goes on") {
   FakeCard card(16, 8, Prefetch::kPredict);
   const auto queue = [&](uint64_t first, uint64_t id) { card.Queue({Chunks(first, 2)}, 1, id); };
-  const auto again = [&](uint64_t id, StandingSets::Set* set) {
-    return card.residency.PrepareAgain(1, ++card.seq[1], id, set);
+  const auto again = [&](uint64_t id, SteadySets::Set* set) {
+    return card.residency.PrepareSteady(1, ++card.seq[1], id, set);
   };
-  StandingSets::Set *a = nullptr, *b = nullptr;
+  SteadySets::Set *a = nullptr, *b = nullptr;
   for (int i = 0; i < 200; ++i) {  // in which the first window ends
     queue(0, 7);
-    a = card.residency.again();
+    a = card.residency.steady_set();
     queue(2, 8);
-    b = card.residency.again();
+    b = card.residency.steady_set();
   }
   REQUIRE(a);
   REQUIRE(b);
@@ -181,8 +181,8 @@ TEST_CASE("a launch is told in brief only while its round repeats, all stands, a
   CHECK(again(8, b));
   CHECK(card.residency.launches() == launches + 2);
   CHECK(card.residency.named_bytes() == 2 * kChunkBytes);
-  CHECK_FALSE(card.residency.PrepareAgain(2, 1, 7, a));  // another stream's
-  // Windows end all the same: sooner or later it has to be told whole.
+  CHECK_FALSE(card.residency.PrepareSteady(2, 1, 7, a));  // another stream's
+  // Iterations end all the same: sooner or later it has to be told whole.
   int told = 0;
   while (told < 100000 && again(told % 2 == 0 ? 7 : 8, told % 2 == 0 ? a : b)) ++told;
   CHECK(told < 10000);
@@ -192,9 +192,9 @@ TEST_CASE("a launch is told in brief only while its round repeats, all stands, a
 }
 
 TEST_CASE("what a launch has in brief is known as long as only launches have had the lock") {
-  Brief brief;
+  LaunchFastPath brief;
   memory::CountedLock lock;
-  StandingSets::Set set, other;
+  SteadySets::Set set, other;
   const auto launch = [&] {
     std::lock_guard held(lock);
     return brief.OnlyLaunches(lock.times());
@@ -224,7 +224,7 @@ TEST_CASE("what a launch has in brief is known as long as only launches have had
 TEST_CASE("a set stands once it was met twice, after 64 launches in which nothing came or went") {
   ChunkTable table;
   table.AddArena(Chunks(0, 4));
-  StandingSets sets;
+  SteadySets sets;
   std::vector<Chunk*> chunks;
   table.ForAll([&chunks](Chunk& chunk) {
     chunk.use[0] = {1, 1};
@@ -234,7 +234,7 @@ TEST_CASE("a set stands once it was met twice, after 64 launches in which nothin
   const std::vector<Extent> named = {Chunks(0, 4)};
   sets.NoteChange(10);
   CHECK_FALSE(sets.Find(74, 1, 7, named));
-  StandingSets::Set* const set = sets.Find(75, 1, 7, named);
+  SteadySets::Set* const set = sets.Find(75, 1, 7, named);
   REQUIRE(set);
   sets.Keep(set, 75, 1, 5, chunks);
   CHECK_FALSE(sets.Stands(*set));

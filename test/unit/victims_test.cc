@@ -10,12 +10,12 @@ namespace sluice::policy {
 TEST_CASE("what the last launches used stays, where something older is needed nearly as late") {
   constexpr uint64_t kChunks = 80;
   FakeCard card(kChunks, kChunks - 10, Prefetch::kPredict);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   std::map<Va, uint64_t> used;
   uint64_t sent = 0, least = UINT64_MAX;
   for (uint64_t i = 0; i < 6 * kChunks; ++i) {
     const Plan& plan = card.Queue({Chunks(i % kChunks)}, 1, 1 + i % kChunks);
-    for (const Step* step : {&plan.now, &plan.ahead}) {
+    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
       for (const Extent& run : step->evict) {
         for (Va base = run.base; base < run.end(); base += kChunkBytes) {
           if (i < 3 * kChunks) continue;
@@ -36,11 +36,11 @@ TEST_CASE("what is needed at once does not leave for what was used just now") {
   // Round and round: what was used last is needed last, and what was used longest ago is next.
   constexpr uint64_t kChunks = 26;
   FakeCard card(kChunks, kChunks - 1, Prefetch::kPredict);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   uint64_t fetched = 0;
   for (uint64_t i = 0; i < 20 * kChunks; ++i) {
     const Plan& plan = card.Queue({Chunks(i % kChunks)}, 1, 1 + i % kChunks);
-    for (const Step* step : {&plan.now, &plan.ahead}) {
+    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
       for (const Extent& run : step->fetch) fetched += i < 10 * kChunks ? 0 : run.bytes / kChunkBytes;
     }
     card.Finish();
@@ -54,7 +54,7 @@ TEST_CASE("what dies soon stays, where others leave that would have to in any ca
   // the twenty in any case, which are needed no sooner than what was born is used again.
   constexpr uint64_t kBorn = 20, kMore = 30, kOthers = 35, kAll = 75, kRoom = 30;
   FakeCard card(kAll, kRoom, Prefetch::kPredict);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   card.residency.set_in_order(true);
   const Extent born = Chunks(kBorn, kMore - kBorn), others = Chunks(kOthers, kAll - kOthers), all = Chunks(0, kAll);
   card.residency.RemoveLive(born, all);
@@ -62,7 +62,7 @@ TEST_CASE("what dies soon stays, where others leave that would have to in any ca
   uint64_t sent = 0;
   const auto launch = [&](uint64_t id, uint64_t chunk) {
     const Plan& plan = card.Queue({Chunks(chunk)}, 1, id);
-    for (const Step* step : {&plan.now, &plan.ahead}) {
+    for (const PlanStep* step : {&plan.now, &plan.ahead}) {
       for (const Extent& run : step->evict) {
         for (Va at = run.base; at < run.end(); at += kChunkBytes)
           sent += born.base <= at && at < born.end() ? kChunkBytes : 0;
@@ -89,7 +89,7 @@ TEST_CASE("what dies soon stays, where others leave that would have to in any ca
 TEST_CASE("what may not leave is asked about once for a launch, however much is fetched ahead") {
   constexpr uint64_t kBusy = 60, kRound = 80;
   FakeCard card(kBusy + kRound, kBusy + kRound - 10, Prefetch::kPredict);
-  card.residency.set_host_access(false);
+  card.residency.set_remote_access(false);
   card.Queue({Chunks(kRound, kBusy)}, 2);  // never done
   uint64_t most_asked = 0, most_fetched = 0;
   for (uint64_t i = 0; i < 6 * kRound; ++i) {
@@ -138,7 +138,7 @@ TEST_CASE("what died makes no room for a launch once it was found that the card 
     CHECK_FALSE(card.Resident(4));
     card.Finish(2);
     if (finished) card.Finish(1);
-    const HostProbe probe = card.Queue({Chunks(8, 4)}, 1, 100).probe;
+    const LaunchProbe probe = card.Queue({Chunks(8, 4)}, 1, 100).probe;
     CHECK(card.Resident(6));
     CHECK(card.Resident(8) == finished);
     return probe.host > 0;
@@ -160,7 +160,7 @@ TEST_CASE("what is believed to be back by faults, and dies, is not discarded whi
   const auto discarded = [&card] {
     card.Finish();
     const Plan& plan = card.Queue({Chunks(4 + card.seq[1] % 8)});
-    return !plan.discard.empty() || !plan.reap.empty();
+    return !plan.discard.empty() || !plan.stream_discard.empty();
   };
   for (int i = 0; i < 4; ++i) CHECK_FALSE(discarded());
   card.time.FinishTransfers(1, 100, 100);

@@ -14,24 +14,24 @@ constexpr uint64_t kMs = 1'000'000, kGiB = uint64_t{1} << 30;
 
 // A launch that takes as long as its way says. What it took is told `late` launches later.
 struct Program {
-  Ways ways;
-  std::map<Way, uint64_t> ms;
+  GraphStrategies ways;
+  std::map<GraphStrategy, uint64_t> ms;
   size_t late = 0;
-  bool may_stay = true;
+  bool may_map_remote = true;
   uint64_t unsettled = 0;  // launches of a way, after the first, that still bring things into order for it
-  std::vector<std::pair<WayProbe, uint64_t>> under_way;
-  std::map<Way, uint64_t> leaves;  // ms, for which what it sends away holds the next launch up
-  uint64_t thinks = 0;             // ms that the host takes behind every launch, at the same time
-  WayProbe before;
+  std::vector<std::pair<GraphProbe, uint64_t>> under_way;
+  std::map<GraphStrategy, uint64_t> leaves;  // ms, for which what it sends away holds the next launch up
+  uint64_t thinks = 0;                       // ms that the host takes behind every launch, at the same time
+  GraphProbe before;
   uint64_t total = 0, news = 0;
-  Way last = Way::kAsOff;
+  GraphStrategy last = GraphStrategy::kDemandPaging;
   uint64_t run = 0;
 
-  Way Launch(uint64_t capacity = kGiB) {
-    const Way way = ways.Next({7, 3 * kGiB / 2, capacity, may_stay});
+  GraphStrategy Launch(uint64_t capacity = kGiB) {
+    const GraphStrategy way = ways.Next({7, 3 * kGiB / 2, capacity, may_map_remote});
     run = way == last ? run + 1 : 1;
     last = way;
-    const WayProbe probe = ways.Planned(7, run > 1 + unsettled);
+    const GraphProbe probe = ways.Planned(7, run > 1 + unsettled);
     total += ms[way];
     if (before.id) ways.Left(before, std::max(leaves[before.way], thinks) * kMs, leaves[before.way] * kMs);
     before = probe;
@@ -47,15 +47,21 @@ struct Program {
 }  // namespace
 
 TEST_CASE("each way is tried with two launches, then the fastest is taken") {
-  for (const Way fastest : {Way::kAsOff, Way::kFetch, Way::kInPlace, Way::kFaults}) {
+  for (const GraphStrategy fastest :
+       {GraphStrategy::kDemandPaging, GraphStrategy::kFetch, GraphStrategy::kRemote, GraphStrategy::kFaults}) {
     Program program;
-    program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 110}, {Way::kInPlace, 140}, {Way::kFaults, 120}};
+    program.ms = {{GraphStrategy::kDemandPaging, 90},
+                  {GraphStrategy::kFetch, 110},
+                  {GraphStrategy::kRemote, 140},
+                  {GraphStrategy::kFaults, 120}};
     program.ms[fastest] = 40;
-    const std::vector<Way> tried{Way::kAsOff, Way::kAsOff, Way::kFetch, Way::kFetch, Way::kInPlace, Way::kInPlace};
-    for (const Way way : tried) CHECK(program.Launch() == way);
+    const std::vector<GraphStrategy> tried{GraphStrategy::kDemandPaging, GraphStrategy::kDemandPaging,
+                                           GraphStrategy::kFetch,        GraphStrategy::kFetch,
+                                           GraphStrategy::kRemote,       GraphStrategy::kRemote};
+    for (const GraphStrategy way : tried) CHECK(program.Launch() == way);
     // Other chunks held while all the rest faults: only where faults are the best.
-    const bool faults = fastest == Way::kAsOff || fastest == Way::kFaults;
-    for (int i = 0; faults && i < 2; ++i) CHECK(program.Launch() == Way::kFaults);
+    const bool faults = fastest == GraphStrategy::kDemandPaging || fastest == GraphStrategy::kFaults;
+    for (int i = 0; faults && i < 2; ++i) CHECK(program.Launch() == GraphStrategy::kFaults);
     for (int i = 0; i < 20; ++i) CHECK(program.Launch() == fastest);
     CHECK(program.news == 1);
     CHECK(program.ways.Best(7) == fastest);
@@ -65,32 +71,32 @@ TEST_CASE("each way is tried with two launches, then the fastest is taken") {
 TEST_CASE("a way whose first launch took several times what each other way takes is not tried with a second") {
   for (const uint64_t in_place : {100u, 140u}) {
     Program program;
-    program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 30}, {Way::kInPlace, in_place}};
+    program.ms = {{GraphStrategy::kDemandPaging, 40}, {GraphStrategy::kFetch, 30}, {GraphStrategy::kRemote, in_place}};
     for (int i = 0; i < 4; ++i) program.Launch();
-    CHECK(program.Launch() == Way::kInPlace);
-    CHECK((program.Launch() == Way::kInPlace) == (in_place == 100));
-    for (int i = 0; i < 20; ++i) CHECK(program.Launch() == Way::kFetch);
+    CHECK(program.Launch() == GraphStrategy::kRemote);
+    CHECK((program.Launch() == GraphStrategy::kRemote) == (in_place == 100));
+    for (int i = 0; i < 20; ++i) CHECK(program.Launch() == GraphStrategy::kFetch);
     CHECK(program.news == 1);
   }
   // One way alone, and what its first launch does once, say nothing.
   Program program;
-  program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 200}};
-  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == Way::kAsOff);
-  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == Way::kFetch);
+  program.ms = {{GraphStrategy::kDemandPaging, 40}, {GraphStrategy::kFetch, 200}};
+  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == GraphStrategy::kDemandPaging);
+  for (int i = 0; i < 2; ++i) CHECK(program.Launch() == GraphStrategy::kFetch);
 }
 
 TEST_CASE("what the way before left, and what a way does once, does not count") {
   Program program;
-  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 140}};
+  program.ms = {{GraphStrategy::kDemandPaging, 90}, {GraphStrategy::kFetch, 30}, {GraphStrategy::kRemote, 140}};
   program.unsettled = 2;
-  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == Way::kAsOff);
-  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == Way::kFetch);
-  CHECK(program.Launch() == Way::kInPlace);
+  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == GraphStrategy::kDemandPaging);
+  for (int i = 0; i < 4; ++i) CHECK(program.Launch() == GraphStrategy::kFetch);
+  CHECK(program.Launch() == GraphStrategy::kRemote);
   Program never;  // never settled: it counts all the same in the end
   never.ms = program.ms;
   never.unsettled = 1000;
   for (int i = 0; i < 60; ++i) never.Launch();
-  CHECK(never.Launch() == Way::kFetch);
+  CHECK(never.Launch() == GraphStrategy::kFetch);
 }
 
 TEST_CASE("what a launch leaves behind is part of what its way costs") {
@@ -98,12 +104,15 @@ TEST_CASE("what a launch leaves behind is part of what its way costs") {
   // host comes back only long after that, it holds nobody up.
   for (const uint64_t thinks : {0u, 30u, 500u}) {
     Program program;
-    program.ms = {{Way::kAsOff, 80}, {Way::kFetch, 40}, {Way::kInPlace, 140}, {Way::kFaults, 95}};
-    program.leaves = {{Way::kAsOff, 3}, {Way::kFetch, 80}, {Way::kFaults, 3}};
+    program.ms = {{GraphStrategy::kDemandPaging, 80},
+                  {GraphStrategy::kFetch, 40},
+                  {GraphStrategy::kRemote, 140},
+                  {GraphStrategy::kFaults, 95}};
+    program.leaves = {{GraphStrategy::kDemandPaging, 3}, {GraphStrategy::kFetch, 80}, {GraphStrategy::kFaults, 3}};
     program.Launch();
     program.thinks = thinks;
     for (int i = 0; i < 40; ++i) program.Launch();
-    CHECK(program.Launch() == (thinks == 500 ? Way::kFetch : Way::kAsOff));
+    CHECK(program.Launch() == (thinks == 500 ? GraphStrategy::kFetch : GraphStrategy::kDemandPaging));
     if (thinks == 0) CHECK(program.ways.TimesOf(7)[1] == (40 + 80 - 3) * kMs);
   }
 }
@@ -111,32 +120,32 @@ TEST_CASE("what a launch leaves behind is part of what its way costs") {
 TEST_CASE("one slow launch, or one that the host was late with, changes no way; two in a row do") {
   for (const int slow : {1, 2}) {
     Program program;
-    program.ms = {{Way::kAsOff, 40}, {Way::kFetch, 30}, {Way::kInPlace, 140}};
+    program.ms = {{GraphStrategy::kDemandPaging, 40}, {GraphStrategy::kFetch, 30}, {GraphStrategy::kRemote, 140}};
     for (int i = 0; i < 20; ++i) program.Launch();
-    CHECK(program.Launch() == Way::kFetch);
-    program.ms[Way::kFetch] = 300;
+    CHECK(program.Launch() == GraphStrategy::kFetch);
+    program.ms[GraphStrategy::kFetch] = 300;
     for (int i = 0; i < slow; ++i) program.Launch();
-    program.ms[Way::kFetch] = 30;
-    CHECK((program.Launch() == Way::kFetch) == (slow == 1));
+    program.ms[GraphStrategy::kFetch] = 30;
+    CHECK((program.Launch() == GraphStrategy::kFetch) == (slow == 1));
   }
 }
 
 TEST_CASE("every second launch slow is a way as slow as the mean of the two, nearly") {
   Program program;
-  program.ms = {{Way::kAsOff, 27}, {Way::kFetch, 24}, {Way::kInPlace, 140}};
+  program.ms = {{GraphStrategy::kDemandPaging, 27}, {GraphStrategy::kFetch, 24}, {GraphStrategy::kRemote, 140}};
   for (int i = 0; i < 10; ++i) program.Launch();
-  CHECK(program.Launch() == Way::kFetch);
+  CHECK(program.Launch() == GraphStrategy::kFetch);
   int fetched = 0;
   for (int i = 0; i < 40; ++i) {
-    program.ms[Way::kFetch] = i % 2 ? 46 : 24;
-    fetched += program.Launch() == Way::kFetch;
+    program.ms[GraphStrategy::kFetch] = i % 2 ? 46 : 24;
+    fetched += program.Launch() == GraphStrategy::kFetch;
   }
   CHECK(fetched < 20);
 }
 
 TEST_CASE("what launches before a budget moved took is no answer for those behind") {
   Program program;
-  program.ms = {{Way::kAsOff, 90}};
+  program.ms = {{GraphStrategy::kDemandPaging, 90}};
   program.late = 2;
   program.Launch();
   program.Launch();
@@ -150,27 +159,33 @@ TEST_CASE("what launches before a budget moved took is no answer for those behin
 
 TEST_CASE("while the answer is awaited the best way known is gone; an answer that never comes is asked for again") {
   Program program;
-  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 30}, {Way::kInPlace, 5000}, {Way::kFaults, 90}};
+  program.ms = {{GraphStrategy::kDemandPaging, 90},
+                {GraphStrategy::kFetch, 30},
+                {GraphStrategy::kRemote, 5000},
+                {GraphStrategy::kFaults, 90}};
   program.late = 10;
   uint64_t slow = 0;
-  for (int i = 0; i < 60; ++i) slow += program.Launch() == Way::kInPlace;
+  for (int i = 0; i < 60; ++i) slow += program.Launch() == GraphStrategy::kRemote;
   CHECK(slow == 2);
   // A way whose next launch but one was planned before its answer was known may only have looked faster.
-  CHECK(program.Launch() == Way::kAsOff);
+  CHECK(program.Launch() == GraphStrategy::kDemandPaging);
   program.late = 0;
   for (int i = 0; i < 400; ++i) program.Launch();
-  CHECK(program.Launch() == Way::kFetch);
+  CHECK(program.Launch() == GraphStrategy::kFetch);
   Program deaf;
   deaf.late = 100000;
-  std::map<Way, int> times;
+  std::map<GraphStrategy, int> times;
   for (int i = 0; i < 300; ++i) ++times[deaf.Launch()];
-  CHECK(times[Way::kAsOff] == 300);
+  CHECK(times[GraphStrategy::kDemandPaging] == 300);
 }
 
 TEST_CASE("settled, it is no slower than the fastest by more than two in a hundred, whatever the others take") {
   for (const uint64_t slow : {31u, 60u, 140u, 3000u}) {
     Program program;
-    program.ms = {{Way::kAsOff, 30}, {Way::kFetch, slow}, {Way::kInPlace, slow}, {Way::kFaults, slow}};
+    program.ms = {{GraphStrategy::kDemandPaging, 30},
+                  {GraphStrategy::kFetch, slow},
+                  {GraphStrategy::kRemote, slow},
+                  {GraphStrategy::kFaults, slow}};
     for (int i = 0; i < 200; ++i) program.Launch();
     program.total = 0;
     for (int i = 0; i < 4000; ++i) program.Launch();
@@ -181,36 +196,39 @@ TEST_CASE("settled, it is no slower than the fastest by more than two in a hundr
 TEST_CASE(
     "a way that became the fastest is found, one slow launch changes nothing, and without host memory none is used") {
   Program program;
-  program.may_stay = false;
-  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 40}, {Way::kFaults, 95}};
-  for (int i = 0; i < 40; ++i) CHECK(program.Launch() != Way::kInPlace);
-  program.ms[Way::kFetch] = 400;
+  program.may_map_remote = false;
+  program.ms = {{GraphStrategy::kDemandPaging, 90}, {GraphStrategy::kFetch, 40}, {GraphStrategy::kFaults, 95}};
+  for (int i = 0; i < 40; ++i) CHECK(program.Launch() != GraphStrategy::kRemote);
+  program.ms[GraphStrategy::kFetch] = 400;
   program.Launch();
-  program.ms[Way::kFetch] = 40;
-  for (int i = 0; i < 10; ++i) CHECK(program.Launch() == Way::kFetch);
-  program.ms[Way::kFetch] = 200;
+  program.ms[GraphStrategy::kFetch] = 40;
+  for (int i = 0; i < 10; ++i) CHECK(program.Launch() == GraphStrategy::kFetch);
+  program.ms[GraphStrategy::kFetch] = 200;
   for (int i = 0; i < 20; ++i) program.Launch();
-  CHECK(program.Launch() == Way::kAsOff);
-  program.ms[Way::kFetch] = 20;
+  CHECK(program.Launch() == GraphStrategy::kDemandPaging);
+  program.ms[GraphStrategy::kFetch] = 20;
   for (int i = 0; i < 3000; ++i) program.Launch();
-  CHECK(program.Launch() == Way::kFetch);
+  CHECK(program.Launch() == GraphStrategy::kFetch);
 }
 
 TEST_CASE("another size or another budget is another question") {
   Program program;
-  program.ms = {{Way::kAsOff, 90}, {Way::kFetch, 40}, {Way::kInPlace, 100}};
+  program.ms = {{GraphStrategy::kDemandPaging, 90}, {GraphStrategy::kFetch, 40}, {GraphStrategy::kRemote, 100}};
   for (int i = 0; i < 20; ++i) program.Launch();
-  CHECK(program.Launch(kGiB * 9 / 10) == Way::kFetch);
-  CHECK(program.Launch(kGiB / 2) == Way::kAsOff);
+  CHECK(program.Launch(kGiB * 9 / 10) == GraphStrategy::kFetch);
+  CHECK(program.Launch(kGiB / 2) == GraphStrategy::kDemandPaging);
 }
 
 namespace {
 
 // Under the policy: `total` chunks, `capacity` of them may be there; copies wrote the last `copied`.
 struct Card : FakeCard {
-  std::map<Way, uint64_t> ms{{Way::kAsOff, 90}, {Way::kFetch, 100}, {Way::kInPlace, 110}, {Way::kFaults, 95}};
+  std::map<GraphStrategy, uint64_t> ms{{GraphStrategy::kDemandPaging, 90},
+                                       {GraphStrategy::kFetch, 100},
+                                       {GraphStrategy::kRemote, 110},
+                                       {GraphStrategy::kFaults, 95}};
   std::vector<Extent> set;
-  Way way = Way::kAsOff;
+  GraphStrategy way = GraphStrategy::kDemandPaging;
   std::vector<Extent> drop, fetch, after, duplicate;
 
   Card(uint64_t total, uint64_t capacity, uint64_t copied) : FakeCard(total, capacity), set{Chunks(0, total)} {
@@ -222,7 +240,7 @@ struct Card : FakeCard {
     residency.NoteCopied(Chunks(total - copied, copied));
   }
   void Launch(size_t hotter = 0) {
-    drop = residency.DropBeyond().now.drop;
+    drop = residency.DropExcessDuplicates().now.drop;
     const Plan& plan = Queue(set, 1, 7, 0, hotter);
     Finish();
     REQUIRE(plan.way.id == 7);
@@ -232,7 +250,7 @@ struct Card : FakeCard {
     duplicate = plan.now.duplicate;
     residency.Measured(plan.way, ms[way] * kMs);
   }
-  void Settle(Way best) {
+  void Settle(GraphStrategy best) {
     ms[best] = 10;
     for (int i = 0; i < 16; ++i) Launch();
     REQUIRE(way == best);
@@ -248,7 +266,7 @@ struct Card : FakeCard {
 
 TEST_CASE("by faults nothing is fetched, and what did not fit leaves behind the launch") {
   Card card(12, 4, 0);
-  card.Settle(Way::kAsOff);
+  card.Settle(GraphStrategy::kDemandPaging);
   CHECK(card.fetch.empty());
   CHECK(Card::Count(card.after) == 8);
   CHECK(card.residency.stats().left_launches > 0);
@@ -256,7 +274,7 @@ TEST_CASE("by faults nothing is fetched, and what did not fit leaves behind the 
 
 TEST_CASE("fetched: what copies alone wrote is dropped behind the launch, the rest is sent away") {
   Card card(12, 4, 5);
-  card.Settle(Way::kFetch);
+  card.Settle(GraphStrategy::kFetch);
   CHECK(Card::Count(card.fetch) == 8);
   CHECK(Card::Count(card.duplicate) + Card::Count(card.after) == 8);
   CHECK(Card::Count(card.drop) == Card::Count(card.duplicate));
@@ -265,21 +283,21 @@ TEST_CASE("fetched: what copies alone wrote is dropped behind the launch, the re
   for (int i = 0; i < 5; ++i) card.Launch();
   CHECK(card.residency.stats().fault_bytes == before.fault_bytes);
   CHECK(card.residency.resident_bytes() <= 12 * kChunkBytes);
-  card.residency.DropBeyond();
+  card.residency.DropExcessDuplicates();
   CHECK(card.residency.resident_bytes() <= 4 * kChunkBytes);
 }
 
 TEST_CASE("fetched, but never more than the card itself holds") {
   Card card(12, 4, 0);
-  card.residency.set_most(6 * kChunkBytes);
-  card.Settle(Way::kFetch);
+  card.residency.set_max_resident(6 * kChunkBytes);
+  card.Settle(GraphStrategy::kFetch);
   CHECK(Card::Count(card.fetch) == 2);
   CHECK(Card::Count(card.after) == 8);
 }
 
 TEST_CASE("in host memory nothing moves") {
   Card card(12, 4, 6);
-  card.Settle(Way::kInPlace);
+  card.Settle(GraphStrategy::kRemote);
   const ResidencyStats before = card.residency.stats();
   for (int i = 0; i < 5; ++i) card.Launch();
   const ResidencyStats& after = card.residency.stats();
@@ -294,8 +312,8 @@ TEST_CASE("why what is not held cannot be duplicated is told") {
   card.residency.Pin(Chunks(5), true);
   card.residency.RemoveLive(Chunks(5));
   card.residency.NoteWritten(Chunks(0, 5));  // four of them are held
-  card.Settle(Way::kFetch);
-  const GraphRest& rest = card.residency.rest();
+  card.Settle(GraphStrategy::kFetch);
+  const GraphRemainder& rest = card.residency.graph_remainder();
   CHECK(rest.dead == kChunkBytes);
   CHECK(rest.written == kChunkBytes);
   CHECK(rest.copied == 6 * kChunkBytes);

@@ -8,7 +8,7 @@ namespace sluice::policy {
 namespace {
 
 // Launches until the window is over.
-uint64_t Last(Windows* windows, uint64_t* now, uint64_t period, bool confident = true) {
+uint64_t Last(Iterations* windows, uint64_t* now, uint64_t period, bool confident = true) {
   for (uint64_t n = 1;; ++n) {
     ++*now;
     if (!windows->NoteLaunch(*now, period) || !windows->IsOver(*now, confident)) continue;
@@ -20,7 +20,7 @@ uint64_t Last(Windows* windows, uint64_t* now, uint64_t period, bool confident =
 }  // namespace
 
 TEST_CASE("the first window ends as soon as a round is known, and the next are a little longer than one") {
-  Windows windows;
+  Iterations windows;
   uint64_t now = 0;
   CHECK(windows.number() == 1);
   CHECK(Last(&windows, &now, 800) == 800);
@@ -31,14 +31,14 @@ TEST_CASE("the first window ends as soon as a round is known, and the next are a
 
 TEST_CASE("where no round is known windows keep their length, and one nobody is sure of does not end the first") {
   for (const uint64_t period : {0, 800}) {
-    Windows windows;
+    Iterations windows;
     uint64_t now = 0;
     CHECK(Last(&windows, &now, period, false) == 4096);
   }
 }
 
 TEST_CASE("windows grow with the longest round at once, and shrink to half at most") {
-  Windows windows;
+  Iterations windows;
   uint64_t now = 0;
   Last(&windows, &now, 800);
   Last(&windows, &now, 1600);
@@ -52,7 +52,7 @@ TEST_CASE("windows grow with the longest round at once, and shrink to half at mo
 }
 
 TEST_CASE("a chunk lasts that was there at first, later one that has lived for a round, unless it is needed") {
-  Windows windows;
+  Iterations windows;
   uint64_t now = 100;
   windows.NoteLaunch(now, 0);
   Chunk chunk;

@@ -20,7 +20,7 @@ constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 // that goes fast. Host pages that are new take four times as long.
 constexpr uint64_t kSlice = uint64_t{64} << 20, kMostSlice = 4 * kSlice;
 constexpr uint64_t kSliceNs = 40 * kMs;
-// Turns are so long only where working sets exceed the card together: the memory follows the token.
+// TimeSlices are so long only where working sets exceed the card together: the memory follows the token.
 constexpr uint64_t kLongTurn = 200 * kMs;
 
 // What the client's thread hands to the worker's.
@@ -119,7 +119,7 @@ uint64_t Serve(Device& device, Progress* progress) {
   uint64_t next = device.tokens.turns().Tick();
   if (device.OverCapacity()) {
     const uint64_t began = MonotonicNs();
-    const uint64_t left = device.SendAway(progress->slice);
+    const uint64_t left = device.Evict(progress->slice);
     if (left > 0) {
       const uint64_t took = std::max<uint64_t>(MonotonicNs() - began, 1);
       progress->slice = std::clamp(left * kSliceNs / took, kSlice, kMostSlice);
@@ -130,10 +130,10 @@ uint64_t Serve(Device& device, Progress* progress) {
       // All of it is in use by what is queued: it leaves when that is done.
       Sooner(&next, std::min<uint64_t>(++progress->fruitless * kMs, 20 * kMs));
     }
-  } else if (device.tokens.turns().holding() && device.BringBack(kSlice) > 0) {
+  } else if (device.tokens.turns().holding() && device.RestoreWorkingSet(kSlice) > 0) {
     Sooner(&next, 20 * kUs);
   }
-  if (device.Departing() > 0) Sooner(&next, 2 * kMs);
+  if (device.EvictingBytes() > 0) Sooner(&next, 2 * kMs);
   return next;
 }
 
@@ -160,9 +160,9 @@ void* Follow(void*) {
     if (!budgets.empty()) PublishAll();
     next = 0;
     for (size_t i = 0; i < Devices().size() && i < progress.size(); ++i) {
-      uint64_t departing = Devices()[i]->residency.departing();
+      uint64_t departing = Devices()[i]->residency.evicting_bytes();
       Sooner(&next, Serve(*Devices()[i], &progress[i]));
-      if (Devices()[i]->residency.departing() != departing) PublishAll();
+      if (Devices()[i]->residency.evicting_bytes() != departing) PublishAll();
     }
   }
   return nullptr;

@@ -44,16 +44,16 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   g_real.cuDeviceGetAttribute(&pageable_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
                               number);
   if (GetConfig().plain) {
-    plain_because = "SLUICE_PLAIN=1";
+    unmanaged_because = "SLUICE_PLAIN=1";
   } else if (!concurrent) {
-    plain_because = "this card has no concurrent managed access (vGPU, WSL2)";
+    unmanaged_because = "this card has no concurrent managed access (vGPU, WSL2)";
   } else if (pageable_tables) {
-    plain_because = "the card uses the host's page tables";
+    unmanaged_because = "the card uses the host's page tables";
   } else if (!g_real.cuFuncGetParamInfo && !g_real.cuKernelGetParamInfo) {
     // Nobody would know what kernels touch: pages would come by faults alone, past any budget.
-    plain_because = "this driver does not tell kernels' parameters (550 and later do)";
+    unmanaged_because = "this driver does not tell kernels' parameters (550 and later do)";
   }
-  managed = !*plain_because;
+  managed = !*unmanaged_because;
 
   const settings::Settings& said = GetConfig().settings;
   std::snprintf(budget.uuid, sizeof budget.uuid, "%s", uuid.c_str());
@@ -70,8 +70,8 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<policy::Prefetch>(budget.prefetch));
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr && GetConfig().discard);
-  residency.set_renews(GetConfig().overwrites);
-  residency.set_host_access(GetConfig().host_access);
+  residency.set_repopulates(GetConfig().overwrites);
+  residency.set_remote_access(GetConfig().host_access);
   residency.set_read_mostly(managed && GetConfig().read_mostly);
   residency.set_capacity(Capacity());
 }
@@ -98,7 +98,7 @@ void Device::UpdateMode() {
   residency.set_capacity(Capacity());
   const uint64_t held = plain.load(std::memory_order_relaxed);
   const uint64_t usable = total - total / 16;  // contexts and the driver's own take the rest
-  residency.set_most(usable > held ? usable - held : 0);
+  residency.set_max_resident(usable > held ? usable - held : 0);
   if (managed && requested_bytes + held > budget.budget_bytes) StartActive();
 }
 
@@ -166,7 +166,7 @@ bool Device::AwaitShare(std::unique_lock<memory::CountedLock>* lock, uint64_t by
 // bytes and 4 to 8 for a copy of 4 where memory is managed (H200, docs/benchmarks.md), a PyTorch step has a hundred
 // memsets, and all that is small together is a hundredth of the budget. It counts as plain memory. PyTorch's segments
 // for small tensors are of one chunk.
-std::optional<memory::Va> Device::Hold(Context* context, uint64_t bytes, memory::StreamId stream) {
+std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMost = uint64_t{64} << 20;
   memory::ArenaAllocator& held = *context->held;
   const uint64_t most = std::min(kMost, budget.guaranteed_bytes / 64);
@@ -238,7 +238,7 @@ void Device::ReturnHeld(Context* context) {
   for (const Extent& arena : held.TakeSurplus(true)) {
     residency.chunks().RemoveArena(arena.base);
     context->held_list.erase(arena.base);
-    GivePlain(arena.bytes);
+    GiveUnmanaged(arena.bytes);
     g_real.cuMemFree_v2(arena.base);
   }
 }
@@ -297,7 +297,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   std::optional<memory::Va> va;
   bool held = false;
   if (refusal == Refusal::kNone) {
-    if (!app_managed) va = Hold(context, bytes, stream);
+    if (!app_managed) va = AllocateUnevictable(context, bytes, stream);
     held = va.has_value();
     if (!va) va = context->arenas->Allocate(bytes, stream);
     if (!va) {
@@ -431,7 +431,7 @@ void Device::AddPeer(CUdevice peer) {
   }
 }
 
-void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
+void Device::LogIfTooLarge(const std::vector<dnn::Reach>& reaches) {
   std::lock_guard lock(mutex);
   if (said_graph_) return;
   std::vector<Extent> all;
@@ -455,7 +455,7 @@ void Device::SayIfTooLarge(const std::vector<dnn::Reach>& reaches) {
       uuid.c_str(), static_cast<double>(bytes) / 0x1p30, static_cast<double>(residency.capacity()) / 0x1p30);
 }
 
-bool Device::TakePlain(uint64_t bytes) {
+bool Device::TakeUnmanaged(uint64_t bytes) {
   std::unique_lock lock(mutex);
   const auto fits = [&] { return !Absurd(bytes) && plain.load() + bytes <= budget.budget_bytes; };
   // A guarantee that was lent out comes back; what nobody is promised does not.
@@ -503,13 +503,13 @@ void Device::ApplyBudget(const sluice_budget& next) {
   const bool raised = budget.generation != 0 && next.budget_bytes > budget.budget_bytes;
   raised_until = 0;
   if (raised && next.budget_bytes < live_bytes + plain.load()) ExpectRaise();
-  residency.set_filling(raised_until != 0);
+  residency.set_budget_rising(raised_until != 0);
   if (next.budget_bytes != budget.budget_bytes) pressure.Restart();
   budget = next;
   if (budget.limit_bytes == 0) budget.limit_bytes = total;
   residency.set_prefetch(static_cast<policy::Prefetch>(std::min<uint8_t>(next.prefetch, 2)));
   g_log_level = static_cast<settings::LogLevel>(std::min<uint8_t>(next.log_level, 3));
-  UpdateMode();  // what is held beyond it is sent away by the follower's thread (SendAway), and by the launches
+  UpdateMode();  // what is held beyond it is sent away by the follower's thread (Evict), and by the launches
 }
 
 void Device::View(uint64_t* total_bytes, uint64_t* free_bytes) {
@@ -564,20 +564,20 @@ void Device::DropContext(CUcontext handle) {
     for (const auto& [base, size] : context->held_list) {
       for (const memory::Va found : live.In({base, size})) live.Remove(found);
       residency.chunks().RemoveArena(base);
-      GivePlain(size);
+      GiveUnmanaged(size);
     }
-    GivePlain(static_cast<uint64_t>(std::max<int64_t>(context->limits, 0)));
+    GiveUnmanaged(static_cast<uint64_t>(std::max<int64_t>(context->limits, 0)));
     std::erase_if(waits, [context](const Wait& wait) { return wait.context == context; });
     std::erase_if(probes, [context](const Probe& probe) { return probe.context == context; });
     if (left.context == context) left = {};
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
-      if (reaper == stream.get()) reaper = nullptr;
+      if (stream_discard_owner == stream.get()) stream_discard_owner = nullptr;
       stream->context = nullptr;  // events and queues went with the context
       stream->events.clear();
       stream->in = {};
       stream->out = {};
-      stream->renew = {};
+      stream->repopulate = {};
       residency.ForgetStream(stream->id);
     }
     contexts.erase(it);

@@ -44,7 +44,7 @@ struct Context {
   EventPool events;
   EventPool timers{CU_EVENT_DEFAULT};
   std::unique_ptr<memory::ArenaAllocator> arenas,
-      held;  // managed memory; device memory that never leaves (Device::Hold)
+      held;  // managed memory; device memory that never leaves (Device::AllocateUnevictable)
   std::map<memory::Va, uint64_t> arena_list, held_list;
   CUstream housekeeping = nullptr;  // populates, shrinks
   Stream* own = nullptr;            // its queues carry what no application stream asked for
@@ -72,7 +72,7 @@ struct Device final : memory::Timeline {
   std::string uuid;  // "GPU-..."
   uint64_t total = 0;
   bool managed = true;  // false: plain memory, the budget is a hard limit
-  const char* plain_because = "";
+  const char* unmanaged_because = "";
 
   memory::CountedLock mutex;
   // Number of the look at the card that is being taken: within one no event is asked twice (a launch under pressure
@@ -107,34 +107,34 @@ struct Device final : memory::Timeline {
   struct Left {
     Context* context = nullptr;
     CUevent end = nullptr, gone = nullptr;
-    policy::WayProbe way;
+    policy::GraphProbe way;
   };
   Left left;
   // Launches that are timed: with bytes in host memory, and graphs larger than the capacity.
   struct Probe {
     Context* context;
     CUevent begin, end;
-    policy::HostProbe what;
+    policy::LaunchProbe what;
     std::string name;  // of the kernel
-    policy::WayProbe way;
+    policy::GraphProbe way;
     policy::Pressure::Moved moved;  // Moved() when it was queued
     Left before;                    // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
   Touched touched;  // by the work that is being looked at
-  std::vector<policy::Loose>
+  std::vector<policy::UnboundedPointer>
       loose;              // once anything is asked: its words that lead into blocks of which no part is told,
   bool narrowed = false;  // and whether less than these was named for any
-  policy::Learnt learnt;
+  policy::PointerRanges learnt;
   policy::Pressure pressure;
   // Monotonic ns: until then the budget may be raised, since others are giving memory up for it, 64 MiB at a time; 0:
   // no raise is awaited.
   std::atomic<uint64_t> raised_until{0};
-  Stream* reaper = nullptr;     // for whom dead bytes were last discarded in its order (stream_discard.h),
-  uint64_t reap_op = 0;         // and as which operation of its renew queue
-  uint64_t hold_back_from = 0;  // launch number: before it, launches are not held back for the sake of dead bytes
-  bool watch_in_vain = false;   // a launch to be watched, or one that was, has been waited for in vain
-  policy::Brief brief;          // what launches may be told by in brief
+  Stream* stream_discard_owner = nullptr;  // for whom dead bytes were last discarded in its order (stream_discard.h),
+  uint64_t stream_discard_op = 0;          // and as which operation of its repopulate queue
+  uint64_t hold_back_from = 0;   // launch number: before it, launches are not held back for the sake of dead bytes
+  bool watch_in_vain = false;    // a launch to be watched, or one that was, has been waited for in vain
+  policy::LaunchFastPath brief;  // what launches may be told by in brief
 
   // --- memory; each takes the lock ---
   // `stream`: allocated or freed in that stream's order (cuMemAllocAsync).
@@ -143,8 +143,8 @@ struct Device final : memory::Timeline {
   std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream = 0);
   void Report(CUdeviceptr pointer, int64_t bytes);
   // Plain memory of the driver's own making: false if the budget has no room for it, and none is on its way.
-  bool TakePlain(uint64_t bytes);
-  void GivePlain(uint64_t bytes) { plain.fetch_sub(bytes); }
+  bool TakeUnmanaged(uint64_t bytes);
+  void GiveUnmanaged(uint64_t bytes) { plain.fetch_sub(bytes); }
   // --- device_unmanaged.cc ---
   // A graph whose nodes allocate so much at a time is about to be instantiated: false where the budget has no room.
   bool TakeGraphMemory(uint64_t bytes);
@@ -156,10 +156,10 @@ struct Device final : memory::Timeline {
   void ApplyBudget(const sluice_budget& next);
   void View(uint64_t* total_bytes, uint64_t* free_bytes);
   void ViewUnlocked(uint64_t* total_bytes, uint64_t* free_bytes) const;
-  void SayCounts();         // at DEBUG: the driver's own totals
-  uint64_t LeftToFaults();  // launches for which nothing was fetched by choice
+  void LogDriverCounters();  // at DEBUG: the driver's own totals
+  uint64_t LeftToFaults();   // launches for which nothing was fetched by choice
   // Of host memory used in place: bytes, once a launch; what tries of it cost; how long calls for it kept threads.
-  std::tuple<uint64_t, policy::HostTries, uint64_t> HostMemoryUsed();
+  std::tuple<uint64_t, policy::ProbeStats, uint64_t> HostMemoryUsed();
   // Tells the driver what is used in host memory from now on, and what no longer. The lock is held.
   void Map(const policy::Plan& plan);
   void ContextEnds(CUcontext handle);  // is about to go
@@ -170,12 +170,12 @@ struct Device final : memory::Timeline {
   void AddPeer(CUdevice peer);
   bool HasPeers() const { return !peers_.empty(); }  // with the lock held
   // A graph whose nodes name this: said once where it cannot be held at a time.
-  void SayIfTooLarge(const std::vector<dnn::Reach>& reaches);
+  void LogIfTooLarge(const std::vector<dnn::Reach>& reaches);
   void Resolve(const Work& work, Touched* touched);  // work.cc. The lock is held.
   std::optional<memory::Extent> Resolve(const dnn::Reach& reach);
   // What one of its words means. `*around`: the block that it leads into, if nobody has told a part of that; else of no
   // bytes. Where it is larger than the answer, that was learnt.
-  std::optional<memory::Extent> ResolveWord(const Work& work, size_t place, policy::Loose* around);
+  std::optional<memory::Extent> ResolveWord(const Work& work, size_t place, policy::UnboundedPointer* around);
   // --- launches that are watched (device_watch.cc); the lock is held ---
   // Whether the launch has to wait: for the one that is watched, or, since it is to be watched, until it is alone.
   bool AwaitsWatch(const Work& work) { return (watch_.id || learnt.wants_any()) && MustAwaitWatch(work); }
@@ -202,7 +202,7 @@ struct Device final : memory::Timeline {
   void NoteUnknownWriter();
   // The application waited for the card: what is on it beyond the budget and can go for nothing, goes. The lock is
   // held.
-  void DropBeyond();
+  void DropExcessDuplicates();
   // Withdraws what is no duplicate any more. The lock is held.
   void Withdraw();
   // Before a launch that touches this, while the budget is being raised: waits for room, without the lock, instead of
@@ -212,13 +212,13 @@ struct Device final : memory::Timeline {
   void ExpectRaise();  // takes no lock
   // --- on the engine's own thread (device_rebalance.cc); each takes the lock ---
   // Sends away what is held beyond the capacity, at most `most` bytes at a time. Returns what went, 0: nothing may now.
-  uint64_t SendAway(uint64_t most);
+  uint64_t Evict(uint64_t most);
   bool OverCapacity();
   // Brings back of the working set what the capacity has room for, at most `most` bytes.
-  uint64_t BringBack(uint64_t most);
-  uint64_t Departing();  // bytes on their way out
-  void NoteSecond();     // once a second: what the last ten seconds with launches touched
-  uint64_t Launches();   // kernels and graphs so far
+  uint64_t RestoreWorkingSet(uint64_t most);
+  uint64_t EvictingBytes();  // bytes on their way out
+  void NoteSecond();         // once a second: what the last ten seconds with launches touched
+  uint64_t Launches();       // kernels and graphs so far
 
   // --- with the lock held ---
   Context* ContextFor(CUcontext handle);
@@ -229,16 +229,16 @@ struct Device final : memory::Timeline {
   uint32_t Factor() const;   // percent in force
   uint32_t Default() const;  // percent where nothing shows that the driver takes pages away
   void WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op);
-  void Execute(const policy::Step& step, Stream* stream);
+  void Execute(const policy::PlanStep& step, Stream* stream);
   // Brings what holds nothing, on the spot: nothing of the application's is waited for.
-  void Revive(const std::vector<memory::Extent>& runs, Stream* stream);
+  void PopulateNow(const std::vector<memory::Extent>& runs, Stream* stream);
   void EvictAfter(const std::vector<memory::Extent>& runs, uint64_t op, Stream* stream);
   Left TakeLeft(const Context* context);
-  void SetLeft(const policy::WayProbe& way, bool departs, Stream* stream);
+  void SetLeft(const policy::GraphProbe& way, bool HasEvictionsInFlight, Stream* stream);
   // After a launch was planned: sets the factor by what the driver took away and faults brought back lately.
   void FollowPressure(memory::Mark launch);
   // The same of launches that are told in brief, left to the next of the others.
-  void NotePart() {
+  void NoteFastLaunch() {
     part_named_ += residency.named_bytes();
     ++part_launches_;
   }
@@ -251,9 +251,9 @@ struct Device final : memory::Timeline {
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // At DEBUG: what was seen of places on the card when a window of launches began, and what lies where.
-  void TellPlaces(const Work& work);
+  void LogPlacement(const Work& work);
   // A graph larger than the capacity took so long.
-  void NoteWay(const policy::WayProbe& probe, double ms);
+  void NoteWay(const policy::GraphProbe& probe, double ms);
   void NoteLeft(const Left& before, CUevent begin);
   static void GiveBack(const Left& behind);
   // Sets an event behind everything queued on the stream so far. False where that cannot be done now.
@@ -263,7 +263,7 @@ struct Device final : memory::Timeline {
   // it will be known; of a thread's own stream only if that thread queues something more.
   uint64_t DoneUpTo(std::vector<memory::Mark>* marks, bool* told);
   size_t Outstanding(Stream* stream) {
-    const bool none = stream->in.events.empty() && stream->out.events.empty() && stream->renew.events.empty();
+    const bool none = stream->in.events.empty() && stream->out.events.empty() && stream->repopulate.events.empty();
     return none ? 0 : CountOutstanding(stream);
   }
   size_t CountOutstanding(Stream* stream);
@@ -276,7 +276,7 @@ struct Device final : memory::Timeline {
 
  private:
   // A range of device memory that never leaves the card, for a small request; nothing where it has to be managed.
-  std::optional<memory::Va> Hold(Context* context, uint64_t bytes, memory::StreamId stream);
+  std::optional<memory::Va> AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream);
   Refusal Grow(Context* context, uint64_t bytes);
   std::optional<memory::Va> LastResort(std::unique_lock<memory::CountedLock>* lock, Context* context, uint64_t bytes);
   // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
@@ -294,7 +294,7 @@ struct Device final : memory::Timeline {
   uint32_t Ceiling() const;  // percent of the budget that the driver has room for, whatever else is on the card
   uint32_t ceiling_ = 100;
   bool ceiling_due_ = false;  // once a second
-  void SayPressure(uint32_t from, uint32_t to, uint32_t ceiling);
+  void LogPressure(uint32_t from, uint32_t to, uint32_t ceiling);
   uint64_t CountLaunches() const;
   void SetLive(memory::Extent range, bool alive, memory::Extent owner = {});  // `owner`: Residency::RemoveLive
   bool MayBeWrittenByHost(memory::Va va);
@@ -306,7 +306,7 @@ struct Device final : memory::Timeline {
   struct Watch {      // the launch that is being watched
     uint64_t id = 0;  // 0: none
     memory::Mark mark;
-    std::vector<policy::Loose> words;
+    std::vector<policy::UnboundedPointer> words;
     std::vector<memory::Va> pages;
     std::string name;  // of the kernel
   };
@@ -315,10 +315,10 @@ struct Device final : memory::Timeline {
   void CloseWatch();
   bool IsAlone();  // nothing else is unfinished on the card
   bool AnyLoose(const Work& work);
-  void SayWatched(uint64_t id, size_t pages, policy::Learnt::Found found);
+  void LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Found found);
   policy::FaultLedger faults_;
-  policy::MoveLedger taken_;  // what left the card, and was not sent away
-  struct Part {               // of a round: the last of its launches, and what they name; bytes
+  policy::MigrationLedger taken_;  // what left the card, and was not sent away
+  struct Part {                    // of a round: the last of its launches, and what they name; bytes
     memory::Mark last;
     uint64_t named;
   };

@@ -19,18 +19,18 @@ void Device::StartCounting() {
 void Device::CountFaults() {
   if (!faults_.counting()) return;
   const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
-  if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.arriving());
+  if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.fetching_bytes());
   residency.set_faulted(faults_.bytes());
   const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
-  if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.departs() ? memory::kNever : 0);
+  if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.HasEvictionsInFlight() ? memory::kNever : 0);
 }
 
-void Device::SayCounts() {
+void Device::LogDriverCounters() {
   std::lock_guard lock(mutex);
   if (faults_.counting())
     SLUICE_LOG(kDebug, "%s: the driver counts %.2f GiB moved to the card and %llu faults", uuid.c_str(),
                static_cast<double>(counts_.ToCard()) / 0x1p30, static_cast<unsigned long long>(counts_.Faults()));
-  const policy::LearntStats& stats = learnt.stats();
+  const policy::PointerRangeStats& stats = learnt.stats();
   if (stats.watched)
     SLUICE_LOG(kDebug,
                "%s: learnt what of a block launches use: of %llu kinds, given up for %llu; %llu launches watched, %llu "
@@ -45,9 +45,9 @@ uint64_t Device::LeftToFaults() {
   return residency.stats().left_launches;
 }
 
-std::tuple<uint64_t, policy::HostTries, uint64_t> Device::HostMemoryUsed() {
+std::tuple<uint64_t, policy::ProbeStats, uint64_t> Device::HostMemoryUsed() {
   std::lock_guard lock(mutex);
-  return {residency.stats().host_bytes_used, residency.tries(), map_ns};
+  return {residency.stats().host_bytes_used, residency.probe_stats(), map_ns};
 }
 
 void Device::Publish(sluice_gpu_counters* slot) {
@@ -55,7 +55,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   const policy::ResidencyStats& stats = residency.stats();
   auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
   put(&slot->budget_bytes, budget.budget_bytes);
-  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.departing() : requested_bytes);
+  put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.evicting_bytes() : requested_bytes);
   put(&slot->plain_bytes, plain.load());
   put(&slot->live_bytes, live_bytes + awaited_bytes_);
   put(&slot->requested_bytes, requested_bytes);
@@ -75,7 +75,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->stall_ns, stall_ns);
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
-  const compute::Turns::Used used = tokens.turns().used();
+  const compute::TimeSlices::Used used = tokens.turns().used();
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
   put(&slot->working_set_bytes, working_set_);

@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-void Device::TellPlaces(const Work& work) {
+void Device::LogPlacement(const Work& work) {
   if (work.id && work.function && names_.size() < 1 << 14) names_.try_emplace(work.id, work.function->name, 0, 60);
-  const policy::Places& seen = residency.places();
+  const policy::PlacementStats& seen = residency.placement_stats();
   if (seen.window <= told_window_) return;
   told_window_ = seen.window;
   const auto mib = [](uint64_t bytes) { return static_cast<unsigned long long>(bytes >> 20); };
@@ -20,7 +20,7 @@ void Device::TellPlaces(const Work& work) {
       static_cast<unsigned long long>(seen.window), mib(seen.moved), static_cast<unsigned long long>(seen.launches),
       seen.still, mib(seen.cold), mib(seen.hot), mib(seen.leaves), mib(seen.first), mib(seen.fills));
   if (seen.still != 2 && !seen.leaves && (seen.window & (seen.window - 1))) return;
-  for (const policy::Place& place : residency.ListPlaces()) {
+  for (const policy::PlacementRun& place : residency.ListPlacement()) {
     const auto name = names_.find(place.id);
     Log(settings::LogLevel::kDebug, "  %llx, %llu MiB, %s, %s%s: %llu KiB a chunk and window, most by %llx %s",
         static_cast<unsigned long long>(place.range.base), mib(place.range.bytes),

@@ -17,7 +17,7 @@ void Device::FollowPressure(memory::Mark launch) {
   // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
   if (!taken_.counting() || budget.prefetch == SLUICE_PREFETCH_OFF || managed_seen) return;
   // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
-  if (residency.scatters()) return pressure.Pass(Moved());
+  if (residency.scatters()) return pressure.Skip(Moved());
   part_named_ += residency.named_bytes();
   if (++part_launches_ < kLeast || part_named_ < live_bytes / kParts) return;
   part_launches_ = 0;
@@ -42,7 +42,7 @@ void Device::FollowPressure(memory::Mark launch) {
   UpdateMode();
   SLUICE_LOG(kDebug, "%s: factor %u, was %u; the driver has room for %u %% of the budget", uuid.c_str(), Factor(),
              before, ceiling);
-  if (pressure.certain() || (wish == Wish::kLower && ceiling < before)) SayPressure(Default(), Factor(), ceiling);
+  if (pressure.certain() || (wish == Wish::kLower && ceiling < before)) LogPressure(Default(), Factor(), ceiling);
 }
 
 uint32_t Device::Ceiling() const {
@@ -67,10 +67,10 @@ void Device::FollowCeiling() {
   ceiling_ = next;
   if (Factor() == before) return;
   UpdateMode();
-  if (Factor() < before) SayPressure(before, Factor(), ceiling_);
+  if (Factor() < before) LogPressure(before, Factor(), ceiling_);
 }
 
-void Device::SayPressure(uint32_t from, uint32_t to, uint32_t ceiling) {
+void Device::LogPressure(uint32_t from, uint32_t to, uint32_t ceiling) {
   if (said_pressure_) return;
   said_pressure_ = true;
   SLUICE_LOG(kWarn,

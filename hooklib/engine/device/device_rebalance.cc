@@ -44,7 +44,7 @@ bool Device::OverCapacity() {
   return active.load() && residency.resident_bytes() > residency.capacity();
 }
 
-uint64_t Device::SendAway(uint64_t most) {
+uint64_t Device::Evict(uint64_t most) {
   std::lock_guard lock(mutex);
   const uint64_t before = residency.resident_bytes();
   if (!active.load() || before <= residency.capacity()) return 0;
@@ -57,13 +57,14 @@ uint64_t Device::SendAway(uint64_t most) {
   return before - residency.resident_bytes();
 }
 
-uint64_t Device::BringBack(uint64_t most) {
+uint64_t Device::RestoreWorkingSet(uint64_t most) {
   std::lock_guard lock(mutex);
   if (!active.load() || budget.prefetch == SLUICE_PREFETCH_OFF) return 0;
   const uint64_t before = residency.resident_bytes();
   if (before + memory::kChunkBytes > residency.capacity() || launches_waiting_ > 0) return 0;
-  OnOwnQueue(
-      [&](Stream* queue) { Execute(residency.BringBack(queue->id, most, seconds_[second_ % kSeconds]).now, queue); });
+  OnOwnQueue([&](Stream* queue) {
+    Execute(residency.RestoreWorkingSet(queue->id, most, seconds_[second_ % kSeconds]).now, queue);
+  });
   return residency.resident_bytes() - before;
 }
 
@@ -81,7 +82,7 @@ void Device::AwaitRoom(const Work& work) {
   const uint64_t began = MonotonicNs();
   uint64_t now = began;
   ++launches_waiting_;
-  while (now < raised_until && now - began < kMostNs && residency.MustLeave(touched.extents) > 0) {
+  while (now < raised_until && now - began < kMostNs && residency.BytesToEvict(touched.extents) > 0) {
     lock.unlock();
     nanosleep(&kPause, nullptr);
     lock.lock();
@@ -89,20 +90,20 @@ void Device::AwaitRoom(const Work& work) {
   }
   --launches_waiting_;
   if (now >= raised_until) raised_until = 0;
-  residency.set_filling(raised_until != 0);
+  residency.set_budget_rising(raised_until != 0);
 }
 
 void Device::ExpectRaise() {
-  // In this time the agent looks at those who make room, and they send a part away (budget_follower.cc: a slice of it takes
-  // 40 ms, and twice that where host pages are new).
+  // In this time the agent looks at those who make room, and they send a part away (budget_follower.cc: a slice of it
+  // takes 40 ms, and twice that where host pages are new).
   constexpr uint64_t kNextRaiseNs = 100'000'000;
   raised_until = MonotonicNs() + kNextRaiseNs;
 }
 
-uint64_t Device::Departing() {
+uint64_t Device::EvictingBytes() {
   std::lock_guard lock(mutex);
-  uint64_t bytes = residency.departing();
-  if (active.load()) OnOwnQueue([&](Stream*) { bytes = residency.Departing(); });
+  uint64_t bytes = residency.evicting_bytes();
+  if (active.load()) OnOwnQueue([&](Stream*) { bytes = residency.EvictingBytes(); });
   return bytes;
 }
 

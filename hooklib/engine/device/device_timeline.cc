@@ -139,7 +139,7 @@ bool Device::MarkAll(std::vector<memory::Mark>* marks) {
   }
   for (const auto& stream : streams) {
     // With a discard in its order under way, the work that stands behind it.
-    const uint64_t seq = stream->seq.load(std::memory_order_acquire) + stream->reaping;
+    const uint64_t seq = stream->seq.load(std::memory_order_acquire) + stream->stream_discarding;
     if (!stream->context || seq <= stream->completed) continue;
     if (seq > stream->recorded) {
       if (stream->per_thread()) {
@@ -176,11 +176,11 @@ bool Device::OutDone(memory::StreamId id, uint64_t op) {
 size_t Device::CountOutstanding(Stream* stream) {
   PollQueue(&stream->in, &stream->context->events, look);
   PollQueue(&stream->out, &stream->context->events, look);
-  PollQueue(&stream->renew, &stream->context->events, look);
-  return stream->in.events.size() + stream->out.events.size() + 2 * stream->renew.events.size();
+  PollQueue(&stream->repopulate, &stream->context->events, look);
+  return stream->in.events.size() + stream->out.events.size() + 2 * stream->repopulate.events.size();
 }
 
-void Device::Execute(const policy::Step& step, Stream* stream) {
+void Device::Execute(const policy::PlanStep& step, Stream* stream) {
   if (step.empty()) return;
   EventPool* pool = &stream->context->events;
   WithdrawReadMostly(step.drop, ordinal);
@@ -193,7 +193,7 @@ void Device::Execute(const policy::Step& step, Stream* stream) {
   const uint64_t soon = stream->events.empty() ? 0 : stream->events.front().first;
   if (step.out_op && stream->out.Ready()) {
     const CUstream begin = senders::Beginning(&stream->out, &stream->context->cells, step.evict);
-    residency.set_slow_departures(begin == stream->out.stream);
+    residency.set_slow_write_back(begin == stream->out.stream);
     const uint64_t after = begin == stream->out.stream ? std::max(step.out_after, soon) : step.out_after;
     if (after) WaitFor(stream->events, after, begin);
     const CUresult result = senders::Send(&stream->out, begin, &stream->context->cells, pool, step.evict);
@@ -204,7 +204,7 @@ void Device::Execute(const policy::Step& step, Stream* stream) {
   if (step.in_op && stream->in.Ready()) {
     bool deferred = step.in_after_out && WaitFor(stream->out.events, step.in_after_out, stream->in.stream);
     if (!deferred && soon) WaitFor(stream->events, soon, stream->in.stream);
-    AwaitReaps(stream, stream->in.stream);
+    AwaitStreamDiscards(stream, stream->in.stream);
     const CUresult result = FetchRuns(step.fetch, ordinal, stream->in.stream);
     if (result != CUDA_SUCCESS) {
       SLUICE_LOG(kDebug, "prefetch of %zu runs failed with %d; faults will bring them", step.fetch.size(), result);
@@ -216,12 +216,12 @@ void Device::Execute(const policy::Step& step, Stream* stream) {
 
 void Device::Map(const policy::Plan& plan) {
   const uint64_t begin = MonotonicNs();
-  AdviseAccessedBy(plan.advise, ordinal);
-  UnadviseAccessedBy(plan.unadvise, ordinal);
+  AdviseAccessedBy(plan.map_remote, ordinal);
+  UnadviseAccessedBy(plan.unmap_remote, ordinal);
   const uint64_t spent = MonotonicNs() - begin;
   map_ns += spent;
   SLUICE_LOG(kDebug, "%zu ranges mapped in host memory, %zu no longer, %zu more to come with their fetch: %.2f ms",
-             plan.advise.size(), plan.unadvise.size(), plan.now.unmap.size() + plan.ahead.unmap.size(),
+             plan.map_remote.size(), plan.unmap_remote.size(), plan.now.unmap.size() + plan.ahead.unmap.size(),
              static_cast<double>(spent) / 1e6);
 }
 
@@ -280,7 +280,7 @@ void Device::ReadProbes() {
             "nothing is fetched for such launches any more; a larger fraction helps if they are slow",
             uuid.c_str(), static_cast<double>(probe.what.host) / 0x1p30, static_cast<double>(ms));
       }
-      if (!said_host_ && ms > 0 && !probe.what.faults && residency.UsesHostMemory(probe.what)) {
+      if (!said_host_ && ms > 0 && !probe.what.faults && residency.UsesRemoteAccess(probe.what)) {
         said_host_ = true;
         SLUICE_LOG(kInfo,
                    "%s: launches pass once over what they use (%.1f GB/s out of host memory): what of it does not fit, "
@@ -319,32 +319,32 @@ Device::Left Device::TakeLeft(const Context* context) {
 }
 
 // Behind the launch of a graph whose way is timed, and what it sends away.
-void Device::SetLeft(const policy::WayProbe& way, bool departs, Stream* stream) {
+void Device::SetLeft(const policy::GraphProbe& way, bool HasEvictionsInFlight, Stream* stream) {
   GiveBack(left);
   EventPool* timers = &stream->context->timers;
   // Without a queue nothing was sent, and the event would enter the legacy stream.
-  departs &= stream->out.stream != nullptr;
-  left = {stream->context, timers->Take(), departs ? timers->Take() : nullptr, way};
+  HasEvictionsInFlight &= stream->out.stream != nullptr;
+  left = {stream->context, timers->Take(), HasEvictionsInFlight ? timers->Take() : nullptr, way};
   if (left.end) g_real.cuEventRecord(left.end, stream->handle);
   if (left.gone) g_real.cuEventRecord(left.gone, stream->out.stream);
 }
 
-void Device::NoteWay(const policy::WayProbe& probe, double ms) {
-  const policy::Ways& ways = residency.ways();
+void Device::NoteWay(const policy::GraphProbe& probe, double ms) {
+  const policy::GraphStrategies& ways = residency.graph_strategies();
   SLUICE_LOG(kDebug, "graph %llx, larger than what can be held, took %.3f ms %s%s",
              static_cast<unsigned long long>(probe.id), ms, policy::Describe(probe.way),
              probe.counts ? "" : " (on the way there)");
   if (!residency.Measured(probe, static_cast<uint64_t>(ms * 1e6))) return;
   std::string all;
-  const policy::Ways::Times times = ways.TimesOf(probe.id);
-  for (size_t i = 0; i < policy::kWays; ++i) {
+  const policy::GraphStrategies::Times times = ways.TimesOf(probe.id);
+  for (size_t i = 0; i < policy::kGraphStrategies; ++i) {
     char one[128];
     std::snprintf(one, sizeof one, "%s%s %.1f ms", all.empty() ? "" : ", ",
-                  policy::Describe(static_cast<policy::Way>(i)), static_cast<double>(times[i]) / 1e6);
+                  policy::Describe(static_cast<policy::GraphStrategy>(i)), static_cast<double>(times[i]) / 1e6);
     if (times[i]) all += one;
   }
   const auto mib = [](uint64_t bytes) { return static_cast<unsigned long long>(bytes >> 20); };
-  const policy::GraphRest& rest = residency.rest();
+  const policy::GraphRemainder& rest = residency.graph_remainder();
   const settings::LogLevel level = said_way_ ? settings::LogLevel::kDebug : settings::LogLevel::kInfo;
   if (LogEnabled(level)) {
     Log(level,
@@ -357,9 +357,10 @@ void Device::NoteWay(const policy::WayProbe& probe, double ms) {
   said_way_ = true;
 }
 
-void Device::Revive(const std::vector<memory::Extent>& runs, Stream* stream) {
-  if (reaper) PollQueue(&reaper->renew, &reaper->context->events, look);
-  if (reaper && reaper->renew.done < reap_op) return;  // it may be one of these, whose discard is still to come
+void Device::PopulateNow(const std::vector<memory::Extent>& runs, Stream* stream) {
+  if (stream_discard_owner) PollQueue(&stream_discard_owner->repopulate, &stream_discard_owner->context->events, look);
+  if (stream_discard_owner && stream_discard_owner->repopulate.done < stream_discard_op)
+    return;  // it may be one of these, whose discard is still to come
   const CUstream queue = Housekeeping(stream->context);
   if (FetchRuns(runs, ordinal, queue) == CUDA_SUCCESS) g_real.cuStreamSynchronize(queue);
 }

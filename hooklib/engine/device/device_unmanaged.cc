@@ -16,7 +16,7 @@ bool Device::TakeGraphMemory(uint64_t bytes) {
     more = bytes > graph_memory_ ? bytes - graph_memory_ : 0;  // graphs that do not run at once share it
   }
   if (more == 0) return true;
-  if (!TakePlain(more)) return false;
+  if (!TakeUnmanaged(more)) return false;
   std::lock_guard lock(mutex);
   graph_memory_ += more;
   return true;
@@ -44,7 +44,7 @@ void Device::MakeRoom() {
   // The first look closes the fence that what was used lately leaves behind. What is in use for longer is the
   // follower's to send away.
   for (int in_vain = 0; in_vain < 5 && g_captures.load() == 0 && OverCapacity();) {
-    if (SendAway(kSlice) > 0) continue;
+    if (Evict(kSlice) > 0) continue;
     ++in_vain;
     nanosleep(&kPause, nullptr);
   }

@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-std::optional<memory::Extent> Device::ResolveWord(const Work& work, size_t place, policy::Loose* around) {
+std::optional<memory::Extent> Device::ResolveWord(const Work& work, size_t place, policy::UnboundedPointer* around) {
   bool told = false;
   const uint64_t word = work.words[place];
   const std::optional<memory::Extent> block = live.Resolve(word, &told);
   around->block.bytes = 0;
   // A library call says what it touches; what else its kernels' words name is not learnt.
-  if (!block || told || block->bytes < policy::Learnt::kLeastBytes || !work.id || work.library) return block;
+  if (!block || told || block->bytes < policy::PointerRanges::kLeastBytes || !work.id || work.library) return block;
   *around = {place, word, *block};
   return learnt.empty() ? block : learnt.Narrow(work.id, place, word, *block);
 }
@@ -46,11 +46,11 @@ bool Device::IsAlone() {
 // What faults brought of a block beyond what is believed of it stays on the card, known to nobody, and faults no more.
 void Device::NoteNarrowed(const Work& work) {
   if (!narrowed || !learnt.NoteNarrowed(work.id, counts_.Faults())) return;
-  for (const policy::Loose& word : loose) residency.ScatterRest(word.block);
+  for (const policy::UnboundedPointer& word : loose) residency.NoteFaultResidue(word.block);
 }
 
 bool Device::AnyLoose(const Work& work) {
-  policy::Loose around;
+  policy::UnboundedPointer around;
   for (size_t i = 0; i < work.words.size(); ++i) {
     if (ResolveWord(work, i, &around) && around.block.bytes) return true;
   }
@@ -70,7 +70,7 @@ void Device::BeginWatch(const Work& work, uint64_t seq) {
     return;
   }
   // Of what is believed to be a part the rest may be away.
-  if (!learnt.Knows(work.id) && residency.HasAllThere()) return learnt.NoteAllThere(work.id);
+  if (!learnt.Knows(work.id) && residency.HasAllResident()) return learnt.NoteAllThere(work.id);
   if (!IsAlone()) {
     SLUICE_LOG(kDebug, "launch %llx is not watched: others are not over", static_cast<unsigned long long>(work.id));
     return learnt.Missed(work.id);
@@ -103,14 +103,14 @@ void Device::CloseWatch() {
   }
   const auto there = [this](memory::Va page) {
     const memory::Chunk* const chunk = residency.chunks().Find(page);
-    return !chunk || chunk->resident || chunk->advised;
+    return !chunk || chunk->resident || chunk->mapped_remote;
   };
-  SayWatched(id, pages.size(), learnt.Observe(id, watch_.words, pages, there));
+  LogWatched(id, pages.size(), learnt.Observe(id, watch_.words, pages, there));
 }
 
-void Device::SayWatched(uint64_t id, size_t pages, policy::Learnt::Found found) {
+void Device::LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Found found) {
   if (!LogEnabled(settings::LogLevel::kDebug)) return;
-  using Found = policy::Learnt::Found;
+  using Found = policy::PointerRanges::Found;
   const auto number = static_cast<unsigned long long>(id);
   SLUICE_LOG(kDebug, "launch %llx %s was watched: it faulted on %zu pages, %s", number, watch_.name.c_str(), pages,
              found == Found::kPart     ? "what its kind uses of its blocks is known"
@@ -118,7 +118,7 @@ void Device::SayWatched(uint64_t id, size_t pages, policy::Learnt::Found found) 
              : found == Found::kNoPart ? "and its kind uses no part of its blocks that could be told"
                                        : "nothing follows yet");
   if (found != Found::kPart && found != Found::kMore) return;
-  for (const policy::Loose& word : watch_.words) {
+  for (const policy::UnboundedPointer& word : watch_.words) {
     const memory::Extent part = learnt.Narrow(id, word.place, word.pointer, word.block);
     SLUICE_LOG(kDebug, "launch %llx: of the %llu MiB around word %zu, %.2f MiB from %+.2f", number,
                static_cast<unsigned long long>(word.block.bytes >> 20), word.place,

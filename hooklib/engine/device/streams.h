@@ -35,7 +35,8 @@ CUstream MakeQueue();
 // One of the queues of a stream: a non-blocking stream of the engine's own with numbered operations.
 struct TransferQueue {
   CUstream stream = nullptr;
-  // Of departures (eviction_threads.h): where they begin; the place, plus one, of the cell that tells of them; its newest value.
+  // Of departures (eviction_threads.h): where they begin; the place, plus one, of the cell that tells of them; its
+  // newest value.
   CUstream begin = nullptr;
   uint32_t cell = 0, sent = 0;
   uint64_t done = 0;
@@ -76,10 +77,11 @@ struct Stream {
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
   std::deque<std::pair<uint64_t, CUevent>> events;
   TransferQueue in, out;
-  TransferQueue renew;       // discards in its order: what its next work overwrites (overwrites.h), what died (stream_discard.h)
-  uint64_t reaping = 0;      // 1 from such a discard of dead bytes until the work that it was for has been queued
-  uint64_t last_launch = 0;  // Residency::launches() at its last work that was looked at
-  uint64_t stuck_at = 0;     // work and operations done, plus one, when the queues were last waited for in vain
+  TransferQueue
+      repopulate;  // discards in its order: what its next work overwrites (overwrites.h), what died (stream_discard.h)
+  uint64_t stream_discarding = 0;  // 1 from such a discard of dead bytes until the work that it was for has been queued
+  uint64_t last_launch = 0;        // Residency::launches() at its last work that was looked at
+  uint64_t stuck_at = 0;           // work and operations done, plus one, when the queues were last waited for in vain
 
   bool per_thread() const { return handle == CU_STREAM_PER_THREAD; }
   bool legacy() const { return handle == CU_STREAM_LEGACY; }

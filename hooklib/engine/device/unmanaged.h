@@ -7,12 +7,12 @@
 namespace sluice {
 
 // `context`: it ends with that one; null: it does not.
-void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context);
-void ForgetPlain(CUdeviceptr pointer);
-void ForgetPlainOf(CUcontext context);
+void RememberUnmanaged(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context);
+void ForgetUnmanaged(CUdeviceptr pointer);
+void ForgetUnmanagedOf(CUcontext context);
 // Pools whose memory the engine must not serve: shared by handle, or not on a device.
-void NoteForeignPool(CUmemoryPool pool);
-bool IsForeignPool(CUmemoryPool pool);
+void NoteExternalPool(CUmemoryPool pool);
+bool IsExternalPool(CUmemoryPool pool);
 
 }  // namespace sluice
 

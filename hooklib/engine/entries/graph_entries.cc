@@ -305,7 +305,7 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
     }
   }
   if (order) {
-    if (first) stream->device->SayIfTooLarge(order->reaches);
+    if (first) stream->device->LogIfTooLarge(order->reaches);
     work.reaches = order->reaches;
     work.hotter = order->hotter;
   }

@@ -62,7 +62,7 @@ CUresult Unmet(CUstream handle, Issue issue) {
 }
 
 // By what a launch that no library makes may be told in brief; 0: not by its words alone.
-uint64_t BriefKey(const Stream& stream, const FunctionInfo& info, uint64_t id, void* const* parameters) {
+uint64_t FastPathKey(const Stream& stream, const FunctionInfo& info, uint64_t id, void* const* parameters) {
   return info.plain && parameters ? KeyOfWords(info, parameters, id ^ uint64_t{stream.id} << 32) : 0;
 }
 
@@ -122,7 +122,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   work.words = named.words;
   work.reaches = named.reaches;
   work.id = ExecutionId(function, shape);
-  if (!library) work.key = BriefKey(*stream, *info, work.id, parameters);
+  if (!library) work.key = FastPathKey(*stream, *info, work.id, parameters);
   work.function = info;
   const bool recording = Recording();
   uint64_t ordinal = 0;
@@ -136,11 +136,11 @@ template <typename Issue>
 __attribute__((noinline)) CUresult Briefly(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
                                            void** extra, uint32_t flags, Issue issue) {
   const uint64_t id = ExecutionId(function, shape);
-  const uint64_t key = CurrentLibraryCall() ? 0 : BriefKey(*stream, *InfoOf(function), id, parameters);
-  if (!key || !WorkScope::BeginBrief(stream, id, key))
+  const uint64_t key = CurrentLibraryCall() ? 0 : FastPathKey(*stream, *InfoOf(function), id, parameters);
+  if (!key || !WorkScope::TryFastPath(stream, id, key))
     return Looked(stream, function, shape, parameters, extra, flags, issue);
   const CUresult result = issue();
-  WorkScope::EndBrief(stream);
+  WorkScope::EndFastPath(stream);
   return result;
 }
 

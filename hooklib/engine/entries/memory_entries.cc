@@ -18,15 +18,15 @@ void Note(trace::AllocKind kind, CUresult result, CUdeviceptr pointer, uint64_t 
 // Memory that the driver makes as the application asked, counted against the budget. `pooled`: it outlives its context.
 template <typename Make>
 CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, bool pooled, Make make) {
-  if (device && !device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (device && !device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (device) {
     if (result == CUDA_SUCCESS) {
       CUcontext context = nullptr;
       if (!pooled) CurrentDevice(&context);
-      RememberPlain(*pointer, bytes, device, context);
+      RememberUnmanaged(*pointer, bytes, device, context);
     } else {
-      device->GivePlain(bytes);
+      device->GiveUnmanaged(bytes);
     }
   }
   return result;
@@ -36,7 +36,7 @@ template <typename Make>
 CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr) {
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
-  const CUresult result = !device->managed || CalledFromPlainLibrary(caller)
+  const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
                               ? Plain(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
   if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
@@ -52,7 +52,7 @@ CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr)
     if (const auto result = device->Free(pointer, ordered ? stream->id : 0)) return *result;
   }
   const CUresult result = real();
-  if (result == CUDA_SUCCESS) ForgetPlain(pointer);
+  if (result == CUDA_SUCCESS) ForgetUnmanaged(pointer);
   return result;
 }
 
@@ -73,7 +73,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
   size_t bytes = 0;
   if (row < width || __builtin_mul_overflow(row, height, &bytes)) return real();
   Device* device = CurrentDevice();
-  const bool served = device && device->managed && !CalledFromPlainLibrary(__builtin_return_address(0));
+  const bool served = device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0));
   const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);
   if (result == CUDA_SUCCESS && served) *pitch = row;
   return result;
@@ -123,7 +123,7 @@ SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
     Stream* stream = FindStream(handle, ptsz);                                            \
     auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                \
     if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();         \
-    if (IsForeignPool(pool)) return Plain(stream->device, bytes, pointer, true, real);    \
+    if (IsExternalPool(pool)) return Plain(stream->device, bytes, pointer, true, real);   \
     return Serve(__builtin_return_address(0), pointer, bytes, real, stream);              \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
@@ -135,7 +135,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (result == CUDA_SUCCESS && properties &&
       (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE ||
        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
-    NoteForeignPool(*pool);
+    NoteExternalPool(*pool);
   }
   return result;
 }
@@ -143,7 +143,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   const CUresult result = g_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-  if (result == CUDA_SUCCESS) NoteForeignPool(*pool);
+  if (result == CUDA_SUCCESS) NoteExternalPool(*pool);
   return result;
 }
 

@@ -22,8 +22,8 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   if (stream && result == CUDA_SUCCESS) {
     std::lock_guard lock(stream->device->mutex);
     if (stream->completed < seq) stream->completed = seq;
-    stream->device->residency.NoteWaited();
-    stream->device->DropBeyond();
+    stream->device->residency.NoteHostSync();
+    stream->device->DropExcessDuplicates();
     if (Recording()) {
       DrainTimers();
       g_recorder->StreamSync(TraceStream(*stream));
@@ -49,8 +49,8 @@ CUresult SynchronizeContext(Wait wait) {
     for (const auto& [stream, seq] : before) {
       if (stream->completed < seq) stream->completed = seq;
     }
-    device->residency.NoteWaited();
-    device->DropBeyond();
+    device->residency.NoteHostSync();
+    device->DropExcessDuplicates();
     if (Recording()) {
       DrainTimers();
       g_recorder->DeviceSync();
@@ -114,7 +114,7 @@ void ContextEnds(CUcontext context) {
 }
 
 void ContextGone(CUcontext context) {
-  ForgetPlainOf(context);
+  ForgetUnmanagedOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
 }
 
@@ -226,7 +226,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const uint64_t before = now();
   uint64_t more = 0;
   if (value > before && __builtin_mul_overflow(value - before, each, &more)) more = UINT64_MAX;
-  if (more && !device->TakePlain(more)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (more && !device->TakeUnmanaged(more)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = g_real.cuCtxSetLimit(limit, value);
   device->NoteLimit(context, static_cast<int64_t>((now() - before) * each), more);  // as the driver rounds it
   return result;

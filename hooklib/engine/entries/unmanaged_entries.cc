@@ -59,7 +59,7 @@ void Drop(Key key) {
   auto& charges = Charges<Key>();
   const auto it = charges.find(key);
   if (it == charges.end() || --it->second.references > 0) return;
-  it->second.device->GivePlain(it->second.bytes);
+  it->second.device->GiveUnmanaged(it->second.bytes);
   charges.erase(it);
 }
 
@@ -75,7 +75,7 @@ void DropAllOf(CUcontext context) {
   std::erase_if(Charges<Key>(), [context](const auto& entry) {
     const Charge& charge = entry.second;
     if (charge.context != context) return false;
-    charge.device->GivePlain(charge.bytes);
+    charge.device->GiveUnmanaged(charge.bytes);
     return true;
   });
 }
@@ -107,34 +107,34 @@ CUresult MakeArray(Handle* handle, uint64_t bytes, Make make) {
   CUcontext context = nullptr;
   Device* device = CurrentDevice(&context);
   if (!device) return make();
-  if (!device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {
     Remember(*handle, bytes, device, context);
   } else {
-    device->GivePlain(bytes);
+    device->GiveUnmanaged(bytes);
   }
   return result;
 }
 
 }  // namespace
 
-void RememberPlain(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context) {
+void RememberUnmanaged(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context) {
   Remember(Pointer{pointer}, bytes, device, context);
 }
-void ForgetPlain(CUdeviceptr pointer) { Drop(Pointer{pointer}); }
-void ForgetPlainOf(CUcontext context) {
+void ForgetUnmanaged(CUdeviceptr pointer) { Drop(Pointer{pointer}); }
+void ForgetUnmanagedOf(CUcontext context) {
   if (!context) return;
   DropAllOf<Pointer>(context);
   DropAllOf<CUarray>(context);
   DropAllOf<CUmipmappedArray>(context);
 }
 
-void NoteForeignPool(CUmemoryPool pool) {
+void NoteExternalPool(CUmemoryPool pool) {
   std::lock_guard lock(g_mutex);
   Foreign().insert(pool);
 }
-bool IsForeignPool(CUmemoryPool pool) {
+bool IsExternalPool(CUmemoryPool pool) {
   std::lock_guard lock(g_mutex);
   return Foreign().count(pool) > 0;
 }
@@ -156,10 +156,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
   EnsureStarted();
   Device* device = DeviceByOrdinal(properties->location.id);
   if (!device) return real();
-  if (!device->TakePlain(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = real();
   if (result != CUDA_SUCCESS) {
-    device->GivePlain(bytes);
+    device->GiveUnmanaged(bytes);
     return result;
   }
   Remember(VmmHandle{*handle}, bytes, device, nullptr);

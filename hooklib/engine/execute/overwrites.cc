@@ -20,20 +20,20 @@ bool OrderIsKnown(Stream* stream) {
   return true;
 }
 
-void Renew(const policy::Plan& plan, Stream* stream) {
-  if (plan.renew.empty()) return;
+void Repopulate(const policy::Plan& plan, Stream* stream) {
+  if (plan.repopulate.empty()) return;
   Device* const device = stream->device;
   // On a queue of its own: the driver takes no discard on the legacy stream, and what is fetched for launches to come
   // must not wait for this stream's work.
-  TransferQueue* const queue = &stream->renew;
+  TransferQueue* const queue = &stream->repopulate;
   EventPool* const pool = &stream->context->events;
   if (!queue->Ready()) return;  // faults bring it, contents and all
   const bool ordered = queue->Follow(stream->handle, pool);
-  if (plan.renew_after) WaitFor(stream->out.events, plan.renew_after, queue->stream);
-  if (!ordered || !QueueDiscard(plan.renew, queue->stream)) device->residency.NoteNotRenewed(plan);
-  const CUresult result = FetchRuns(plan.renew, device->ordinal, queue->stream);
+  if (plan.repopulate_after) WaitFor(stream->out.events, plan.repopulate_after, queue->stream);
+  if (!ordered || !QueueDiscard(plan.repopulate, queue->stream)) device->residency.NoteNotRepopulated(plan);
+  const CUresult result = FetchRuns(plan.repopulate, device->ordinal, queue->stream);
   if (result != CUDA_SUCCESS)
-    SLUICE_LOG(kDebug, "prefetch of %zu runs to be overwritten failed with %d", plan.renew.size(), result);
+    SLUICE_LOG(kDebug, "prefetch of %zu runs to be overwritten failed with %d", plan.repopulate.size(), result);
   queue->Stamp(queue->newest + 1, pool);
   device->WaitForTransfer(stream, *queue, queue->newest);
 }

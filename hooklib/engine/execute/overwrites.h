@@ -12,7 +12,7 @@ namespace sluice {
 // held.
 bool OrderIsKnown(Stream* stream);
 // Queues what the plan renews, and the stream's wait for it. The device's lock and the stream's order are held.
-void Renew(const policy::Plan& plan, Stream* stream);
+void Repopulate(const policy::Plan& plan, Stream* stream);
 
 }  // namespace sluice
 

@@ -57,10 +57,10 @@ void Device::NoteUnknownWriter() {
   Withdraw();
 }
 
-void Device::DropBeyond() {
+void Device::DropExcessDuplicates() {
   if (!active.load(std::memory_order_relaxed)) return;
   ++look;
-  const policy::Plan& plan = residency.DropBeyond();
+  const policy::Plan& plan = residency.DropExcessDuplicates();
   RelaxedCapture relaxed;
   WithdrawReadMostly(plan.now.drop, ordinal);
 }

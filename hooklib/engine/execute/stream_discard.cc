@@ -25,27 +25,30 @@ bool WorksAlone(Stream* stream) {
   return true;
 }
 
-void Reap(const policy::Plan& plan, Stream* stream) {
-  if (plan.reap.empty()) return;
+void DiscardInStream(const policy::Plan& plan, Stream* stream) {
+  if (plan.stream_discard.empty()) return;
   Device* const device = stream->device;
-  TransferQueue* const queue = &stream->renew;
+  TransferQueue* const queue = &stream->repopulate;
   EventPool* const pool = &stream->context->events;
   // Where anything fails the dead bytes only stay where they are: too many are held, and later fetched for nothing.
   if (!queue->Ready() || !queue->Follow(stream->handle, pool)) return;
-  if (!QueueDiscard(plan.reap, queue->stream)) SLUICE_LOG(kDebug, "discard of %zu runs failed", plan.reap.size());
+  if (!QueueDiscard(plan.stream_discard, queue->stream))
+    SLUICE_LOG(kDebug, "discard of %zu runs failed", plan.stream_discard.size());
   queue->Stamp(queue->newest + 1, pool);
   WaitFor(queue->events, queue->newest, stream->handle);
   if (stream->in.Ready()) WaitFor(queue->events, queue->newest, stream->in.stream);
-  device->reaper = stream;
-  device->reap_op = queue->newest;
-  stream->reaping = 1;
+  device->stream_discard_owner = stream;
+  device->stream_discard_op = queue->newest;
+  stream->stream_discarding = 1;
 }
 
-void AwaitReaps(Stream* stream, CUstream waiter) {
+void AwaitStreamDiscards(Stream* stream, CUstream waiter) {
   const Device* const device = stream->device;
-  const Stream* const reaper = device->reaper;
-  if (!reaper || reaper == stream || reaper->renew.done >= device->reap_op) return;
-  WaitFor(reaper->renew.events, device->reap_op, waiter);
+  const Stream* const stream_discard_owner = device->stream_discard_owner;
+  if (!stream_discard_owner || stream_discard_owner == stream ||
+      stream_discard_owner->repopulate.done >= device->stream_discard_op)
+    return;
+  WaitFor(stream_discard_owner->repopulate.events, device->stream_discard_op, waiter);
 }
 
 }  // namespace sluice

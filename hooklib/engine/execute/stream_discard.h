@@ -18,12 +18,12 @@ namespace sluice {
 
 // Whether no other stream of the device has anything queued, nor has had for hundreds of launches.
 bool WorksAlone(Stream* stream);
-// Queues the discards of `plan.reap`, for which the stream and its fetches wait on the GPU.
-void Reap(const policy::Plan& plan, Stream* stream);
+// Queues the discards of `plan.stream_discard`, for which the stream and its fetches wait on the GPU.
+void DiscardInStream(const policy::Plan& plan, Stream* stream);
 // `waiter` (the stream itself, or one of its queues) waits for what was reaped for another stream and is not over.
-void AwaitReaps(Stream* stream, CUstream waiter);
-inline void AwaitReaps(Stream* stream) {
-  if (stream->device->reaper) AwaitReaps(stream, stream->handle);
+void AwaitStreamDiscards(Stream* stream, CUstream waiter);
+inline void AwaitStreamDiscards(Stream* stream) {
+  if (stream->device->stream_discard_owner) AwaitStreamDiscards(stream, stream->handle);
 }
 
 }  // namespace sluice

@@ -46,7 +46,7 @@ void Count(std::atomic<uint64_t>* of) { of->store(of->load(std::memory_order_rel
 // a launch's time, for a second where a graph is timed or launches larger than the budget come by faults (a kernel may
 // be waiting for what this very thread does next), the launch goes ahead; false: without any transfer, since the queues
 // are full.
-bool WorkScope::HoldBack(const Work& work) {
+bool WorkScope::Throttle(const Work& work) {
   Stream* stream = work.stream;
   Device* device = stream->device;
   size_t before = SIZE_MAX;
@@ -68,18 +68,18 @@ bool WorkScope::HoldBack(const Work& work) {
         done = stream->completed;
         most = kPatience + static_cast<int>(device->residency.NextBytes(stream->id) / kBytesALook);
       }
-      if (device->residency.waits_for_dead() && device->residency.launches() >= device->hold_back_from) {
+      if (device->residency.awaits_freed() && device->residency.launches() >= device->hold_back_from) {
         device->Poll(stream);
         done = stream->completed;
         far_ahead = stream->seq.load(std::memory_order_relaxed) > done + kMaxRunAhead;
         if (far_ahead) most = std::max(most, kPatienceForDead);
         if (far_ahead && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
-      if (device->residency.waits_for_duplicates()) {
-        device->DropBeyond();
+      if (device->residency.has_excess_duplicates()) {
+        device->DropExcessDuplicates();
         device->Poll(stream);
         done = stream->completed;
-        far_ahead |= device->residency.waits_for_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
+        far_ahead |= device->residency.has_excess_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
         if (far_ahead) most = std::max(most, kPatienceForDead);
       }
       if (work.id && device->residency.scatters(work.id) && device->residency.launches() >= device->hold_back_from) {
@@ -90,15 +90,16 @@ bool WorkScope::HoldBack(const Work& work) {
         if (far) most = std::max(most, kPatienceForTrial);  // a sweep of 3 GiB takes 200 ms
         if (far && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
-      if (work.id && device->residency.scatters(work.id) && device->residency.SweepAwaits()) {
+      if (work.id && device->residency.scatters(work.id) && device->residency.ResidueSweepPending()) {
         bool told;
         done = device->DoneUpTo(&before_us, &told);
         far_ahead = true;
         most = std::max(most, told ? kPatienceForTrial : kPatience);
-        if (still + 1 >= most) device->residency.RestSweep();
+        if (still + 1 >= most) device->residency.PauseResidueSweep();
       }
       const auto tries = [&] {
-        return work.hotter ? device->residency.tries_way(work.id) : work.id && device->residency.Crowded(work.id);
+        return work.hotter ? device->residency.probes_graph_strategy(work.id)
+                           : work.id && device->residency.Crowded(work.id);
       };
       if (tries() && device->residency.launches() >= device->hold_back_from) {
         device->Record(stream);
@@ -119,13 +120,14 @@ bool WorkScope::HoldBack(const Work& work) {
         if (far_ahead && still + 1 >= most) device->watch_in_vain = true;
       }
       if (outstanding < kMaxOutstanding && !far_ahead) return true;
-      const uint64_t finished = stream->in.done + stream->out.done + stream->renew.done + stream->completed + 1;
+      const uint64_t finished = stream->in.done + stream->out.done + stream->repopulate.done + stream->completed + 1;
       const policy::Residency& residency = device->residency;
       if (stream->stuck_at == finished)
         most = residency.named_bytes() > residency.capacity() ? 1 : std::min(most, kPatienceInVain);
       if (outstanding >= kMaxOutstanding && still + 1 >= most) {
         stream->stuck_at = finished;
-        return std::max({stream->in.events.size(), stream->out.events.size(), 2 * stream->renew.events.size()}) < kFull;
+        return std::max({stream->in.events.size(), stream->out.events.size(), 2 * stream->repopulate.events.size()}) <
+               kFull;
       }
     }
     still = outstanding < before || done > done_before ? 0 : still + 1;
@@ -156,21 +158,21 @@ uint64_t WorkScope::KeyOf(const Work& work) {
 }
 
 // Whether no more need be said of it. The device's lock is held.
-bool WorkScope::InBrief(Stream* stream, uint64_t id, bool known, uint64_t key) {
+bool WorkScope::ServeFast(Stream* stream, uint64_t id, bool known, uint64_t key) {
   Device* const device = stream->device;
   const uint64_t seq = stream->seq.load(std::memory_order_relaxed) + 1;
   // Now and then all of it: an event is set, the driver's counters are read.
   if (seq >= stream->recorded + kEventSeldom) return false;
-  policy::StandingSets::Set* const set = device->brief.Find(key);
-  if (!set || !device->residency.PrepareAgain(stream->id, seq, id, set)) return false;
+  policy::SteadySets::Set* const set = device->brief.Find(key);
+  if (!set || !device->residency.PrepareSteady(stream->id, seq, id, set)) return false;
   Count(&device->launches_looked_at);
   if (known) Count(&device->launches_known);
   stream->last_launch = device->residency.launches();
-  device->NotePart();
+  device->NoteFastLaunch();
   return true;
 }
 
-bool WorkScope::BeginBrief(Stream* stream, uint64_t id, uint64_t key) {
+bool WorkScope::TryFastPath(Stream* stream, uint64_t id, uint64_t key) {
   Device* const device = stream->device;
   if (!device->active.load(std::memory_order_relaxed) || stream->mark_wanted.load(std::memory_order_relaxed) ||
       device->raised_until.load(std::memory_order_relaxed)) {
@@ -179,7 +181,7 @@ bool WorkScope::BeginBrief(Stream* stream, uint64_t id, uint64_t key) {
   stream->order.lock();
   {
     std::lock_guard lock(device->mutex);
-    if (device->brief.OnlyLaunches(device->mutex.times()) && InBrief(stream, id, true, key)) return true;
+    if (device->brief.OnlyLaunches(device->mutex.times()) && ServeFast(stream, id, true, key)) return true;
   }
   stream->order.unlock();
   return false;
@@ -187,27 +189,29 @@ bool WorkScope::BeginBrief(Stream* stream, uint64_t id, uint64_t key) {
 
 // The launch was looked at, and nothing was done: the next one like it may be told in brief, if nothing waits to be
 // done either.
-void WorkScope::KeepBrief(const Work& work, uint64_t key) {
+void WorkScope::RememberFast(const Work& work, uint64_t key) {
   Device* const device = stream_->device;
   policy::Residency& residency = device->residency;
-  policy::StandingSets::Set* const set = residency.again();
+  policy::SteadySets::Set* const set = residency.steady_set();
   if (!set || work.copy || work.hotter || !device->probes.empty() || !device->learnt.empty() ||
-      device->learnt.wants_any() || device->Watches(stream_) || residency.waits_for_dead() ||
-      residency.has_withdrawn() || MustHoldBack(work) || LogEnabled(settings::LogLevel::kDebug)) {
+      device->learnt.wants_any() || device->Watches(stream_) || residency.awaits_freed() || residency.has_withdrawn() ||
+      MustThrottle(work) || LogEnabled(settings::LogLevel::kDebug)) {
     return;
   }
-  const Stream* const reaper = device->reaper;
-  if (reaper && reaper != stream_ && reaper->renew.done < device->reap_op) return;
+  const Stream* const stream_discard_owner = device->stream_discard_owner;
+  if (stream_discard_owner && stream_discard_owner != stream_ &&
+      stream_discard_owner->repopulate.done < device->stream_discard_op)
+    return;
   device->brief.Keep(key ? key : KeyOf(work), set);
 }
 
-// Whether there is anything that HoldBack might wait for. The device's lock is held.
-bool WorkScope::MustHoldBack(const Work& work) {
+// Whether there is anything that Throttle might wait for. The device's lock is held.
+bool WorkScope::MustThrottle(const Work& work) {
   Device* const device = work.stream->device;
   const policy::Residency& residency = device->residency;
-  return device->Outstanding(work.stream) >= kMaxOutstanding || residency.waits_for_dead() ||
-         residency.waits_for_duplicates() || device->AwaitsWatch(work) || (work.id && residency.scatters(work.id)) ||
-         (work.hotter ? residency.tries_way(work.id) : work.id && residency.Crowded(work.id));
+  return device->Outstanding(work.stream) >= kMaxOutstanding || residency.awaits_freed() ||
+         residency.has_excess_duplicates() || device->AwaitsWatch(work) || (work.id && residency.scatters(work.id)) ||
+         (work.hotter ? residency.probes_graph_strategy(work.id) : work.id && residency.Crowded(work.id));
 }
 
 void Device::Resolve(const Work& work, Touched* to) {
@@ -230,7 +234,7 @@ void Device::Resolve(const Work& work, Touched* to) {
       if (const memory::Extent* const extent = live.Where(word)) add(*extent, false);
     }
   } else {
-    policy::Loose around;
+    policy::UnboundedPointer around;
     for (size_t i = 0; i < work.words.size(); ++i) {
       const auto extent = ResolveWord(work, i, &around);
       if (!extent) continue;
@@ -276,7 +280,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   stream_->order.lock();
   ordered_ = true;
   std::unique_lock lock(device->mutex);
-  if (device->brief.OnlyLaunches(device->mutex.times()) && key && InBrief(stream_, work.id, work.known, key)) {
+  if (device->brief.OnlyLaunches(device->mutex.times()) && key && ServeFast(stream_, work.id, work.known, key)) {
     follow_up_ = false;
     return;
   }
@@ -284,11 +288,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   RelaxedCapture relaxed;
   ++device->look;
   bool may_move = true;
-  if (MustHoldBack(work)) {
+  if (MustThrottle(work)) {
     // Others must be able to queue what this stream waits for.
     lock.unlock();
     stream_->order.unlock();
-    may_move = HoldBack(work);
+    may_move = Throttle(work);
     stream_->order.lock();
     lock.lock();
     if (!stream_->context) return;
@@ -308,14 +312,14 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   device->CountFaults();
   device->NoteNarrowed(work);
   if (work.hotter) device->ReadProbes();  // says which way it goes
-  AwaitReaps(stream_);
+  AwaitStreamDiscards(stream_);
   stream_->last_launch = device->residency.launches();
   // Asked for what died alone.
-  const bool asks = device->residency.has_dying();
+  const bool asks = device->residency.has_freed_chunks();
   device->residency.set_in_order(asks && WorksAlone(stream_) && OrderIsKnown(stream_));
   const policy::Plan& plan =
       device->residency.Prepare(stream_->id, seq, touched.extents, work.id, may_move, overwritten, touched.hotter);
-  if (LogEnabled(settings::LogLevel::kDebug)) device->TellPlaces(work);
+  if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
   if (!plan.nothing) {
     device->brief.Forget();
@@ -326,10 +330,10 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (may_move && device->MayWatch(work)) device->BeginWatch(work, seq);
   if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
-  const uint64_t every = device->residency.repeats() ? kEventSeldom : kEventEvery;
-  follow_up_ = moves || seq >= stream_->recorded + every || device->residency.waits_for_dead() ||
+  const uint64_t every = device->residency.in_steady_state() ? kEventSeldom : kEventEvery;
+  follow_up_ = moves || seq >= stream_->recorded + every || device->residency.awaits_freed() ||
                (work.id && device->residency.scatters(work.id)) || device->Watches(stream_);
-  if (work.id) KeepBrief(work, key);
+  if (work.id) RememberFast(work, key);
 }
 
 // All that has to be done before the driver's call; whether that is more than to tell the driver. The device's lock is
@@ -345,17 +349,17 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   if (plan.way.id) time();  // with all that is moved for it
   if (work.copy) device->NoteCopied(device->touched);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
-  if (!plan.revive.empty()) device->Revive(plan.revive, stream_);
-  const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.reap.empty() || !plan.renew.empty() ||
-                     plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
+  if (!plan.populate_now.empty()) device->PopulateNow(plan.populate_now, stream_);
+  const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.stream_discard.empty() ||
+                     !plan.repopulate.empty() || plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (moves) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
-  if (!plan.advise.empty() || !plan.unadvise.empty()) device->Map(plan);
+  if (!plan.map_remote.empty() || !plan.unmap_remote.empty()) device->Map(plan);
   if (moves) {
-    Reap(plan, stream_);
+    DiscardInStream(plan, stream_);
     device->Execute(plan.now, stream_);
-    Renew(plan, stream_);
+    Repopulate(plan, stream_);
     if (plan.wait_in) device->WaitForTransfer(stream_, stream_->in, plan.wait_in);
     device->Execute(plan.ahead, stream_);
   }
@@ -376,7 +380,7 @@ void WorkScope::End(CUresult) {
     Device* const device = stream_->device;
     std::lock_guard lock(device->mutex);
     device->brief.OnlyLaunches(device->mutex.times());
-    stream_->reaping = 0;
+    stream_->stream_discarding = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
       if (timed_) {

@@ -63,20 +63,20 @@ class WorkScope {
  public:
   explicit WorkScope(const Work& work);
   void End(CUresult result);
-  // Of a kernel that all is known of but what its words mean. True: no more need be said of the launch, and EndBrief is
-  // due behind the driver's call, with stream->order held until then. Only while no stream is captured.
-  static bool BeginBrief(Stream* stream, uint64_t id, uint64_t key);
-  static void EndBrief(Stream* stream) {
+  // Of a kernel that all is known of but what its words mean. True: no more need be said of the launch, and EndFastPath
+  // is due behind the driver's call, with stream->order held until then. Only while no stream is captured.
+  static bool TryFastPath(Stream* stream, uint64_t id, uint64_t key);
+  static void EndFastPath(Stream* stream) {
     stream->seq.fetch_add(1, std::memory_order_release);
     stream->order.unlock();
   }
 
  private:
   static uint64_t KeyOf(const Work& work);
-  static bool InBrief(Stream* stream, uint64_t id, bool known, uint64_t key);
-  void KeepBrief(const Work& work, uint64_t key);
-  static bool MustHoldBack(const Work& work);
-  static bool HoldBack(const Work& work);
+  static bool ServeFast(Stream* stream, uint64_t id, bool known, uint64_t key);
+  void RememberFast(const Work& work, uint64_t key);
+  static bool MustThrottle(const Work& work);
+  static bool Throttle(const Work& work);
   bool CarryOut(const Work& work, const policy::Plan& plan);
   Stream* stream_;
   bool ordered_ = false;
@@ -85,8 +85,8 @@ class WorkScope {
   std::vector<memory::Extent> evict_after_;
   uint64_t after_op_ = 0;
   struct Timed {
-    policy::HostProbe probe;
-    policy::WayProbe way;
+    policy::LaunchProbe probe;
+    policy::GraphProbe way;
     std::string name;
     CUevent begin;
   };

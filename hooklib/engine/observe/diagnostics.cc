@@ -114,7 +114,7 @@ void PrintSummary(const char* when) {
         static_cast<unsigned long long>(device->LeftToFaults()), Gi(in_place),
         static_cast<unsigned long long>(tries.tries), static_cast<unsigned long long>(tries.slow),
         static_cast<double>(tries.lost_ns) / 1e6, static_cast<double>(map_ns) / 1e6);
-    device->SayCounts();
+    device->LogDriverCounters();
   }
 }
 

@@ -94,7 +94,7 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
     const auto add = [&](const std::optional<memory::Extent>& extent, trace::AccessSource source) {
       if (extent) accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, source});
     };
-    policy::Loose around;
+    policy::UnboundedPointer around;
     for (size_t i = 0; i < work.words.size(); ++i) {
       const std::optional<memory::Extent> extent = stream.device->ResolveWord(work, i, &around);
       const bool learnt = extent && around.block.bytes > extent->bytes;

@@ -12,7 +12,7 @@
 namespace sluice::policy {
 
 // One way.
-class MoveLedger {
+class MigrationLedger {
  public:
   // The driver begins to count now, and so much was asked for before.
   void Begin(uint64_t asked) {
@@ -61,7 +61,7 @@ class FaultLedger {
   uint64_t bytes() const { return moves_.bytes(); }
 
  private:
-  MoveLedger moves_;
+  MigrationLedger moves_;
   uint64_t faults_ = 0;   // as of the last Read
   uint64_t faulted_ = 0;  // between the last two
 };

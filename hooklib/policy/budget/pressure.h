@@ -36,7 +36,7 @@ class Pressure {
   // Launches that named so many bytes are over, where so many live.
   Wish Note(uint64_t named, const Moved& moved, uint64_t live);
   // What has moved until now says nothing.
-  void Pass(const Moved& moved) {
+  void Skip(const Moved& moved) {
     before_ = moved;
     named_ = 0;
   }

@@ -19,7 +19,7 @@ const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   return plan_;
 }
 
-const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since) {
+const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since) {
   Settle();
   ClearPlan();
   std::vector<Chunk*> wanted;
@@ -35,14 +35,14 @@ const Plan& Residency::BringBack(StreamId queue, uint64_t bytes, uint64_t since)
   std::partial_sort(wanted.begin(), middle, wanted.end(),
                     [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
   for (size_t i = 0; i < most; ++i) {
-    Arrive(wanted[i], queue, &plan_.now);
+    FetchAndPlace(wanted[i], queue, &plan_.now);
     candidates_.Unrank(wanted[i]);
   }
   Finish(queue, &plan_.now);
   return plan_;
 }
 
-uint64_t Residency::MustLeave(std::span<const Extent> set) {
+uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
   missing_.clear();
   for (const Extent& extent : set) {
     chunks_.ForEach(extent, [this](Chunk& chunk) {
@@ -67,7 +67,7 @@ uint64_t Residency::TouchedSince(uint64_t launch) {
   return bytes;
 }
 
-uint64_t Residency::Departing() {
+uint64_t Residency::EvictingBytes() {
   uint64_t bytes = 0;
   for (auto& [stream, queues] : queues_) {
     DrainOps(&queues, stream);
@@ -76,7 +76,7 @@ uint64_t Residency::Departing() {
   return departing_ = bytes;
 }
 
-uint64_t Residency::arriving() const {
+uint64_t Residency::fetching_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [stream, queues] : queues_) {
     for (const auto& [op, n] : queues.arriving) bytes += n;
@@ -84,7 +84,7 @@ uint64_t Residency::arriving() const {
   return bytes;
 }
 
-bool Residency::departs() {
+bool Residency::HasEvictionsInFlight() {
   return std::any_of(queues_.begin(), queues_.end(),
                      [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
 }
@@ -96,7 +96,7 @@ uint64_t Residency::NextBytes(StreamId stream) {
          (queues.arriving.empty() ? 0 : queues.arriving.front().second);
 }
 
-void Residency::NoteNotFetched(const Step& step) {
+void Residency::NoteNotFetched(const PlanStep& step) {
   stats_.bytes_in -= step.content_in;
   stats_.fault_bytes += step.content_in;
 }

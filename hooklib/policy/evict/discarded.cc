@@ -23,44 +23,44 @@ bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
 
 // What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
 // card's memory), so it comes with whatever launch is next, a part at a time. Nearly always that one names it. How many
-// of reborn_, the first ones, it brings.
-size_t Residency::BringReborn(StreamId stream) {
+// of reused_after_discard_, the first ones, it brings.
+size_t Residency::FetchReused(StreamId stream) {
   constexpr size_t kMost = (uint64_t{512} << 20) / kChunkBytes;
-  std::erase_if(reborn_, [this](Chunk* chunk) {
+  std::erase_if(reused_after_discard_, [this](Chunk* chunk) {
     const bool waits = chunk->discarded && !chunk->arrival_op && chunk->live_bytes != 0 && chunk->mark != now_;
     chunk->reborn = waits;
     return !waits;
   });
-  const size_t count = std::min(kMost, reborn_.size());
+  const size_t count = std::min(kMost, reused_after_discard_.size());
   // They make no place for what this launch names, nor for one another.
-  for (size_t i = 0; i < count; ++i) reborn_[i]->mark = now_;
+  for (size_t i = 0; i < count; ++i) reused_after_discard_[i]->mark = now_;
   uint64_t room = Room(stream);
   if (room < count * kChunkBytes) room += MakeRoom(stream, count * kChunkBytes - room, 0, &plan_.now);
   if (room < count * kChunkBytes) ++stats_.over_budget_launches;
   for (size_t i = 0; i < count; ++i) {
-    Chunk* const chunk = reborn_[i];
-    Unadvise(chunk);
+    Chunk* const chunk = reused_after_discard_[i];
+    UnmapRemote(chunk);
     if (room >= kChunkBytes) {
-      Arrive(chunk, stream, &plan_.now);
+      FetchAndPlace(chunk, stream, &plan_.now);
       chunk->content = true;  // for all that anybody knows
       chunk->last_use = now_;
       candidates_.Unrank(chunk);
       room -= kChunkBytes;
     } else {
-      Pass(chunk, stream);
+      FetchTransient(chunk, stream);
     }
   }
   return count;
 }
 
 // The launch waits for what it brings, so until it is over that does not leave.
-void Residency::NoteReborn(size_t count, Mark mark) {
-  const auto end = reborn_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::for_each(reborn_.begin(), end, [&](Chunk* chunk) {
+void Residency::NoteReused(size_t count, Mark mark) {
+  const auto end = reused_after_discard_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::for_each(reused_after_discard_.begin(), end, [&](Chunk* chunk) {
     chunk->reborn = false;
     NoteUse(chunk, mark);
   });
-  reborn_.erase(reborn_.begin(), end);
+  reused_after_discard_.erase(reused_after_discard_.begin(), end);
 }
 
 }  // namespace sluice::policy

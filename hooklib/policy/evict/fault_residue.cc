@@ -5,7 +5,7 @@
 
 namespace sluice::policy {
 
-void Scattered::Add(Chunk* chunk) {
+void FaultResidue::Add(Chunk* chunk) {
   if (!chunk->content) sweep_after_ = kFirstSweep;
   chunk->content = chunk->sent = true;
   if (chunk->scattered) return;
@@ -13,7 +13,7 @@ void Scattered::Add(Chunk* chunk) {
   chunks_.push_back(chunk->base);
 }
 
-void Scattered::NoteFaultedIn(std::span<const Va> pages) {
+void FaultResidue::NoteFaultedIn(std::span<const Va> pages) {
   if (chunks_.empty()) return;
   Va before = kNever;
   for (const Va page : pages) {
@@ -22,7 +22,7 @@ void Scattered::NoteFaultedIn(std::span<const Va> pages) {
   }
 }
 
-bool Scattered::IsDue(uint64_t now) {
+bool FaultResidue::IsDue(uint64_t now) {
   const uint64_t counted = counted_ - std::min(counted_, counted_before_);
   if (std::max(bytes_, counted) >= kMost || !IsRecent(now)) return true;
   if (now < swept_at_ + sweep_after_) return false;

@@ -22,7 +22,7 @@
 
 namespace sluice::policy {
 
-class Scattered {
+class FaultResidue {
  public:
   bool empty() const { return chunks_.empty(); }
   // Whether launches have left anything to faults lately: that comes and goes all the time.

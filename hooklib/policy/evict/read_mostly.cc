@@ -2,11 +2,11 @@
 // (UVM's read-mostly advice), and leaves by throwing the duplicate away.
 //
 // For a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu): to withdraw the advice, which drops what is
-// on the card, takes 1.2 to 2.2 ms, to send it away 70; to advise it in host memory again 5, the first time after it
-// was sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
+// on the card, takes 1.2 to 2.2 ms, to send it away 70; to map_remote it in host memory again 5, the first time after
+// it was sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
 // takes 3.6 seconds (other cards: 43), so the advice is withdrawn before anything that may write is queued, before a
 // byte dies and before one comes to life beside it. Advice is a call and in no stream's order: what unfinished work
-// uses is not dropped, and what is still on its way out is not advised (it would stay on the card).
+// uses is not dropped, and what is still on its way out is not mapped_remote (it would stay on the card).
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +40,7 @@ void Residency::ForgetCopies(Extent range) {
   });
 }
 
-// What is written now and then costs a fetch and two advices each time: not advised again for ever longer.
+// What is written now and then costs a fetch and two advices each time: not mapped_remote again for ever longer.
 void Residency::NoteWritten(Extent range) {
   const size_t before = withdrawn_.size();
   ForgetCopies(range);
@@ -78,15 +78,15 @@ void Residency::Withdraw(Chunk* chunk) {
   withdrawn_.push_back({chunk->base, kChunkBytes});
   // What is still on its way comes all the same, as bytes of the ordinary kind.
   if (!chunk->resident || (chunk->arrival_op && !timeline_->InDone(chunk->arrival_stream, chunk->arrival_op))) return;
-  EndAhead(chunk);
+  EndPrefetch(chunk);
   SetResident(chunk, false);
   chunk->arrival_op = 0;
   candidates_.Remove(chunk);
 }
 
-// In Depart's place: it is on the card and in host memory, and nothing unfinished uses it.
-void Residency::Drop(Chunk* chunk, Step* step) {
-  EndAhead(chunk);
+// In EvictChunk's place: it is on the card and in host memory, and nothing unfinished uses it.
+void Residency::Drop(Chunk* chunk, PlanStep* step) {
+  EndPrefetch(chunk);
   if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
   chunk->duplicate = false;
@@ -96,7 +96,7 @@ void Residency::Drop(Chunk* chunk, Step* step) {
   stats_.bytes_dropped += kChunkBytes;
 }
 
-const Plan& Residency::DropBeyond() {
+const Plan& Residency::DropExcessDuplicates() {
   Settle();
   ClearPlan();
   std::erase_if(beyond_, [this](Va base) {

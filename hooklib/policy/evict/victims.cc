@@ -20,7 +20,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
   if (chunk.cold) return 3 * kClass;
   if (chunk.last_fetcher + windows_.length() < now_ && now_ > 2 * windows_.length() && IsLasting(chunk, 0) &&
-      !ComesAndGoes(chunk)) {
+      !CheaperSwapped(chunk)) {
     return 2 * kClass + std::min(chunk.next_use, kClass - 1);
   }
   // Of what launches leave to faults only a part is there: what is sent away of it is little, whenever it is used next,
@@ -28,7 +28,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   const bool scattered = chunk.left_at && !chunk.sure;
   // What is freed before it is used again does not come back, and makes place by itself then: it stays while others may
   // leave that would in any case, since they are needed later than what left was in the mean.
-  if (const uint64_t dies = DiesAt(chunk); dies != kNever && !scattered)
+  if (const uint64_t dies = FreedAt(chunk); dies != kNever && !scattered)
     return std::min(dies + horizon_ / 64, kClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !scattered) {
     // To drop a duplicate and bring it back takes a third of what it takes to send another away and bring that.
@@ -51,37 +51,37 @@ uint64_t Residency::Room(StreamId stream) {
 
 // A discard must be over before the application can write the range again through any pointer, seen or unseen. The
 // caller executes it at once and waits for it (microseconds of the engine's own), with the device's lock held, before
-// which no allocation can revive the range.
-uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uint64_t kept_until) {
+// which no allocation can populate_now the range.
+uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t kept_until) {
   uint64_t freed = 0, most = bytes;
   bool waiting = false;
-  for (size_t n = dying_.size(); n > 0 && freed < most; --n) {
-    Chunk* chunk = dying_.front();
-    dying_.pop_front();
+  for (size_t n = freed_resident_.size(); n > 0 && freed < most; --n) {
+    Chunk* chunk = freed_resident_.front();
+    freed_resident_.pop_front();
     if (chunk->live_bytes != 0) {
       chunk->dying = false;  // revived
       continue;
     }
     if (!chunk->resident) {
-      died_away_.push_back(chunk);
+      freed_on_host_.push_back(chunk);
       continue;
     }
     if (chunk->next_use > now_ && chunk->next_use < kept_until) {
-      dying_.push_back(chunk);
+      freed_resident_.push_back(chunk);
       continue;
     }
     // What only faults can have brought since may still be on its way out; what was fetched is so no longer.
     const bool leaving = !chunk->sure && IsLeaving(*chunk);
     const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
-    if (!over && (leaving || !MayReap(*chunk, stream))) {
+    if (!over && (leaving || !MayDiscardInStream(*chunk, stream))) {
       waiting |= chunk->pins == 0;
-      dying_.push_back(chunk);
+      freed_resident_.push_back(chunk);
       continue;
     }
     chunk->dying = false;
     freed += kChunkBytes;
     if (prefetch_ == Prefetch::kOff || !can_discard_) {  // then faults bring what is used
-      Depart(chunk, stream, step);
+      EvictChunk(chunk, stream, step);
       continue;
     }
     Discard(chunk, over);
@@ -97,11 +97,11 @@ uint64_t Residency::DiscardDead(uint64_t bytes, StreamId stream, Step* step, uin
 
 // `over`: nothing that may have touched it is still queued.
 void Residency::Discard(Chunk* chunk, bool over) {
-  EndAhead(chunk);
+  EndPrefetch(chunk);
   chunk->discarded = true;
   chunk->content = chunk->tried = false;
   chunk->departure_op = chunk->arrival_op = 0;
-  (over ? plan_.discard : plan_.reap).push_back({chunk->base, kChunkBytes});
+  (over ? plan_.discard : plan_.stream_discard).push_back({chunk->base, kChunkBytes});
 }
 
 // What died in host memory makes no room, but who takes its place need not have the contents brought: so before anybody
@@ -111,23 +111,23 @@ bool Residency::DiscardAway(StreamId stream) {
   constexpr size_t kMost = 8;  // that have to wait
   bool any = false, unfenced = false;
   size_t waiting = 0;
-  for (size_t n = died_away_.size(); n > 0 && waiting < kMost; --n) {
-    Chunk* const chunk = died_away_.front();
-    died_away_.pop_front();
+  for (size_t n = freed_on_host_.size(); n > 0 && waiting < kMost; --n) {
+    Chunk* const chunk = freed_on_host_.front();
+    freed_on_host_.pop_front();
     const bool keeps = prefetch_ == Prefetch::kOff || !can_discard_;
-    if (chunk->live_bytes != 0 || keeps || chunk->advised || !chunk->content) {
+    if (chunk->live_bytes != 0 || keeps || chunk->mapped_remote || !chunk->content) {
       chunk->dying = false;  // revived, or nothing is left of it
       continue;
     }
     if (chunk->resident) {
-      dying_.push_back(chunk);
+      freed_resident_.push_back(chunk);
       continue;
     }
     const bool leaving = chunk->two_ways_out || IsLeaving(*chunk);
     const bool over = !leaving && chunk->mark != now_ && IsDead(*chunk) && MayLeave(*chunk, 0);
-    if (!over && (leaving || !MayReap(*chunk, stream))) {
+    if (!over && (leaving || !MayDiscardInStream(*chunk, stream))) {
       unfenced |= chunk->dead_epoch == fences_->open();
-      died_away_.push_back(chunk);
+      freed_on_host_.push_back(chunk);
       ++waiting;
       continue;
     }
@@ -143,11 +143,11 @@ bool Residency::DiscardAway(StreamId stream) {
 // on the host's clock frees nothing: living bytes would leave instead. Until that is asked nobody knows.
 uint64_t Residency::DeadRoom(uint64_t bytes, StreamId stream) {
   uint64_t room = 0;
-  for (size_t i = 0; can_discard_ && i < dying_.size() && room < bytes; ++i) {
-    const Chunk& chunk = *dying_[i];
+  for (size_t i = 0; can_discard_ && i < freed_resident_.size() && room < bytes; ++i) {
+    const Chunk& chunk = *freed_resident_[i];
     if (!chunk.resident || chunk.live_bytes != 0 || chunk.pins != 0) continue;
     const bool asked = chunk.dead_epoch != fences_->open();
-    if (!asked || (IsDead(chunk) && MayLeave(chunk, 0)) || MayReap(chunk, stream)) room += kChunkBytes;
+    if (!asked || (IsDead(chunk) && MayLeave(chunk, 0)) || MayDiscardInStream(chunk, stream)) room += kChunkBytes;
   }
   return room;
 }
@@ -157,8 +157,9 @@ bool Residency::IsDead(const Chunk& chunk) {
 }
 
 // Its users are all before this place of the stream, or over; whatever writes it again comes behind this place: it
-// still belongs to the application's own allocator, the stream waits for the discard, others do not work (stream_discard.h).
-bool Residency::MayReap(const Chunk& chunk, StreamId stream) {
+// still belongs to the application's own allocator, the stream waits for the discard, others do not work
+// (stream_discard.h).
+bool Residency::MayDiscardInStream(const Chunk& chunk, StreamId stream) {
   return in_order_ && can_discard_ && prefetch_ != Prefetch::kOff && chunk.owned && chunk.mark != now_ &&
          chunk.live_bytes == 0 && chunk.pins == 0 && chunk.dead_launch < now_ && MayLeave(chunk, stream);
 }
@@ -175,7 +176,7 @@ bool Residency::MayLeave(const Chunk& chunk, StreamId stream) {
   return chunk.arrival_op == 0 || timeline_->InDone(chunk.arrival_stream, chunk.arrival_op);
 }
 
-uint64_t Residency::SendAway(StreamId stream, uint64_t bytes, uint64_t keep_until, Step* step) {
+uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
   Settle();
   CatchUp();
   uint64_t freed = 0;
@@ -212,9 +213,9 @@ uint64_t Residency::SendAway(StreamId stream, uint64_t bytes, uint64_t keep_unti
       candidates_.PutAside(top);
       break;
     }
-    if (chunk->next_use != kNever && chunk->next_use > now_ && DiesAt(*chunk) == kNever)
+    if (chunk->next_use != kNever && chunk->next_use > now_ && FreedAt(*chunk) == kNever)
       horizon_ += chunk->next_use - now_ - horizon_ / 64;
-    Depart(chunk, stream, step);
+    EvictChunk(chunk, stream, step);
     if (dead_waiting_) dead_waited_ = now_;
     freed += kChunkBytes;
   }
@@ -242,14 +243,14 @@ uint64_t Residency::MakeRoomForFaults(StreamId stream, uint64_t bytes) {
   return freed;
 }
 
-void Residency::Depart(Chunk* chunk, StreamId stream, Step* step) {
+void Residency::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   if (chunk->duplicate) return Drop(chunk, step);
   Queues& queues = queues_[stream];
   if (!step->out_op) step->out_op = ++queues.out_op;
   for (const Mark& use : chunk->use) {
     if (use.stream == stream && stream) step->out_after = std::max(step->out_after, use.seq);
   }
-  EndAhead(chunk);
+  EndPrefetch(chunk);
   NoteLeft(chunk);
   SetResident(chunk, false);
   candidates_.Remove(chunk);

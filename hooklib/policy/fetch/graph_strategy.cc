@@ -6,26 +6,28 @@ namespace sluice::policy {
 
 namespace {
 
-// What settles is settled after two or three launches: what leaves behind the first is away, and advised with the next.
+// What settles is settled after two or three launches: what leaves behind the first is away, and mapped_remote with the
+// next.
 constexpr uint32_t kMostUnsettled = 6;
 constexpr uint64_t kPatience = 64;    // launches
 constexpr uint64_t kFirstRetry = 64;  // launches
 constexpr uint64_t kLossShare = 200;  // a way's tries may cost a 200th of the time
 constexpr uint64_t kBetterBy = 33;    // a 33th faster, or the present best stays
 constexpr uint64_t kHopeless = 3;     // times what each other way takes
-constexpr std::array<Way, kWays> kOrder{Way::kAsOff, Way::kFetch, Way::kInPlace, Way::kFaults};
+constexpr std::array<GraphStrategy, kGraphStrategies> kOrder{GraphStrategy::kDemandPaging, GraphStrategy::kFetch,
+                                                             GraphStrategy::kRemote, GraphStrategy::kFaults};
 
 bool IsAnother(uint64_t now, uint64_t then) { return now > then + then / 4 || then > now + now / 4; }
 
 }  // namespace
 
-const char* Describe(Way way) {
+const char* Describe(GraphStrategy way) {
   switch (way) {
-    case Way::kAsOff:
+    case GraphStrategy::kDemandPaging:
       return "by faults";
-    case Way::kFetch:
+    case GraphStrategy::kFetch:
       return "fetched before and dropped or sent away after each launch";
-    case Way::kInPlace:
+    case GraphStrategy::kRemote:
       return "in host memory";
     default:
       return "by faults beside what is used most";
@@ -33,14 +35,14 @@ const char* Describe(Way way) {
 }
 
 // Whether the way may be gone at all.
-bool Ways::Habit::IsOpen(Way w) const {
-  if (w == Way::kInPlace) return may_stay;
+bool GraphStrategies::Habit::IsOpen(GraphStrategy w) const {
+  if (w == GraphStrategy::kRemote) return may_map_remote;
   // Faults cost about the same whatever is held: worth a try only where they are the best.
-  if (w == Way::kFaults) return best == Way::kAsOff || best == w;
+  if (w == GraphStrategy::kFaults) return best == GraphStrategy::kDemandPaging || best == w;
   return true;
 }
 
-bool Ways::Habit::IsDue(Way w) const {
+bool GraphStrategies::Habit::IsDue(GraphStrategy w) const {
   if (!IsOpen(w)) return false;
   const Tried& tried = ways[static_cast<size_t>(w)];
   if (tried.ns == 0) return true;
@@ -51,14 +53,14 @@ bool Ways::Habit::IsDue(Way w) const {
 }
 
 // What the launch before held up. If all of it had left long before, it was the host that was late.
-uint64_t Ways::Habit::Behind(Way w) const {
+uint64_t GraphStrategies::Habit::Behind(GraphStrategy w) const {
   if (w != left || gap <= soonest || gap - soonest > 2 * departing) return 0;
   return std::min(gap - soonest, departing);
 }
 
 // What two in a row say counts whole. One slow launch may have run beside others' work, or the host waited for all that
 // was under way: an eighth of the difference, of a quarter of the time at most.
-void Ways::Tried::Follow(uint64_t time) {
+void GraphStrategies::Tried::Follow(uint64_t time) {
   const auto [low, high] = std::minmax(time, last);
   if (ns == 0 || low > ns) {
     ns = ns ? low : time;
@@ -74,9 +76,9 @@ void Ways::Tried::Follow(uint64_t time) {
 // What only the first launches of a way need is in the time of its first, and may be several times what the fastest way
 // takes. Against all others, and more than one, it says enough: with a graph of weights that are read again and again
 // the first launch in host memory took 132 ms (simulated), the second 126, by faults 23 and fetched 6.
-bool Ways::Habit::IsHopeless(Way w, uint64_t ns) const {
+bool GraphStrategies::Habit::IsHopeless(GraphStrategy w, uint64_t ns) const {
   size_t others = 0;
-  for (const Way other : kOrder) {
+  for (const GraphStrategy other : kOrder) {
     const uint64_t time = ways[static_cast<size_t>(other)].ns;
     if (other == w || !time) continue;
     if (ns <= kHopeless * time) return false;
@@ -85,28 +87,28 @@ bool Ways::Habit::IsHopeless(Way w, uint64_t ns) const {
   return others > 1;
 }
 
-Way Ways::Next(const Launch& launch) {
+GraphStrategy GraphStrategies::Next(const Launch& launch) {
   if (habits_.size() > (1 << 14)) habits_.clear();  // ids of phases that are long over
   Habit& habit = habits_[launch.id];
   // Another question: a graph that was updated or made where another was, a budget that moved.
   if (IsAnother(launch.bytes, habit.bytes) || IsAnother(launch.capacity, habit.capacity) ||
-      launch.may_stay != habit.may_stay) {
+      launch.may_map_remote != habit.may_map_remote) {
     habit = {.bytes = launch.bytes,
              .capacity = launch.capacity,
              .launches = habit.launches,
              .asked = habit.launches,
-             .may_stay = launch.may_stay};
+             .may_map_remote = launch.may_map_remote};
   }
   ++habit.launches;
   if (habit.awaited_to && habit.launches > habit.awaited_to) habit.awaited_to = 0;  // it was not timed
   if (!habit.trying && !habit.awaited_to) {
-    const auto due = std::find_if(kOrder.begin(), kOrder.end(), [&](Way w) { return habit.IsDue(w); });
+    const auto due = std::find_if(kOrder.begin(), kOrder.end(), [&](GraphStrategy w) { return habit.IsDue(w); });
     if (due != kOrder.end()) {
       habit.trying = true;
       habit.on_trial = *due;
     }
   }
-  const Way way = habit.trying ? habit.on_trial : habit.best;
+  const GraphStrategy way = habit.trying ? habit.on_trial : habit.best;
   if (way != habit.way) {
     habit.run = 0;
     habit.changed = habit.launches;
@@ -116,7 +118,7 @@ Way Ways::Next(const Launch& launch) {
   return way;
 }
 
-WayProbe Ways::Planned(uint64_t id, bool settled) {
+GraphProbe GraphStrategies::Planned(uint64_t id, bool settled) {
   Habit& habit = habits_[id];
   const bool counts = habit.run > 1 && (settled || habit.run > kMostUnsettled);
   if (habit.trying && counts) {
@@ -126,7 +128,7 @@ WayProbe Ways::Planned(uint64_t id, bool settled) {
   return {id, habit.way, habit.launches, counts};
 }
 
-void Ways::Left(const WayProbe& probe, uint64_t gap, uint64_t departing) {
+void GraphStrategies::Left(const GraphProbe& probe, uint64_t gap, uint64_t departing) {
   const auto it = habits_.find(probe.id);
   if (it == habits_.end() || probe.number <= it->second.asked) return;
   Habit& habit = it->second;
@@ -136,7 +138,7 @@ void Ways::Left(const WayProbe& probe, uint64_t gap, uint64_t departing) {
   habit.soonest = std::min(habit.soonest, gap);
 }
 
-bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
+bool GraphStrategies::Measured(const GraphProbe& probe, uint64_t ns) {
   const auto it = habits_.find(probe.id);
   if (it == habits_.end()) return false;
   Habit& habit = it->second;
@@ -165,12 +167,13 @@ bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
     tried.Follow(ns);
   }
   tried.last = ns;
-  const auto time = [&](Way w) { return habit.IsOpen(w) && habit.Of(w).ns ? habit.Of(w).ns : UINT64_MAX; };
-  const Way fastest = *std::min_element(kOrder.begin(), kOrder.end(), [&](Way a, Way b) { return time(a) < time(b); });
+  const auto time = [&](GraphStrategy w) { return habit.IsOpen(w) && habit.Of(w).ns ? habit.Of(w).ns : UINT64_MAX; };
+  const GraphStrategy fastest = *std::min_element(kOrder.begin(), kOrder.end(),
+                                                  [&](GraphStrategy a, GraphStrategy b) { return time(a) < time(b); });
   const bool another = time(fastest) + time(fastest) / kBetterBy < time(habit.best);
   if (another) habit.best = fastest;
   const bool complete =
-      std::all_of(kOrder.begin(), kOrder.end(), [&](Way w) { return !habit.IsOpen(w) || habit.Of(w).ns; });
+      std::all_of(kOrder.begin(), kOrder.end(), [&](GraphStrategy w) { return !habit.IsOpen(w) || habit.Of(w).ns; });
   const bool first = complete && !habit.complete;
   habit.complete |= complete;
   if (!first && !(complete && another)) return false;
@@ -180,20 +183,20 @@ bool Ways::Measured(const WayProbe& probe, uint64_t ns) {
   return true;
 }
 
-bool Ways::IsTrying(uint64_t id) const {
+bool GraphStrategies::IsTrying(uint64_t id) const {
   const auto it = habits_.find(id);
   return it != habits_.end() && (it->second.trying || it->second.awaited_to);
 }
 
-Way Ways::Best(uint64_t id) const {
+GraphStrategy GraphStrategies::Best(uint64_t id) const {
   const auto it = habits_.find(id);
-  return it == habits_.end() ? Way::kAsOff : it->second.best;
+  return it == habits_.end() ? GraphStrategy::kDemandPaging : it->second.best;
 }
 
-Ways::Times Ways::TimesOf(uint64_t id) const {
+GraphStrategies::Times GraphStrategies::TimesOf(uint64_t id) const {
   Times times{};
   const auto it = habits_.find(id);
-  for (size_t i = 0; it != habits_.end() && i < kWays; ++i) times[i] = it->second.ways[i].ns;
+  for (size_t i = 0; it != habits_.end() && i < kGraphStrategies; ++i) times[i] = it->second.ways[i].ns;
   return times;
 }
 

@@ -22,47 +22,47 @@
 
 namespace sluice::policy {
 
-enum class Way : uint8_t {
-  kAsOff,  // all that is missing is left to faults, whatever is held: as with `--prefetch off`
-  kFetch,  // the hottest part is held, the rest is brought before each launch, beyond the budget, and leaves behind it
-  kInPlace,  // the hottest part is held, the rest is used in host memory
-  kFaults,   // the hottest part is held, the rest is left to faults
+enum class GraphStrategy : uint8_t {
+  kDemandPaging,  // all that is missing is left to faults, whatever is held: as with `--prefetch off`
+  kFetch,   // the hottest part is held, the rest is brought before each launch, beyond the budget, and leaves behind it
+  kRemote,  // the hottest part is held, the rest is used in host memory
+  kFaults,  // the hottest part is held, the rest is left to faults
 };
-inline constexpr size_t kWays = 4;
-const char* Describe(Way way);
+inline constexpr size_t kGraphStrategies = 4;
+const char* Describe(GraphStrategy way);
 
 // One launch that went some way and is timed.
-struct WayProbe {
+struct GraphProbe {
   uint64_t id = 0;  // execution id; 0: nothing to time
-  Way way = Way::kAsOff;
+  GraphStrategy way = GraphStrategy::kDemandPaging;
   uint64_t number = 0;  // among the launches of its id
   bool counts = false;  // for what the way costs; otherwise for what it cost to try it
 };
 
-class Ways {
+class GraphStrategies {
  public:
-  using Times = std::array<uint64_t, kWays>;  // ns of a launch and of what it holds up; 0: not known
+  using Times = std::array<uint64_t, kGraphStrategies>;  // ns of a launch and of what it holds up; 0: not known
   struct Launch {
-    uint64_t id;        // execution id
-    uint64_t bytes;     // that it names
-    uint64_t capacity;  // that may be resident
-    bool may_stay;      // host memory may be used in place
+    uint64_t id;          // execution id
+    uint64_t bytes;       // that it names
+    uint64_t capacity;    // that may be resident
+    bool may_map_remote;  // host memory may be used in place
   };
 
   // The way of the next launch of this id.
-  Way Next(const Launch& launch);
+  GraphStrategy Next(const Launch& launch);
   // The launch that Next was asked for is planned. `settled`: the plan has nothing in it that only the first launches
   // of a way need.
-  WayProbe Planned(uint64_t id, bool settled);
+  GraphProbe Planned(uint64_t id, bool settled);
   // The next launch of a graph that is timed began `gap` ns after the end of this one, and what this one sent away was
   // gone after `departing`, if that was sooner. Before that launch's Measured.
-  void Left(const WayProbe& probe, uint64_t gap, uint64_t departing);
+  void Left(const GraphProbe& probe, uint64_t gap, uint64_t departing);
   // How long it took, in ns of the GPU's clock. True where all ways are known with this for the first time, or the best
   // is another than before.
-  bool Measured(const WayProbe& probe, uint64_t ns);
+  bool Measured(const GraphProbe& probe, uint64_t ns);
   // A way is on trial, or its answer is awaited.
   bool IsTrying(uint64_t id) const;
-  Way Best(uint64_t id) const;
+  GraphStrategy Best(uint64_t id) const;
   Times TimesOf(uint64_t id) const;
   // Whether it is a graph that was larger than what may be resident.
   bool Knows(uint64_t id) const { return habits_.contains(id); }
@@ -80,23 +80,24 @@ class Ways {
     uint64_t bytes = 0, capacity = 0;
     uint64_t launches = 0;
     uint64_t asked = 0;  // so many of them were before the question was this one
-    Way way = Way::kAsOff, best = Way::kAsOff, on_trial = Way::kAsOff;
+    GraphStrategy way = GraphStrategy::kDemandPaging, best = GraphStrategy::kDemandPaging,
+                  on_trial = GraphStrategy::kDemandPaging;
     uint32_t run = 0;         // launches since the way changed
     uint64_t changed = 0;     // number of the launch with which it did
     bool trying = false;      // launches go the way on trial, until one of them counts
     uint64_t awaited_to = 0;  // the answer is awaited, but no longer than up to this launch; 0: it is not
-    bool may_stay = true;
+    bool may_map_remote = true;
     bool complete = false;  // all ways are known
     // Behind the last launch, in ns: that went this way, when the next began, when what it sent away was gone.
-    Way left = Way::kAsOff;
+    GraphStrategy left = GraphStrategy::kDemandPaging;
     uint64_t gap = 0, departing = 0;
     uint64_t soonest = UINT64_MAX;  // of all gaps
-    std::array<Tried, kWays> ways;
-    Tried& Of(Way w) { return ways[static_cast<size_t>(w)]; }
-    bool IsOpen(Way w) const;
-    bool IsDue(Way w) const;
-    uint64_t Behind(Way w) const;
-    bool IsHopeless(Way w, uint64_t ns) const;
+    std::array<Tried, kGraphStrategies> ways;
+    Tried& Of(GraphStrategy w) { return ways[static_cast<size_t>(w)]; }
+    bool IsOpen(GraphStrategy w) const;
+    bool IsDue(GraphStrategy w) const;
+    uint64_t Behind(GraphStrategy w) const;
+    bool IsHopeless(GraphStrategy w, uint64_t ns) const;
   };
   std::unordered_map<uint64_t, Habit> habits_;
 };

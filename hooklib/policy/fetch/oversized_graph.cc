@@ -1,6 +1,6 @@
 // Residency: of a graph that cannot be held whole what it uses most stays on the card, and the rest goes the
-// way that was measured to be the fastest (graph_strategy.h). Which part that is does not change from launch to launch, so
-// nothing goes to and fro.
+// way that was measured to be the fastest (graph_strategy.h). Which part that is does not change from launch to launch,
+// so nothing goes to and fro.
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"
@@ -33,7 +33,7 @@ void Residency::SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size
   for (size_t i = set_.size(); i > held && lacking; --i) {
     Chunk* const chunk = set_[i - 1];
     if (!chunk->resident || !MayLeave(*chunk, stream)) continue;
-    Depart(chunk, stream, &plan_.now);
+    EvictChunk(chunk, stream, &plan_.now);
     missing_.push_back(chunk);
     lacking -= kChunkBytes;
   }
@@ -68,11 +68,11 @@ size_t Residency::SmallFirst(uint64_t fits) {
 
 // Of a graph that is larger than the capacity: the way that it goes. Takes out of missing_ what it uses in host
 // memory, and marks what is left to faults.
-void Residency::TakeWay(Way way, StreamId stream, uint64_t id) {
+void Residency::TakeWay(GraphStrategy way, StreamId stream, uint64_t id) {
   rest_ = {};
   // Duplicates that the way before brought beyond the capacity are still there.
-  bool settled = way == Way::kFetch || beyond_.empty();
-  if (way == Way::kAsOff) {
+  bool settled = way == GraphStrategy::kFetch || beyond_.empty();
+  if (way == GraphStrategy::kDemandPaging) {
     std::stable_partition(missing_.begin(), missing_.end(),
                           [this](const Chunk* chunk) { return IsUsedBetween(*chunk); });
   }
@@ -80,20 +80,21 @@ void Residency::TakeWay(Way way, StreamId stream, uint64_t id) {
     // What was discarded or never written has no host pages worth using: to bring it moves nothing.
     if (!chunk->content || IsDiscarded(chunk, stream)) return false;
     NoteRest(*chunk);
-    if (way == Way::kAsOff || way == Way::kFaults) {
+    if (way == GraphStrategy::kDemandPaging || way == GraphStrategy::kFaults) {
       chunk->left_at = now_;
-      Unadvise(chunk);
+      UnmapRemote(chunk);
       return false;
     }
-    // What is still on its way out cannot be advised yet, so that it would be sent away after each launch for ever.
-    const bool once = way == Way::kFetch && may_stay_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
-    settled &= !once && !(way == Way::kFetch && chunk->sent && IsCopied(*chunk)) &&
-               !(way == Way::kInPlace && IsLeaving(*chunk));  // that would be found on the card
-    if (way == Way::kFetch && !once) return false;
+    // What is still on its way out cannot be mapped_remote yet, so that it would be sent away after each launch for
+    // ever.
+    const bool once = way == GraphStrategy::kFetch && may_map_remote_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
+    settled &= !once && !(way == GraphStrategy::kFetch && chunk->sent && IsCopied(*chunk)) &&
+               !(way == GraphStrategy::kRemote && IsLeaving(*chunk));  // that would be found on the card
+    if (way == GraphStrategy::kFetch && !once) return false;
     MapInHost(chunk);
     return true;
   });
-  if (way == Way::kAsOff || way == Way::kFaults) ++stats_.left_launches;
+  if (way == GraphStrategy::kDemandPaging || way == GraphStrategy::kFaults) ++stats_.left_launches;
   plan_.way = ways_.Planned(id, settled);
 }
 
@@ -108,7 +109,7 @@ uint64_t Residency::UsedBetween(uint64_t most) const {
 // Whether what is brought need not wait for what leaves behind a graph larger than the capacity. The card holds more
 // than the budget until that is gone anyhow, and by faults nobody would wait: the launches between two graphs may bring
 // a little. Not what is on its way out itself, which would leave again.
-bool Residency::GoesBeside(Queues* queues, StreamId stream, const Step& step) {
+bool Residency::GoesBeside(Queues* queues, StreamId stream, const PlanStep& step) {
   constexpr uint64_t kBeside = uint64_t{32} << 20;
   uint64_t bytes = 0;
   for (const Extent& run : step.fetch) bytes += run.bytes;

@@ -12,28 +12,29 @@ namespace {
 constexpr uint64_t kCopies = 1;  // stands for work without an execution id; those are odd and large
 }  // namespace
 
-bool Residency::MayRenew(const Chunk& chunk) {
-  return renews_ && can_discard_ && chunk.overwritten_at == now_ && chunk.content && chunk.live_bytes == kChunkBytes &&
-         chunk.pins == 0 && !chunk.two_ways_out &&
+bool Residency::MayRepopulate(const Chunk& chunk) {
+  return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.content &&
+         chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !chunk.two_ways_out &&
          (chunk.departure_op == 0 || timeline_->OutDone(chunk.departure_stream, chunk.departure_op));
 }
 
-void Residency::Renew(Chunk* chunk, uint64_t id) {
+void Residency::Repopulate(Chunk* chunk, uint64_t id) {
   SetResident(chunk, true);
   chunk->discarded = false;
   chunk->arrival_op = 0;  // there for whatever comes behind this launch, which alone may use it before
-  chunk->renewed_by = id ? id : kCopies;
-  plan_.renew.push_back({chunk->base, kChunkBytes});
+  chunk->repopulated_by = id ? id : kCopies;
+  plan_.repopulate.push_back({chunk->base, kChunkBytes});
   stats_.bytes_saved += kChunkBytes;
 }
 
 // Whether to bring it ahead of launch `id` would only bring what that launch, or a copy before it, overwrites.
-bool Residency::RenewedBefore(const Chunk& chunk, uint64_t id) const {
-  return renews_ && chunk.content && chunk.renewed_by && (chunk.renewed_by == id || chunk.renewed_by == kCopies);
+bool Residency::RepopulatedBefore(const Chunk& chunk, uint64_t id) const {
+  return repopulates_ && chunk.content && chunk.repopulated_by &&
+         (chunk.repopulated_by == id || chunk.repopulated_by == kCopies);
 }
 
-void Residency::NoteNotRenewed(const Plan& plan) {
-  for (const Extent& run : plan.renew) {
+void Residency::NoteNotRepopulated(const Plan& plan) {
+  for (const Extent& run : plan.repopulate) {
     stats_.bytes_saved -= run.bytes;
     stats_.bytes_in += run.bytes;
   }

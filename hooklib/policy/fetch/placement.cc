@@ -31,7 +31,7 @@ constexpr uint64_t kMost = uint64_t{512} << 20;  // at once: 60 ms
 constexpr uint64_t kLeastOrder = uint64_t{32} << 20;
 }  // namespace
 
-void Residency::NoteWaited() {
+void Residency::NoteHostSync() {
   if (now_ - run_begin_ >= windows_.length() / 2) {
     long_run_begin_ = run_begin_;
     long_run_ = now_ - run_begin_;
@@ -60,7 +60,7 @@ void Residency::ChangePlaces(const Predictor& predictor) {
   still_length_ = windows_.length();
   chosen_ = asks_ = false;
   asked_bytes_ = 0;
-  if (still_windows_ < kStillWindows || promote_ || !may_stay_ || prefetch_ != Prefetch::kPredict) return;
+  if (still_windows_ < kStillWindows || promote_ || !may_map_remote_ || prefetch_ != Prefetch::kPredict) return;
   // Nothing was used in host memory: nothing waits for a place, and all chunks of the card are many.
   if (host_window_ + 1 != windows_.number()) return;
   std::vector<Chunk*> cold, first, hot;
@@ -154,22 +154,22 @@ void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* ho
   for (size_t i = 0; i < std::min(cold->size(), kMost / kChunkBytes); ++i) (*hot)[i]->hot_window = windows_.number();
 }
 
-std::vector<Place> Residency::ListPlaces() {
+std::vector<PlacementRun> Residency::ListPlacement() {
   Settle();
-  std::vector<Place> places;
-  const auto alike = [](const Place& a, const Place& b) {
+  std::vector<PlacementRun> places;
+  const auto alike = [](const PlacementRun& a, const PlacementRun& b) {
     const auto degree = [](uint64_t bytes) { return bytes <= kLittle ? 0 : bytes < kMuch ? 1 : 2; };
     return a.range.end() == b.range.base && a.resident == b.resident && a.lasting == b.lasting && a.used == b.used &&
            a.id == b.id && degree(a.link_bytes) == degree(b.link_bytes);
   };
   chunks_.ForAll([&](const Chunk& chunk) {
     if (!chunk.live_bytes) return;
-    const Place place{{chunk.base, kChunkBytes},
-                      chunk.resident,
-                      IsLasting(chunk, 0),
-                      chunk.link_window + 1 >= windows_.number(),
-                      std::max(chunk.link_bytes, chunk.link_before),
-                      chunk.link_id};
+    const PlacementRun place{{chunk.base, kChunkBytes},
+                             chunk.resident,
+                             IsLasting(chunk, 0),
+                             chunk.link_window + 1 >= windows_.number(),
+                             std::max(chunk.link_bytes, chunk.link_before),
+                             chunk.link_id};
     if (!places.empty() && alike(places.back(), place)) {
       places.back().range.bytes += kChunkBytes;
       places.back().link_bytes = std::max(places.back().link_bytes, place.link_bytes);

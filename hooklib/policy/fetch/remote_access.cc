@@ -30,9 +30,10 @@ void Residency::EndWindow(const Queues& queues) {
 // now, and whoever needs it there comes only after others would have taken its place.
 bool Residency::StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id) {
   if (windows_.number() == 1) return IsLasting(chunk, id);
-  if (ComesAndGoes(chunk)) return false;
-  const auto next = predictor.NextNeeded(
-      chunk, [this](uint64_t other) { return host_access_.Of(other, false, now_) != HostAccess::Verdict::kStreams; });
+  if (CheaperSwapped(chunk)) return false;
+  const auto next = predictor.NextNeeded(chunk, [this](uint64_t other) {
+    return host_access_.Of(other, false, now_) != LaunchClassifier::Verdict::kStreams;
+  });
   // Half of the mean, since what left were those used last.
   return next ? *next > horizon_ / 128 : IsLasting(chunk, id);
 }
@@ -44,7 +45,7 @@ void Residency::NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds) {
 
 void Residency::NoteLeft(Chunk* chunk) {
   if (chunk->cold || !chunk->content || chunk->left_window == windows_.number() || !IsLasting(*chunk, 0)) return;
-  chunk->commutes = chunk->left_window && chunk->left_window + 2 >= windows_.number();
+  chunk->cheaper_remote = chunk->left_window && chunk->left_window + 2 >= windows_.number();
   chunk->left_window = windows_.number();
 }
 
@@ -54,11 +55,11 @@ void Residency::NoteLeft(Chunk* chunk) {
 // three times in a round. A window is longer than that, so it may count one use more. Where several threads send it
 // away (hooklib/engine/execute/eviction_threads.h) it takes 50 beside everything else, and to let it go is the faster
 // way.
-bool Residency::Commutes(const Chunk& chunk) const {
+bool Residency::CheaperRemote(const Chunk& chunk) const {
   constexpr uint64_t kMost = kChunkBytes * 29 / 10;
-  if (chunk.advised) return true;
-  if (!slow_departures_) return false;
-  if (!chunk.commutes || chunk.left_window + 2 < windows_.number()) return false;
+  if (chunk.mapped_remote) return true;
+  if (!slow_write_back_) return false;
+  if (!chunk.cheaper_remote || chunk.left_window + 2 < windows_.number()) return false;
   if (chunk.link_window == windows_.number()) return chunk.link_before <= kMost;
   return chunk.link_window + 1 < windows_.number() || chunk.link_bytes <= kMost;
 }
@@ -66,10 +67,10 @@ bool Residency::Commutes(const Chunk& chunk) const {
 // Whether a round passes over it so often, where departures are fast, that it had better come and go, whatever its
 // launches could do with it in host memory: three passes there take 70 ms a GiB, to come and to go takes 50 beside
 // everything else. An optimizer's second moments are such, its first ones not.
-bool Residency::ComesAndGoes(const Chunk& chunk) const {
+bool Residency::CheaperSwapped(const Chunk& chunk) const {
   constexpr uint64_t kLeast = kChunkBytes * 29 / 10;
   // Not before it is known when it is needed.
-  if (prefetch_ != Prefetch::kPredict || slow_departures_ || chunk.born + windows_.length() * 15 / 8 > now_ ||
+  if (prefetch_ != Prefetch::kPredict || slow_write_back_ || chunk.born + windows_.length() * 15 / 8 > now_ ||
       chunk.in_place_until > now_) {
     return false;
   }
@@ -81,20 +82,20 @@ bool Residency::ComesAndGoes(const Chunk& chunk) const {
 // it is used in host memory in nearly every round all the same. What comes and goes was used there by launches that the
 // card may not have reached yet: without the mapping these would fault.
 void Residency::Unmap(Chunk* chunk) {
-  if (ComesAndGoes(*chunk)) return;
-  if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= windows_.number()) Unadvise(chunk);
+  if (CheaperSwapped(*chunk)) return;
+  if (!IsLasting(*chunk, 0) || chunk->host_window + 2 <= windows_.number()) UnmapRemote(chunk);
 }
 
 void Residency::MapInHost(Chunk* chunk) {
-  if (chunk->advised) return;
-  chunk->advised = true;
-  plan_.advise.push_back({chunk->base, kChunkBytes});
+  if (chunk->mapped_remote) return;
+  chunk->mapped_remote = true;
+  plan_.map_remote.push_back({chunk->base, kChunkBytes});
 }
 
-void Residency::Unadvise(Chunk* chunk) {
-  if (!chunk->advised) return;
-  chunk->advised = false;
-  plan_.unadvise.push_back({chunk->base, kChunkBytes});
+void Residency::UnmapRemote(Chunk* chunk) {
+  if (!chunk->mapped_remote) return;
+  chunk->mapped_remote = false;
+  plan_.unmap_remote.push_back({chunk->base, kChunkBytes});
 }
 
 // The host runs ahead: what it brings for a later launch may be there before the one that is timed without it runs.
@@ -120,7 +121,7 @@ std::pair<size_t, size_t> Residency::Dominant() const {
 }
 
 void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
-  using Verdict = HostAccess::Verdict;
+  using Verdict = LaunchClassifier::Verdict;
   const bool duplicates =
       std::all_of(missing_.begin(), missing_.end(), [this](const Chunk* chunk) { return MayDuplicate(*chunk); });
   const Verdict verdict = host_access_.Of(id, oversize, now_, duplicates);
@@ -139,26 +140,26 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   const uint64_t need = missing_.size() * kChunkBytes;
   const uint64_t resident = set_.size() * kChunkBytes - need;
   uint64_t most = kNever;
-  bool commuting = false;  // only what commutes stays
+  bool commuting = false;  // only what cheaper_remote stays
   if (trial) {
     if (!oversize) {
       const uint64_t room = Room(stream);
       // Nothing has to leave for it now; but of what has come and gone so far something will.
       commuting = room >= need || room + DeadRoom(need - room, stream) >= need;
-      const auto commutes = [this](const Chunk* chunk) { return Commutes(*chunk); };
-      if (commuting && (faults || std::none_of(missing_.begin(), missing_.end(), commutes))) return;
+      const auto cheaper_remote = [this](const Chunk* chunk) { return CheaperRemote(*chunk); };
+      if (commuting && (faults || std::none_of(missing_.begin(), missing_.end(), cheaper_remote))) return;
     }
     // By faults all of what cannot be held, so that nothing else takes its time, and nothing is brought that it may not
     // touch.
     if (!oversize || !faults) {
       most = oversize ? set_.size() * kChunkBytes - RoundDown(capacity_, kChunkBytes)
-                      : HostAccess::TryBytes(verdict, resident);
+                      : LaunchClassifier::TryBytes(verdict, resident);
     }
     // For a lookup its whole table would be brought. Not any more once a launch has re-read what it was tried with.
     if (!oversize && !faults && !waited && !host_access_.tries().slow && Dominant().second) most = kNever;
   }
   bool blocked = false;
-  HostShare share;
+  RemoteShare share;
   if (verdict == Verdict::kFaults && oversize) share = host_access_.Share(id, need);
   uint64_t mapped = 0, in_place = 0;
   // More uses than this between two rounds cost more over the link than to bring it and to send something away: 24 ms a
@@ -173,7 +174,7 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
     if (!oversize && verdict != Verdict::kFaults &&
         !(trial ? IsLasting(*chunk, id) : StaysInHost(queues_[stream].predictor, *chunk, id)))
       return false;
-    if (commuting && !Commutes(*chunk)) return false;
+    if (commuting && !CheaperRemote(*chunk)) return false;
     // What is still on its way out would be found on the card. Of a launch that cannot be held something always is.
     if (trial && !oversize && IsLeaving(*chunk)) {
       blocked = true;
@@ -186,21 +187,21 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
       chunk->host_uses = 0;
     }
     // What faults have brought of it would stay on the card, and nobody would count it: that leaves first.
-    if (oversize && !trial && !faults && chunk->scattered && !chunk->advised) {
+    if (oversize && !trial && !faults && chunk->scattered && !chunk->mapped_remote) {
       scattered_.Hasten();
       left_launch_ = chunk->left_at = now_;
       return false;
     }
     if (share.every && chunk->base / kChunkBytes % share.every == 0 &&
-        (chunk->advised || (mapped + kChunkBytes <= share.most && !chunk->scattered))) {
-      if (!chunk->advised) mapped += kChunkBytes;
+        (chunk->mapped_remote || (mapped + kChunkBytes <= share.most && !chunk->scattered))) {
+      if (!chunk->mapped_remote) mapped += kChunkBytes;
       in_place += kChunkBytes;
       stays += kChunkBytes;
       MapInHost(chunk);
       return true;
     }
-    if (faults && (trial || !chunk->advised || chunk->host_uses == 0)) {
-      Unadvise(chunk);
+    if (faults && (trial || !chunk->mapped_remote || chunk->host_uses == 0)) {
+      UnmapRemote(chunk);
       chunk->left_at = now_;
       stays += kChunkBytes;
       uses += chunk->named_bytes;
@@ -237,9 +238,9 @@ void Residency::LeaveInHost(StreamId stream, uint64_t id, bool oversize) {
   if (blocked && !stays) host_access_.Blocked(id);
 }
 
-void Residency::ScatterRest(Extent block) {
+void Residency::NoteFaultResidue(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
-    if (!chunk.resident && !chunk.advised && chunk.live_bytes != 0) scattered_.Add(&chunk);
+    if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0) scattered_.Add(&chunk);
   });
   scattered_.Hasten();
 }
@@ -258,7 +259,7 @@ bool Residency::IsSweepFree() {
   return true;
 }
 
-void Residency::RestSweep(uint64_t least) {
+void Residency::PauseResidueSweep(uint64_t least) {
   constexpr uint64_t kLongest = uint64_t{1} << 16;
   sweep_rest_ = std::max(sweep_rest_, least);
   sweep_rests_until_ = now_ + sweep_rest_;
@@ -276,7 +277,7 @@ void Residency::Sweep(StreamId stream) {
   if (again) scattered_behind_ = 0;
   bool in_use = false, went = false;
   scattered_.Sweep(&chunks_, now_, [&](Chunk* chunk) {
-    const bool stays = chunk->resident || chunk->advised || chunk->live_bytes == 0;  // what is dead is discarded
+    const bool stays = chunk->resident || chunk->mapped_remote || chunk->live_bytes == 0;  // what is dead is discarded
     // One queue at a time: it is known of one alone when it is done.
     const bool leaving = IsLeaving(*chunk) && chunk->departure_stream != stream;
     if (!stays && (leaving || chunk->two_ways_out)) return false;
@@ -285,7 +286,7 @@ void Residency::Sweep(StreamId stream) {
       return false;
     }
     if (stays) {
-      Scattered::Remove(chunk);
+      FaultResidue::Remove(chunk);
     } else {
       LeaveBehind(chunk);
       went = true;
@@ -296,7 +297,7 @@ void Residency::Sweep(StreamId stream) {
     sweep_rest_ = kSweepRest;
     sweeps_in_vain_ = 0;
   } else if (again && in_use && ++sweeps_in_vain_ == kInVain) {
-    RestSweep(kSweepRest);
+    PauseResidueSweep(kSweepRest);
   }
   // Closed by whoever looks next: behind the launch.
   if (in_use && !scattered_behind_) scattered_behind_ = fences_->Use();

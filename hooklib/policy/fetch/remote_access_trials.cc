@@ -19,8 +19,8 @@ constexpr uint64_t kHostRate = 12;
 // worth the change it must be faster than that: a graph of an H200 whose products re-read their weights took 151 ms
 // with 6 here, and by faults 136.
 constexpr uint64_t kFaultRate = 8;
-// A duplicate is brought, dropped and advised again in 30 ms a GiB (read_mostly.cc). Less than that, since what else
-// moves slows both down.
+// A duplicate is brought, dropped and mapped_remote again in 30 ms a GiB (read_mostly.cc). Less than that, since what
+// else moves slows both down.
 constexpr uint64_t kDuplicateRate = 18;
 // To fetch and make room takes 92 ms a GiB, so a launch is better left to faults if it takes no longer than half of
 // that: what came by faults leaves again.
@@ -61,7 +61,7 @@ constexpr uint64_t Good(uint32_t every, uint64_t before) {
 constexpr uint64_t Bad(uint32_t every, uint64_t before) { return before + before / (every == kFirstPart ? 2 : 4); }
 }  // namespace
 
-HostAccess::Habit* HostAccess::Find(uint64_t id, bool oversize) const {
+LaunchClassifier::Habit* LaunchClassifier::Find(uint64_t id, bool oversize) const {
   const uint64_t key = Key(id, oversize);
   Asked* const asked = Ask(key);
   if (asked->key != key) {
@@ -71,14 +71,14 @@ HostAccess::Habit* HostAccess::Find(uint64_t id, bool oversize) const {
   return asked->habit;
 }
 
-HostAccess::Habit& HostAccess::Make(uint64_t id, bool oversize) {
+LaunchClassifier::Habit& LaunchClassifier::Make(uint64_t id, bool oversize) {
   const uint64_t key = Key(id, oversize);
   Habit& habit = habits_[key];
   *Ask(key) = {key, &habit};
   return habit;
 }
 
-HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, bool duplicates) {
+LaunchClassifier::Verdict LaunchClassifier::Of(uint64_t id, bool oversize, uint64_t now, bool duplicates) {
   const Habit* const habit = Find(id, oversize);
   // What does not fit comes by faults or is used where it lies: faults first, since what has once been mapped in host
   // memory no longer faults.
@@ -93,29 +93,29 @@ HostAccess::Verdict HostAccess::Of(uint64_t id, bool oversize, uint64_t now, boo
   return verdict;
 }
 
-bool HostAccess::LeftToFaults(uint64_t id) const {
+bool LaunchClassifier::LeftToFaults(uint64_t id) const {
   const Habit* const habit = Find(id, true);
   return habit && habit->verdict != Verdict::kStreams;
 }
 
-HostAccess::Seen HostAccess::See(uint64_t id, bool oversize, uint64_t now) {
+LaunchClassifier::Seen LaunchClassifier::See(uint64_t id, bool oversize, uint64_t now) {
   const Habit* const habit = Find(id, oversize);
   const bool sparse = oversize ? Sparse(id) : habit && habit->sparse;
   if (!habit) return {false, false, sparse};
   return {Of(id, oversize, now) == Verdict::kStreams, habit->failures[0] > 0, sparse};
 }
 
-bool HostAccess::Refused(uint64_t id, bool oversize) const {
+bool LaunchClassifier::Refused(uint64_t id, bool oversize) const {
   const Habit* const habit = Find(id, oversize);
   return habit && habit->failures[0] > 0;
 }
 
-bool HostAccess::Sparse(uint64_t id) const {
+bool LaunchClassifier::Sparse(uint64_t id) const {
   const Habit* const habit = Find(id, false);
   return habit && habit->sparse;
 }
 
-bool HostAccess::Due(uint64_t id, bool oversize, uint32_t every) {
+bool LaunchClassifier::Due(uint64_t id, bool oversize, uint32_t every) {
   Habit& habit = Make(id, oversize);
   const uint32_t n = habit.launches++;
   const bool step = habit.step != Habit::Step::kNone && every == habit.every && n < kMostSteps;
@@ -126,7 +126,7 @@ bool HostAccess::Due(uint64_t id, bool oversize, uint32_t every) {
   return n < kDeciding || n % 64 == 0 || unsure || step;
 }
 
-void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
+void LaunchClassifier::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity) {
   Habit* const habit = Find(id, oversize);
   if (habit) EndRest(habit);
   if (!habit || !habit->awaited) return;
@@ -137,7 +137,7 @@ void HostAccess::Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t cap
   ++crowds_;
 }
 
-bool HostAccess::Crowded(uint64_t id) const {
+bool LaunchClassifier::Crowded(uint64_t id) const {
   if (!crowds_ && !rests_) return false;
   for (const bool oversize : {false, true}) {
     const Habit* const habit = Find(id, oversize);
@@ -146,7 +146,7 @@ bool HostAccess::Crowded(uint64_t id) const {
   return false;
 }
 
-void HostAccess::Blocked(uint64_t id) {
+void LaunchClassifier::Blocked(uint64_t id) {
   Habit& habit = Make(id, false);
   if (habit.wants_rest || ++habit.blocked < kCrowd << habit.rests) return;
   habit.blocked = 0;
@@ -156,18 +156,18 @@ void HostAccess::Blocked(uint64_t id) {
   ++rests_;
 }
 
-void HostAccess::Rested(uint64_t id) {
+void LaunchClassifier::Rested(uint64_t id) {
   Habit* const habit = rests_ ? Find(id, false) : nullptr;
   if (habit && habit->wants_rest && ++habit->waits == kMostWaits) EndRest(habit);
 }
 
-void HostAccess::EndRest(Habit* habit) {
+void LaunchClassifier::EndRest(Habit* habit) {
   if (!habit->wants_rest) return;
   habit->wants_rest = false;
   --rests_;
 }
 
-void HostAccess::Answered(const HostProbe& probe) {
+void LaunchClassifier::Answered(const LaunchProbe& probe) {
   Habit* const habit = Find(probe.id, probe.oversize);
   if (!habit || !habit->awaited) return;
   if (--habit->awaited > 0) return;
@@ -177,7 +177,7 @@ void HostAccess::Answered(const HostProbe& probe) {
   habit->crowded = false;
 }
 
-void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
+void LaunchClassifier::Trying(const LaunchProbe& probe, uint64_t now) {
   Habit& habit = Make(probe.id, probe.oversize);
   habit.verdict = probe.faults ? Verdict::kTryFaults : Verdict::kTry;
   habit.retry_at = now + 512;
@@ -185,7 +185,7 @@ void HostAccess::Trying(const HostProbe& probe, uint64_t now) {
   if (!probe.faults) ++tries_.tries;
 }
 
-bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
+bool LaunchClassifier::Measured(const LaunchProbe& probe, uint64_t ns, uint64_t now) {
   if (habits_.size() > (1 << 16)) {  // ids of phases that are long over
     habits_.clear();
     crowds_ = rests_ = 0;
@@ -263,7 +263,7 @@ bool HostAccess::Measured(const HostProbe& probe, uint64_t ns, uint64_t now) {
   return false;
 }
 
-HostShare HostAccess::Share(uint64_t id, uint64_t bytes) {
+RemoteShare LaunchClassifier::Share(uint64_t id, uint64_t bytes) {
   Habit& habit = Make(id, true);
   ++habit.unspent;
   // The first part is likely to be unmapped again; further apart after each failure.
@@ -279,11 +279,11 @@ HostShare HostAccess::Share(uint64_t id, uint64_t bytes) {
   return {habit.every, may > habit.map_ns ? (may - habit.map_ns) / kMapNs * kChunkBytes : 0};
 }
 
-void HostAccess::Mapped(uint64_t id, uint64_t bytes) { Make(id, true).map_ns += bytes / kChunkBytes * kMapNs; }
+void LaunchClassifier::Mapped(uint64_t id, uint64_t bytes) { Make(id, true).map_ns += bytes / kChunkBytes * kMapNs; }
 
 // The mean of a few launches with each part is held against that with the part before. True where this decides how the
 // next ones go.
-bool HostAccess::Sample(Habit* habit, uint32_t every, uint64_t ns) {
+bool LaunchClassifier::Sample(Habit* habit, uint32_t every, uint64_t ns) {
   using Step = Habit::Step;
   if (habit->every != every) return false;
   if (habit->step == Step::kNone) {
@@ -324,7 +324,7 @@ bool HostAccess::Sample(Habit* habit, uint32_t every, uint64_t ns) {
 }
 
 // A part is tried.
-void HostAccess::Begin(Habit* habit, uint32_t every, uint64_t before_ns) {
+void LaunchClassifier::Begin(Habit* habit, uint32_t every, uint64_t before_ns) {
   habit->step = Habit::Step::kAfter;
   habit->every = every;
   habit->before_ns = before_ns;
@@ -333,14 +333,14 @@ void HostAccess::Begin(Habit* habit, uint32_t every, uint64_t before_ns) {
   habit->sum_ns = 0;
 }
 
-uint64_t HostAccess::BytesByFaults(uint64_t id) const {
+uint64_t LaunchClassifier::BytesByFaults(uint64_t id) const {
   const Habit* const habit = Find(id, true);
   if (!habit || !habit->faults_ns) return UINT64_MAX;
   // One may have found what others' faults had brought.
   return std::max(habit->faults_ns, habit->faults_before_ns) * kFastestFaults;
 }
 
-uint64_t HostAccess::TryBytes(Verdict verdict, uint64_t resident) {
+uint64_t LaunchClassifier::TryBytes(Verdict verdict, uint64_t resident) {
   // Of what is touched here and there a part too small may show nothing, and another too much.
   if (verdict == Verdict::kTryFaults) return 32 * kMiB;
   return std::clamp<uint64_t>(resident / 16, 8 * kMiB, 64 * kMiB);

@@ -27,7 +27,7 @@
 namespace sluice::policy {
 
 // One launch that is to be timed, since not all that it names is brought for it.
-struct HostProbe {
+struct LaunchProbe {
   uint64_t id = 0;          // execution id; 0: nothing to time
   uint64_t host = 0;        // bytes of its set in host memory
   uint64_t resident = 0;    // bytes of its set on the card
@@ -39,18 +39,18 @@ struct HostProbe {
 };
 
 // Of a launch that is left to faults, what is used in host memory all the same: of its chunks every so many-th.
-struct HostShare {
+struct RemoteShare {
   uint32_t every = 0;  // 0: none
   uint64_t most = 0;   // so many bytes may be mapped for it anew
 };
 
 // What tries cost: some launches re-read what was left in host memory.
-struct HostTries {
+struct ProbeStats {
   uint64_t tries = 0, slow = 0;  // launches; those of them that did not stream
   uint64_t lost_ns = 0;          // GPU time beyond what fetching would have taken
 };
 
-class HostAccess {
+class LaunchClassifier {
  public:
   enum class Verdict : uint8_t {
     kTry,        // unknown: some chunks may stay in host memory, and the launch is timed
@@ -60,7 +60,7 @@ class HostAccess {
     kFetch,      // re-reads: bring it
   };
 
-  // Of an execution id at launch number `now`. `oversize` as in HostProbe, judged apart.
+  // Of an execution id at launch number `now`. `oversize` as in LaunchProbe, judged apart.
   // `duplicates`: what it misses would leave again for nothing, which is always better than faults.
   Verdict Of(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
   // Whether launches of this id that cannot be held, if there were any, come by faults.
@@ -77,7 +77,7 @@ class HostAccess {
   };
   Seen See(uint64_t id, bool oversize, uint64_t now);
   // Whether the launch that was answered kStreams or kFaults is one of those that are timed again. `every`: as in
-  // HostProbe.
+  // LaunchProbe.
   bool Due(uint64_t id, bool oversize, uint32_t every = 0);
   // A launch of this id misses so many bytes, where `capacity` may be resident.
   void Missed(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity);
@@ -91,14 +91,14 @@ class HostAccess {
   // misses nothing, up to four times.
   void Rested(uint64_t id);
   // The time of a timed launch is known, or never will be.
-  void Answered(const HostProbe& probe);
+  void Answered(const LaunchProbe& probe);
   // The launch is tried; until its time is known, others of its id fetch.
-  void Trying(const HostProbe& probe, uint64_t now);
+  void Trying(const LaunchProbe& probe, uint64_t now);
   // How long the timed launch ran, in ns of the GPU's clock. True where this settles that its id is left to faults.
-  bool Measured(const HostProbe& probe, uint64_t ns, uint64_t now);
+  bool Measured(const LaunchProbe& probe, uint64_t ns, uint64_t now);
   // A launch of this id that cannot be held, and is left to faults, misses so many bytes: what of it is tried in host
   // memory.
-  HostShare Share(uint64_t id, uint64_t bytes);
+  RemoteShare Share(uint64_t id, uint64_t bytes);
   // For that so many bytes were mapped.
   void Mapped(uint64_t id, uint64_t bytes);
   // Whether launches of some id have been found to be slower in host memory than by faults since this was last asked.
@@ -109,7 +109,7 @@ class HostAccess {
   // How many bytes a try leaves in host memory or to faults, for a launch with `resident` bytes on the card beside
   // them: few, but enough to be seen in its time.
   static uint64_t TryBytes(Verdict verdict, uint64_t resident);
-  const HostTries& tries() const { return tries_; }
+  const ProbeStats& tries() const { return tries_; }
 
  private:
   struct Habit {
@@ -134,7 +134,7 @@ class HostAccess {
     Step step = Step::kNone;
     uint8_t samples = 0;     // times of this step so far
     uint8_t pause = 0;       // steps that failed
-    uint32_t every = 0;      // the present part, as in HostShare; 1: all of it
+    uint32_t every = 0;      // the present part, as in RemoteShare; 1: all of it
     uint32_t unspent = 0;    // launches that are not in spent_ns yet
     uint64_t sum_ns = 0;     // of the samples
     uint64_t before_ns = 0;  // their mean, with the part before
@@ -162,7 +162,7 @@ class HostAccess {
   uint32_t crowds_ = 0;  // habits that are crowded
   uint32_t rests_ = 0;   // habits that want the host to wait
   bool leaves_host_ = false;
-  HostTries tries_;
+  ProbeStats tries_;
 };
 
 }  // namespace sluice::policy

@@ -2,14 +2,14 @@
 
 namespace sluice::policy {
 
-bool Windows::IsOver(uint64_t now, bool confident) const {
+bool Iterations::IsOver(uint64_t now, bool confident) const {
   const uint64_t launches = now - begin_;
   // The first round is known as soon as it is being repeated.
   const bool first = number_ == 1 && longest_period_ && confident && launches >= longest_period_;
   return launches >= length_ || first;
 }
 
-void Windows::Next(uint64_t now) {
+void Iterations::Next(uint64_t now) {
   begin_ = now;
   // Rounds within rounds (a part that is repeated) do not make the window small at once.
   const uint64_t round = longest_period_ ? longest_period_ + longest_period_ / 8 : length_;

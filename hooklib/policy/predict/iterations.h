@@ -1,5 +1,5 @@
-// Windows of launches: each is about one round of the application (a training step, a token), so that what was seen in
-// the last one is likely to be so in the next. Before a round is known the first window is as long as it takes.
+// Iterations of launches: each is about one round of the application (a training step, a token), so that what was seen
+// in the last one is likely to be so in the next. Before a round is known the first window is as long as it takes.
 //
 // Times and lengths are launches, device-wide. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_PREDICT_ITERATIONS_H_
@@ -13,7 +13,7 @@
 
 namespace sluice::policy {
 
-class Windows {
+class Iterations {
  public:
   uint64_t number() const { return number_; }  // from 1
   uint64_t length() const { return length_; }

@@ -95,7 +95,7 @@ void Residency::NoteSet(const Launch& launch, Seq seq) {
   between_ += between;
   if (!rest) return;
   for (Chunk* chunk : set_) {
-    if (chunk->ahead) EndAhead(chunk);
+    if (chunk->ahead) EndPrefetch(chunk);
     if (chunk->use[0].stream != stream && chunk->use[1].stream != stream) NoteUse(chunk, {stream, seq});
     if (chunk->resident) candidates_.Unrank(chunk);
   }

@@ -20,7 +20,7 @@ constexpr uint64_t kSuspicious = 1024;
 constexpr size_t kMostKinds = 1 << 12;
 }  // namespace
 
-Extent Learnt::Narrow(uint64_t id, size_t place, Va pointer, Extent block) const {
+Extent PointerRanges::Narrow(uint64_t id, size_t place, Va pointer, Extent block) const {
   const Kind* const kind = Find(id);
   if (!kind || !kind->known) return block;
   for (const Part& part : kind->parts) {
@@ -34,7 +34,7 @@ Extent Learnt::Narrow(uint64_t id, size_t place, Va pointer, Extent block) const
   return block;
 }
 
-void Learnt::NoteTooLarge(uint64_t id) {
+void PointerRanges::NoteTooLarge(uint64_t id) {
   if (const auto it = kinds_.find(id); it != kinds_.end()) {
     if (it->second.blind) --it->second.blind;
     return;
@@ -44,18 +44,18 @@ void Learnt::NoteTooLarge(uint64_t id) {
   ++wanting_;
 }
 
-void Learnt::NoteAllThere(uint64_t id) {
+void PointerRanges::NoteAllThere(uint64_t id) {
   const auto it = kinds_.find(id);
   if (it != kinds_.end()) it->second.blind = kBlind << std::min(it->second.blinded++, kMostBlind);
 }
 
-void Learnt::Want(Kind* kind, bool wants) {
+void PointerRanges::Want(Kind* kind, bool wants) {
   if (kind->wants == wants) return;
   kind->wants = wants;
   wanting_ += wants ? 1 : -1;
 }
 
-Learnt::Found Learnt::GiveUp(Kind* kind) {
+PointerRanges::Found PointerRanges::GiveUp(Kind* kind) {
   Want(kind, false);
   stats_.kinds -= kind->known;
   stats_.given_up += !kind->given_up;
@@ -65,13 +65,13 @@ Learnt::Found Learnt::GiveUp(Kind* kind) {
   return Found::kNoPart;
 }
 
-void Learnt::Stop() {
+void PointerRanges::Stop() {
   kinds_.clear();
   wanting_ = 0;
   stats_.kinds = 0;
 }
 
-void Learnt::Missed(uint64_t id) {
+void PointerRanges::Missed(uint64_t id) {
   const auto it = kinds_.find(id);
   if (it == kinds_.end() || ++it->second.missed < kMostMissed) return;
   Kind& kind = it->second;
@@ -84,7 +84,7 @@ void Learnt::Missed(uint64_t id) {
   Rest(&kind);
 }
 
-Learnt::Fit Learnt::Widen(Part* part, const Loose& word, std::span<const Va> pages) {
+PointerRanges::Fit PointerRanges::Widen(Part* part, const UnboundedPointer& word, std::span<const Va> pages) {
   // Beside a page that faults the driver brings others of its chunk, which do not fault then.
   const Va first = RoundDown(pages.front(), kChunkBytes);
   const Va last = RoundDown(pages.back(), kChunkBytes) + kChunkBytes;
@@ -121,7 +121,7 @@ Learnt::Fit Learnt::Widen(Part* part, const Loose& word, std::span<const Va> pag
 
 // That it goes no further is seen where the chunk beside it was not there and did not fault. Before the pointer itself
 // nobody asks.
-void Learnt::NoteEnds(Part* part, const Loose& word, const std::function<bool(Va)>& there) {
+void PointerRanges::NoteEnds(Part* part, const UnboundedPointer& word, const std::function<bool(Va)>& there) {
   const auto at = [&word](int64_t offset) { return word.pointer + static_cast<uint64_t>(offset); };
   const auto margin = static_cast<int64_t>(kChunkBytes);
   const Va before = at(part->begin - margin), after = at(part->end);
@@ -129,8 +129,8 @@ void Learnt::NoteEnds(Part* part, const Loose& word, const std::function<bool(Va
   part->ends |= after - word.block.base >= word.block.bytes || !there(after);
 }
 
-Learnt::Found Learnt::Observe(uint64_t id, std::span<const Loose> words, std::span<const Va> pages,
-                              const std::function<bool(Va)>& there) {
+PointerRanges::Found PointerRanges::Observe(uint64_t id, std::span<const UnboundedPointer> words,
+                                            std::span<const Va> pages, const std::function<bool(Va)>& there) {
   const auto it = kinds_.find(id);
   if (it == kinds_.end() || !it->second.wants) return Found::kNothing;
   Kind& kind = it->second;
@@ -139,10 +139,10 @@ Learnt::Found Learnt::Observe(uint64_t id, std::span<const Loose> words, std::sp
   const bool empty = pages.empty();
   ++(empty ? kind.empty : kind.watched);
   bool more = false, thin = false, steady = true, any = false;
-  for (const Loose& word : words) {
+  for (const UnboundedPointer& word : words) {
     // A page is of the next pointer below it; before the first one, of that.
     Va from = word.block.base, to = word.block.end();
-    for (const Loose& other : words) {
+    for (const UnboundedPointer& other : words) {
       if (other.block.base != word.block.base) continue;
       if (other.pointer < word.pointer) from = word.pointer;
       if (other.pointer > word.pointer) to = std::min(to, other.pointer);
@@ -188,14 +188,14 @@ Learnt::Found Learnt::Observe(uint64_t id, std::span<const Loose> words, std::sp
 }
 
 // Not watched until faults come that may be its own. Those of the first launches are of what was under way.
-void Learnt::Rest(Kind* kind) {
+void PointerRanges::Rest(Kind* kind) {
   kind->blank = kind->missed = 0;
   kind->faults.reset();
   kind->look_at = kind->launches + kind->pause;
   Want(kind, false);
 }
 
-Learnt::Found Learnt::Believe(Kind* kind) {
+PointerRanges::Found PointerRanges::Believe(Kind* kind) {
   // What never faulted is small, or no pointer at all.
   for (Part& part : kind->parts) {
     if (!part.seen) part.end = kChunkBytes;
@@ -209,7 +209,7 @@ Learnt::Found Learnt::Believe(Kind* kind) {
 }
 
 // Faults may be anybody's: whether they are this kind's is seen by watching it, ever more rarely where they are not.
-bool Learnt::NoteNarrowed(uint64_t id, uint64_t faults) {
+bool PointerRanges::NoteNarrowed(uint64_t id, uint64_t faults) {
   ++stats_.narrowed;
   const auto it = kinds_.find(id);
   if (it == kinds_.end() || ++it->second.launches < it->second.look_at || it->second.wants) return false;

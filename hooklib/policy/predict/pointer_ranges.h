@@ -24,13 +24,13 @@
 namespace sluice::policy {
 
 // A word of a launch that leads into a block of which nobody has told a part.
-struct Loose {
+struct UnboundedPointer {
   size_t place = 0;  // among the launch's words
   Va pointer = 0;
   Extent block;
 };
 
-struct LearntStats {
+struct PointerRangeStats {
   uint64_t kinds = 0;  // of which something is believed now
   uint64_t given_up = 0;
   uint64_t watched = 0;   // launches whose pages were told
@@ -38,7 +38,7 @@ struct LearntStats {
   uint64_t wrong = 0;     // times that a kind was seen to use more than was believed
 };
 
-class Learnt {
+class PointerRanges {
  public:
   static constexpr uint64_t kLeastBytes = uint64_t{16} << 20;  // a smaller block is named whole
 
@@ -66,7 +66,7 @@ class Learnt {
   enum class Found : uint8_t { kNothing, kPart, kMore, kNoPart };
   // Such a launch ran, and faulted on these pages, each once and in order. `there`: whether a page may have been on the
   // card or mapped before it, so that it says nothing that it did not fault. What follows.
-  Found Observe(uint64_t id, std::span<const Loose> words, std::span<const Va> pages,
+  Found Observe(uint64_t id, std::span<const UnboundedPointer> words, std::span<const Va> pages,
                 const std::function<bool(Va)>& there);
   // Such a launch could not be watched: others worked beside it, or records were lost.
   void Missed(uint64_t id);
@@ -75,7 +75,7 @@ class Learnt {
   bool NoteNarrowed(uint64_t id, uint64_t faults);
   // Nothing more is to be learnt: nobody can watch.
   void Stop();
-  const LearntStats& stats() const { return stats_; }
+  const PointerRangeStats& stats() const { return stats_; }
 
  private:
   struct Part {
@@ -110,11 +110,11 @@ class Learnt {
     kThin,    // here and there in a part: not known
     kWide,    // of no part
   };
-  static Fit Widen(Part* part, const Loose& word, std::span<const Va> pages);
-  static void NoteEnds(Part* part, const Loose& word, const std::function<bool(Va)>& there);
+  static Fit Widen(Part* part, const UnboundedPointer& word, std::span<const Va> pages);
+  static void NoteEnds(Part* part, const UnboundedPointer& word, const std::function<bool(Va)>& there);
   std::unordered_map<uint64_t, Kind> kinds_;
   size_t wanting_ = 0;
-  LearntStats stats_;
+  PointerRangeStats stats_;
 };
 
 }  // namespace sluice::policy

@@ -43,7 +43,7 @@ void Predictor::OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> se
   const size_t count = entry.count, match_count = before ? std::min<size_t>(before->count, count) : 0;
   const auto enter = [=](Chunk* chunk, Ref* own, uint32_t ref, uint32_t match, uint64_t next_pos, uint32_t died) {
     chunk->log_match = match;
-    chunk->dies_in = died;
+    chunk->freed_in = died;
     chunk->next_use = next_pos > cursor ? now + ((next_pos - cursor) * stretch >> kUnitShift) : kNever;
     chunk->log_ref = ref;
     own->chunk = chunk;

@@ -41,7 +41,7 @@ class PlaceHash {
 
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and dies_in of each of them.
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and freed_in of each of them.
   // `place`: the PlaceHash's. `living`: how many chunks hold a live byte now.
   void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
   // The same for a launch that is told of by this alone, where it is the one that is expected and comes round for the

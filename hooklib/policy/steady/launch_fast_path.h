@@ -15,7 +15,7 @@
 
 namespace sluice::policy {
 
-class Brief {
+class LaunchFastPath {
  public:
   // Whether Find may answer; without the lock.
   bool Any() const { return any_.load(std::memory_order_relaxed); }
@@ -31,12 +31,12 @@ class Brief {
     ++as_of_;
     any_.store(false, std::memory_order_relaxed);
   }
-  StandingSets::Set* Find(uint64_t key) const {
+  SteadySets::Set* Find(uint64_t key) const {
     if (known_.empty()) return nullptr;
     const Known& known = known_[key >> kShift];
     return known.key == key && known.as_of == as_of_ ? known.set : nullptr;
   }
-  void Keep(uint64_t key, StandingSets::Set* set) {
+  void Keep(uint64_t key, SteadySets::Set* set) {
     if (known_.empty()) known_.resize(size_t{1} << (64 - kShift));
     known_[key >> kShift] = {key, as_of_, set};
     any_.store(true, std::memory_order_relaxed);
@@ -46,7 +46,7 @@ class Brief {
   static constexpr int kShift = 64 - 11;
   struct Known {
     uint64_t key = 0, as_of = 0;
-    StandingSets::Set* set = nullptr;
+    SteadySets::Set* set = nullptr;
   };
   std::atomic<bool> any_{false};
   uint64_t times_ = 0;

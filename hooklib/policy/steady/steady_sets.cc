@@ -13,7 +13,7 @@ constexpr size_t kMostChunks = 128;  // of one set: what names more runs for lon
 constexpr uint64_t kQuiet = 64;      // launches: where something comes or goes more often than that, nothing stands
 }  // namespace
 
-StandingSets::Set* StandingSets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {
+SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {
   if (now <= changed_at_ + kQuiet) return nullptr;
   if (sets_.empty()) sets_.resize(size_t{1} << (64 - kSetsShift));
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
@@ -27,7 +27,7 @@ StandingSets::Set* StandingSets::Find(uint64_t now, StreamId stream, uint64_t id
   return set;
 }
 
-void StandingSets::Keep(Set* set, uint64_t now, StreamId stream, uint64_t place, std::span<Chunk* const> chunks) {
+void SteadySets::Keep(Set* set, uint64_t now, StreamId stream, uint64_t place, std::span<Chunk* const> chunks) {
   const auto noted = [stream](const Chunk* chunk) {  // not where more than two streams use it
     return chunk->use[0].stream == stream || chunk->use[1].stream == stream;
   };
@@ -45,7 +45,7 @@ void StandingSets::Keep(Set* set, uint64_t now, StreamId stream, uint64_t place,
 
 // As if each of the launches had been noted when it came: of those that name a chunk the last one counts, and how much
 // all of them name.
-void StandingSets::SettleAll(uint64_t window) {
+void SteadySets::SettleAll(uint64_t window) {
   std::sort(unsettled_.begin(), unsettled_.end(), [](const Set* a, const Set* b) { return a->last < b->last; });
   for (Set* const set : unsettled_) {
     const uint32_t launches = std::exchange(set->launches, 0);

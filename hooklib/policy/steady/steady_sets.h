@@ -15,7 +15,7 @@
 
 namespace sluice::policy {
 
-class StandingSets {
+class SteadySets {
  public:
   // How the use of a launch's chunks is noted.
   struct Use {
@@ -29,7 +29,7 @@ class StandingSets {
     uint64_t place = 0;  // the launch's PlaceHash's
 
    private:
-    friend class StandingSets;
+    friend class SteadySets;
     uint64_t key = 0;             // of the launch's stream, id and extents
     uint64_t as_of = 0;           // launch number at which all of it was on the card, and noted
     bool stands = false;          // false: met once
