@@ -7,7 +7,7 @@ namespace sluice {
 // Give it __builtin_return_address(0) of the entry itself (entries are tail-jumped to). True for code in libnccl,
 // libnvshmem*, libuct*, libcufile*: their buffers are shared by handles or RDMA and stay plain. Thread-safe, lock-free
 // on the fast path; about 20 ns, so only for allocations.
-bool CalledFromPlainLibrary(const void* return_address);
+bool CalledFromUnmanagedLibrary(const void* return_address);
 
 }  // namespace sluice
 

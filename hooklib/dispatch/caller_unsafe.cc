@@ -53,7 +53,7 @@ int AddObject(dl_phdr_info* info, std::size_t, void* data) {
 
 }  // namespace
 
-bool CalledFromPlainLibrary(const void* return_address) {
+bool CalledFromUnmanagedLibrary(const void* return_address) {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): addresses are compared, not followed.
   const auto address = reinterpret_cast<std::uintptr_t>(return_address);
   unsigned long long loads = 0;

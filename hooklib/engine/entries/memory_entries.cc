@@ -36,7 +36,7 @@ template <typename Make>
 CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make make, const Stream* stream = nullptr) {
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
-  const CUresult result = !device->managed || CalledFromPlainLibrary(caller)
+  const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
                               ? Plain(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
   if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
@@ -73,7 +73,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, s
   size_t bytes = 0;
   if (row < width || __builtin_mul_overflow(row, height, &bytes)) return real();
   Device* device = CurrentDevice();
-  const bool served = device && device->managed && !CalledFromPlainLibrary(__builtin_return_address(0));
+  const bool served = device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0));
   const CUresult result = Serve(__builtin_return_address(0), pointer, bytes, real);
   if (result == CUDA_SUCCESS && served) *pitch = row;
   return result;
