@@ -1,4 +1,8 @@
-"""Which folder may include what (design.md, "Hook library" and "Habits"): fails with the file, line and rule that is broken."""
+"""The layers of the tree: which headers each folder must not include, and why.
+
+Prints the file, line and rule of each violation. It also finds paths of one machine in the sources.
+"""
+
 import pathlib
 import re
 import sys
@@ -8,14 +12,36 @@ SOCKET = r"sys/socket\.h|sys/un\.h|netinet/.*|arpa/.*|netdb\.h"
 GRPC = r"grpc.*|google/protobuf/.*|.*\.pb\.h"
 # Folder, headers that it must not include, why.
 RULES = [
-    ("hooklib/memory", rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/(policy|engine|compute)/.*", "state needs no hardware and takes no decision"),
-    ("hooklib/policy", rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/engine/.*", "the policy needs no hardware, no loader and no socket"),
-    ("hooklib/compute/time_slices.", rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/engine/.*", "time slices need no hardware"),
-    ("hooklib/libraries/extents", rf"{CUDA}|dlfcn\.h|{SOCKET}|hooklib/(memory|policy|engine|dispatch)/.*",
-     "extents are pure: arguments in, byte ranges out"),
-    ("hooklib/libraries", r"hooklib/(memory|policy|engine)/.*", "the engine reads library_calls.h, not the other way round"),
-    ("hooklib", rf"{GRPC}|absl/.*|spdlog/.*|yaml-cpp/.*|nlohmann/.*|httplib\.h|prometheus/.*|iostream",
-     "inside the hooked process there is nothing beyond glibc, and iostreams crash in a preloaded constructor"),
+    (
+        "hooklib/memory",
+        rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/(policy|engine|compute)/.*",
+        "state needs no hardware and takes no decision",
+    ),
+    (
+        "hooklib/policy",
+        rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/engine/.*",
+        "the policy needs no hardware, no loader and no socket",
+    ),
+    (
+        "hooklib/compute/time_slices.",
+        rf"{CUDA}|dlfcn\.h|{SOCKET}|{GRPC}|hooklib/engine/.*",
+        "time slices need no hardware",
+    ),
+    (
+        "hooklib/libraries/extents",
+        rf"{CUDA}|dlfcn\.h|{SOCKET}|hooklib/(memory|policy|engine|dispatch)/.*",
+        "extents are pure: arguments in, byte ranges out",
+    ),
+    (
+        "hooklib/libraries",
+        r"hooklib/(memory|policy|engine)/.*",
+        "the engine reads library_calls.h, not the other way round",
+    ),
+    (
+        "hooklib",
+        rf"{GRPC}|absl/.*|spdlog/.*|yaml-cpp/.*|nlohmann/.*|httplib\.h|prometheus/.*|iostream",
+        "inside the hooked process there is nothing beyond glibc, and iostreams crash in a preloaded constructor",
+    ),
     ("trace/recorder.", rf"{CUDA}|{GRPC}|zstd\.h|iostream", "the recorder runs inside the hooked process"),
     ("scheduler", rf"{CUDA}|dlfcn\.h", "placement is decided without a GPU"),
     ("webhook", rf"{CUDA}|dlfcn\.h|{GRPC}", "admission is a pure function of pod and settings"),
@@ -28,7 +54,21 @@ def main():
     bad = 0
     count = 0
     root = pathlib.Path(__file__).resolve().parent.parent
-    for top in ("agent", "cli", "common", "deviceplugin", "experiments", "hooklib", "kube", "proto", "scheduler", "simgpu", "test", "trace", "webhook"):
+    for top in (
+        "agent",
+        "cli",
+        "common",
+        "deviceplugin",
+        "experiments",
+        "hooklib",
+        "kube",
+        "proto",
+        "scheduler",
+        "simgpu",
+        "test",
+        "trace",
+        "webhook",
+    ):
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".h", ".cc", ".c", ".cu", ".def"):
                 continue
