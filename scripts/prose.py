@@ -27,7 +27,8 @@ HEADLESS = re.compile(
     r"""(?:^|[.;:,(!?]\s*|\b(?:of|for|to|and|or|than|that|by|in|with|from|on|at|until|while|where|if|as|is|are)\s+)
     (?:what|who|whoever)\s+
     (?:is|was|are|were|has|have|had|will|would|can|may|must|might|should|does|did|do
-      |it|a|an|the|they|this|that|these|those|we|you|its|their|no|nothing|others?|nobody|everybody|somebody|one|each
+      |it|a|an|the|they|this|that|these|those|we|you|its|their|no|nothing|others?|one|each
+      |nobody|everybody|somebody  # vocabulary: allow (words to find)
       |dies?|died|leaves?|left|comes?|came|goes|went|needs?|lies|lay|stays?|stayed|stands?|holds?|held|makes?|made
       |launches|copies|follows|faults|kernels|programs?|fits?|asks?|reads?|writes?|waits?|moves?|moved|remains?)\b""",
     re.I | re.X,
