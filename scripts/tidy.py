@@ -40,6 +40,7 @@ MODES = {
     "threads": (
         PRODUCT,
         [
+            "--allow-no-checks",  # diagnostics of the compiler are no checks
             "--checks=-*,clang-diagnostic-thread-safety*",
             "--extra-arg=-Wthread-safety",
             "--extra-arg=-Wthread-safety-beta",
