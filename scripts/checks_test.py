@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The checks of scripts/ find faults: each is run on a small repository with one fault of each kind, and without any."""
+"""The checks of scripts/ find faults: each is run on a small repository with a fault of each kind, and without."""
 
 import pathlib
 import shutil
