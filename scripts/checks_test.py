@@ -124,7 +124,8 @@ class Checks(unittest.TestCase):
 
     def test_layering(self):
         self.write("scheduler/a.cc", "#include <cuda.h>\n")
-        self.finds(["layering.py"], "scheduler/a.cc:1: includes cuda.h")
+        self.write("common/a.h", '#include "../agent/node.h"\n')
+        self.finds(["layering.py"], "scheduler/a.cc:1: includes cuda.h", "common/a.h:1: includes ../agent/node.h")
 
     def test_the_api_page(self):
         for name in ("agent.proto", "sluice/wire.h"):
