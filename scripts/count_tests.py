@@ -1,4 +1,8 @@
-"""Counts ctest's JUnit file: count_tests.py FILE CTEST_STATUS. Prints failed and skipped tests, then the one line that ends `make test`."""
+"""Counts ctest's JUnit file: count_tests.py FILE CTEST_STATUS.
+
+Prints failed and skipped tests, then the one line that ends `make test`.
+"""
+
 import sys
 import xml.etree.ElementTree as ElementTree
 

@@ -1,17 +1,59 @@
-"""clang-tidy over the sources of a build folder: tidy.py CLANG_TIDY BUILD CACHE [FOLDER OR FILE...]
+"""clang-tidy over the sources of a build folder: tidy.py tidy|naming|threads CLANG_TIDY BUILD CACHE [FOLDER OR FILE...]
 
-A clean result is remembered by the content of everything it depends on: tool, settings, compile command, the source, and the headers
-of this repository that ninja saw it include. System headers are pinned by the Debian release and the wheels' hashes.
+tidy     every check of .clang-tidy
+naming   the check of names alone
+threads  clang's thread-safety analysis; hooklib and agent must not have a lock without annotations
+
+A clean result is cached. Its key is the content of all inputs: tool, settings, compile command, the source, and the
+headers of this repository that ninja saw it include. System headers are pinned by the Debian release and the wheels.
 """
+
 import concurrent.futures
 import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import time
 
-SHARED = ("agent", "cli", "deviceplugin", "hooklib", "kube", "scheduler", "trace", "webhook", "test", "proto")
+import source_text
+
+PRODUCT = (
+    "agent",
+    "cli",
+    "common",
+    "deviceplugin",
+    "hooklib",
+    "kube",
+    "proto",
+    "scheduler",
+    "simgpu",
+    "trace",
+    "webhook",
+)
+MODES = {
+    "tidy": ((*PRODUCT, "test", "experiments"), []),
+    "naming": (
+        (*PRODUCT, "test", "experiments"),
+        ["--checks=-*,readability-identifier-naming", "--extra-arg=-Wno-error"],
+    ),
+    # The order of locks (acquired_before) is only looked at with -beta.
+    "threads": (
+        PRODUCT,
+        [
+            "--allow-no-checks",  # diagnostics of the compiler are no checks
+            "--checks=-*,clang-diagnostic-thread-safety*",
+            "--extra-arg=-Wno-error",  # the other warnings are those of the build
+            "--extra-arg=-Wthread-safety",
+            "--extra-arg=-Wthread-safety-beta",
+        ],
+    ),
+}
+ANNOTATED = ("hooklib", "agent")
+LOCK = re.compile(r"\bstd::(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex\b")
+UNANNOTATED = "unannotated lock:"  # in a comment on the line or above it, with the reason
 
 
 def dependencies(build):
@@ -27,61 +69,111 @@ def dependencies(build):
     return found
 
 
-def main(tidy, build, cache, *only):
-    root = pathlib.Path.cwd().resolve()
-    only = [(root / place).resolve() for place in only]
-    build = str(pathlib.Path(build).resolve())
+def bare_locks(places):
+    """The analysis does not see std::mutex, which has no annotations. Only a class that wraps it may name it."""
+    bad = 0
+    for path in source_text.tracked("*.h", "*.cc"):
+        if path.parts[0] not in ANNOTATED or (
+            places and not any((source_text.ROOT / path).is_relative_to(p) for p in places)
+        ):
+            continue
+        text = source_text.read(path)
+        if "SLUICE_CAPABILITY(" in text:
+            continue
+        lines = text.splitlines()
+        code = "".join(
+            part[2] if part[0] == "code" else re.sub(r"[^\n]", " ", part[2]) for part in source_text.segments(path)
+        )
+        for number, line in enumerate(code.splitlines(), 1):
+            if LOCK.search(line) and not any(UNANNOTATED in near for near in lines[max(0, number - 2) : number]):
+                bad += 1
+                print(
+                    f"{path}:{number}: a lock without annotations (common/thread_annotations.h): {line.strip()}",
+                    file=sys.stderr,
+                )
+    return bad
+
+
+class Jobs:
+    """The sources to analyse, each with the file that marks a clean result."""
+
+    def __init__(self, tidy, build, cache, folders, options):
+        self.root = pathlib.Path.cwd().resolve()
+        self.build = str(pathlib.Path(build).resolve())
+        self.cache, self.folders, self.content = cache, folders, {}
+        version = subprocess.run([tidy, "--version"], capture_output=True, text=True, check=True).stdout
+        settings = [path for path in source_text.tracked() if path.name == ".clang-tidy"]
+        self.settings = hashlib.sha256("\0".join([version, *options, *map(source_text.read, settings)]).encode())
+        self.headers = dependencies(self.build)
+
+    def digest(self, path):
+        if path not in self.content:
+            try:
+                self.content[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
+            except OSError:
+                self.content[path] = b"missing"
+        return self.content[path]
+
+    def key(self, entry, source):
+        key = self.settings.copy()
+        # Neither the clone's place nor the build folder's is part of the content.
+        key.update(entry["command"].replace(self.build, "BUILD").replace(str(self.root), "ROOT").encode())
+        key.update(self.digest(str(source)))
+        output = entry.get("output", "")
+        if output.startswith(self.build):
+            output = os.path.relpath(output, self.build)
+        for header in sorted(self.headers.get(output, [])):
+            header = os.path.normpath(os.path.join(self.build, header))
+            if header.startswith(str(self.root)):
+                name = os.path.relpath(header, self.root).replace(os.path.relpath(self.build, self.root), "BUILD")
+                key.update(name.encode() + self.digest(header))
+        return key.hexdigest()
+
+    def all(self, places):
+        with open(os.path.join(self.build, "compile_commands.json")) as commands:
+            entries = json.load(commands)
+        seen = set()
+        for entry in entries:
+            source = pathlib.Path(entry["file"]).resolve()
+            if self.build in str(source) or not source.is_relative_to(self.root):
+                continue
+            if source.relative_to(self.root).parts[0] not in self.folders:
+                continue
+            if places and not any(source.is_relative_to(place) for place in places):
+                continue
+            key = self.key(entry, source)
+            if key not in seen:
+                seen.add(key)
+                yield source, self.cache / key
+
+
+def main(mode, tidy, build, cache, *places):
+    folders, options = MODES[mode]
+    places = [(source_text.ROOT / place).resolve() for place in places]
     cache = pathlib.Path(cache)
     cache.mkdir(parents=True, exist_ok=True)
-    version = subprocess.run([tidy, "--version"], capture_output=True, text=True, check=True).stdout
-    settings = hashlib.sha256((version + "".join((root / d / ".clang-tidy").read_text() for d in ("", "test"))).encode())
-    deps = dependencies(build)
-    content = {}
-
-    def digest(path):
-        if path not in content:
-            try:
-                content[path] = hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
-            except OSError:
-                content[path] = b"missing"
-        return content[path]
-
-    jobs = []
-    for entry in json.load(open(os.path.join(build, "compile_commands.json"))):
-        source = pathlib.Path(entry["file"]).resolve()
-        if build in str(source) or not source.is_relative_to(root) or source.relative_to(root).parts[0] not in SHARED:
-            continue
-        if only and not any(source.is_relative_to(place) for place in only):
-            continue
-        key = settings.copy()
-        # Neither the clone's place nor the build folder's is part of the content.
-        key.update(entry["command"].replace(build, "BUILD").replace(str(root), "ROOT").encode())
-        key.update(digest(str(source)))
-        output = entry.get("output", "")
-        if output.startswith(build):
-            output = os.path.relpath(output, build)
-        for header in sorted(deps.get(output, [])):
-            header = os.path.normpath(os.path.join(build, header))
-            if header.startswith(str(root)):
-                key.update(os.path.relpath(header, root).replace(os.path.relpath(build, root), "BUILD").encode() + digest(header))
-        jobs.append((source, cache / key.hexdigest()))
-    if not jobs:
-        print("error: no such source of this repository in the build folder", file=sys.stderr)
+    jobs = Jobs(tidy, build, cache, folders, options)
+    found = list(jobs.all(places))
+    bad = bare_locks(places) if mode == "threads" else 0
+    if not found:
+        print(f"error: {mode}: no such source of this repository in the build folder", file=sys.stderr)
         return 1
-    todo = [(source, mark) for source, mark in jobs if not mark.exists()]
-    print(f"clang-tidy: {len(jobs)} files, {len(todo)} changed since their last clean run", file=sys.stderr)
+    todo = [(source, mark) for source, mark in found if not mark.exists()]
+    print(f"{mode}: {len(found)} files, {len(todo)} changed since their last clean run", file=sys.stderr)
 
     def run(job):
         source, mark = job
-        out = subprocess.run([tidy, "-p", build, "--quiet", str(source)], capture_output=True, text=True)
+        begin = time.monotonic()
+        command = [tidy, "-p", jobs.build, "--quiet", "--warnings-as-errors=*", *options, str(source)]
+        out = subprocess.run(command, capture_output=True, text=True)
         if out.returncode == 0:
             mark.touch()
-        return source, out
+        return source, out, time.monotonic() - begin
 
-    bad = 0
     with concurrent.futures.ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        for done, (source, out) in enumerate(pool.map(run, todo), 1):
-            print(f"[{done}/{len(todo)}] {source.relative_to(root)}" + ("" if out.returncode == 0 else ": FAILED"), file=sys.stderr)
+        for done, (source, out, seconds) in enumerate(pool.map(run, todo), 1):
+            state = "" if out.returncode == 0 else ": FAILED"
+            print(f"[{done}/{len(todo)}] {source.relative_to(jobs.root)} {seconds:.0f} s{state}", file=sys.stderr)
             if out.returncode != 0:
                 bad += 1
                 print(out.stdout + out.stderr, file=sys.stderr)
@@ -89,4 +181,6 @@ def main(tidy, build, cache, *only):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5 or sys.argv[1] not in MODES:
+        sys.exit(f"tidy: accepted: {'|'.join(MODES)} CLANG_TIDY BUILD CACHE [FOLDER OR FILE...]")
     sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""The checks of scripts/ find faults: each is run on a small repository with a fault of each kind, and without."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parent
+
+
+class Checks(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "scripts").mkdir()
+        for path in [*SCRIPTS.glob("*.py"), SCRIPTS / "vocabulary.txt", SCRIPTS / "api_page"]:
+            shutil.copy(path, self.root / "scripts")
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+        (self.root / ".gitignore").write_text("/scripts/\n")
+        self.write("agent/fine.cc", '// Evicts chunks.\nconst char* text = "evicted";\n')
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def run_check(self, *command):
+        said = subprocess.run(
+            [sys.executable, self.root / "scripts" / command[0], *command[1:]],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+        )
+        return said.returncode, said.stdout + said.stderr
+
+    def finds(self, command, *texts):
+        status, said = self.run_check(*command)
+        self.assertEqual(status, 1, said)
+        for text in texts:
+            self.assertIn(text, said)
+
+    def passes(self, *command):
+        status, said = self.run_check(*command)
+        self.assertEqual(status, 0, said)
+
+    def test_a_clean_tree_passes(self):
+        self.write(
+            "README.md", "# Title\n\nsluice evicts chunks. See [the agent](agent/fine.cc) and [above](#title).\n"
+        )
+        for check in ("vocabulary.py", "prose.py", "lines.py", "links.py", "layering.py"):
+            with self.subTest(check):
+                self.passes(check)
+
+    def test_vocabulary(self):
+        self.write(
+            "hooklib/policy/evict.cc",
+            """\
+            // A chunk that was sent
+            // away is kept. vocabulary is checked across lines.
+            void SendAway();
+            const char* kText = "chunks sent away";
+            constexpr int kMost = 3;
+            """,
+        )
+        self.write("docs/page.md", "Chunks that were sent away.\n")
+        self.write("docs/lab/old.md", "Chunks that were sent away.\n")
+        self.finds(
+            ["vocabulary.py"],
+            "hooklib/policy/evict.cc:1: 'sent away': evict",
+            "hooklib/policy/evict.cc:3: 'SendAway': evict",
+            "hooklib/policy/evict.cc:4: 'sent away'",
+            "hooklib/policy/evict.cc:5: 'kMost': kMax<Noun>",
+            "docs/page.md:1",
+            "5 retired words",
+        )
+
+    def test_a_word_that_must_stay(self):
+        self.write("hooklib/a.cc", "void SendAway();  // vocabulary: allow, the driver's own name\n")
+        self.passes("vocabulary.py")
+
+    def test_a_rule_holds_in_its_folders_only(self):
+        self.write("scheduler/a.cc", "// The promise of a card.\n")
+        self.finds(["vocabulary.py"], "scheduler/a.cc:1: 'promise': reservation")
+        (self.root / "scheduler/a.cc").unlink()
+        self.write("webhook/a.cc", "#include <future>\nstd::promise<int> done;  // The promise of a value.\n")
+        self.passes("vocabulary.py")
+
+    def test_a_wrong_rule_is_named(self):
+        with (self.root / "scripts/vocabulary.txt").open("a") as rules:
+            rules.write("code  (unclosed  => nothing\n")
+        status, said = self.run_check("vocabulary.py")
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r"vocabulary.txt:\d+: .*a rule is WHERE")
+
+    def test_headless_clauses(self):
+        clauses = "// What leaves is chosen by who needs it.\nint a;\n// Of what it names, some is there.\nint b;\n"
+        self.write("kube/a.cc", clauses)
+        self.finds(["prose.py"], "kube: 3 headless clauses")
+        self.finds(["prose.py", "--list", "kube"], "kube/a.cc:1: headless", "kube/a.cc:3: headless")
+        self.write("kube/a.cc", "// What is a chunk? The unit of residency.\nint a;\n")
+        self.passes("prose.py")
+
+    def test_long_sentences(self):
+        self.write("docs/page.md", "Word " * 30 + "end.\n")
+        self.finds(["prose.py"], "docs: 31.0 words a sentence")
+        # The cells of a table are no sentences.
+        self.write("docs/page.md", "| a | b |\n|---|---|\n| " + "Word " * 30 + "| b |\n\nA short sentence is here.\n")
+        self.passes("prose.py")
+
+    def test_lines(self):
+        self.write("agent/long.cc", "int x;\n" * 401)
+        self.write("agent/wide.py", "x = '" + "y" * 130 + "'\n")
+        self.write("agent/list.def", "ROW(x)\n" * 500)
+        self.finds(["lines.py"], "agent/long.cc: 401 lines", "agent/wide.py:1: 136 columns", "2 too long")
+
+    def test_links(self):
+        self.write("a.md", "# One\n\n[gone](b.md) [no heading](#two) [fine](#one) [web](https://example.com/x)\n")
+        self.finds(["links.py"], "a.md:3: b.md: no such file", "a.md:3: #two", "2 broken")
+
+    def test_layering(self):
+        self.write("scheduler/a.cc", "#include <cuda.h>\n")
+        self.write("common/a.h", '#include "../agent/node.h"\n')
+        self.finds(["layering.py"], "scheduler/a.cc:1: includes cuda.h", "common/a.h:1: includes ../agent/node.h")
+
+    def test_the_api_page(self):
+        for name in ("agent.proto", "sluice/wire.h"):
+            self.write(f"proto/{name}", (SCRIPTS.parent / "proto" / name).read_text())
+        (self.root / "docs/reference").mkdir(parents=True)
+        self.finds(["api_page", "--check"], "is not current")
+        self.passes("api_page")
+        self.passes("api_page", "--check")
+        proto = self.root / "proto/agent.proto"
+        proto.write_text(proto.read_text().replace("uint32 units = 2;", "uint32 units = 2;  // hundredths of a GPU"))
+        self.finds(["api_page", "--check"], "is not current")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,67 @@
+"""Broken links in Markdown: links.py [FILE...]
+
+Looks up files and headings of this repository. Links to other sites are not followed.
+"""
+
+import pathlib
+import re
+import sys
+
+import source_text
+
+LINK = re.compile(
+    r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\s*\[[^\]]+\]:\s*<?([^>\s]+)>?", re.M
+)
+HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$", re.M)
+ANCHOR = re.compile(r"<a\s+(?:name|id)=\"([^\"]+)\"")
+
+
+def without_code(text):
+    """Code is blank, lines stay where they are."""
+    blank = lambda match: re.sub(r"[^\n]", " ", match.group())
+    text = re.sub(r"(?ms)^([ \t]*)(```|~~~).*?^\1\2[ \t]*$", blank, text)
+    return re.sub(r"`[^`\n]+`", blank, text)
+
+
+def anchors(path, known):
+    """As GitHub makes them: lower case, blanks to hyphens, punctuation away, a number behind the second of a name."""
+    if path not in known:
+        text = path.read_text(errors="replace")
+        fenced = re.sub(r"(?ms)^([ \t]*)(```|~~~).*?^\1\2[ \t]*$", "", text)
+        found, seen = set(ANCHOR.findall(text)), {}
+        for _, title in HEADING.findall(fenced):
+            title = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+            name = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            count = seen.get(name, 0)
+            seen[name] = count + 1
+            found.add(f"{name}-{count}" if count else name)
+        known[path] = found
+    return known[path]
+
+
+def main(arguments):
+    paths = [pathlib.Path(place) for place in arguments] or source_text.tracked("*.md")
+    known, links, wrong = {}, 0, 0
+    for path in paths:
+        here = (source_text.ROOT / path).resolve()
+        text = without_code(source_text.read(path))
+        for match in LINK.finditer(text):
+            target = match.group(1) or match.group(2)
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            links += 1
+            name, _, anchor = target.partition("#")
+            file = (here.parent / name).resolve() if name else here
+            where = f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            if not file.is_relative_to(source_text.ROOT) or not file.exists():
+                wrong += 1
+                print(f"{where}: {target}: no such file")
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file, known):
+                wrong += 1
+                print(f"{where}: {target}: {file.name} has no heading #{anchor}")
+    print(f"links: {len(paths)} documents, {links} links, {wrong} broken", file=sys.stderr)
+    return 1 if wrong or not paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Writes one row of docs/lab/nightly.md: nightly_table.py PART DATE COMMIT RESULT DURATION SCOPE DETAILS
+
+The table has one row a part, the last run. Earlier results are in the history of the file.
+"""
+
+import sys
+
+import source_text
+
+PAGE = source_text.ROOT / "docs/lab/nightly.md"
+HEAD = """# Nightly results
+
+The last run of each part of scripts/nightly, which writes this page:
+
+- `thread`: the tests under ThreadSanitizer
+- `address`: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+- `fuzz`: every fuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer
+- `tidy`: clang-tidy of the whole tree
+- `threads`: clang's thread-safety analysis
+
+| part | date (UTC) | commit | result | duration | scope | details |
+|---|---|---|---|---|---|---|
+"""
+
+
+def main(row):
+    cells = [" ".join(value.split()).replace("|", "\\|") for value in row]
+    rows = {}
+    if PAGE.exists():
+        lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+        rows = {line.split("|")[1].strip(): line for line in lines[1:]}
+    rows[cells[0]] = "| " + " | ".join(cells) + " |"
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(HEAD + "\n".join(rows[part] for part in sorted(rows)) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 8:
+        sys.exit("nightly_table: accepted: PART DATE COMMIT RESULT DURATION SCOPE DETAILS")
+    main(sys.argv[1:])
