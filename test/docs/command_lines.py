@@ -1,12 +1,25 @@
-"""Every program and subcommand: --help tells, and what is written wrong is one line (name, value, what is accepted) and exit status 2."""
+"""Every program and subcommand has --help. A wrong command line gives one line and exit status 2.
+
+The line has the name, the value and the accepted values.
+"""
+
 import re
 import subprocess
 import unittest
 
 import product as p
 
-PROGRAMS = ("sluice", "kubectl-sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-extender", "sluice-replay", "sluice-trace")
-# What is typed, and what the line must say.
+PROGRAMS = (
+    "sluice",
+    "kubectl-sluice",
+    "sluice-agent",
+    "sluice-device-plugin",
+    "sluice-webhook",
+    "sluice-extender",
+    "sluice-replay",
+    "sluice-trace",
+)
+# A wrong command line, and words that the message must have.
 WRONG = {
     "sluice": ("no subcommand", "accepted: run, top"),
     "sluice frob": ("'frob'", "accepted: run, top"),
@@ -27,7 +40,11 @@ WRONG = {
     "sluice status -o xml": ("-o", "'xml'", "text, json"),
     "sluice top --interval x": ("--interval", "x", "0.1"),
     "sluice replay experiments/traces/decode.sltrace --gpu sim --prefetch maybe": ("--prefetch", "'maybe'", "predict"),
-    "sluice replay experiments/traces/decode.sltrace --gpu sim --memory 4Gi --fraction 0.5": ("--memory", "--fraction", "one of the two"),
+    "sluice replay experiments/traces/decode.sltrace --gpu sim --memory 4Gi --fraction 0.5": (
+        "--memory",
+        "--fraction",
+        "one of the two",
+    ),
     "sluice admit -f pod.yaml -o xml": ("--output", "xml", "patch"),
     "sluice simulate-cluster": ("simulate-cluster", "--generated"),
     "sluice simulate-cluster --generated 3 3 --policy foo": ("--policy", "foo", "best-fit"),
@@ -41,7 +58,7 @@ WRONG = {
     "sluice-webhook --listen foo": ("--listen", "'foo'", "ADDRESS:PORT"),
     "sluice-extender --listen foo": ("listen", "foo", "ADDRESS:PORT"),
     "sluice-extender --config /nonexistent": ("/nonexistent",),
-    # A ConfigMap that is mounted where the file should be: a folder.
+    # A folder instead of a file, as a ConfigMap that is mounted in the wrong place.
     "sluice-agent --check-config --config docs": ("docs", "Is a directory"),
     "sluice-device-plugin --check-config --config docs": ("docs", "Is a directory"),
     "sluice-webhook --check-config --config docs": ("docs", "Is a directory"),
@@ -55,11 +72,15 @@ WRONG = {
     "sluice events --after -1": ("--after", "-1"),
     "sluice simulate-cluster --generated 3 3 --first-seed -1": ("--first-seed", "-1"),
     "sluice record --gpu sim -o /dev/null -- true": ("/dev/null", "no plain file", "accepted: a file"),
-    "sluice replay experiments/traces/decode.sltrace --gpu sim --steps 1 --timeline docs": ("--timeline", "docs", "Is a directory"),
+    "sluice replay experiments/traces/decode.sltrace --gpu sim --steps 1 --timeline docs": (
+        "--timeline",
+        "docs",
+        "Is a directory",
+    ),
     "sluice-trace bound experiments/traces/decode.sltrace --budget-gib x": ("--budget-gib", "x", "range"),
     "sluice-trace synth foo /tmp/x": ("KIND", "foo", "transformer"),
 }
-# What is written right and cannot be used: one line, too, and exit status 1.
+# A correct command line with an unusable file or address: also one line, and exit status 1.
 UNUSABLE = {
     "sluice-extender --listen 127.0.0.1:0 --kubeconfig docs": ("docs", "Is a directory"),
     "sluice replay docs --gpu sim": ("docs", "Is a directory"),
@@ -73,10 +94,17 @@ UNUSABLE = {
 
 def call(words):
     program, *rest = words
-    return subprocess.run([p.BUILD / "bin" / program, *rest], cwd=p.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [p.BUILD / "bin" / program, *rest],
+        cwd=p.ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
-def all_of_them():
+def every_command():
     """[program] and [program, subcommand]."""
     for program in PROGRAMS:
         yield [program]
@@ -87,46 +115,61 @@ def all_of_them():
 
 class CommandLines(unittest.TestCase):
     def test_help(self):
-        found = list(all_of_them())
+        found = list(every_command())
         self.assertGreater(len(found), 30)
         for words in found:
             with self.subTest(words):
-                said = call([*words, "--help"])
-                self.assertEqual((said.returncode, said.stderr), (0, ""))
-                self.assertIn("\nUsage: ", said.stdout)
+                result = call([*words, "--help"])
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertIn("\nUsage: ", result.stdout)
 
     def test_version(self):
         for program in PROGRAMS:
             with self.subTest(program):
-                said = call([program, "--version"])
-                self.assertEqual((said.returncode, said.stderr), (0, ""))
-                self.assertRegex(said.stdout, rf"^({program} )?{re.escape(p.VERSION)}\n$")
+                result = call([program, "--version"])
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertRegex(result.stdout, rf"^({program} )?{re.escape(p.VERSION)}\n$")
 
     def refused(self, words, *parts, status=2):
         with self.subTest(words):
-            said = call(words)
-            self.assertEqual((said.returncode, said.stdout, said.stderr.count("\n")), (status, "", 1), said.stderr)
-            self.assertTrue(said.stderr.startswith(words[0].replace("kubectl-", "") + ": "), said.stderr)
-            self.assertEqual([x for x in parts if x not in said.stderr], [], said.stderr)
+            result = call(words)
+            self.assertEqual(
+                (result.returncode, result.stdout, result.stderr.count("\n")), (status, "", 1), result.stderr
+            )
+            self.assertTrue(result.stderr.startswith(words[0].replace("kubectl-", "") + ": "), result.stderr)
+            self.assertEqual([x for x in parts if x not in result.stderr], [], result.stderr)
 
-    def test_an_unknown_flag(self):
-        for words in all_of_them():
+    def test_unknown_flags_are_refused(self):
+        for words in every_command():
             self.refused([*words, "--frob"], "'--frob'", "accepted:")
 
-    def test_a_full_disk(self):
-        for typed in ("sluice-webhook --print-policy manifests", "sluice-webhook --print-annotations", "sluice admit -f examples/half-a-gpu.yaml",
-                      "sluice-trace info experiments/traces/decode.sltrace", "sluice simulate-cluster --generated 3 3", "sluice-extender --help"):
+    def test_a_full_disk_is_reported(self):
+        for typed in (
+            "sluice-webhook --print-policy manifests",
+            "sluice-webhook --print-annotations",
+            "sluice admit -f examples/half-a-gpu.yaml",
+            "sluice-trace info experiments/traces/decode.sltrace",
+            "sluice simulate-cluster --generated 3 3",
+            "sluice-extender --help",
+        ):
             program, *rest = typed.split()
             with self.subTest(typed), open("/dev/full", "w") as full:
-                said = subprocess.run([p.BUILD / "bin" / program, *rest], cwd=p.ROOT, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
-                                      timeout=60)
-                self.assertEqual(said.returncode, 1, said.stderr)
-                self.assertTrue(said.stderr.endswith(f"{program}: stdout: No space left on device\n"), said.stderr)
+                result = subprocess.run(
+                    [p.BUILD / "bin" / program, *rest],
+                    cwd=p.ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=full,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    timeout=60,
+                )
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.assertTrue(result.stderr.endswith(f"{program}: stdout: No space left on device\n"), result.stderr)
 
-    def test_what_cannot_be_used(self):
+    def test_unusable_arguments(self):
         for typed, parts in UNUSABLE.items():
             self.refused(typed.split(), *parts, status=1)
 
-    def test_wrong_values(self):
+    def test_wrong_values_are_refused(self):
         for typed, parts in WRONG.items():
             self.refused(typed.split(), *parts)

@@ -1,17 +1,18 @@
-"""What becomes of each command that the documents show. docs_test.py holds documents and this list to each other.
+"""The commands that the documents show, and the test of each. docs_test.py compares this list with the documents.
 
-Run: a test of this folder types it as it stands; `where` puts something in the place of what stands for a reader's own.
-By: another test does, in another form; the text must stand in that test's file.
-A command that no test here can run carries its reason in the document, as `# needs a GPU` or `# needs a registry`.
+Run: a test of this folder runs the command as it is; `where` replaces the reader's own names.
+By: another test runs it in another form; that test's file must contain the text.
+A command that no test here can run has its reason in the document, as `# needs a GPU` or `# needs a registry`.
 """
+
 import dataclasses
 
 
 @dataclasses.dataclass
 class Run:
-    says: str = ""              # what it must print
+    says: str = ""  # expected output
     where: dict = dataclasses.field(default_factory=dict)
-    more: str = ""              # further words: what this simulated machine needs and a reader's does not
+    more: str = ""  # further words for the simulated machine
     status: int = 0
     seconds: int = 300
 
@@ -24,45 +25,74 @@ class By:
 
 MARKS = ("needs a GPU", "needs a registry")
 
-# On any machine, in this order. FOLDER is a scratch folder; `sluice` and the others are found in PATH.
+# On any machine, in this order. `{folder}` is a scratch folder; the programs are in PATH.
 MACHINE = {
-    "sluice run --fraction 0.25 -- python3 train.py": Run("budget 34.95 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}),
-    "sluice run --memory 4Gi --log-level INFO -- python3 train.py":
-        Run("4.00 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}),
-    # Without a card or an agent it says so, and that is what it is for.
+    "sluice run --fraction 0.25 -- python3 train.py": Run(
+        "budget 34.95 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
+    ),
+    "sluice run --memory 4Gi --log-level INFO -- python3 train.py": Run(
+        "4.00 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
+    ),
+    # Without a GPU or an agent it must report both.
     "sluice doctor": Run("mend:", status=1),
     "sluice admit -f pod.yaml": Run("sluice.dev/gpu-percent", {"pod.yaml": "{root}/examples/half-a-gpu.yaml"}),
     "sluice-webhook --print-annotations": Run("gpu-fraction"),
     "sluice-webhook --print-policy manifests --without-policy": Run("MutatingWebhookConfiguration"),
     "sluice simulate-cluster --generated 1213 8152": Run("look-ahead"),
-    "sluice simulate-cluster nodes.csv pods.csv --seeds 10 --svg placement.svg":
-        Run("best-fit", {"nodes.csv pods.csv": "{folder}/nodes.csv {folder}/pods.csv", "placement.svg": "{folder}/placement.svg"}),
-    "sluice-extender --config /etc/sluice/extender.yaml": Run("", {"/etc/sluice/extender.yaml": "{folder}/extender.yaml"}, more="--check-config"),
-    "sluice-trace synth transformer|decode TO [--layers, --width, --tokens ...]":
-        Run("", {"transformer|decode": "transformer", "TO": "{folder}/made", "[--layers, --width, --tokens ...]": "--layers 2 --width 512 --tokens 64"}),
+    "sluice simulate-cluster nodes.csv pods.csv --seeds 10 --svg placement.svg": Run(
+        "best-fit",
+        {"nodes.csv pods.csv": "{folder}/nodes.csv {folder}/pods.csv", "placement.svg": "{folder}/placement.svg"},
+    ),
+    "sluice-extender --config /etc/sluice/extender.yaml": Run(
+        "", {"/etc/sluice/extender.yaml": "{folder}/extender.yaml"}, more="--check-config"
+    ),
+    "sluice-trace synth transformer|decode TO [--layers, --width, --tokens ...]": Run(
+        "",
+        {
+            "transformer|decode": "transformer",
+            "TO": "{folder}/made",
+            "[--layers, --width, --tokens ...]": "--layers 2 --width 512 --tokens 64",
+        },
+    ),
     "sluice-trace info FILE": Run("SYNTHETIC", {"FILE": "{folder}/made"}),
     "sluice-trace pack FROM TO": Run("", {"FROM TO": "{folder}/made {folder}/packed"}),
     "sluice-trace cut FROM TO --steps N": Run("", {"FROM TO": "{folder}/packed {folder}/short", "N": "2"}),
     "sluice-trace bound FILE --budget-gib N": Run("", {"FILE": "{folder}/short", "N": "0.05"}),
     "sluice-trace uses FILE TO": Run("", {"FILE TO": "{folder}/short {folder}/uses"}),
-    "sluice-trace interval FILE KERNEL BETWEEN": Run("median_us", {"FILE KERNEL BETWEEN": "{root}/experiments/traces/decode.sltrace layer_norm ActivationSilu"}),
+    "sluice-trace interval FILE KERNEL BETWEEN": Run(
+        "median_us", {"FILE KERNEL BETWEEN": "{root}/experiments/traces/decode.sltrace layer_norm ActivationSilu"}
+    ),
     "sluice-trace interval experiments/traces/decode.sltrace layer_norm ActivationSilu": Run("317"),
-    "sluice replay FILE --gpu sim --profile card-8g --memory 4Gi [--prefetch off|launch|predict] [--json] [--timeline FILE]":
-        Run('"launches"', {"replay FILE": "replay {folder}/short", "[--prefetch off|launch|predict]": "--prefetch launch", "[--json]": "--json",
-                           "[--timeline FILE]": "--timeline {folder}/timeline"}),
+    "sluice replay FILE --gpu sim --profile card-8g --memory 4Gi [--prefetch off|launch|predict] [--json] "
+    "[--timeline FILE]": Run(
+        '"launches"',
+        {
+            "replay FILE": "replay {folder}/short",
+            "[--prefetch off|launch|predict]": "--prefetch launch",
+            "[--json]": "--json",
+            "[--timeline FILE]": "--timeline {folder}/timeline",
+        },
+    ),
     "sluice replay FILE --gpu sim --explain": Run("", {"FILE": "{folder}/short"}),
     "sluice-replay FILE": Run("steps", {"FILE": "{folder}/short"}),
-    "sluice record -o FILE -- CMD...": Run("", {"record": "record --gpu sim", "FILE": "{folder}/recorded", "CMD...": "sluice-replay {folder}/short"}),
+    "sluice record -o FILE -- CMD...": Run(
+        "", {"record": "record --gpu sim", "FILE": "{folder}/recorded", "CMD...": "sluice-replay {folder}/short"}
+    ),
 }
 
 # On the local cluster, in this order.
 CLUSTER = {
-    "scripts/image OUT.tar": Run("", {"OUT.tar": "--built {build} --name registry.example/sluice:{version} {folder}/OUT.tar"}),
+    "scripts/image OUT.tar": Run(
+        "", {"OUT.tar": "--built {build} --name registry.example/sluice:{version} {folder}/OUT.tar"}
+    ),
     "ctr -n k8s.io images import OUT.tar": Run("", {"ctr": "ctr -a {containerd}", "OUT.tar": "{folder}/OUT.tar"}),
     "kubectl create namespace sluice-system": Run("created"),
     "kubectl label namespace sluice-system pod-security.kubernetes.io/enforce=privileged": Run("labeled"),
-    "helm install sluice charts/sluice -n sluice-system --set image.registry=registry.example --wait": Run("deployed", more="{simulated}"),
-    "kubectl get nodes -o custom-columns='NODE:.metadata.name,GPU-PERCENT:.status.allocatable.sluice\\.dev/gpu-percent'": Run("200"),
+    "helm install sluice charts/sluice -n sluice-system --set image.registry=registry.example --wait": Run(
+        "deployed", more="{simulated}"
+    ),
+    "kubectl get nodes -o "
+    "custom-columns='NODE:.metadata.name,GPU-PERCENT:.status.allocatable.sluice\\.dev/gpu-percent'": Run("200"),
     "helm test sluice -n sluice-system": Run("Succeeded"),
     "kubectl -n sluice-system get pods": Run("Running"),
     "kubectl apply": Run("created", more="-f {folder}/pod.yaml"),
@@ -73,23 +103,31 @@ CLUSTER = {
     "kubectl sluice status": Run("half-a-gpu"),
     "kubectl sluice top": Run("half-a-gpu", more="--once"),
     "kubectl sluice doctor": Run("webhook: registered"),
-    "helm upgrade sluice charts/sluice -n sluice-system --reuse-values --set scheduler.mode=own":
-        Run("upgraded", more="--set scheduler.image.repository=registry.example/kube-scheduler --wait --timeout 120s"),
+    "helm upgrade sluice charts/sluice -n sluice-system --reuse-values --set scheduler.mode=own": Run(
+        "upgraded", more="--set scheduler.image.repository=registry.example/kube-scheduler --wait --timeout 120s"
+    ),
     "helm rollback sluice -n sluice-system": Run("success", more="--wait"),
-    "helm upgrade sluice charts/sluice -n sluice-system --reuse-values --set scheduler.mode=cluster": Run("upgraded", more="--wait"),
+    "helm upgrade sluice charts/sluice -n sluice-system --reuse-values --set scheduler.mode=cluster": Run(
+        "upgraded", more="--wait"
+    ),
     "kubectl -n sluice-system get configmap sluice-scheduler -o jsonpath='{.data.fragment\\.yaml}'": Run("extenders:"),
     "helm uninstall sluice -n sluice-system": Run("uninstalled", more="--wait"),
     "kubectl annotate nodes --all sluice.dev/gpus-": Run("annotated"),
     "kubectl delete namespace sluice-system": Run("deleted"),
     "sha256sum -c SHA256SUMS": Run("OK", {"sha256sum": "cd {folder}/release && sha256sum"}),
-    "ctr -n k8s.io images import sluice-image-0.1.0.tar": Run("", {"ctr": "ctr -a {containerd}", "sluice-image": "{folder}/release/sluice-image"}),
-    # Under the name that the chart gives it where nobody says another.
-    "helm install sluice sluice-0.1.0.tgz -n sluice-system --create-namespace --set image.pullPolicy=Never":
-        Run("deployed", {"sluice-0.1.0": "{folder}/release/sluice-0.1.0"}, more="{simulated} --set image.registry= --wait --timeout 90s"),
+    "ctr -n k8s.io images import sluice-image-0.1.0.tar": Run(
+        "", {"ctr": "ctr -a {containerd}", "sluice-image": "{folder}/release/sluice-image"}
+    ),
+    # Under the chart's default name.
+    "helm install sluice sluice-0.1.0.tgz -n sluice-system --create-namespace --set image.pullPolicy=Never": Run(
+        "deployed",
+        {"sluice-0.1.0": "{folder}/release/sluice-0.1.0"},
+        more="{simulated} --set image.registry= --wait --timeout 90s",
+    ),
 }
 
 ELSEWHERE = {
-    # These run the tests, or are run with them: CI's own lines.
+    # These run the tests, or run beside them in CI.
     "make demo": By("Makefile", "demo:\n\t@scripts/demo"),
     "make test": By("Makefile", "test:\n\t@scripts/test"),
     "make build": By("scripts/demo", "ninja"),
@@ -98,13 +136,18 @@ ELSEWHERE = {
     "make cluster-demo": By("test/cluster/bench", "test/cluster/demo"),
     "make bench-cluster": By("Makefile", "test/cluster/bench"),
     "docker build -t registry.example/sluice:0.1.0 .": By("scripts/image", 'buildah bud "${arguments[@]}" .'),
-    "kubectl apply -f manifests/sluice.yaml": By("test/cluster/product_life_test.py", 'kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")'),
+    "kubectl apply -f manifests/sluice.yaml": By(
+        "test/cluster/product_life_test.py", 'kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")'
+    ),
     "build/bin/kubectl-sluice": By("test/cluster/product.py", '"kubectl", "sluice"'),
     "sluice top": By("test/cluster/product_life_test.py", '"top", "--once"'),
-    "sluice-trace explain FILE REPLAYED": By("test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'),
+    "sluice-trace explain FILE REPLAYED": By(
+        "test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'
+    ),
     "sluice status -o json": By("test/agent/agent_test.py", '"status", "-o", "json"'),
-    "kubectl -n sluice-system exec ds/sluice-node -c agent -- /usr/bin/sluice events":
-        By("test/cluster/product.py", '"exec", node_pod(), "-c", "agent", "--", *command'),
+    "kubectl -n sluice-system exec ds/sluice-node -c agent -- /usr/bin/sluice events": By(
+        "test/cluster/product.py", '"exec", node_pod(), "-c", "agent", "--", *command'
+    ),
     "sluice events": By("test/agent/agent_test.py", 'cli("events"'),
     "sluice set ID key=value...": By("test/agent/agent_test.py", 'cli("set"'),
     "build/test/scheduler_latency": By("test/cluster/bench", '"$build/test/scheduler_latency" 1000'),

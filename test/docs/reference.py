@@ -1,4 +1,8 @@
-"""What the documents list, and what the programs read: variables, keys of configuration files, metrics, annotations, commands. Both ways."""
+"""Compares the documents' lists with the programs, both ways.
+
+Variables, configuration keys, metrics, annotations, messages, links, subcommands.
+"""
+
 import fnmatch
 import json
 import pathlib
@@ -10,29 +14,67 @@ import unittest
 import product as p
 
 PAGE = p.ROOT / "docs/operate/configuration.md"
-METRICS = {"agent": ["agent/metrics.cc"], "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/metrics.cc", "scheduler/extender.cc"]}
-PARTS = ("agent", "cli", "common", "deviceplugin", "experiments", "hooklib", "kube", "proto", "scheduler", "simgpu", "trace", "webhook")
+METRICS = {
+    "agent": ["agent/metrics.cc"],
+    "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/metrics.cc", "scheduler/extender.cc"],
+}
+PARTS = (
+    "agent",
+    "cli",
+    "common",
+    "deviceplugin",
+    "experiments",
+    "hooklib",
+    "kube",
+    "proto",
+    "scheduler",
+    "simgpu",
+    "trace",
+    "webhook",
+)
 FOLDERS = [p.ROOT / name for name in (*PARTS, "charts", "cmake", "docs", "examples", "manifests", "scripts", "test")]
-# Kubernetes' own words.
-KUBERNETES = ("nodes are available: Insufficient sluice.dev/gpu-percent", "UnexpectedAdmissionError", "allocatable", "sluice.dev/gpu-percent", "type: Container")
-# What a document names that is no variable of a program.
+# Kubernetes' own messages.
+KUBERNETES = (
+    "nodes are available: Insufficient sluice.dev/gpu-percent",
+    "UnexpectedAdmissionError",
+    "allocatable",
+    "sluice.dev/gpu-percent",
+    "type: Container",
+)
+# All documents but docs/lab: its dated records name variables and files of their day.
+PAGES = [
+    f
+    for f in (p.ROOT / "README.md", *sorted((p.ROOT / "docs").rglob("*.md")))
+    if not f.is_relative_to(p.ROOT / "docs" / "lab")
+]
+# Names in documents that are no variables of a program.
 NOT_OURS = re.compile(r"SLUICE_(BUILD_DIR|BENCH|TARGETS)")
 
 
 def rows(text, heading=None):
-    """First cells of the tables below a heading, names between backticks; of all tables without one."""
+    """Names between backticks in the first cells of the tables below a heading, or of all tables."""
     if heading is not None:
         text = re.search(rf"(?ms)^##+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", text).group(1)
-    return [name for line in text.splitlines() if line.startswith("| `") for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    return [
+        name
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    ]
 
 
 def accepted(program, yaml):
-    """The keys that a daemon names when it is given one that it does not know."""
+    """The keys that a daemon lists when it refuses an unknown one."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(yaml)
         file.flush()
-        said = subprocess.run([p.BUILD / "bin" / program, "--config", file.name, "--check-config"], capture_output=True, text=True, timeout=60)
-    return set(re.search(r"(?:accepted: |known are )(.*)", said.stderr).group(1).split(", "))
+        result = subprocess.run(
+            [p.BUILD / "bin" / program, "--config", file.name, "--check-config"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    return set(re.search(r"(?:accepted: |known are )(.*)", result.stderr).group(1).split(", "))
 
 
 class Reference(unittest.TestCase):
@@ -45,8 +87,10 @@ class Reference(unittest.TestCase):
             self.assertEqual({k.split(".")[0] for k in named}, accepted(program, "frob: 1\n"), program)
             for section in sorted({k.split(".")[0] for k in named if "." in k}):
                 with self.subTest(f"{program} {section}"):
-                    self.assertEqual({k.split(".")[1] for k in named if k.startswith(section + ".")},
-                                     accepted(program, section + ": {frob: 1}\n"))
+                    self.assertEqual(
+                        {k.split(".")[1] for k in named if k.startswith(section + ".")},
+                        accepted(program, section + ": {frob: 1}\n"),
+                    )
 
     def test_the_variables(self):
         named = {*rows(PAGE.read_text(), "Variables of a container"), *re.findall(r"`(ULMS_\w+)`", PAGE.read_text())}
@@ -55,39 +99,68 @@ class Reference(unittest.TestCase):
         header = (p.ROOT / "proto/sluice/names.h").read_text()
         self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', header)))
 
-    def test_no_document_names_a_variable_that_nobody_reads(self):
+    def test_documents_name_only_variables_that_exist(self):
         read = set()
         for top in PARTS:
             for file in (p.ROOT / top).rglob("*.[ch]*"):
                 read |= set(re.findall(r'"(SLUICE_[A-Z_]+)"', file.read_text()))
-        for file in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")]:
+        for file in PAGES:
             shown = set(re.findall(r"\b(SLUICE_[A-Z_]+)\b", file.read_text()))
-            if file.name in ("benchmarks.md", "tried.md"):  # records: of engines that were, too
-                continue
             self.assertEqual({v for v in shown - read if not NOT_OURS.fullmatch(v)}, set(), file.name)
 
     def test_a_user_may_set_them(self):
         table = PAGE.read_text().split("| belongs to the allocation")[0]
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-               "spec": {"containers": [{"name": "app", "image": "a", "env": [{"name": v, "value": "1"} for v in rows(table, "Variables of a container")]}]}}
-        said = subprocess.run([p.BUILD / "bin/sluice", "admit", "-f", "-"], input=json.dumps(pod), capture_output=True, text=True, timeout=60)
-        self.assertEqual(said.returncode, 0, said.stderr)
-        self.assertNotIn("warning", said.stderr)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "app",
+                        "image": "a",
+                        "env": [{"name": v, "value": "1"} for v in rows(table, "Variables of a container")],
+                    }
+                ]
+            },
+        }
+        result = subprocess.run(
+            [p.BUILD / "bin/sluice", "admit", "-f", "-"],
+            input=json.dumps(pod),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("warning", result.stderr)
 
-    def test_sources_that_are_named_are_there(self):
-        """By their names: a README that outlives a file, or a page."""
-        pages = [f for f in (*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md")))
-                 if not f.is_relative_to(p.ROOT / "docs" / "lab")]  # dated: experiments name the files of their day
+    def test_named_sources_exist(self):
+        """By file name: a README must not outlive a file."""
+        pages = [
+            f
+            for f in (*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md")))
+            if not f.is_relative_to(p.ROOT / "docs" / "lab")
+        ]  # dated records
         there = {f.name for d in FOLDERS for f in d.rglob("*")} | {"cuda.h", "cudaTypedefs.h", "nvml.h"}
-        there |= {"uvm_va_block.h", "uvm_pmm_gpu.h", "uvm_va_range.h", "uvm_perf_thrashing.c", "uvm_gpu_replayable_faults.c"}  # the driver's
+        there |= {
+            "uvm_va_block.h",
+            "uvm_pmm_gpu.h",
+            "uvm_va_range.h",
+            "uvm_perf_thrashing.c",
+            "uvm_gpu_replayable_faults.c",
+        }  # the driver's
         for page in pages:
             for name in re.findall(r"`([\w./*-]+\.(?:cc|h|c|S|py|cu|def|sh|cmake|go|proto))`", page.read_text()):
                 self.assertTrue(fnmatch.filter(there, pathlib.Path(name).name), f"{page}: {name}")
 
     def test_shown_annotations_are_accepted(self):
-        """Everywhere but in annotations.md, which shows denied ones and has a test of its own."""
-        shown = {m for f in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")] if f.name != "annotations.md"
-                 for m in re.findall(r"(?m)sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())}
+        """Everywhere but in annotations.md, which shows denied values and has a test of its own."""
+        shown = {
+            m
+            for f in PAGES
+            if f.name != "annotations.md"
+            for m in re.findall(r"(?m)sluice\.dev/([a-z-]+): *\"?([\w.]+)", f.read_text())
+        }
         self.assertGreater(len(shown), 5)
         for key, value in sorted(shown):
             if key in ("gpu-percent", "placement", "injected"):
@@ -95,22 +168,38 @@ class Reference(unittest.TestCase):
             annotations = {f"sluice.dev/{key}": value}
             if key not in ("gpu-fraction", "gpu-memory", "inject"):
                 annotations["sluice.dev/gpu-fraction"] = "0.5"
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "annotations": annotations}, "spec": {"containers": [{"name": "app", "image": "a"}]}}
-            said = subprocess.run([p.BUILD / "bin/sluice", "admit", "-f", "-", "--gpu-memory", "80Gi"], input=json.dumps(pod), capture_output=True, text=True,
-                                  timeout=60)
-            self.assertEqual(said.returncode, 0, f"{key}: {said.stderr}")
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "x", "annotations": annotations},
+                "spec": {"containers": [{"name": "app", "image": "a"}]},
+            }
+            result = subprocess.run(
+                [p.BUILD / "bin/sluice", "admit", "-f", "-", "--gpu-memory", "80Gi"],
+                input=json.dumps(pod),
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            self.assertEqual(result.returncode, 0, f"{key}: {result.stderr}")
 
     def test_the_metrics(self):
         page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for heading, files in METRICS.items():
-            told = {m for file in files for line in (p.ROOT / file).read_text().splitlines()
-                    for m in re.findall(r'"(?:# HELP )?(sluice_[a-z_]+)', line)}
+            told = {
+                m
+                for file in files
+                for line in (p.ROOT / file).read_text().splitlines()
+                for m in re.findall(r'"(?:# HELP )?(sluice_[a-z_]+)', line)
+            }
             self.assertEqual(set(rows(page, heading[0].upper() + heading[1:])), told, heading)
 
-    def test_messages_are_said(self):
-        """What troubleshooting.md quotes, as it stands in the sources."""
+    def test_quoted_messages_are_in_the_sources(self):
+        """The quotes of troubleshooting.md."""
         sources = "".join(f.read_text() for top in PARTS for f in (p.ROOT / top).rglob("*.[ch]*"))
-        sources = re.sub(r'"\s+"|" *SLUICE_RESOURCE *"|\\', lambda m: "sluice.dev/gpu-percent" if "RESOURCE" in m[0] else "", sources)
+        sources = re.sub(
+            r'"\s+"|" *SLUICE_RESOURCE *"|\\', lambda m: "sluice.dev/gpu-percent" if "RESOURCE" in m[0] else "", sources
+        )
         quoted = 0
         for line in (p.ROOT / "docs/operate/troubleshooting.md").read_text().splitlines():
             for message in re.findall(r'[`"]([^`"]+)[`"]', line.split("|")[1] if line.startswith("| ") else ""):
@@ -122,8 +211,8 @@ class Reference(unittest.TestCase):
                     self.assertIn(part, sources, line)
         self.assertGreater(quoted, 12)
 
-    def test_links_lead_somewhere(self):
-        """Files that are there; headings as GitHub makes anchors of them."""
+    def test_links_lead_to_files_and_headings(self):
+        """Headings are compared as GitHub's anchors."""
         for page in [*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md"))]:
             for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
                 if "://" in target:
@@ -133,20 +222,28 @@ class Reference(unittest.TestCase):
                 with self.subTest(f"{page.relative_to(p.ROOT)}: {target}"):
                     self.assertTrue(to.exists())
                     headings = re.findall(r"(?m)^#+ (.*)$", to.read_text()) if anchor else []
-                    self.assertTrue(not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings])
+                    self.assertTrue(
+                        not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
+                    )
 
     def test_the_paths(self):
-        files = {"agent": "agent/metrics.cc", "device plugin": "deviceplugin/http_server.cc", "webhook": "webhook/service.cc", "extender": "scheduler/extender_server.cc"}
+        files = {
+            "agent": "agent/metrics.cc",
+            "device plugin": "deviceplugin/http_server.cc",
+            "webhook": "webhook/service.cc",
+            "extender": "scheduler/extender_server.cc",
+        }
         page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for part, file in files.items():
             row = re.search(rf"(?m)^\| {part} \|.*$", page).group()
             served = set(re.findall(r'(?:Get\(|context_, )"(/[a-z.]+)"', (p.ROOT / file).read_text()))
             self.assertEqual(set(re.findall(r"`(/[a-z.]+)`", row)), served, part)
 
-    def test_the_commands(self):
-        """Each subcommand is shown by a document."""
-        text = "".join(f.read_text() for f in [p.ROOT / "README.md", *(p.ROOT / "docs").rglob("*.md")])
+    def test_every_subcommand_is_shown(self):
+        text = "".join(f.read_text() for f in PAGES)
         for program in ("sluice", "sluice-trace"):
-            help_text = subprocess.run([p.BUILD / "bin" / program, "--help"], capture_output=True, text=True, timeout=60).stdout
+            help_text = subprocess.run(
+                [p.BUILD / "bin" / program, "--help"], capture_output=True, text=True, timeout=60
+            ).stdout
             for name in re.findall(r"(?m)^  (\S+)", help_text.partition("\nSubcommands:\n")[2]):
                 self.assertRegex(text, rf"{program} {name}\b|`(\w+`, `)*{name}`", f"{program} {name}")

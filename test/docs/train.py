@@ -1,4 +1,5 @@
 """A user's program, as small as one can be: one context, 64 MiB, on whatever libcuda the loader finds."""
+
 import ctypes
 import sys
 
