@@ -3,7 +3,7 @@
 //
 // Nothing here is synced. What must outlive a power cut is what kubelet's checkpoint names, and that file, which
 // kubelet syncs before it starts the container, holds all that a directory says: Restore makes it anew from there. A
-// sync of our own would cost every pod the disk's commit (12 ms where this was measured) and promise nothing more.
+// sync of our own would cost every pod the disk's commit (12 ms where this was measured) and guarantee nothing more.
 #ifndef SLUICE_DEVICEPLUGIN_ALLOCATION_STORE_H_
 #define SLUICE_DEVICEPLUGIN_ALLOCATION_STORE_H_
 

@@ -122,7 +122,7 @@ const std::map<std::string, Setter>& Setters() {
       {"stateFile", Path(&Config::state_file)},
       {"nvmlTimeoutMs", Number(&Config::nvml_timeout, 10, 60'000, "milliseconds")},
       {"extender", YesNo(&Config::extender)},
-      {"promiseFile", Path(&Config::promise_file)},
+      {"reservationFile", Path(&Config::reservation_file)},
       {"driverAccess", OneOf(&Config::driver_access, {"auto", "nvidia-cdi", "nvidia-runtime", "own"})},
       {"driverRoot", Path(&Config::driver_root)},
       {"deviceRoot", Path(&Config::device_root)},

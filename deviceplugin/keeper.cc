@@ -130,7 +130,7 @@ void Keeper::Work() {
     new_config_.reset();
     for (auto field : {&Config::alloc_dir, &Config::lib_dir, &Config::library_source, &Config::pods_dir,
                        &Config::pod_resources_socket, &Config::nvml_library, &Config::sys_root,
-                       &Config::metrics_address, &Config::state_file, &Config::promise_file}) {
+                       &Config::metrics_address, &Config::state_file, &Config::reservation_file}) {
       next.*field = config_.*field;
     }
     next.extender = config_.extender;

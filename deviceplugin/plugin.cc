@@ -15,8 +15,8 @@
 #include "deviceplugin/files.h"
 #include "deviceplugin/keeper.h"
 #include "deviceplugin/log.h"
-#include "deviceplugin/promise_follower.h"
 #include "deviceplugin/registration.h"
+#include "deviceplugin/reservation_watcher.h"
 #include "deviceplugin/service.h"
 #include "deviceplugin/text.h"
 
@@ -70,10 +70,10 @@ class Life {
     }
     // NVML is bounded, so this ends; registering before it would tell kubelet that running containers' cards are gone.
     while (!keeper_->WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
-    std::optional<PromiseFollower> follower;
+    std::optional<ReservationWatcher> follower;
     if (options_.config.extender) {
-      promises_ = std::make_shared<Promises>();
-      follower.emplace(options_.config.promise_file, options_.kubelet_dir, promises_);
+      reservations_ = std::make_shared<Reservations>();
+      follower.emplace(options_.config.reservation_file, options_.kubelet_dir, reservations_);
     }
     while (!stopped_) Turn();
     Log(Level::kInfo, "ending");
@@ -143,8 +143,8 @@ class Life {
     // The old server first: it removes the path at its end, whosever socket lies there.
     server_.reset();
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
-    auto server = PluginServer::Start(
-        own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), promises_, options_.kubelet_dir});
+    auto server = PluginServer::Start(own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir),
+                                                    reservations_, options_.kubelet_dir});
     const bool served = server.ok();
     if (served) {
       server_ = *std::move(server);
@@ -216,7 +216,7 @@ class Life {
   std::string own_socket_, kubelet_socket_, stamp_;
   std::shared_ptr<Board> board_ = std::make_shared<Board>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
-  std::shared_ptr<Promises> promises_;
+  std::shared_ptr<Reservations> reservations_;
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;

@@ -96,7 +96,7 @@ class Service final : public v1beta1::DevicePlugin::Service {
       const auto available = ToVector(container.available_deviceids());
       const auto must = ToVector(container.must_include_deviceids());
       const PackRequest wanted{available, must, container.allocation_size()};
-      const Pack pack = parts_.promises ? parts_.promises->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
+      const Pack pack = parts_.reservations ? parts_.reservations->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
       auto* answer = out->add_container_responses();
       for (const std::string& id : pack.ids) answer->add_deviceids(id);
     }
@@ -166,9 +166,9 @@ class Service final : public v1beta1::DevicePlugin::Service {
     const auto snapshot = parts_.board->Get();
     auto grant = JudgeRequest(ids, snapshot->inventory);
     if (!grant.ok()) return grant.status();
-    if (parts_.promises) {
+    if (parts_.reservations) {
       const auto read = [this] { return ReadCheckpoint(parts_.kubelet_dir); };
-      if (auto s = parts_.promises->MayAllocate(grant->ids, read); !s.ok()) return s;
+      if (auto s = parts_.reservations->MayAllocate(grant->ids, read); !s.ok()) return s;
     }
     if (!snapshot->lib_problem.empty()) return Refusal("library", snapshot->lib_problem);
     ResponseInput input{&*grant, snapshot->access, snapshot->lib_dir, ""};

@@ -10,7 +10,7 @@
 #include "deviceplugin/allocation_store.h"
 #include "deviceplugin/board.h"
 #include "deviceplugin/metrics.h"
-#include "deviceplugin/promises.h"
+#include "deviceplugin/reservations.h"
 
 namespace sluice::deviceplugin {
 
@@ -18,8 +18,8 @@ struct ServiceParts {
   std::shared_ptr<Board> board;
   std::shared_ptr<Metrics> metrics;
   AllocationStore store;
-  std::shared_ptr<Promises> promises;  // null: no extender is configured
-  std::string kubelet_dir;             // holds the checkpoint
+  std::shared_ptr<Reservations> reservations;  // null: no extender is configured
+  std::string kubelet_dir;                     // holds the checkpoint
 };
 
 class PluginServer {

@@ -1,5 +1,5 @@
-// The extender's view of the cluster: nodes with their cards, pods with their promises. Filled from watches, asked by
-// the scheduler.
+// The extender's view of the cluster: nodes with their cards, pods with their reservations. Filled from watches, asked
+// by the scheduler.
 #ifndef SCHEDULER_CLUSTER_STATE_H_
 #define SCHEDULER_CLUSTER_STATE_H_
 

@@ -54,7 +54,7 @@ Reply Extender::Filter(const std::string& body) {
 }
 
 // The scheduler asks again about a pod that we are binding, or have bound: it did not get our answer, and its own watch
-// is late. Placed once more, the pod would hold two promises, or lose one that stands.
+// is late. Placed once more, the pod would hold two reservations, or lose one that stands.
 bool Extender::MayBePlaced(const PodFacts& pod) {
   const Binding binding = cluster_.BindingOf(pod.uid);
   if (binding == Binding::kNone) return true;

@@ -101,7 +101,7 @@ void NodeLedger::LearnActual(const std::string& uid) {
     if (found == card.pods->end()) continue;
     for (const std::string& container : found->second) actual[container].push_back(card.uuid);
   }
-  // Kubelet gives a pod its units container by container: until all have theirs, the others are still promised.
+  // Kubelet gives a pod its units container by container: until all have theirs, the others are still reserved.
   const std::vector<ContainerUnits>& containers = pods_.at(uid).containers;
   const bool complete = std::all_of(containers.begin(), containers.end(), [&](const ContainerUnits& container) {
     return container.units == 0 || actual.contains(container.name);
@@ -112,7 +112,7 @@ void NodeLedger::LearnActual(const std::string& uid) {
 std::vector<int> NodeLedger::PendingExact() const {
   int anywhere = 0;  // of pods placed by another scheduler: until kubelet has chosen, they may come to lie on any card
   for (const auto& [uid, pod] : pods_) {
-    if (!pod.promised.empty() || pod.actual) continue;
+    if (!pod.reserved.empty() || pod.actual) continue;
     for (const Chain& chain : pod.chains) anywhere += chain.UnitsPerCard();
   }
   std::map<std::string, int> by_card;
@@ -125,9 +125,9 @@ std::vector<int> NodeLedger::PendingExact() const {
   return pending;
 }
 
-// The annotation is the truth of some moment ago. Where it names pods, what is promised and not given yet comes off it.
+// The annotation is the truth of some moment ago. Where it names pods, what is reserved and not given yet comes off it.
 // Where it does not, nobody knows whether it counts a pod yet: then two accounts are kept and the smaller holds: what
-// the annotation says less the promises that kubelet has not acknowledged, and a whole card less all promises.
+// the annotation says less the reservations that kubelet has not acknowledged, and a whole card less all reservations.
 Node NodeLedger::Free() const {
   Node node;
   if (!cards_.empty()) node.model = cards_.front().model;
@@ -138,24 +138,24 @@ Node NodeLedger::Free() const {
     }
     return node;
   }
-  std::map<std::string, int> promised, pending;
+  std::map<std::string, int> reserved, pending;
   int anywhere = 0;
   for (const auto& [uid, pod] : pods_) {
     const bool admitted = about_.at(uid).admitted;
     for (std::size_t c = 0; c < pod.chains.size(); ++c) {
       const int units = pod.chains[c].UnitsPerCard();
-      if (pod.promised.empty()) {
+      if (pod.reserved.empty()) {
         if (!admitted) anywhere += units;
         continue;
       }
-      for (const std::string& card : pod.promised[c]) {
-        promised[card] += units;
+      for (const std::string& card : pod.reserved[c]) {
+        reserved[card] += units;
         if (!admitted) pending[card] += units;
       }
     }
   }
   for (const NodeCard& card : cards_) {
-    const int free = std::min(card.free - pending[card.uuid] - anywhere, kUnitsPerCard - promised[card.uuid]);
+    const int free = std::min(card.free - pending[card.uuid] - anywhere, kUnitsPerCard - reserved[card.uuid]);
     node.cards.push_back({.free = std::max(0, free), .numa = card.numa});
   }
   return node;

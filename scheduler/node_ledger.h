@@ -1,4 +1,4 @@
-// One node as the extender sees it: what its agent says is free, and what was promised since.
+// One node as the extender sees it: what its agent says is free, and what was reserved since.
 #ifndef SCHEDULER_NODE_LEDGER_H_
 #define SCHEDULER_NODE_LEDGER_H_
 
@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<NodeCard>> ParseNodeCards(std::string_view json);
 // A live pod with units that is bound to the node (or that we are about to bind).
 struct PlacedPod {
   std::string name;       // namespace/name, for people
-  LivePod live;           // promised is empty where somebody else placed it; `actual` is the ledger's own
+  LivePod live;           // reserved is empty where somebody else placed it; `actual` is the ledger's own
   bool admitted = false;  // kubelet has acknowledged it
 };
 
@@ -50,7 +50,7 @@ class NodeLedger {
   // Free units a card, in the order of cards(); where two accounts differ, the smaller. CPU and memory are not set.
   Node Free() const;
   // The pod that must be admitted before one with these chains may be placed here; empty: none. The plugin could not
-  // tell their requests apart (see promise_keeper.h).
+  // tell their requests apart (see reservation_tracker.h).
   std::string Blocks(const std::vector<Chain>& chains) const;
 
  private:

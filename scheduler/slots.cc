@@ -54,7 +54,7 @@ absl::StatusOr<LivePod> MakeLivePod(std::vector<ContainerUnits> containers, cons
                                                      chain.total, " units, which take ", chain.Cards()));
     }
   }
-  pod.promised = pod.annotated;
+  pod.reserved = pod.annotated;
   return pod;
 }
 
@@ -65,29 +65,29 @@ void Settle(LivePods& pods, const std::string& uid, ContainerCards actual) {
   std::vector<std::vector<std::string>> given;
   given.reserve(pod.chains.size());
   for (const Chain& chain : pod.chains) given.push_back(CardsOf(chain, pod.containers, *pod.actual));
-  // Within the pod first: which of its own promises was kept for which of its chains does not matter.
-  for (std::size_t i = 0; i < pod.promised.size(); ++i) {
-    for (std::size_t j = 0; j < pod.promised.size() && pod.promised[i] != given[i]; ++j) {
-      const bool kept = pod.promised[j] == given[j];
-      if (!kept && SameKind(pod.chains[i], pod.chains[j]) && pod.promised[j] == given[i]) {
-        std::swap(pod.promised[i], pod.promised[j]);
+  // Within the pod first: which of its own reservations was kept for which of its chains does not matter.
+  for (std::size_t i = 0; i < pod.reserved.size(); ++i) {
+    for (std::size_t j = 0; j < pod.reserved.size() && pod.reserved[i] != given[i]; ++j) {
+      const bool kept = pod.reserved[j] == given[j];
+      if (!kept && SameKind(pod.chains[i], pod.chains[j]) && pod.reserved[j] == given[i]) {
+        std::swap(pod.reserved[i], pod.reserved[j]);
       }
     }
   }
   const LivePods before = pods;
   std::vector<std::string> moved_to;
-  for (std::size_t i = 0; i < pod.promised.size(); ++i) {
+  for (std::size_t i = 0; i < pod.reserved.size(); ++i) {
     for (auto& [other_uid, other] : pods) {
       if (!other.Waits()) continue;
-      for (std::size_t j = 0; j < other.promised.size() && pod.promised[i] != given[i]; ++j) {
-        if (!SameKind(other.chains[j], pod.chains[i]) || other.promised[j] != given[i]) continue;
-        moved_to.insert(moved_to.end(), pod.promised[i].begin(), pod.promised[i].end());
-        std::swap(other.promised[j], pod.promised[i]);
+      for (std::size_t j = 0; j < other.reserved.size() && pod.reserved[i] != given[i]; ++j) {
+        if (!SameKind(other.chains[j], pod.chains[i]) || other.reserved[j] != given[i]) continue;
+        moved_to.insert(moved_to.end(), pod.reserved[i].begin(), pod.reserved[i].end());
+        std::swap(other.reserved[j], pod.reserved[i]);
       }
     }
   }
-  // Whoever starts late cannot tell an exchange from a promise that was closed long ago (its pod was deleted) and whose
-  // room went to somebody else. An exchange never commits more than a card has.
+  // Whoever starts late cannot tell an exchange from a reservation that was closed long ago (its pod was deleted) and
+  // whose room went to somebody else. An exchange never commits more than a card has.
   const bool too_much = std::any_of(moved_to.begin(), moved_to.end(),
                                     [&](const std::string& card) { return Committed(pods, card) > kUnitsPerCard; });
   if (too_much) pods = before;
@@ -97,8 +97,8 @@ std::vector<Slot> OpenSlots(const LivePods& pods) {
   std::vector<Slot> open;
   for (const auto& [uid, pod] : pods) {
     if (!pod.Waits()) continue;
-    open.reserve(open.size() + pod.promised.size());
-    for (std::size_t i = 0; i < pod.promised.size(); ++i) open.push_back({pod.chains[i], pod.promised[i]});
+    open.reserve(open.size() + pod.reserved.size());
+    for (std::size_t i = 0; i < pod.reserved.size(); ++i) open.push_back({pod.chains[i], pod.reserved[i]});
   }
   return open;
 }
@@ -110,8 +110,8 @@ int Committed(const LivePods& pods, const std::string& card) {
       std::vector<std::string> cards;
       if (pod.actual) {
         cards = CardsOf(pod.chains[i], pod.containers, *pod.actual);
-      } else if (!pod.promised.empty()) {
-        cards = pod.promised[i];
+      } else if (!pod.reserved.empty()) {
+        cards = pod.reserved[i];
       }
       sum += static_cast<int>(std::count(cards.begin(), cards.end(), card)) * pod.chains[i].UnitsPerCard();
     }

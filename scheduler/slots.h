@@ -1,4 +1,4 @@
-// Which promises are still open on a node: the one account that extender and device plugin both keep, so that they
+// Which reservations are still open on a node: the one account that extender and device plugin both keep, so that they
 // agree.
 #ifndef SCHEDULER_SLOTS_H_
 #define SCHEDULER_SLOTS_H_
@@ -27,10 +27,10 @@ struct LivePod {
   std::vector<ContainerUnits> containers;
   std::vector<Chain> chains;
   std::vector<std::vector<std::string>> annotated;  // cards, one list a chain; empty: not placed by the extender
-  std::vector<std::vector<std::string>> promised;   // what `annotated` has become by exchanges
+  std::vector<std::vector<std::string>> reserved;   // what `annotated` has become by exchanges
   std::optional<ContainerCards> actual;             // once it is known what kubelet gave it
 
-  bool Waits() const { return !promised.empty() && !actual; }
+  bool Waits() const { return !reserved.empty() && !actual; }
 };
 
 // Error: containers that no card can hold, or a placement that names too few or too many cards.
@@ -43,15 +43,15 @@ struct Slot {
 
 using LivePods = std::map<std::string, LivePod>;  // by uid
 
-// Kubelet may give one pod what was promised to another that asks for the same: it does not say for whom it asks. It is
-// known now what kubelet gave to this pod. Where that was promised to another pod that still waits and asks for the
-// same, the two exchange promises.
+// Kubelet may give one pod what was reserved for another that asks for the same: it does not say for whom it asks. It
+// is known now what kubelet gave to this pod. Where that was reserved for another pod that still waits and asks for the
+// same, the two exchange reservations.
 void Settle(LivePods& pods, const std::string& uid, ContainerCards actual);
 
-// The promises that are still open.
+// The reservations that are still open.
 std::vector<Slot> OpenSlots(const LivePods& pods);
 
-// Units of a card that are given or promised to these pods.
+// Units of a card that are given or reserved to these pods.
 int Committed(const LivePods& pods, const std::string& card);
 
 }  // namespace sluice::scheduler

@@ -43,8 +43,8 @@ PluginCards ReadPluginState(const std::string& text);
 std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
                            const PluginCards& plugin);
 
-// The content of promises.json (proto/sluice/promise.h).
-std::string Promises(const Pods& pods);
+// The content of reservations.json (proto/sluice/reservation.h).
+std::string Reservations(const Pods& pods);
 
 // The name of an allocation's folder, from its path.
 std::string AllocationOf(const deviceplugin::GivenOut& given);

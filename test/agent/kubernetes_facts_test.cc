@@ -86,7 +86,7 @@ TEST_CASE("the node's annotation: units of living pods are taken, once") {
   CHECK(out[2]["free"] == 0);
 }
 
-TEST_CASE("promises name every pod that asks and has not ended") {
+TEST_CASE("reservations name every pod that asks and has not ended") {
   Pods pods;
   pods["a"] = ReadPodRecord(Pod("a", {{"sluice.dev/placement", R"({"main":["GPU-1"],"load":["GPU-1"]})"}}), false);
   pods["b"] = ReadPodRecord(Pod("b", {{"sluice.dev/placement", "garbage"}}, "Pending"), false);
@@ -95,7 +95,7 @@ TEST_CASE("promises name every pod that asks and has not ended") {
       {{"metadata", {{"uid", "d"}}}, {"spec", {{"containers", {{{"name", "x"}, {"image", "i"}}}}}}}, false);
   const Json containers = {{{"name", "load"}, {"kind", "init"}, {"units", 50}},
                            {{"name", "main"}, {"kind", "regular"}, {"units", 50}}};
-  CHECK(Json::parse(Promises(pods)) ==
+  CHECK(Json::parse(Reservations(pods)) ==
         Json{{"version", 1},
              {"pods",
               {{{"uid", "a"}, {"containers", containers}, {"placement", {{"main", {"GPU-1"}}, {"load", {"GPU-1"}}}}},

@@ -83,7 +83,7 @@ TEST_CASE("ids that are not ours are ignored") {
 
 // Whatever the input: as many ids as asked or as there are, none twice, none that was not available, one card if a card
 // can hold it.
-TEST_CASE("packing keeps its promises on random nodes") {
+TEST_CASE("packing keeps its invariants on random nodes") {
   std::mt19937 random(20240607);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   for (int round = 0; round < 3000; ++round) {

@@ -197,8 +197,8 @@ def settled(plane, namespace):
             and counts["admitted"] + counts["refused"] == len(bound))
 
 
-def no_card_promised_twice(pods):
-    promised = collections.Counter()
+def no_card_reserved_twice(pods):
+    reserved = collections.Counter()
     for pod in pods:
         if not pod["spec"].get("nodeName") or not units_of(pod):
             continue
@@ -206,10 +206,10 @@ def no_card_promised_twice(pods):
         assert len(cards) == max(1, units_of(pod) // 100), pod["metadata"]
         for card in cards:
             assert card.startswith(f"GPU-{pod['spec']['nodeName']}-"), pod["metadata"]
-            promised[card] += min(100, units_of(pod))
-    over = {card: units for card, units in promised.items() if units > 100}
+            reserved[card] += min(100, units_of(pod))
+    over = {card: units for card, units in reserved.items() if units > 100}
     assert not over, over
-    return sum(promised.values())
+    return sum(reserved.values())
 
 
 def run_mix(plane, namespace, scheduler, *flags):
@@ -225,11 +225,11 @@ def run_mix(plane, namespace, scheduler, *flags):
 def with_extender(plane):
     plane.start_scheduler("sluice-scheduler")
     seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
-    promised = no_card_promised_twice(pods)
+    reserved = no_card_reserved_twice(pods)
     plane.wait("the extender to have seen all that it bound", lambda: plane.metrics()["sluice_extender_reserved_pods"] == 0)
     metrics = plane.metrics()
-    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / plane.nodes / CARDS:.1f} % of the GPUs "
-          f"promised, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
+    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {reserved / plane.nodes / CARDS:.1f} % of the GPUs "
+          f"reserved, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
           f"though on {counts['nodes-out-of-order']} occasions the order of admission differed from that of binding; extender: "
           f"{plane.resident_mib('extender'):.0f} MiB at most, {plane.cpu_seconds('extender'):.1f} s of CPU")
     waiting = [p for p in pods if not p["spec"].get("nodeName")]
@@ -275,7 +275,7 @@ def faults(plane):
     plane.wait("all to be bound or told why", lambda: all(
         p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in plane.pods("faults")))
     pods = plane.pods("faults")
-    no_card_promised_twice(pods)
+    no_card_reserved_twice(pods)
     assert sum("nodeName" in p["spec"] for p in pods) == CARDS
     for pod in pods:
         if "nodeName" not in pod["spec"]:

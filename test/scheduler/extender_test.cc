@@ -151,7 +151,7 @@ TEST_CASE("a pod that is being bound, or was, is not placed a second time") {
   CHECK(setup.Bind(pod, "a").empty());
   CHECK(filtered == "pod default/p: a binding of it is under way");
   CHECK(again == "pod default/p: another binding of it is under way");
-  // Done, and the watch is late: still one promise.
+  // Done, and the watch is late: still one reservation.
   CHECK(setup.Filter(pod).contains("Error"));
   CHECK(setup.cluster.Figures().free_cards == 0.5);
   // The outcome was lost, and it was bound: the API server is asked, not the watch.
@@ -202,10 +202,10 @@ TEST_CASE("100 pods in one instant for the last card, two schedulers: as many as
   CHECK(std::count(errors.begin(), errors.end(), "node a: no single card has 40 units free, the largest has 30") +
             std::count(errors.begin(), errors.end(), "node a: no single card has 40 units free, the largest has 60") ==
         98);
-  for (const auto& [card, units] : setup.binder.Promised()) CHECK(units <= 100);
+  for (const auto& [card, units] : setup.binder.ReservedUnits()) CHECK(units <= 100);
 }
 
-TEST_CASE("many threads, many nodes: no card is promised twice") {
+TEST_CASE("many threads, many nodes: no card is reserved twice") {
   std::vector<Json> nodes;
   for (int i = 0; i < 10; ++i) nodes.push_back(MakeNode("n" + std::to_string(i), {100, 100, 70, 20}));
   Setup setup(nodes, "look-ahead");
@@ -224,13 +224,13 @@ TEST_CASE("many threads, many nodes: no card is promised twice") {
       });
     }
   }
-  int promised = 0;
-  for (const auto& [card, units] : setup.binder.Promised()) {
+  int reserved = 0;
+  for (const auto& [card, units] : setup.binder.ReservedUnits()) {
     const int free = card.ends_with("-2") ? 70 : card.ends_with("-3") ? 20 : 100;
     CHECK(units <= free);
-    promised += units;
+    reserved += units;
   }
-  CHECK(promised > 2000);
+  CHECK(reserved > 2000);
 }
 
 TEST_CASE("a pod whose first request looks like another's waits for it") {

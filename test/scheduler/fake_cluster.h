@@ -80,8 +80,8 @@ class FakeBinder : public Binder {
     return pods_[uid];
   }
 
-  // Units promised on each card, over all pods that are bound.
-  std::map<std::string, int> Promised() {
+  // Units reserved on each card, over all pods that are bound.
+  std::map<std::string, int> ReservedUnits() {
     const std::lock_guard lock(mutex_);
     std::map<std::string, int> sum;
     for (const auto& [uid, pod] : pods_) {

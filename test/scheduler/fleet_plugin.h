@@ -1,5 +1,5 @@
-// The device plugin of one simulated node: its own decisions (promises, packing, judgement of a request), without gRPC,
-// NVML and kubelet's files.
+// The device plugin of one simulated node: its own decisions (reservations, packing, judgement of a request), without
+// gRPC, NVML and kubelet's files.
 #ifndef TEST_SCHEDULER_FLEET_PLUGIN_H_
 #define TEST_SCHEDULER_FLEET_PLUGIN_H_
 
@@ -13,7 +13,7 @@
 #include "deviceplugin/device_id.h"
 #include "deviceplugin/grant.h"
 #include "deviceplugin/packing.h"
-#include "deviceplugin/promises.h"
+#include "deviceplugin/reservations.h"
 #include "kubelet_model.h"
 #include "scheduler/pod_facts.h"
 
@@ -22,7 +22,7 @@ namespace sluice::scheduler {
 class FleetPlugin : public PluginUnderKubelet {
  public:
   FleetPlugin(const std::vector<std::string>& cards, bool extender) {
-    if (extender) promises_.emplace(std::chrono::milliseconds(0));  // whoever is admitted here has been told of
+    if (extender) reservations_.emplace(std::chrono::milliseconds(0));  // whoever is admitted here has been told of
     for (std::size_t i = 0; i < cards.size(); ++i) {
       deviceplugin::Card card;
       card.uuid = cards[i];
@@ -39,7 +39,7 @@ class FleetPlugin : public PluginUnderKubelet {
     for (const ContainerUnits& container : pod.containers) {
       if (container.units > 0) told.containers.push_back(container);
     }
-    if (promises_) promises_->Told(told_);
+    if (reservations_) reservations_->Told(told_);
   }
   void Given(const std::string& pod, const KubeletModel::Held& held) {
     for (const auto& [container, units] : held) {
@@ -49,14 +49,14 @@ class FleetPlugin : public PluginUnderKubelet {
       given.device_ids = IdsOf(units);
       given_.push_back(std::move(given));
     }
-    if (promises_) promises_->Given(given_);
+    if (reservations_) reservations_->Given(given_);
   }
   void Gone(const std::string& pod) {
     told_.erase(pod);
     std::erase_if(given_, [&](const deviceplugin::GivenOut& given) { return given.pod_uid == pod; });
-    if (!promises_) return;
-    promises_->Told(told_);
-    promises_->Given(given_);
+    if (!reservations_) return;
+    reservations_->Told(told_);
+    reservations_->Given(given_);
   }
 
   absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
@@ -64,7 +64,7 @@ class FleetPlugin : public PluginUnderKubelet {
     const std::vector<std::string> ids = IdsOf(available), must_ids = IdsOf(must);
     const deviceplugin::PackRequest request{ids, must_ids, size};
     const deviceplugin::Pack pack =
-        promises_ ? promises_->Prefer(request, numa_) : deviceplugin::ChooseUnits(request, numa_);
+        reservations_ ? reservations_->Prefer(request, numa_) : deviceplugin::ChooseUnits(request, numa_);
     std::vector<Unit> units;
     for (const std::string& id : pack.ids) {
       const auto parsed = deviceplugin::ParseDeviceId(id);
@@ -77,8 +77,8 @@ class FleetPlugin : public PluginUnderKubelet {
     const std::vector<std::string> ids = IdsOf(units);
     const auto grant = deviceplugin::JudgeRequest(ids, inventory_);
     if (!grant.ok()) return std::string(grant.status().message());
-    if (!promises_) return "";
-    return std::string(promises_->MayAllocate(ids, [this] { return given_; }).message());
+    if (!reservations_) return "";
+    return std::string(reservations_->MayAllocate(ids, [this] { return given_; }).message());
   }
 
  private:
@@ -93,7 +93,7 @@ class FleetPlugin : public PluginUnderKubelet {
   std::map<std::string, int> numa_;
   std::map<std::string, deviceplugin::ToldPod> told_;
   std::vector<deviceplugin::GivenOut> given_;
-  std::optional<deviceplugin::Promises> promises_;  // where an extender places pods
+  std::optional<deviceplugin::Reservations> reservations_;  // where an extender places pods
 };
 
 }  // namespace sluice::scheduler

@@ -139,7 +139,7 @@ TEST_CASE("ledger: the annotation less what it cannot know yet") {
   CHECK(FreeOf(ledger) == std::vector<int>{100, 60});
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "b")});
   CHECK(FreeOf(ledger) == std::vector<int>{100, 30});
-  // Kubelet has it, the annotation may or may not: promises and annotation are both respected, nothing is counted
+  // Kubelet has it, the annotation may or may not: reservations and annotation are both respected, nothing is counted
   // twice.
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "b"), .admitted = true});
   CHECK(FreeOf(ledger) == std::vector<int>{100, 60});
@@ -155,7 +155,7 @@ TEST_CASE("ledger: the annotation less what it cannot know yet") {
   CHECK(FreeOf(ledger) == std::vector<int>{60, 100});
 }
 
-TEST_CASE("open slots: kubelet gave one pod what was promised to another") {
+TEST_CASE("open slots: kubelet gave one pod what was reserved for another") {
   LivePods pods = {{"p", One(30, 30, "a")}, {"q", One(30, 30, "b")}};
   Settle(pods, "p", {{"c", {"b"}}});
   REQUIRE(OpenSlots(pods).size() == 1);
@@ -166,14 +166,14 @@ TEST_CASE("open slots: kubelet gave one pod what was promised to another") {
   CHECK(OpenSlots(pods).empty());
 }
 
-TEST_CASE("open slots: a promise that was closed long ago is not opened again") {
+TEST_CASE("open slots: a reservation that was closed long ago is not opened again") {
   // p was given b, whose pod is gone; since then r has got the room on a.
   LivePods pods = {{"p", One(30, 30, "a")}, {"q", One(30, 30, "b")}, {"r", One(80, 80, "a")}};
   Settle(pods, "p", {{"c", {"b"}}});
-  CHECK(pods.at("q").promised[0] == std::vector<std::string>{"b"});
+  CHECK(pods.at("q").reserved[0] == std::vector<std::string>{"b"});
 }
 
-TEST_CASE("ledger: exchanged promises are followed") {
+TEST_CASE("ledger: exchanged reservations are followed") {
   NodeLedger ledger;
   const auto report = [&](const char* json) { ledger.SetCards(*ParseNodeCards(json)); };
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "a")});

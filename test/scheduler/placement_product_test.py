@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Placement as users meet it, all real but the GPU: helm install with a second scheduler, pods bound to cards, promises kept by the node."""
+"""Placement as users meet it, all real but the GPU: helm install with a second scheduler, pods bound to cards, reservations kept by the node."""
 import json
 import os
 import pathlib
@@ -158,7 +158,7 @@ class Placement(unittest.TestCase):
             self.runs("first")
             leader = p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0]
             p.kubectl("-n", p.SPACE, "delete", "pod", leader, "--wait=false")
-            # The other one's extender knows by its watches what was promised.
+            # The other one's extender knows by its watches what was reserved.
             self.create("second", 0.6)
             self.runs("second")
             self.assertNotEqual(placement("first"), placement("second"))

@@ -49,11 +49,11 @@ class Scheduler(unittest.TestCase):
             self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
             self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
         self.assertTrue(pod["securityContext"]["runAsNonRoot"])
-        # The webhook sends pods there, plugin and agent keep the promises.
+        # The webhook sends pods there, plugin and agent keep the reservations.
         self.assertEqual(daemon_config(objects, "webhook.yaml")["schedulerName"], "sluice-scheduler")
         plugin = daemon_config(objects, "device-plugin.yaml")
         self.assertIs(plugin["extender"], True)
-        self.assertEqual(plugin["promiseFile"], "/run/sluice/promises.json")
+        self.assertEqual(plugin["reservationFile"], "/run/sluice/reservations.json")
 
     def test_the_image_follows_the_clusters_version(self):
         for version, tag in {"1.34.4": "v1.34.4", "v1.31.2+k3s1": "v1.31.2", "v1.30.5-gke.1014001": "v1.30.5"}.items():

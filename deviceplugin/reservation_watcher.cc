@@ -1,4 +1,4 @@
-#include "deviceplugin/promise_follower.h"
+#include "deviceplugin/reservation_watcher.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -20,26 +20,27 @@ constexpr int kRewatchMs = 10'000;
 
 }  // namespace
 
-PromiseFollower::PromiseFollower(std::string promise_file, std::string kubelet_dir, std::shared_ptr<Promises> promises)
-    : file_(std::move(promise_file)),
+ReservationWatcher::ReservationWatcher(std::string reservation_file, std::string kubelet_dir,
+                                       std::shared_ptr<Reservations> reservations)
+    : file_(std::move(reservation_file)),
       kubelet_dir_(std::move(kubelet_dir)),
-      promises_(std::move(promises)),
+      reservations_(std::move(reservations)),
       inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
   Watch();
-  ReadPromises();
+  ReadReservations();
   ReadGiven();
   thread_ = std::thread([this] { Follow(); });
 }
 
-PromiseFollower::~PromiseFollower() {
+ReservationWatcher::~ReservationWatcher() {
   eventfd_write(stop_, 1);
   thread_.join();
   close(stop_);
   close(inotify_);
 }
 
-void PromiseFollower::Watch() {
+void ReservationWatcher::Watch() {
   const std::string folder = std::filesystem::path(file_).parent_path().string();
   (void)MakeDirs(folder);
   // Both are renamed into place by those who write them; a test, or a hand, may write in place.
@@ -47,50 +48,50 @@ void PromiseFollower::Watch() {
     inotify_add_watch(inotify_, path.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE);
 }
 
-void PromiseFollower::Follow() {
+void ReservationWatcher::Follow() {
   const std::string file_name = std::filesystem::path(file_).filename().string();
   while (true) {
     pollfd fds[2] = {{stop_, POLLIN, 0}, {inotify_, POLLIN, 0}};
     const int ready = poll(fds, 2, kRewatchMs);
     if (fds[0].revents != 0) return;
-    bool promises = ready == 0, given = ready == 0;
+    bool reservations = ready == 0, given = ready == 0;
     alignas(inotify_event) char buffer[4096];
     for (ssize_t n; (n = read(inotify_, buffer, sizeof buffer)) > 0;) {
       for (char* at = buffer; at < buffer + n;) {
         const auto* event = reinterpret_cast<const inotify_event*>(at);
         const std::string_view name = event->len > 0 ? event->name : "";
-        promises |= name == file_name;
+        reservations |= name == file_name;
         given |= name == kCheckpointName;
         at += sizeof(inotify_event) + event->len;
       }
     }
     if (ready == 0) Watch();
-    if (promises) ReadPromises();
+    if (reservations) ReadReservations();
     if (given) ReadGiven();
   }
 }
 
-void PromiseFollower::ReadPromises() {
+void ReservationWatcher::ReadReservations() {
   auto text = ReadFile(file_);
-  auto pods = text.ok() ? ParsePromises(*text) : absl::StatusOr<std::map<std::string, ToldPod>>(text.status());
+  auto pods = text.ok() ? ParseReservations(*text) : absl::StatusOr<std::map<std::string, ToldPod>>(text.status());
   if (!pods.ok()) {
     // Absent until the agent has listed the node's pods.
-    Log(absl::IsNotFound(pods.status()) ? Level::kDebug : Level::kWarn, "promises cannot be read, the old ones stay",
-        {{"why", std::string(pods.status().message())}});
+    Log(absl::IsNotFound(pods.status()) ? Level::kDebug : Level::kWarn,
+        "reservations cannot be read, the old ones stay", {{"why", std::string(pods.status().message())}});
     return;
   }
   std::string placed;
   for (const auto& [uid, pod] : *pods) {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
-  for (const std::string& problem : promises_->Told(*std::move(pods))) {
+  for (const std::string& problem : reservations_->Told(*std::move(pods))) {
     Log(Level::kWarn, "a placement cannot be kept", {{"why", problem}});
   }
-  Log(Level::kDebug, "promises", {{"pods", placed}});
+  Log(Level::kDebug, "reservations", {{"pods", placed}});
 }
 
-void PromiseFollower::ReadGiven() {
-  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) promises_->Given(*std::move(checkpoint));
+void ReservationWatcher::ReadGiven() {
+  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) reservations_->Given(*std::move(checkpoint));
 }
 
 }  // namespace sluice::deviceplugin

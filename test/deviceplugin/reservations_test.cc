@@ -1,5 +1,5 @@
-// Promises: what the agent tells, joined with kubelet's checkpoint; then the built plugin, told by a file.
-#include "deviceplugin/promises.h"
+// Reservations: what the agent tells, joined with kubelet's checkpoint; then the built plugin, told by a file.
+#include "deviceplugin/reservations.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -36,16 +36,16 @@ std::string CardOf(const Pack& pack) {
   return cards.size() == 1 ? *cards.begin() : "";
 }
 
-const auto kNoCheckpoint = []() -> Promises::Checkpoint { return absl::NotFoundError("none"); };
+const auto kNoCheckpoint = []() -> Reservations::Checkpoint { return absl::NotFoundError("none"); };
 
-TEST_CASE("promises: the file's form, and what is none") {
-  const auto pods = ParsePromises(File({Pod("a", 50, "GPU-0"), Pod("b", 20, "")}));
+TEST_CASE("reservations: the file's form, and what is none") {
+  const auto pods = ParseReservations(File({Pod("a", 50, "GPU-0"), Pod("b", 20, "")}));
   REQUIRE(pods.ok());
   CHECK(pods->at("a").placement.at("main") == std::vector<std::string>{"GPU-0"});
   CHECK(pods->at("a").containers.at(0).units == 50);
   CHECK(pods->at("b").placement.empty());
   // Unknown members and containers without units are nothing.
-  CHECK(ParsePromises(
+  CHECK(ParseReservations(
             R"({"version":1,"new":1,"pods":[{"uid":"a","x":2,"containers":[{"name":"c","kind":"init","units":0}]}]})")
             ->at("a")
             .containers.empty());
@@ -55,86 +55,88 @@ TEST_CASE("promises: the file's form, and what is none") {
         R"({"version":1,"pods":[{"uid":"a","containers":[{"name":"c","kind":"init","units":-1}]}]})",
         R"({"version":1,"pods":[{"uid":"a","containers":[],"placement":[]}]})", R"({"version":1,"pods":[{"uid":"a)"}) {
     INFO(garbage);
-    CHECK(absl::IsDataLoss(ParsePromises(garbage).status()));
+    CHECK(absl::IsDataLoss(ParseReservations(garbage).status()));
   }
 }
 
-TEST_CASE("promises: a request gets the card that was promised to its size, others keep off it") {
-  Promises promises;
+TEST_CASE("reservations: a request gets the card that was reserved for its size, others keep off it") {
+  Reservations reservations;
   // 60 and 50 are free; bound 50, 30, 30; asked for 30, 30, 50: best fit would take the 50 first.
-  CHECK(promises.Told(*ParsePromises(File({Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"), Pod("r", 30, "GPU-0")})))
-            .empty());
+  CHECK(
+      reservations.Told(*ParseReservations(File({Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"), Pod("r", 30, "GPU-0")})))
+          .empty());
   std::set<std::string> free;
   for (const auto& id : Join({Ids("GPU-0", 0, 60), Ids("GPU-1", 0, 50)})) free.insert(id);
   const auto ask = [&](int size) {
     const std::vector<std::string> available(free.begin(), free.end());
-    const Pack pack = promises.Prefer({available, {}, size}, {});
+    const Pack pack = reservations.Prefer({available, {}, size}, {});
     REQUIRE(pack.fits);
-    CHECK(promises.MayAllocate(pack.ids, kNoCheckpoint).ok());
+    CHECK(reservations.MayAllocate(pack.ids, kNoCheckpoint).ok());
     for (const auto& id : pack.ids) free.erase(id);
     return CardOf(pack);
   };
   CHECK(ask(30) == "GPU-0");
-  // A stranger's 20 would fit on either and breaks a promise on both.
+  // A stranger's 20 would fit on either and breaks a reservation on both.
   const std::vector<std::string> available(free.begin(), free.end());
-  const Pack stranger = promises.Prefer({available, {}, 20}, {});
+  const Pack stranger = reservations.Prefer({available, {}, 20}, {});
   CHECK_FALSE(stranger.fits);
-  CHECK_THAT(std::string(promises.MayAllocate(stranger.ids, kNoCheckpoint).message()),
-             ContainsSubstring("free and not promised to a pod which the scheduler has placed here"));
+  CHECK_THAT(std::string(reservations.MayAllocate(stranger.ids, kNoCheckpoint).message()),
+             ContainsSubstring("free and not reserved for a pod that the scheduler placed here"));
   CHECK(ask(30) == "GPU-0");
   CHECK(ask(50) == "GPU-1");
 }
 
-TEST_CASE("promises: units that kubelet took without asking are refused where they break one") {
-  Promises promises;
-  promises.Told(*ParsePromises(File({Pod("p", 50, "GPU-0"), Pod("old", 30, "")})));
+TEST_CASE("reservations: units that kubelet took without asking are refused where they break one") {
+  Reservations reservations;
+  reservations.Told(*ParseReservations(File({Pod("p", 50, "GPU-0"), Pod("old", 30, "")})));
   std::vector<GivenOut> given = {{"old", "main", Ids("GPU-0", 0, 30), "", "", {}}};
-  const auto checkpoint = [&]() -> Promises::Checkpoint { return given; };
-  // 70 are free, 50 promised.
-  CHECK(promises.MayAllocate(Ids("GPU-0", 30, 50), checkpoint).ok());
-  CHECK_FALSE(promises.MayAllocate(Ids("GPU-0", 30, 51), checkpoint).ok());
-  CHECK(promises.MayAllocate(Ids("GPU-1", 0, 100), checkpoint).ok());
+  const auto checkpoint = [&]() -> Reservations::Checkpoint { return given; };
+  // 70 are free, 50 reserved.
+  CHECK(reservations.MayAllocate(Ids("GPU-0", 30, 50), checkpoint).ok());
+  CHECK_FALSE(reservations.MayAllocate(Ids("GPU-0", 30, 51), checkpoint).ok());
+  CHECK(reservations.MayAllocate(Ids("GPU-1", 0, 100), checkpoint).ok());
   // What a living container holds is its pod's own to pass on.
-  CHECK(promises.MayAllocate(Ids("GPU-0", 0, 30), checkpoint).ok());
-  // A plugin that was restarted between question and answer still knows the promised pod's own request.
-  CHECK(promises.MayAllocate(Ids("GPU-0", 40, 90), checkpoint).ok());
-  // The promise is used now; what is left is free for all.
-  CHECK(promises.MayAllocate(Ids("GPU-0", 30, 40), checkpoint).ok());
+  CHECK(reservations.MayAllocate(Ids("GPU-0", 0, 30), checkpoint).ok());
+  // A plugin that was restarted between question and answer still knows the reserved pod's own request.
+  CHECK(reservations.MayAllocate(Ids("GPU-0", 40, 90), checkpoint).ok());
+  // The reservation is used now; what is left is free for all.
+  CHECK(reservations.MayAllocate(Ids("GPU-0", 30, 40), checkpoint).ok());
 }
 
-TEST_CASE("promises: kept, ended and forgotten ones reserve nothing") {
-  Promises promises;
+TEST_CASE("reservations: kept, ended and forgotten ones reserve nothing") {
+  Reservations reservations;
   const auto all = Ids("GPU-0", 0, 100);
-  const auto fits = [&](int size) { return promises.Prefer({all, {}, size}, {}).fits; };
-  promises.Told(*ParsePromises(File({Pod("p", 60, "GPU-0")})));
+  const auto fits = [&](int size) { return reservations.Prefer({all, {}, size}, {}).fits; };
+  reservations.Told(*ParseReservations(File({Pod("p", 60, "GPU-0")})));
   CHECK_FALSE(fits(50));
-  SECTION("the pod is gone") { promises.Told(*ParsePromises(File({}))); }
-  SECTION("placed elsewhere") { promises.Told(*ParsePromises(File({Pod("p", 60, "GPU-1")}))); }
-  SECTION("admitted, by kubelet's checkpoint") { promises.Given({{"p", "main", Ids("GPU-0", 0, 60), "", "", {}}}); }
+  SECTION("the pod is gone") { reservations.Told(*ParseReservations(File({}))); }
+  SECTION("placed elsewhere") { reservations.Told(*ParseReservations(File({Pod("p", 60, "GPU-1")}))); }
+  SECTION("admitted, by kubelet's checkpoint") { reservations.Given({{"p", "main", Ids("GPU-0", 0, 60), "", "", {}}}); }
   CHECK(fits(50));
   CHECK(fits(40));
 }
 
-TEST_CASE("promises: one that cannot be kept is named") {
-  Promises promises;
-  const auto problems = promises.Told(*ParsePromises(File({Pod("p", 200, "GPU-0")})));
+TEST_CASE("reservations: one that cannot be kept is named") {
+  Reservations reservations;
+  const auto problems = reservations.Told(*ParseReservations(File({Pod("p", 200, "GPU-0")})));
   REQUIRE(problems.size() == 1);
   CHECK_THAT(problems[0], ContainsSubstring("pod p: "));
   // Once.
-  CHECK(promises.Told(*ParsePromises(File({Pod("p", 200, "GPU-0")}))).empty());
+  CHECK(reservations.Told(*ParseReservations(File({Pod("p", 200, "GPU-0")}))).empty());
 }
 
 // The built plugin, an agent's file beside it.
-struct PromisedRig : Rig {
-  PromisedRig() {
+struct ReservationRig : Rig {
+  ReservationRig() {
     plugin.Node(PluginProcess::Cards(2));
-    plugin.Configure("logLevel: DEBUG\nextender: true\npromiseFile: " + plugin.Path("run/promises.json") + "\n");
+    plugin.Configure("logLevel: DEBUG\nextender: true\nreservationFile: " + plugin.Path("run/reservations.json") +
+                     "\n");
     kubelet.Start();
   }
   void Begin() { StartPlugin(200); }
   void Write(const std::vector<Json>& pods) {
     std::filesystem::create_directories(plugin.Path("run"));
-    REQUIRE(WriteFileAtomically(plugin.Path("run/promises.json"), File(pods), Durable::kNo).ok());
+    REQUIRE(WriteFileAtomically(plugin.Path("run/reservations.json"), File(pods), Durable::kNo).ok());
   }
   // Told to a plugin that runs, or to the one that starts next.
   void Tell(const std::vector<Json>& pods) {
@@ -146,7 +148,7 @@ struct PromisedRig : Rig {
     }
     const bool taken = kubelet.Await([&] {
       const std::string log = plugin.Log();
-      const size_t last = log.rfind(R"("msg":"promises",)");
+      const size_t last = log.rfind(R"("msg":"reservations",)");
       return last != std::string::npos && log.find(R"("pods":")" + placed + "\"", last) != std::string::npos;
     });
     INFO(Log());
@@ -158,8 +160,8 @@ struct PromisedRig : Rig {
   }
 };
 
-TEST_CASE("promises: kubelet admits in another order than binds happened, over a restart of the plugin too") {
-  PromisedRig rig;
+TEST_CASE("reservations: kubelet admits in another order than binds happened, over a restart of the plugin too") {
+  ReservationRig rig;
   const std::vector<Json> before = {Pod("a", 40, "GPU-0"), Pod("b", 50, "GPU-1")};
   const std::vector<Json> bound = {before[0], before[1], Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"),
                                    Pod("r", 30, "GPU-0")};
@@ -172,12 +174,12 @@ TEST_CASE("promises: kubelet admits in another order than binds happened, over a
   rig.plugin.Kill();
   rig.Begin();
   CHECK(rig.Admit("r", 30) == "GPU-0");
-  CHECK_THAT(rig.Admit("stranger", 10), ContainsSubstring("not promised to a pod"));
+  CHECK_THAT(rig.Admit("stranger", 10), ContainsSubstring("not reserved for a pod"));
   CHECK(rig.Admit("p", 50) == "GPU-1");
 }
 
-TEST_CASE("promises: a placement that comes late is waited for, and one that never comes is no end") {
-  PromisedRig rig;
+TEST_CASE("reservations: a placement that comes late is waited for, and one that never comes is no end") {
+  ReservationRig rig;
   rig.Tell({});
   rig.Begin();
   // Best fit would take GPU-0. A machine that was busy elsewhere for the 200 ms has shown nothing: again, then.
@@ -192,7 +194,7 @@ TEST_CASE("promises: a placement that comes late is waited for, and one that nev
   }
   CHECK(card == "GPU-1");
   CHECK(rig.Admit("never told", 50) == "GPU-1");
-  std::filesystem::remove(rig.plugin.Path("run/promises.json"));
+  std::filesystem::remove(rig.plugin.Path("run/reservations.json"));
   CHECK(rig.Admit("agent away", 60) == "GPU-0");
 }
 

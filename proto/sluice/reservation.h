@@ -1,9 +1,9 @@
 /* What the agent tells the device plugin of the pods of its node: a file in the agent's run directory, by which the
- * plugin keeps what the scheduler extender promised. Plain C, no dependency.
+ * plugin keeps what the scheduler extender reserved. Plain C, no dependency.
  *
  * The agent writes it to a temporary name in the same directory and renames it, at once after its first list of the
  * node's pods and within 50 ms of a change that the watch reports; not when nothing changed. While the agent is away
- * the file stays: old promises are better than none. The plugin follows the directory by inotify.
+ * the file stays: old reservations are better than none. The plugin follows the directory by inotify.
  *
  *   {"version":1,
  *    "pods":[{"uid":"8c2e...",
@@ -20,9 +20,9 @@
  *   one that is no object of arrays of strings: such a pod was not placed by the extender.
  *
  * Unknown members are ignored. A file of another version, or one that is no such JSON, changes nothing. */
-#ifndef SLUICE_PROMISE_H_
-#define SLUICE_PROMISE_H_
+#ifndef SLUICE_RESERVATION_H_
+#define SLUICE_RESERVATION_H_
 
-#define SLUICE_PROMISE_FILE "promises.json" /* in the agent's --run-dir, SLUICE_HOST_AGENT_RUN_DIR */
+#define SLUICE_RESERVATION_FILE "reservations.json" /* in the agent's --run-dir, SLUICE_HOST_AGENT_RUN_DIR */
 
-#endif /* SLUICE_PROMISE_H_ */
+#endif /* SLUICE_RESERVATION_H_ */

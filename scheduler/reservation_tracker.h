@@ -1,11 +1,11 @@
-// What the scheduler promised, kept on the node: which card a request gets when kubelet asks, so that no promise of
+// What the scheduler reserved, kept on the node: which card a request gets when kubelet asks, so that no reservation of
 // another pod is broken.
 //
-// Kubelet admits pods in any order and does not say for which pod it asks. So a promise belongs to a size, not to a
+// Kubelet admits pods in any order and does not say for which pod it asks. So a reservation belongs to a size, not to a
 // pod: requests of one size are interchangeable, and the extender lets no two pods wait on a node whose chains begin
 // alike and end differently. No I/O, not thread-safe.
-#ifndef SCHEDULER_PROMISE_KEEPER_H_
-#define SCHEDULER_PROMISE_KEEPER_H_
+#ifndef SCHEDULER_RESERVATION_TRACKER_H_
+#define SCHEDULER_RESERVATION_TRACKER_H_
 
 #include <map>
 #include <string>
@@ -19,10 +19,10 @@ namespace sluice::scheduler {
 
 using CardUnitCounts = std::map<std::string, int>;  // by card uuid
 
-class PromiseKeeper {
+class ReservationTracker {
  public:
   // A pod that the extender has placed here: bound, from its annotation, whether kubelet has admitted it yet or not. A
-  // second call for the same pod is ignored. Error (the pod is then as if never promised): chains or placement that do
+  // second call for the same pod is ignored. Error (the pod is then as if never reserved): chains or placement that do
   // not go together.
   absl::Status Bound(const std::string& pod, const std::vector<ContainerUnits>& containers,
                      const ContainerCards& cards);
@@ -32,15 +32,15 @@ class PromiseKeeper {
   void Gone(const std::string& pod);
 
   // GetPreferredAllocation: the cards to take `size` units from, `must_include` (units that the container has already)
-  // among them. `free`: units available on each card, those of must_include counted. A promise that is used is
-  // remembered as used. NotFound: nothing can hold the request without breaking a promise, with the reason.
+  // among them. `free`: units available on each card, those of must_include counted. A reservation that is used is
+  // remembered as used. NotFound: nothing can hold the request without breaking a reservation, with the reason.
   absl::StatusOr<std::vector<std::string>> Choose(const CardUnitCounts& free, const CardUnitCounts& must_include,
                                                   int size);
 
-  // Whether a promise for a request of this size waits: if not, and an extender is configured, its annotation may not
-  // have been seen yet.
+  // Whether a reservation for a request of this size waits: if not, and an extender is configured, its annotation may
+  // not have been seen yet.
   bool Waits(int size) const;
-  // Units of a card that are promised and not given out.
+  // Units of a card that are reserved and not given out.
   int Reserved(const std::string& card) const;
 
  private:
@@ -56,8 +56,8 @@ class PromiseKeeper {
   Seat* FindStarted(const CardUnitCounts& must_include);
   // Forgets one use of the chain's kind: that of these cards, else any.
   void EndUse(const Chain& chain, const std::vector<std::string>& cards);
-  absl::StatusOr<std::vector<std::string>> Unpromised(const CardUnitCounts& free, const CardUnitCounts& must_include,
-                                                      int size) const;
+  absl::StatusOr<std::vector<std::string>> ChooseUnreserved(const CardUnitCounts& free,
+                                                            const CardUnitCounts& must_include, int size) const;
 
   LivePods pods_;
   std::vector<Seat> seats_;
@@ -65,4 +65,4 @@ class PromiseKeeper {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_PROMISE_KEEPER_H_
+#endif  // SCHEDULER_RESERVATION_TRACKER_H_

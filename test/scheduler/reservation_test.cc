@@ -5,8 +5,8 @@
 #include "kubelet_model.h"
 #include "scheduler/node_ledger.h"
 #include "scheduler/packing.h"
-#include "scheduler/promise_keeper.h"
 #include "scheduler/random.h"
+#include "scheduler/reservation_tracker.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -24,7 +24,7 @@ TEST_CASE("placement annotation: there and back, and garbage") {
 }
 
 TEST_CASE("the issue's example: 60 and 50 free; bound 50, 30, 30; admitted 30, 30, 50") {
-  PromiseKeeper plugin;
+  ReservationTracker plugin;
   REQUIRE(plugin.Bound("p50", {{"c", kRegular, 50}}, {{"c", {"B"}}}).ok());
   REQUIRE(plugin.Bound("p30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
   REQUIRE(plugin.Bound("q30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
@@ -40,8 +40,8 @@ TEST_CASE("the issue's example: 60 and 50 free; bound 50, 30, 30; admitted 30, 3
   CHECK(ask(50) == "B");
 }
 
-TEST_CASE("a request that nobody promised keeps off what is promised") {
-  PromiseKeeper plugin;
+TEST_CASE("a request that nobody reserved keeps off what is reserved") {
+  ReservationTracker plugin;
   REQUIRE(plugin.Bound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
   CHECK(plugin.Reserved("A") == 50);
   CHECK(plugin.Waits(50));
@@ -51,27 +51,27 @@ TEST_CASE("a request that nobody promised keeps off what is promised") {
   const auto none = plugin.Choose({{"A", 60}, {"B", 10}}, {}, 20);
   REQUIRE_FALSE(none.ok());
   CHECK(std::string(none.status().message()) ==
-        "no single card has 20 units that are free and not promised to a pod which the scheduler has placed here; the "
+        "no single card has 20 units that are free and not reserved for a pod that the scheduler placed here; the "
         "largest has 10");
   CHECK(plugin.Choose({{"A", 100}, {"B", 100}}, {}, 200).status().code() == absl::StatusCode::kNotFound);
   plugin.Gone("p");
   CHECK(plugin.Choose({{"A", 100}, {"B", 100}}, {}, 200)->size() == 2);
 }
 
-TEST_CASE("a promise on a card that fell ill moves") {
-  PromiseKeeper plugin;
+TEST_CASE("a reservation on a card that fell ill moves") {
+  ReservationTracker plugin;
   REQUIRE(plugin.Bound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
   CHECK(plugin.Choose({{"B", 50}}, {}, 50)->front() == "B");
 }
 
 TEST_CASE("a placement that does not go with the pod is refused") {
-  PromiseKeeper plugin;
+  ReservationTracker plugin;
   CHECK_FALSE(plugin.Bound("p", {{"c", kRegular, 50}}, {}).ok());
   CHECK_FALSE(plugin.Bound("p", {{"c", kRegular, 200}}, {{"c", {"A"}}}).ok());
   CHECK(plugin.Reserved("A") == 0);
 }
 
-// The promises alone as a plugin: any units of the cards that the keeper chooses, and the real plugin's rule in
+// The reservations alone as a plugin: any units of the cards that the keeper chooses, and the real plugin's rule in
 // Allocate (one card for up to 100 units, else whole cards).
 class KeeperPlugin : public PluginUnderKubelet {
  public:
@@ -107,7 +107,7 @@ class KeeperPlugin : public PluginUnderKubelet {
     return "";
   }
 
-  PromiseKeeper keeper;
+  ReservationTracker keeper;
 
  private:
   Random random_;
@@ -189,7 +189,7 @@ class World {
   }
 
   void RestartPlugin() {
-    plugin_.keeper = PromiseKeeper();
+    plugin_.keeper = ReservationTracker();
     for (const auto& list : {waiting_, running_}) {
       for (const std::string& uid : list) {
         REQUIRE(plugin_.keeper.Bound(uid, pods_.at(uid).containers, pods_.at(uid).placement).ok());
@@ -270,7 +270,7 @@ class World {
   bool exact_ = false;
 };
 
-TEST_CASE("an annotation written between two containers of a pod: the second one's units stay promised") {
+TEST_CASE("an annotation written between two containers of a pod: the second one's units stay reserved") {
   NodeLedger ledger;
   const auto cards = [](const char* pods_of_b, int free_of_a) {
     return *ParseNodeCards(R"([{"uuid":"A","free":)" + std::to_string(free_of_a) +

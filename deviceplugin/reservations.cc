@@ -1,4 +1,4 @@
-#include "deviceplugin/promises.h"
+#include "deviceplugin/reservations.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 using scheduler::ContainerKind;
 
-absl::Status Odd(std::string_view what) { return absl::DataLossError(StrCat("promises: ", what)); }
+absl::Status Odd(std::string_view what) { return absl::DataLossError(StrCat("reservations: ", what)); }
 
 std::string TextOf(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
@@ -65,7 +65,7 @@ std::map<std::string, int> CountByCard(const std::set<std::string>& ids) {
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, ToldPod>> ParsePromises(std::string_view text) {
+absl::StatusOr<std::map<std::string, ToldPod>> ParseReservations(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object() || json.value("version", Json()) != 1) return Odd("no JSON object of version 1");
   if (!json.contains("pods") || !json["pods"].is_array()) return Odd("no array 'pods'");
@@ -80,7 +80,7 @@ absl::StatusOr<std::map<std::string, ToldPod>> ParsePromises(std::string_view te
   return pods;
 }
 
-std::vector<std::string> Promises::Told(std::map<std::string, ToldPod> pods) {
+std::vector<std::string> Reservations::Told(std::map<std::string, ToldPod> pods) {
   std::lock_guard lock(mutex_);
   std::vector<std::string> problems;
   for (const auto& [uid, pod] : told_) {
@@ -100,13 +100,13 @@ std::vector<std::string> Promises::Told(std::map<std::string, ToldPod> pods) {
   return problems;
 }
 
-void Promises::Given(std::vector<GivenOut> checkpoint) {
+void Reservations::Given(std::vector<GivenOut> checkpoint) {
   std::lock_guard lock(mutex_);
   given_ = std::move(checkpoint);
   Settle();
 }
 
-void Promises::Settle() {
+void Reservations::Settle() {
   std::map<std::string, scheduler::ContainerCards> cards;
   for (const GivenOut& given : given_) {
     for (const auto& [card, units] : CountByCard({given.device_ids.begin(), given.device_ids.end()})) {
@@ -124,7 +124,7 @@ void Promises::Settle() {
   }
 }
 
-Pack Promises::Prefer(const PackRequest& request, const std::map<std::string, int>& numa) {
+Pack Reservations::Prefer(const PackRequest& request, const std::map<std::string, int>& numa) {
   std::unique_lock lock(mutex_);
   Pack pack;
   absl::Status status;
@@ -142,15 +142,15 @@ Pack Promises::Prefer(const PackRequest& request, const std::map<std::string, in
   if (!pack.fits) {
     pack = ChooseUnits(request, numa);
     // What no card can hold Allocate refuses anyhow, in words of its own.
-    if (pack.fits && !cards.ok()) status = Refusal("promised", StrCat(cards.status().message()));
+    if (pack.fits && !cards.ok()) status = Refusal("reserved", StrCat(cards.status().message()));
     pack.fits = pack.fits && status.ok();
   }
   answer_ = Answer{{pack.ids.begin(), pack.ids.end()}, status};
   return pack;
 }
 
-std::map<std::string, int> Promises::FreeOf(const std::set<std::string>& cards, std::span<const std::string> ids,
-                                            std::map<std::string, int>* held) const {
+std::map<std::string, int> Reservations::FreeOf(const std::set<std::string>& cards, std::span<const std::string> ids,
+                                                std::map<std::string, int>* held) const {
   std::set<std::string> used;
   for (const GivenOut& given : given_) {
     // Kubelet's entry of a pod that has ended stays until it needs the units.
@@ -171,8 +171,8 @@ std::map<std::string, int> Promises::FreeOf(const std::set<std::string>& cards, 
   return free;
 }
 
-absl::Status Promises::MayAllocate(std::span<const std::string> ids,
-                                   const std::function<Checkpoint()>& read_checkpoint) {
+absl::Status Reservations::MayAllocate(std::span<const std::string> ids,
+                                       const std::function<Checkpoint()>& read_checkpoint) {
   std::unique_lock lock(mutex_);
   const std::set<std::string> wanted(ids.begin(), ids.end());
   const auto answer = std::exchange(answer_, std::nullopt);
@@ -196,7 +196,7 @@ absl::Status Promises::MayAllocate(std::span<const std::string> ids,
   std::map<std::string, int> held;
   const auto free = FreeOf(cards, ids, &held);
   const auto chosen = keeper_.Choose(free, held, static_cast<int>(ids.size()));
-  return chosen.ok() ? absl::OkStatus() : Refusal("promised", StrCat(chosen.status().message()));
+  return chosen.ok() ? absl::OkStatus() : Refusal("reserved", StrCat(chosen.status().message()));
 }
 
 }  // namespace sluice::deviceplugin

@@ -1,0 +1,33 @@
+// Keeps Reservations up to date: a thread that follows the agent's file and kubelet's checkpoint by inotify.
+#ifndef SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
+#define SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "deviceplugin/reservations.h"
+
+namespace sluice::deviceplugin {
+
+class ReservationWatcher {
+ public:
+  // Has read both files when it returns.
+  ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations);
+  ~ReservationWatcher();
+
+ private:
+  void Watch();
+  void Follow();
+  void ReadReservations();
+  void ReadGiven();
+
+  const std::string file_, kubelet_dir_;
+  const std::shared_ptr<Reservations> reservations_;
+  int inotify_ = -1, stop_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
