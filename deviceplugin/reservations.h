@@ -1,6 +1,7 @@
 // Keeps on this node what the scheduler extender reserved: which card a request gets, so that no pod that was bound
 // here is refused here. Joins what the agent tells of the node's pods (sluice/reservation.h) with what kubelet's
-// checkpoint says was given out; scheduler/reservation_tracker.h decides. Only where an extender is configured.
+// checkpoint says was given out; scheduler/placement/reservation_tracker.h decides. Only where an extender is
+// configured.
 #ifndef SLUICE_DEVICEPLUGIN_RESERVATIONS_H_
 #define SLUICE_DEVICEPLUGIN_RESERVATIONS_H_
 
@@ -19,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "deviceplugin/checkpoint.h"
 #include "deviceplugin/packing.h"
-#include "scheduler/reservation_tracker.h"
+#include "scheduler/placement/reservation_tracker.h"
 
 namespace sluice::deviceplugin {
 

@@ -10,7 +10,7 @@
 #include "agent/status.h"
 #include "common/settings/settings.h"
 #include "deviceplugin/checkpoint.h"
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::agent {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/extender_server.h"
-#include "scheduler/random.h"
+#include "scheduler/extender/extender_server.h"
+#include "scheduler/placement/random.h"
 #include "test/scheduler/fake_cluster.h"
 
 namespace sluice::scheduler {

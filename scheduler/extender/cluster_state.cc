@@ -1,4 +1,4 @@
-#include "scheduler/cluster_state.h"
+#include "scheduler/extender/cluster_state.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/fragmentation.h"
+#include "scheduler/placement/fragmentation.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

@@ -1,7 +1,7 @@
 // The extender's view of the cluster: nodes with their cards, pods with their reservations. Filled from watches, asked
 // by the scheduler.
-#ifndef SCHEDULER_CLUSTER_STATE_H_
-#define SCHEDULER_CLUSTER_STATE_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_CLUSTER_STATE_H_
+#define SLUICE_SCHEDULER_EXTENDER_CLUSTER_STATE_H_
 
 #include <chrono>
 #include <functional>
@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/node_ledger.h"
-#include "scheduler/packing.h"
-#include "scheduler/pod_facts.h"
-#include "scheduler/request_log.h"
+#include "scheduler/extender/pod_facts.h"
+#include "scheduler/extender/request_log.h"
+#include "scheduler/placement/node_ledger.h"
+#include "scheduler/placement/pod_packing.h"
 
 namespace sluice::scheduler {
 
@@ -130,4 +130,4 @@ class ClusterState {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_CLUSTER_STATE_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_CLUSTER_STATE_H_

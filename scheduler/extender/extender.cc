@@ -1,11 +1,11 @@
-#include "scheduler/extender.h"
+#include "scheduler/extender/extender.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/extender_args.h"
+#include "scheduler/extender/extender_args.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

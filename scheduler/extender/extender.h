@@ -1,13 +1,13 @@
 // The scheduler extender's three calls: JSON in, JSON out (k8s.io/kube-scheduler/extender/v1), no sockets.
-#ifndef SCHEDULER_EXTENDER_H_
-#define SCHEDULER_EXTENDER_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
 
 #include <map>
 #include <string>
 
 #include "absl/status/status.h"
-#include "scheduler/cluster_state.h"
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
@@ -54,4 +54,4 @@ class Extender {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_EXTENDER_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_

@@ -1,4 +1,4 @@
-#include "scheduler/extender_args.h"
+#include "scheduler/extender/extender_args.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

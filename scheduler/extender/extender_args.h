@@ -1,14 +1,14 @@
 // The body of a filter or prioritize call (k8s.io/kube-scheduler/extender/v1, ExtenderArgs): one pod and, at scale, a
 // thousand names.
-#ifndef SCHEDULER_EXTENDER_ARGS_H_
-#define SCHEDULER_EXTENDER_ARGS_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_ARGS_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_ARGS_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
@@ -26,4 +26,4 @@ void AppendJsonString(std::string_view text, std::string& out);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_EXTENDER_ARGS_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_ARGS_H_

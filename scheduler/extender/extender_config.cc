@@ -1,4 +1,4 @@
-#include "scheduler/extender_config.h"
+#include "scheduler/extender/extender_config.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/read_file.h"
-#include "scheduler/policy.h"
+#include "scheduler/placement/placement_policy.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,6 +1,6 @@
 // The extender's configuration file.
-#ifndef SCHEDULER_EXTENDER_CONFIG_H_
-#define SCHEDULER_EXTENDER_CONFIG_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_CONFIG_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_CONFIG_H_
 
 #include <optional>
 #include <string>
@@ -29,4 +29,4 @@ absl::StatusOr<ExtenderConfig> ReadExtenderConfig(const std::string& path);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_EXTENDER_CONFIG_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_CONFIG_H_

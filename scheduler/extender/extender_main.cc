@@ -8,10 +8,10 @@
 
 #include "common/command_line.h"
 #include "kube/config.h"
-#include "scheduler/extender.h"
-#include "scheduler/extender_config.h"
-#include "scheduler/extender_server.h"
-#include "scheduler/kube_link.h"
+#include "scheduler/extender/extender.h"
+#include "scheduler/extender/extender_config.h"
+#include "scheduler/extender/extender_server.h"
+#include "scheduler/extender/kube_link.h"
 #include "sluice/version.h"
 
 namespace {

@@ -1,13 +1,13 @@
 // The extender over HTTP, on an address that only the scheduler's pod can reach (127.0.0.1).
-#ifndef SCHEDULER_EXTENDER_SERVER_H_
-#define SCHEDULER_EXTENDER_SERVER_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
 
 #include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "scheduler/extender.h"
-#include "scheduler/extender_config.h"
+#include "scheduler/extender/extender.h"
+#include "scheduler/extender/extender_config.h"
 
 namespace sluice::scheduler {
 
@@ -31,4 +31,4 @@ class ExtenderServer {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_EXTENDER_SERVER_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_

@@ -1,4 +1,4 @@
-#include "scheduler/kube_link.h"
+#include "scheduler/extender/kube_link.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,12 +1,12 @@
 // The extender's link to a real API server: watches fill the ClusterState, Bindings are written.
-#ifndef SCHEDULER_KUBE_LINK_H_
-#define SCHEDULER_KUBE_LINK_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_KUBE_LINK_H_
+#define SLUICE_SCHEDULER_EXTENDER_KUBE_LINK_H_
 
 #include <memory>
 
 #include "kube/client.h"
-#include "scheduler/cluster_state.h"
-#include "scheduler/extender.h"
+#include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/extender.h"
 
 namespace sluice::scheduler {
 
@@ -34,4 +34,4 @@ class KubeFeed {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_KUBE_LINK_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_KUBE_LINK_H_

@@ -1,4 +1,4 @@
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/pod_facts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,14 +1,14 @@
 // What placement needs of a pod object, and nothing else: thousands of them are kept.
-#ifndef SCHEDULER_POD_FACTS_H_
-#define SCHEDULER_POD_FACTS_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_POD_FACTS_H_
+#define SLUICE_SCHEDULER_EXTENDER_POD_FACTS_H_
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "scheduler/chains.h"
-#include "scheduler/slots.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/pod_reservations.h"
 
 namespace sluice::scheduler {
 
@@ -36,4 +36,4 @@ std::int64_t ReadMemoryMib(const nlohmann::json& quantity);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_POD_FACTS_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_POD_FACTS_H_

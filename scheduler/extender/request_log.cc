@@ -1,8 +1,8 @@
-#include "scheduler/request_log.h"
+#include "scheduler/extender/request_log.h"
 
 #include <algorithm>
 
-#include "scheduler/chains.h"
+#include "scheduler/placement/chains.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,6 +1,6 @@
 // The mix of requests that a cluster has seen lately, and the policy that is made from it.
-#ifndef SCHEDULER_REQUEST_LOG_H_
-#define SCHEDULER_REQUEST_LOG_H_
+#ifndef SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
+#define SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
 
 #include <condition_variable>
 #include <map>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "scheduler/policy.h"
+#include "scheduler/placement/placement_policy.h"
 
 namespace sluice::scheduler {
 
@@ -58,4 +58,4 @@ class PolicyMaker {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_REQUEST_LOG_H_
+#endif  // SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_

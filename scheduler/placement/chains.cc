@@ -1,4 +1,4 @@
-#include "scheduler/chains.h"
+#include "scheduler/placement/chains.h"
 
 #include <algorithm>
 #include <map>

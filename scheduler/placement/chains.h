@@ -1,7 +1,7 @@
 // A pod's containers as kubelet's device manager sees them: which of them get units of their own, and which get the
 // units that an init container had.
-#ifndef SCHEDULER_CHAINS_H_
-#define SCHEDULER_CHAINS_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_CHAINS_H_
+#define SLUICE_SCHEDULER_PLACEMENT_CHAINS_H_
 
 #include <string>
 #include <vector>
@@ -43,4 +43,4 @@ absl::StatusOr<std::vector<Chain>> ChainsOf(const std::vector<ContainerUnits>& c
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_CHAINS_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_CHAINS_H_

@@ -1,4 +1,4 @@
-#include "scheduler/choices.h"
+#include "scheduler/placement/choices.h"
 
 #include <algorithm>
 #include <map>

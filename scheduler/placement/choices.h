@@ -1,12 +1,12 @@
 // The different ways in which one request can lie on one node.
-#ifndef SCHEDULER_CHOICES_H_
-#define SCHEDULER_CHOICES_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
+#define SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "scheduler/node.h"
+#include "scheduler/placement/node_model.h"
 
 namespace sluice::scheduler {
 
@@ -35,4 +35,4 @@ void ForEachChoice(const Node& node, const Request& request, Function each) {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_CHOICES_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_

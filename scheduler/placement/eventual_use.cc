@@ -1,9 +1,9 @@
-#include "scheduler/eventual_use.h"
+#include "scheduler/placement/eventual_use.h"
 
 #include <algorithm>
 #include <map>
 
-#include "scheduler/random.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 namespace {

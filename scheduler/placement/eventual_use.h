@@ -1,11 +1,11 @@
 // What a partly used card will still be good for: learned from the mix of requests alone, by playing.
-#ifndef SCHEDULER_EVENTUAL_USE_H_
-#define SCHEDULER_EVENTUAL_USE_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_EVENTUAL_USE_H_
+#define SLUICE_SCHEDULER_PLACEMENT_EVENTUAL_USE_H_
 
 #include <vector>
 
-#include "scheduler/fragmentation.h"
-#include "scheduler/node.h"
+#include "scheduler/placement/fragmentation.h"
+#include "scheduler/placement/node_model.h"
 
 namespace sluice::scheduler {
 
@@ -28,4 +28,4 @@ double ExpectedUse(const Node& node, const EventualUse& table, const Request& re
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_EVENTUAL_USE_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_EVENTUAL_USE_H_

@@ -1,9 +1,9 @@
-#include "scheduler/fragmentation.h"
+#include "scheduler/placement/fragmentation.h"
 
 #include <algorithm>
 #include <map>
 
-#include "scheduler/choices.h"
+#include "scheduler/placement/choices.h"
 
 namespace sluice::scheduler {
 

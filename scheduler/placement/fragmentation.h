@@ -1,12 +1,12 @@
 // Fragmentation as Weng et al. define it (USENIX ATC 2023, section 3): the free units of a node that a request drawn
 // from the mix could not use, in expectation.
-#ifndef SCHEDULER_FRAGMENTATION_H_
-#define SCHEDULER_FRAGMENTATION_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_FRAGMENTATION_H_
+#define SLUICE_SCHEDULER_PLACEMENT_FRAGMENTATION_H_
 
 #include <span>
 #include <vector>
 
-#include "scheduler/node.h"
+#include "scheduler/placement/node_model.h"
 
 namespace sluice::scheduler {
 
@@ -51,4 +51,4 @@ class FragmentTable {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_FRAGMENTATION_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_FRAGMENTATION_H_

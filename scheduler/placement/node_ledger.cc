@@ -1,4 +1,4 @@
-#include "scheduler/node_ledger.h"
+#include "scheduler/placement/node_ledger.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

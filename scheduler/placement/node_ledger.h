@@ -1,6 +1,6 @@
 // One node as the extender sees it: what its agent says is free, and what was reserved since.
-#ifndef SCHEDULER_NODE_LEDGER_H_
-#define SCHEDULER_NODE_LEDGER_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_NODE_LEDGER_H_
+#define SLUICE_SCHEDULER_PLACEMENT_NODE_LEDGER_H_
 
 #include <cstdint>
 #include <map>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/chains.h"
-#include "scheduler/node.h"
-#include "scheduler/slots.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/node_model.h"
+#include "scheduler/placement/pod_reservations.h"
 
 namespace sluice::scheduler {
 
@@ -79,4 +79,4 @@ class NodeLedger {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_NODE_LEDGER_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_NODE_LEDGER_H_

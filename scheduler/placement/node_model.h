@@ -1,7 +1,7 @@
 // What placement knows of a node and of a request. Plain data: simulator, extender and device plugin fill it from their
 // own sources, and one set of policies judges it.
-#ifndef SCHEDULER_NODE_H_
-#define SCHEDULER_NODE_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_NODE_MODEL_H_
+#define SLUICE_SCHEDULER_PLACEMENT_NODE_MODEL_H_
 
 #include <compare>
 #include <cstdint>
@@ -55,4 +55,4 @@ inline void Take(Node& node, const Request& request, const CardSet& cards) {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_NODE_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_NODE_MODEL_H_

@@ -1,12 +1,12 @@
-#include "scheduler/policy.h"
+#include "scheduler/placement/placement_policy.h"
 
 #include <cmath>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "scheduler/choices.h"
-#include "scheduler/eventual_use.h"
+#include "scheduler/placement/choices.h"
+#include "scheduler/placement/eventual_use.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,6 +1,6 @@
 // Where a request should go: one small interface, a policy is a score.
-#ifndef SCHEDULER_POLICY_H_
-#define SCHEDULER_POLICY_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_PLACEMENT_POLICY_H_
+#define SLUICE_SCHEDULER_PLACEMENT_PLACEMENT_POLICY_H_
 
 #include <memory>
 #include <optional>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/fragmentation.h"
-#include "scheduler/node.h"
+#include "scheduler/placement/fragmentation.h"
+#include "scheduler/placement/node_model.h"
 
 namespace sluice::scheduler {
 
@@ -50,4 +50,4 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, const 
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_POLICY_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_PLACEMENT_POLICY_H_

@@ -1,10 +1,10 @@
-#include "scheduler/packing.h"
+#include "scheduler/placement/pod_packing.h"
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
-#include "scheduler/choices.h"
+#include "scheduler/placement/choices.h"
 
 namespace sluice::scheduler {
 namespace {

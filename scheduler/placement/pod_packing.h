@@ -1,15 +1,15 @@
 // All of a pod's chains on one node at once.
-#ifndef SCHEDULER_PACKING_H_
-#define SCHEDULER_PACKING_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_POD_PACKING_H_
+#define SLUICE_SCHEDULER_PLACEMENT_POD_PACKING_H_
 
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "scheduler/chains.h"
-#include "scheduler/node.h"
-#include "scheduler/policy.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/node_model.h"
+#include "scheduler/placement/placement_policy.h"
 
 namespace sluice::scheduler {
 
@@ -37,4 +37,4 @@ std::variant<Packing, NoRoom> Pack(const Node& node, const Worth& before, std::s
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_PACKING_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_POD_PACKING_H_

@@ -1,4 +1,4 @@
-#include "scheduler/slots.h"
+#include "scheduler/placement/pod_reservations.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

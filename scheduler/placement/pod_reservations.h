@@ -1,7 +1,7 @@
 // Which reservations are still open on a node: the one account that extender and device plugin both keep, so that they
 // agree.
-#ifndef SCHEDULER_SLOTS_H_
-#define SCHEDULER_SLOTS_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_POD_RESERVATIONS_H_
+#define SLUICE_SCHEDULER_PLACEMENT_POD_RESERVATIONS_H_
 
 #include <map>
 #include <optional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/chains.h"
+#include "scheduler/placement/chains.h"
 
 namespace sluice::scheduler {
 
@@ -56,4 +56,4 @@ int Committed(const LivePods& pods, const std::string& card);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_SLOTS_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_POD_RESERVATIONS_H_

@@ -1,6 +1,6 @@
 // Random numbers that are the same with every standard library (std's distributions are not).
-#ifndef SCHEDULER_RANDOM_H_
-#define SCHEDULER_RANDOM_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_RANDOM_H_
+#define SLUICE_SCHEDULER_PLACEMENT_RANDOM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -29,4 +29,4 @@ class Random {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_RANDOM_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_RANDOM_H_

@@ -1,4 +1,4 @@
-#include "scheduler/reservation_tracker.h"
+#include "scheduler/placement/reservation_tracker.h"
 
 #include <algorithm>
 

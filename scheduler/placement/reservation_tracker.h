@@ -4,16 +4,16 @@
 // Kubelet admits pods in any order and does not say for which pod it asks. So a reservation belongs to a size, not to a
 // pod: requests of one size are interchangeable, and the extender lets no two pods wait on a node whose chains begin
 // alike and end differently. No I/O, not thread-safe.
-#ifndef SCHEDULER_RESERVATION_TRACKER_H_
-#define SCHEDULER_RESERVATION_TRACKER_H_
+#ifndef SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
+#define SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/chains.h"
-#include "scheduler/slots.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/pod_reservations.h"
 
 namespace sluice::scheduler {
 
@@ -65,4 +65,4 @@ class ReservationTracker {
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_RESERVATION_TRACKER_H_
+#endif  // SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_

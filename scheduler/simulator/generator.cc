@@ -1,8 +1,8 @@
-#include "scheduler/generator.h"
+#include "scheduler/simulator/generator.h"
 
 #include <array>
 
-#include "scheduler/random.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 namespace {

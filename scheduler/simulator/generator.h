@@ -1,12 +1,12 @@
 // Nodes and pods with the distribution of a large production cluster, from summary statistics (shares, deciles) of the
 // openb trace (Weng et al., USENIX ATC 2023). No row of it is in here: for the published figures, pass the real files.
-#ifndef SCHEDULER_GENERATOR_H_
-#define SCHEDULER_GENERATOR_H_
+#ifndef SLUICE_SCHEDULER_SIMULATOR_GENERATOR_H_
+#define SLUICE_SCHEDULER_SIMULATOR_GENERATOR_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/trace_csv.h"
+#include "scheduler/simulator/trace_csv.h"
 
 namespace sluice::scheduler {
 
@@ -16,4 +16,4 @@ std::vector<TracePod> GeneratePods(int count, std::uint64_t seed);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_GENERATOR_H_
+#endif  // SLUICE_SCHEDULER_SIMULATOR_GENERATOR_H_

@@ -1,4 +1,4 @@
-#include "scheduler/simulate_command.h"
+#include "scheduler/simulator/simulate_command.h"
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/command_line.h"
-#include "scheduler/generator.h"
-#include "scheduler/policy.h"
-#include "scheduler/simulation.h"
-#include "scheduler/svg.h"
-#include "scheduler/trace_csv.h"
+#include "scheduler/placement/placement_policy.h"
+#include "scheduler/simulator/generator.h"
+#include "scheduler/simulator/simulation.h"
+#include "scheduler/simulator/svg.h"
+#include "scheduler/simulator/trace_csv.h"
 
 namespace sluice::scheduler {
 namespace {

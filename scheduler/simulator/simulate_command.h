@@ -1,6 +1,6 @@
 // `sluice simulate-cluster NODES.csv PODS.csv`
-#ifndef SCHEDULER_SIMULATE_COMMAND_H_
-#define SCHEDULER_SIMULATE_COMMAND_H_
+#ifndef SLUICE_SCHEDULER_SIMULATOR_SIMULATE_COMMAND_H_
+#define SLUICE_SCHEDULER_SIMULATOR_SIMULATE_COMMAND_H_
 
 namespace CLI {
 class App;
@@ -10,4 +10,4 @@ class App;
 // where none is named.
 void AddSimulateCommand(CLI::App& app);
 
-#endif  // SCHEDULER_SIMULATE_COMMAND_H_
+#endif  // SLUICE_SCHEDULER_SIMULATOR_SIMULATE_COMMAND_H_

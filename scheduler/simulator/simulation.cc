@@ -1,10 +1,10 @@
-#include "scheduler/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 
-#include "scheduler/random.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 namespace {

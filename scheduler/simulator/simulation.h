@@ -1,13 +1,13 @@
 // A cluster without a cluster: pods arrive one by one, a policy places them, none leaves.
-#ifndef SCHEDULER_SIMULATION_H_
-#define SCHEDULER_SIMULATION_H_
+#ifndef SLUICE_SCHEDULER_SIMULATOR_SIMULATION_H_
+#define SLUICE_SCHEDULER_SIMULATOR_SIMULATION_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/node.h"
-#include "scheduler/policy.h"
-#include "scheduler/trace_csv.h"
+#include "scheduler/placement/node_model.h"
+#include "scheduler/placement/placement_policy.h"
+#include "scheduler/simulator/trace_csv.h"
 
 namespace sluice::scheduler {
 
@@ -44,4 +44,4 @@ RequestMix MixOfPods(const std::vector<TracePod>& pods);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_SIMULATION_H_
+#endif  // SLUICE_SCHEDULER_SIMULATOR_SIMULATION_H_

@@ -1,4 +1,4 @@
-#include "scheduler/svg.h"
+#include "scheduler/simulator/svg.h"
 
 #include <algorithm>
 #include <array>

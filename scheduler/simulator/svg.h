@@ -1,12 +1,12 @@
 // The simulation's curves as one self-contained SVG.
-#ifndef SCHEDULER_SVG_H_
-#define SCHEDULER_SVG_H_
+#ifndef SLUICE_SCHEDULER_SIMULATOR_SVG_H_
+#define SLUICE_SCHEDULER_SIMULATOR_SVG_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "scheduler/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 namespace sluice::scheduler {
 
@@ -20,4 +20,4 @@ std::string Svg(const std::string& title, const std::vector<NamedCurve>& curves)
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_SVG_H_
+#endif  // SLUICE_SCHEDULER_SIMULATOR_SVG_H_

@@ -1,4 +1,4 @@
-#include "scheduler/trace_csv.h"
+#include "scheduler/simulator/trace_csv.h"
 
 #include <optional>
 

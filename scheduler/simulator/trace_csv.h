@@ -1,13 +1,13 @@
 // Lists of nodes and pods as CSV, in the columns of the published traces.
-#ifndef SCHEDULER_TRACE_CSV_H_
-#define SCHEDULER_TRACE_CSV_H_
+#ifndef SLUICE_SCHEDULER_SIMULATOR_TRACE_CSV_H_
+#define SLUICE_SCHEDULER_SIMULATOR_TRACE_CSV_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/node.h"
+#include "scheduler/placement/node_model.h"
 
 namespace sluice::scheduler {
 
@@ -32,4 +32,4 @@ std::string PodsCsv(const std::vector<TracePod>& pods);
 
 }  // namespace sluice::scheduler
 
-#endif  // SCHEDULER_TRACE_CSV_H_
+#endif  // SLUICE_SCHEDULER_SIMULATOR_TRACE_CSV_H_

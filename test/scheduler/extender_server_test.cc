@@ -1,4 +1,4 @@
-#include "scheduler/extender_server.h"
+#include "scheduler/extender/extender_server.h"
 
 #include <httplib.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler/extender.h"
+#include "scheduler/extender/extender.h"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "fake_cluster.h"
-#include "scheduler/extender_args.h"
-#include "scheduler/extender_config.h"
-#include "scheduler/random.h"
+#include "scheduler/extender/extender_args.h"
+#include "scheduler/extender/extender_config.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,7 +1,7 @@
 // An API server as far as the extender sees one: Bindings change pods, pods and nodes come back as JSON, and what
 // kubelet would refuse is found out by counting.
-#ifndef TEST_SCHEDULER_FAKE_CLUSTER_H_
-#define TEST_SCHEDULER_FAKE_CLUSTER_H_
+#ifndef SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
+#define SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 
 #include <functional>
 #include <map>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/cluster_state.h"
-#include "scheduler/extender.h"
+#include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/extender.h"
 
 namespace sluice::scheduler {
 
@@ -106,4 +106,4 @@ class FakeBinder : public Binder {
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_FAKE_CLUSTER_H_
+#endif  // SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_

@@ -1,7 +1,7 @@
 // The device plugin of one simulated node: its own decisions (reservations, packing, judgement of a request), without
 // gRPC, NVML and kubelet's files.
-#ifndef TEST_SCHEDULER_FLEET_PLUGIN_H_
-#define TEST_SCHEDULER_FLEET_PLUGIN_H_
+#ifndef SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_
+#define SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_
 
 #include <chrono>
 #include <map>
@@ -15,7 +15,7 @@
 #include "deviceplugin/packing.h"
 #include "deviceplugin/reservations.h"
 #include "kubelet_model.h"
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
@@ -98,4 +98,4 @@ class FleetPlugin : public PluginUnderKubelet {
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_FLEET_PLUGIN_H_
+#endif  // SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_

@@ -1,7 +1,7 @@
 // Kubelet's device manager, as far as it decides which units a container gets (pkg/kubelet/cm/devicemanager/manager.go:
 // Allocate, devicesToAllocate). The plugin behind it is a parameter.
-#ifndef TEST_SCHEDULER_KUBELET_MODEL_H_
-#define TEST_SCHEDULER_KUBELET_MODEL_H_
+#ifndef SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_
+#define SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_
 
 #include <map>
 #include <set>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/chains.h"
-#include "scheduler/random.h"
-#include "scheduler/slots.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/pod_reservations.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 
@@ -128,4 +128,4 @@ class KubeletModel {
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_KUBELET_MODEL_H_
+#endif  // SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_

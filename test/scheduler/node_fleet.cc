@@ -31,9 +31,9 @@
 #include "kube/config.h"
 #include "kube/watcher.h"
 #include "kubelet_model.h"
-#include "scheduler/generator.h"
-#include "scheduler/pod_facts.h"
-#include "scheduler/random.h"
+#include "scheduler/extender/pod_facts.h"
+#include "scheduler/placement/random.h"
+#include "scheduler/simulator/generator.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

@@ -1,11 +1,11 @@
-#include "scheduler/policy.h"
+#include "scheduler/placement/placement_policy.h"
 
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-#include "scheduler/choices.h"
-#include "scheduler/eventual_use.h"
-#include "scheduler/random.h"
+#include "scheduler/placement/choices.h"
+#include "scheduler/placement/eventual_use.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -1,9 +1,9 @@
-#include "scheduler/packing.h"
+#include "scheduler/placement/pod_packing.h"
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "scheduler/chains.h"
-#include "scheduler/node_ledger.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/node_ledger.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {

@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kubelet_model.h"
-#include "scheduler/node_ledger.h"
-#include "scheduler/packing.h"
-#include "scheduler/random.h"
-#include "scheduler/reservation_tracker.h"
+#include "scheduler/placement/node_ledger.h"
+#include "scheduler/placement/pod_packing.h"
+#include "scheduler/placement/random.h"
+#include "scheduler/placement/reservation_tracker.h"
 
 namespace sluice::scheduler {
 namespace {

@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
-#include "scheduler/simulate_command.h"
+#include "scheduler/simulator/simulate_command.h"
 
 int main(int argc, char** argv) {
   CLI::App app("placement simulator");

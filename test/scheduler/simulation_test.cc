@@ -1,12 +1,12 @@
-#include "scheduler/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <filesystem>
 
-#include "scheduler/generator.h"
-#include "scheduler/svg.h"
+#include "scheduler/simulator/generator.h"
+#include "scheduler/simulator/svg.h"
 
 namespace sluice::scheduler {
 namespace {
