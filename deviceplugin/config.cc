@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

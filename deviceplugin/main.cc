@@ -11,7 +11,7 @@
 
 #include "common/command_line.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/library.h"
+#include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/plugin.h"
 #include "sluice/version.h"

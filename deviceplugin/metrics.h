@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/cards.h"
+#include "deviceplugin/decide/cards.h"
 
 namespace sluice::deviceplugin {
 

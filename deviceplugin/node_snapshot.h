@@ -1,6 +1,6 @@
 // Where the keeper posts what is true now, and where the service and its streams read it.
-#ifndef SLUICE_DEVICEPLUGIN_BOARD_H_
-#define SLUICE_DEVICEPLUGIN_BOARD_H_
+#ifndef SLUICE_DEVICEPLUGIN_NODE_SNAPSHOT_H_
+#define SLUICE_DEVICEPLUGIN_NODE_SNAPSHOT_H_
 
 #include <atomic>
 #include <chrono>
@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
-#include "deviceplugin/cards.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/response.h"
+#include "deviceplugin/decide/cards.h"
+#include "deviceplugin/decide/response.h"
 
 namespace sluice::deviceplugin {
 
@@ -67,4 +67,4 @@ class Board {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_BOARD_H_
+#endif  // SLUICE_DEVICEPLUGIN_NODE_SNAPSHOT_H_

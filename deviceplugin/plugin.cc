@@ -12,12 +12,12 @@
 #include <cerrno>
 #include <thread>
 
-#include "deviceplugin/files.h"
-#include "deviceplugin/keeper.h"
+#include "deviceplugin/decide/registration.h"
+#include "deviceplugin/grpc/service.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/log.h"
-#include "deviceplugin/registration.h"
+#include "deviceplugin/reconciler.h"
 #include "deviceplugin/reservation_watcher.h"
-#include "deviceplugin/service.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

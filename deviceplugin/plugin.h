@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/nvml/nvml_api.h"
 
 namespace sluice::deviceplugin {
 

@@ -1,4 +1,4 @@
-#include "deviceplugin/keeper.h"
+#include "deviceplugin/reconciler.h"
 
 #include <malloc.h>
 #include <sys/stat.h>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "deviceplugin/cdi.h"
-#include "deviceplugin/collector.h"
-#include "deviceplugin/files.h"
-#include "deviceplugin/library.h"
+#include "deviceplugin/decide/collector.h"
+#include "deviceplugin/host/cdi.h"
+#include "deviceplugin/host/files.h"
+#include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/text.h"
 #include "sluice/version.h"

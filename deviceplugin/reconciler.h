@@ -1,7 +1,7 @@
 // Keeps the board true: asks NVML and pod-resources, installs the library, writes CDI specs, collects what nothing
 // refers to.
-#ifndef SLUICE_DEVICEPLUGIN_KEEPER_H_
-#define SLUICE_DEVICEPLUGIN_KEEPER_H_
+#ifndef SLUICE_DEVICEPLUGIN_RECONCILER_H_
+#define SLUICE_DEVICEPLUGIN_RECONCILER_H_
 
 #include <atomic>
 #include <chrono>
@@ -13,12 +13,12 @@
 #include <thread>
 #include <vector>
 
-#include "deviceplugin/allocation_store.h"
-#include "deviceplugin/board.h"
-#include "deviceplugin/bounded_nvml.h"
-#include "deviceplugin/card_book.h"
+#include "deviceplugin/decide/card_inventory.h"
+#include "deviceplugin/grpc/pod_resources.h"
+#include "deviceplugin/host/allocation_store.h"
 #include "deviceplugin/metrics.h"
-#include "deviceplugin/pod_resources.h"
+#include "deviceplugin/node_snapshot.h"
+#include "deviceplugin/nvml/bounded_nvml.h"
 
 namespace sluice::deviceplugin {
 
@@ -93,4 +93,4 @@ std::string LibrarySource(const Config& config);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_KEEPER_H_
+#endif  // SLUICE_DEVICEPLUGIN_RECONCILER_H_

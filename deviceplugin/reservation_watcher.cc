@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/text.h"
 

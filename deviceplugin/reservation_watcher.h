@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "deviceplugin/reservations.h"
+#include "deviceplugin/decide/reservations.h"
 
 namespace sluice::deviceplugin {
 

@@ -9,7 +9,7 @@
 
 #include "agent/status.h"
 #include "common/settings/settings.h"
-#include "deviceplugin/checkpoint.h"
+#include "deviceplugin/host/checkpoint.h"
 #include "scheduler/extender/pod_facts.h"
 
 namespace sluice::agent {

@@ -1,6 +1,6 @@
-#include "deviceplugin/card_book.h"
+#include "deviceplugin/decide/card_inventory.h"
 
-#include "deviceplugin/device_id.h"
+#include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

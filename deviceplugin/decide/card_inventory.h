@@ -1,7 +1,7 @@
 // Keeps the inventory: merges what NVML says, its events, what other plugins offer and the configuration into one list
 // of cards. Pure but for the clock that it is given; not thread-safe.
-#ifndef SLUICE_DEVICEPLUGIN_CARD_BOOK_H_
-#define SLUICE_DEVICEPLUGIN_CARD_BOOK_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_CARD_INVENTORY_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_CARD_INVENTORY_H_
 
 #include <chrono>
 #include <map>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/cards.h"
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/decide/cards.h"
+#include "deviceplugin/nvml/nvml_api.h"
 
 namespace sluice::deviceplugin {
 
@@ -70,4 +70,4 @@ class CardBook {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_CARD_BOOK_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_CARD_INVENTORY_H_

@@ -1,6 +1,6 @@
 // The node's cards as the plugin sees them at one moment. Plain values: made by CardBook, read by everything else.
-#ifndef SLUICE_DEVICEPLUGIN_CARDS_H_
-#define SLUICE_DEVICEPLUGIN_CARDS_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_CARDS_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_CARDS_H_
 
 #include <cstdint>
 #include <string>
@@ -56,4 +56,4 @@ struct Inventory {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_CARDS_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_CARDS_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/collector.h"
+#include "deviceplugin/decide/collector.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Decides what may be deleted. Pure: the caller reads, asks, deletes.
-#ifndef SLUICE_DEVICEPLUGIN_COLLECTOR_H_
-#define SLUICE_DEVICEPLUGIN_COLLECTOR_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_COLLECTOR_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_COLLECTOR_H_
 
 #include <chrono>
 #include <optional>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/allocation_store.h"
-#include "deviceplugin/checkpoint.h"
+#include "deviceplugin/host/allocation_store.h"
+#include "deviceplugin/host/checkpoint.h"
 
 namespace sluice::deviceplugin {
 
@@ -43,4 +43,4 @@ CollectorPlan PlanCollection(const CollectorInput& input);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_COLLECTOR_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_COLLECTOR_H_

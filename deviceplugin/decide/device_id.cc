@@ -1,4 +1,4 @@
-#include "deviceplugin/device_id.h"
+#include "deviceplugin/decide/device_id.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Device ids: "<GPU uuid>::<unit>", unit 0..99. Kubelet checkpoints them, so the form never changes.
-#ifndef SLUICE_DEVICEPLUGIN_DEVICE_ID_H_
-#define SLUICE_DEVICEPLUGIN_DEVICE_ID_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_DEVICE_ID_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_DEVICE_ID_H_
 
 #include <string>
 #include <string_view>
@@ -25,4 +25,4 @@ bool IsCardUuid(std::string_view uuid);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_DEVICE_ID_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_DEVICE_ID_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/grant.h"
+#include "deviceplugin/decide/grant.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
-#include "deviceplugin/device_id.h"
+#include "deviceplugin/decide/device_id.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 

@@ -1,13 +1,13 @@
 // Judges what kubelet asks Allocate for. Pure.
-#ifndef SLUICE_DEVICEPLUGIN_GRANT_H_
-#define SLUICE_DEVICEPLUGIN_GRANT_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
 
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/cards.h"
+#include "deviceplugin/decide/cards.h"
 
 namespace sluice::deviceplugin {
 
@@ -36,4 +36,4 @@ std::string RefusalReason(const absl::Status& status);  // "internal" for a stat
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_GRANT_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_

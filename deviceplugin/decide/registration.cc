@@ -1,4 +1,4 @@
-#include "deviceplugin/registration.h"
+#include "deviceplugin/decide/registration.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // When to serve anew and when to register with kubelet. A pure state machine: the caller looks at the folder, acts,
 // reports.
-#ifndef SLUICE_DEVICEPLUGIN_REGISTRATION_H_
-#define SLUICE_DEVICEPLUGIN_REGISTRATION_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_REGISTRATION_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_REGISTRATION_H_
 
 #include <chrono>
 #include <cstdint>
@@ -70,4 +70,4 @@ class Registration {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_REGISTRATION_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_REGISTRATION_H_

@@ -1,11 +1,11 @@
-#include "deviceplugin/reservations.h"
+#include "deviceplugin/decide/reservations.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/grant.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/decide/grant.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 

@@ -2,8 +2,8 @@
 // here is refused here. Joins what the agent tells of the node's pods (sluice/reservation.h) with what kubelet's
 // checkpoint says was given out; scheduler/placement/reservation_tracker.h decides. Only where an extender is
 // configured.
-#ifndef SLUICE_DEVICEPLUGIN_RESERVATIONS_H_
-#define SLUICE_DEVICEPLUGIN_RESERVATIONS_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/checkpoint.h"
-#include "deviceplugin/packing.h"
+#include "deviceplugin/decide/unit_choice.h"
+#include "deviceplugin/host/checkpoint.h"
 #include "scheduler/placement/reservation_tracker.h"
 
 namespace sluice::deviceplugin {
@@ -76,4 +76,4 @@ class Reservations {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_RESERVATIONS_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_

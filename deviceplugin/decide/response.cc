@@ -1,4 +1,4 @@
-#include "deviceplugin/response.h"
+#include "deviceplugin/decide/response.h"
 
 #include "deviceplugin/text.h"
 #include "sluice/names.h"

@@ -1,15 +1,15 @@
 // What a container gets for its grant: variables, mounts, CDI names. Pure, and free of gRPC. Kubelet keeps the response
 // and uses it for every restart, so nothing in it may stop being true: container paths are constant, host paths are
 // immutable.
-#ifndef SLUICE_DEVICEPLUGIN_RESPONSE_H_
-#define SLUICE_DEVICEPLUGIN_RESPONSE_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_RESPONSE_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_RESPONSE_H_
 
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "deviceplugin/grant.h"
+#include "deviceplugin/decide/grant.h"
 
 namespace sluice::deviceplugin {
 
@@ -47,4 +47,4 @@ ContainerResponse MakeResponse(const ResponseInput& input);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_RESPONSE_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_RESPONSE_H_

@@ -1,10 +1,10 @@
-#include "deviceplugin/packing.h"
+#include "deviceplugin/decide/unit_choice.h"
 
 #include <algorithm>
 #include <bitset>
 #include <tuple>
 
-#include "deviceplugin/device_id.h"
+#include "deviceplugin/decide/device_id.h"
 #include "sluice/names.h"
 
 namespace sluice::deviceplugin {

@@ -1,6 +1,6 @@
 // Which units of which card a container gets, within one node. Pure. (Which node: scheduler/.)
-#ifndef SLUICE_DEVICEPLUGIN_PACKING_H_
-#define SLUICE_DEVICEPLUGIN_PACKING_H_
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_UNIT_CHOICE_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_UNIT_CHOICE_H_
 
 #include <map>
 #include <span>
@@ -28,4 +28,4 @@ Pack ChooseUnits(const PackRequest& request, const std::map<std::string, int>& n
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_PACKING_H_
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_UNIT_CHOICE_H_

@@ -1,6 +1,6 @@
 // A client's channel to a Unix socket of kubelet.
-#ifndef SLUICE_DEVICEPLUGIN_CHANNEL_H_
-#define SLUICE_DEVICEPLUGIN_CHANNEL_H_
+#ifndef SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
+#define SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -22,4 +22,4 @@ inline std::shared_ptr<grpc::Channel> UnixChannel(const std::string& socket) {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_CHANNEL_H_
+#endif  // SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_

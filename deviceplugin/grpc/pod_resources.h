@@ -1,6 +1,6 @@
 // Asks kubelet's pod-resources service. Bounded in time; kubelet may be away.
-#ifndef SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_
-#define SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_
+#ifndef SLUICE_DEVICEPLUGIN_GRPC_POD_RESOURCES_H_
+#define SLUICE_DEVICEPLUGIN_GRPC_POD_RESOURCES_H_
 
 #include <map>
 #include <set>
@@ -19,4 +19,4 @@ absl::StatusOr<PodResources> AskPodResources(const std::string& socket);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_POD_RESOURCES_H_
+#endif  // SLUICE_DEVICEPLUGIN_GRPC_POD_RESOURCES_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/service.h"
+#include "deviceplugin/grpc/service.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -8,13 +8,13 @@
 #include <thread>
 
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/channel.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/library.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/decide/response.h"
+#include "deviceplugin/decide/unit_choice.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/hook_library.h"
+#include "deviceplugin/host/pre_start.h"
 #include "deviceplugin/log.h"
-#include "deviceplugin/packing.h"
-#include "deviceplugin/pre_start.h"
-#include "deviceplugin/response.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

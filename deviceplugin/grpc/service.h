@@ -1,16 +1,16 @@
 // The gRPC service that kubelet calls, on a Unix socket. Stateless but for the board: a plugin that was killed anywhere
 // starts anew.
-#ifndef SLUICE_DEVICEPLUGIN_SERVICE_H_
-#define SLUICE_DEVICEPLUGIN_SERVICE_H_
+#ifndef SLUICE_DEVICEPLUGIN_GRPC_SERVICE_H_
+#define SLUICE_DEVICEPLUGIN_GRPC_SERVICE_H_
 
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/allocation_store.h"
-#include "deviceplugin/board.h"
+#include "deviceplugin/decide/reservations.h"
+#include "deviceplugin/host/allocation_store.h"
 #include "deviceplugin/metrics.h"
-#include "deviceplugin/reservations.h"
+#include "deviceplugin/node_snapshot.h"
 
 namespace sluice::deviceplugin {
 
@@ -35,4 +35,4 @@ absl::Status RegisterWithKubelet(const std::string& kubelet_socket, const std::s
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_SERVICE_H_
+#endif  // SLUICE_DEVICEPLUGIN_GRPC_SERVICE_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/allocation_store.h"
+#include "deviceplugin/host/allocation_store.h"
 
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 

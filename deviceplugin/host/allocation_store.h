@@ -4,8 +4,8 @@
 // Nothing here is synced. What must outlive a power cut is what kubelet's checkpoint names, and that file, which
 // kubelet syncs before it starts the container, holds all that a directory says: Restore makes it anew from there. A
 // sync of our own would cost every pod the disk's commit (12 ms where this was measured) and guarantee nothing more.
-#ifndef SLUICE_DEVICEPLUGIN_ALLOCATION_STORE_H_
-#define SLUICE_DEVICEPLUGIN_ALLOCATION_STORE_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_
+#define SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_
 
 #include <chrono>
 #include <span>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/grant.h"
+#include "deviceplugin/decide/grant.h"
 
 namespace sluice::deviceplugin {
 
@@ -54,4 +54,4 @@ class AllocationStore {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_ALLOCATION_STORE_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/cdi.h"
+#include "deviceplugin/host/cdi.h"
 
 #include <sys/stat.h>
 
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

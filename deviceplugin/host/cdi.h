@@ -1,14 +1,14 @@
 // Our own CDI specs: one file per card, kind "sluice.dev/gpu", device name = uuid. Making and validating are pure.
-#ifndef SLUICE_DEVICEPLUGIN_CDI_H_
-#define SLUICE_DEVICEPLUGIN_CDI_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_CDI_H_
+#define SLUICE_DEVICEPLUGIN_HOST_CDI_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/cards.h"
-#include "deviceplugin/response.h"
+#include "deviceplugin/decide/cards.h"
+#include "deviceplugin/decide/response.h"
 
 namespace sluice::deviceplugin {
 
@@ -40,4 +40,4 @@ absl::StatusOr<int> SyncCdiSpecs(const std::string& dir, const std::vector<Card>
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_CDI_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_CDI_H_

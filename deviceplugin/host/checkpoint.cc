@@ -1,4 +1,4 @@
-#include "deviceplugin/checkpoint.h"
+#include "deviceplugin/host/checkpoint.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "deviceplugin.pb.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 

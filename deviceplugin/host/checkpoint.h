@@ -1,7 +1,7 @@
 // Reads kubelet_internal_checkpoint: which container was given which response. Its form is kubelet's own and carries no
 // version, so anything unexpected makes the whole file unreadable, and an unreadable file lets nothing be deleted.
-#ifndef SLUICE_DEVICEPLUGIN_CHECKPOINT_H_
-#define SLUICE_DEVICEPLUGIN_CHECKPOINT_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_CHECKPOINT_H_
+#define SLUICE_DEVICEPLUGIN_HOST_CHECKPOINT_H_
 
 #include <string>
 #include <string_view>
@@ -28,4 +28,4 @@ absl::StatusOr<std::vector<GivenOut>> ReadCheckpoint(const std::string& kubelet_
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_CHECKPOINT_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_CHECKPOINT_H_

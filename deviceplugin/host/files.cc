@@ -1,4 +1,4 @@
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

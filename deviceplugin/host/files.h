@@ -1,6 +1,6 @@
 // The few file operations that the plugin needs, each either done and durable or refused with path and reason.
-#ifndef SLUICE_DEVICEPLUGIN_FILES_H_
-#define SLUICE_DEVICEPLUGIN_FILES_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_FILES_H_
+#define SLUICE_DEVICEPLUGIN_HOST_FILES_H_
 
 #include <string>
 #include <string_view>
@@ -29,4 +29,4 @@ bool IsFile(const std::string& path);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_FILES_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_FILES_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/library.h"
+#include "deviceplugin/host/hook_library.h"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 #include "sluice/version.h"

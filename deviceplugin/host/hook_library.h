@@ -1,7 +1,7 @@
 // The hook library on the host: <lib>/<version>-<build id>/ holds shim and engine of one build and never changes. (A
 // library that is replaced in place crashes the processes that mapped it.)
-#ifndef SLUICE_DEVICEPLUGIN_LIBRARY_H_
-#define SLUICE_DEVICEPLUGIN_LIBRARY_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_HOOK_LIBRARY_H_
+#define SLUICE_DEVICEPLUGIN_HOST_HOOK_LIBRARY_H_
 
 #include <string>
 #include <string_view>
@@ -31,4 +31,4 @@ std::vector<std::string> ListLibraries(const std::string& destination);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_LIBRARY_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_HOOK_LIBRARY_H_

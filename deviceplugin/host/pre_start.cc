@@ -1,4 +1,4 @@
-#include "deviceplugin/pre_start.h"
+#include "deviceplugin/host/pre_start.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -12,9 +12,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
-#include "deviceplugin/files.h"
-#include "deviceplugin/grant.h"
-#include "deviceplugin/library.h"
+#include "deviceplugin/decide/grant.h"
+#include "deviceplugin/host/files.h"
+#include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/text.h"
 #include "sluice/names.h"
 

@@ -1,15 +1,15 @@
 // May this container start? Library, directory and agent's socket must be there, or it would run unenforced: containerd
 // makes a missing mount source as an empty folder, and the loader ignores a missing preload.
-#ifndef SLUICE_DEVICEPLUGIN_PRE_START_H_
-#define SLUICE_DEVICEPLUGIN_PRE_START_H_
+#ifndef SLUICE_DEVICEPLUGIN_HOST_PRE_START_H_
+#define SLUICE_DEVICEPLUGIN_HOST_PRE_START_H_
 
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/allocation_store.h"
-#include "deviceplugin/checkpoint.h"
+#include "deviceplugin/host/allocation_store.h"
+#include "deviceplugin/host/checkpoint.h"
 
 namespace sluice::deviceplugin {
 
@@ -30,4 +30,4 @@ absl::Status CheckNeeds(const StartNeeds& needs);
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_PRE_START_H_
+#endif  // SLUICE_DEVICEPLUGIN_HOST_PRE_START_H_

@@ -1,4 +1,4 @@
-#include "deviceplugin/bounded_nvml.h"
+#include "deviceplugin/nvml/bounded_nvml.h"
 
 #include <condition_variable>
 #include <deque>

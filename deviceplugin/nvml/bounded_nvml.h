@@ -1,14 +1,14 @@
 // NVML with every call bounded in time. A driver in trouble may keep a call for ever: the thread that made it is given
 // up, the caller gets DEADLINE_EXCEEDED. While kMostLost threads are stuck, calls fail at once.
-#ifndef SLUICE_DEVICEPLUGIN_BOUNDED_NVML_H_
-#define SLUICE_DEVICEPLUGIN_BOUNDED_NVML_H_
+#ifndef SLUICE_DEVICEPLUGIN_NVML_BOUNDED_NVML_H_
+#define SLUICE_DEVICEPLUGIN_NVML_BOUNDED_NVML_H_
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/nvml/nvml_api.h"
 
 namespace sluice::deviceplugin {
 
@@ -45,4 +45,4 @@ class BoundedNvml final : public NvmlApi {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_BOUNDED_NVML_H_
+#endif  // SLUICE_DEVICEPLUGIN_NVML_BOUNDED_NVML_H_

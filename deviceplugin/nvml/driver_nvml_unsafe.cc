@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "absl/status/status.h"
-#include "deviceplugin/files.h"
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/host/files.h"
+#include "deviceplugin/nvml/nvml_api.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {

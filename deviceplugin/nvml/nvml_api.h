@@ -1,7 +1,7 @@
 // What the plugin asks NVML, in few coarse calls: implemented by the driver's library (nvml_unsafe.cc), by a decorator
 // that bounds each call in time (bounded_nvml.h) and by a fake in the tests. Thread-safe.
-#ifndef SLUICE_DEVICEPLUGIN_NVML_API_H_
-#define SLUICE_DEVICEPLUGIN_NVML_API_H_
+#ifndef SLUICE_DEVICEPLUGIN_NVML_NVML_API_H_
+#define SLUICE_DEVICEPLUGIN_NVML_NVML_API_H_
 
 #include <chrono>
 #include <cstdint>
@@ -53,4 +53,4 @@ std::shared_ptr<NvmlApi> MakeDriverNvml(std::string library, std::string sys_roo
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_DEVICEPLUGIN_NVML_API_H_
+#endif  // SLUICE_DEVICEPLUGIN_NVML_NVML_API_H_

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/fake_kubelet.h"
 #include "test/deviceplugin/plugin_process.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/cards.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/decide/cards.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/nvml/nvml_api.h"
 
 namespace sluice::deviceplugin {
 

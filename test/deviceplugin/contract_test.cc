@@ -6,8 +6,8 @@
 #include <fstream>
 #include <set>
 
-#include "deviceplugin/files.h"
-#include "test/deviceplugin/node.h"
+#include "deviceplugin/host/files.h"
+#include "test/deviceplugin/test_node.h"
 
 namespace sluice::deviceplugin {
 namespace {

@@ -2,12 +2,12 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "deviceplugin/card_book.h"
-#include "deviceplugin/collector.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/grant.h"
-#include "deviceplugin/registration.h"
-#include "deviceplugin/response.h"
+#include "deviceplugin/decide/card_inventory.h"
+#include "deviceplugin/decide/collector.h"
+#include "deviceplugin/decide/grant.h"
+#include "deviceplugin/decide/registration.h"
+#include "deviceplugin/decide/response.h"
 #include "sluice/names.h"
 #include "test/deviceplugin/cards_for_tests.h"
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/strings/escaping.h"
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "sluice/names.h"
 
 namespace sluice::deviceplugin {

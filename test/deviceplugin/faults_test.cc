@@ -18,8 +18,8 @@
 #include <random>
 #include <thread>
 
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/kill_point.h"
 #include "test/deviceplugin/rig.h"
 

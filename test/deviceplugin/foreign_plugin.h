@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/channel.h"
+#include "deviceplugin/grpc/channel.h"
 
 namespace sluice::deviceplugin {
 

@@ -15,7 +15,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 
 namespace sluice::deviceplugin {
 

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/rig.h"
 
 namespace sluice::deviceplugin {

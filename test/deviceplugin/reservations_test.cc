@@ -1,5 +1,5 @@
 // Reservations: what the agent tells, joined with kubelet's checkpoint; then the built plugin, told by a file.
-#include "deviceplugin/reservations.h"
+#include "deviceplugin/decide/reservations.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/rig.h"
 
 namespace sluice::deviceplugin {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/fake_kubelet.h"
 #include "test/deviceplugin/plugin_process.h"
 

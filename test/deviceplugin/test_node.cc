@@ -1,4 +1,4 @@
-#include "test/deviceplugin/node.h"
+#include "test/deviceplugin/test_node.h"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "absl/strings/escaping.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "sluice/names.h"
 #include "test/deviceplugin/foreign_plugin.h"
 

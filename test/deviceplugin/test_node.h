@@ -1,7 +1,7 @@
 // A node with kubelet and the built plugin, as the contract suite sees it. The suite is one; the kubelet is the one in
 // the test's process, or, with SLUICE_CONTRACT_NODE=cluster, that of the local cluster (contract_cluster starts it so).
-#ifndef SLUICE_TEST_DEVICEPLUGIN_NODE_H_
-#define SLUICE_TEST_DEVICEPLUGIN_NODE_H_
+#ifndef SLUICE_TEST_DEVICEPLUGIN_TEST_NODE_H_
+#define SLUICE_TEST_DEVICEPLUGIN_TEST_NODE_H_
 
 #include <functional>
 #include <memory>
@@ -54,4 +54,4 @@ class Node {
 
 }  // namespace sluice::deviceplugin
 
-#endif  // SLUICE_TEST_DEVICEPLUGIN_NODE_H_
+#endif  // SLUICE_TEST_DEVICEPLUGIN_TEST_NODE_H_

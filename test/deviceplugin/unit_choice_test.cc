@@ -1,11 +1,11 @@
-#include "deviceplugin/packing.h"
+#include "deviceplugin/decide/unit_choice.h"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 #include <set>
 
-#include "deviceplugin/device_id.h"
+#include "deviceplugin/decide/device_id.h"
 #include "test/deviceplugin/cards_for_tests.h"
 
 namespace sluice::deviceplugin {

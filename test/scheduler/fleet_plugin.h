@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/grant.h"
-#include "deviceplugin/packing.h"
-#include "deviceplugin/reservations.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/decide/grant.h"
+#include "deviceplugin/decide/reservations.h"
+#include "deviceplugin/decide/unit_choice.h"
 #include "kubelet_model.h"
 #include "scheduler/extender/pod_facts.h"
 
