@@ -1,4 +1,4 @@
-// Where the keeper posts what is true now, and where the service and its streams read it.
+// The node's state as the reconciler found it, and the object through which the gRPC service reads it.
 #ifndef SLUICE_DEVICEPLUGIN_NODE_SNAPSHOT_H_
 #define SLUICE_DEVICEPLUGIN_NODE_SNAPSHOT_H_
 
@@ -18,38 +18,39 @@
 
 namespace sluice::deviceplugin {
 
-struct Snapshot {
+struct NodeSnapshot {
   Inventory inventory;
   DriverAccess access = DriverAccess::kOwn;
-  std::set<std::string> cdi_names;  // that the runtime can resolve now
-  std::string lib_dir;              // library version for new allocations
-  std::string lib_problem;          // why there is none; empty: it is there
+  std::set<std::string> cdi_names;  // names that the container runtime can resolve now
+  std::string lib_dir;              // hook library version for new allocations
+  std::string lib_problem;          // why lib_dir is not usable; empty: it is
   Config config;
-  bool operator==(const Snapshot&) const = delete;
+  bool operator==(const NodeSnapshot&) const = delete;
 };
 
-// Thread-safe. A snapshot, once posted, never changes.
-class Board {
+// Hands the latest snapshot from the reconciler to its readers. A published snapshot never changes. Thread-safe.
+class SnapshotPublisher {
  public:
   using Clock = std::chrono::steady_clock;
 
-  void Post(std::shared_ptr<const Snapshot> snapshot) {
+  void Publish(std::shared_ptr<const NodeSnapshot> snapshot) {
     std::lock_guard lock(mutex_);
     snapshot_ = std::move(snapshot);
     ++generation_;
     changed_.notify_all();
   }
 
-  std::shared_ptr<const Snapshot> Get() const {
+  // nullptr before the first Publish.
+  std::shared_ptr<const NodeSnapshot> Latest() const {
     std::lock_guard lock(mutex_);
     return snapshot_;
   }
 
-  // Waits until something newer than `*generation` was posted (true: `*generation` is brought up to date), the time is
-  // over, or `stop` is set and Wake called.
-  bool WaitNewer(uint64_t* generation, Clock::duration patience, const std::atomic<bool>& stop) const {
+  // Waits until a generation other than `*generation` is published, `timeout` is over, or `stop` is set and Wake
+  // called. True: a newer one was published, and `*generation` is updated.
+  bool WaitForNewer(uint64_t* generation, Clock::duration timeout, const std::atomic<bool>& stop) const {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return stop || generation_ != *generation; });
+    changed_.wait_for(lock, timeout, [&] { return stop || generation_ != *generation; });
     return std::exchange(*generation, generation_) != generation_;
   }
 
@@ -61,7 +62,7 @@ class Board {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::shared_ptr<const Snapshot> snapshot_;
+  std::shared_ptr<const NodeSnapshot> snapshot_;
   uint64_t generation_ = 0;
 };
 

@@ -18,8 +18,8 @@
 namespace sluice::deviceplugin {
 namespace {
 
-// Nothing can end a wait for NVML's events, and the process waits for it at its end.
-constexpr std::chrono::milliseconds kEventPatience{250};
+// A wait for NVML's events cannot be interrupted, and the process waits for it at its end.
+constexpr std::chrono::milliseconds kEventWait{250};
 constexpr std::chrono::milliseconds kNotOpenPause{2000};
 constexpr std::chrono::milliseconds kNoEventsPause{10'000};
 
@@ -41,15 +41,15 @@ AccessChoice ChooseAccess(const Config& config, const Inventory& inventory, cons
   const std::string root = config.driver_root == "/" ? "" : config.driver_root;
   for (const char* runtime :
        {"/usr/bin/nvidia-container-runtime", "/usr/local/nvidia/toolkit/nvidia-container-runtime"}) {
-    if (IsFile(root + runtime)) return {DriverAccess::kNvidiaRuntime, StrCat("auto: ", root, runtime, " is there")};
+    if (IsFile(root + runtime)) return {DriverAccess::kNvidiaRuntime, StrCat("auto: found ", root, runtime)};
   }
   return {DriverAccess::kOwn, driver.libraries.empty()
-                                  ? "auto: neither NVIDIA's CDI specs nor its runtime were found, nor driver "
-                                    "libraries under driverRoot"
-                                  : "auto: neither NVIDIA's CDI specs nor its runtime were found"};
+                                  ? "auto: found neither NVIDIA's CDI specs, nor its runtime, nor driver libraries "
+                                    "under driverRoot"
+                                  : "auto: found neither NVIDIA's CDI specs nor its runtime"};
 }
 
-// Under the folder that kubelet keeps its own in: /var/lib/kubelet/device-plugins -> /var/lib/kubelet.
+// The parent of kubelet's plugin folder: /var/lib/kubelet/device-plugins -> /var/lib/kubelet.
 std::string KubeletRoot(const std::string& kubelet_dir) {
   std::string dir = kubelet_dir;
   while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
@@ -58,76 +58,76 @@ std::string KubeletRoot(const std::string& kubelet_dir) {
 
 }  // namespace
 
-std::string LibrarySource(const Config& config) {
+std::string HookLibrarySource(const Config& config) {
   if (!config.library_source.empty()) return config.library_source;
   std::error_code error;
   return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "lib").string();
 }
 
-Keeper::Keeper(KeeperParts parts)
-    : kubelet_dir_(std::move(parts.kubelet_dir)),
-      nvml_(std::move(parts.nvml), parts.config.nvml_timeout),
-      board_(std::move(parts.board)),
-      metrics_(std::move(parts.metrics)),
-      config_(std::move(parts.config)),
-      book_({}),
+Reconciler::Reconciler(ReconcilerOptions options)
+    : kubelet_dir_(std::move(options.kubelet_dir)),
+      nvml_(std::move(options.nvml), options.config.nvml_timeout),
+      snapshots_(std::move(options.snapshots)),
+      metrics_(std::move(options.metrics)),
+      config_(std::move(options.config)),
+      inventory_({}),
       store_(config_.alloc_dir) {
   const std::string root = KubeletRoot(kubelet_dir_);
   if (config_.pods_dir.empty()) config_.pods_dir = root + "/pods";
   if (config_.pod_resources_socket.empty()) config_.pod_resources_socket = root + "/pod-resources/kubelet.sock";
-  book_.SetRules(Rules());
-  worker_ = std::thread([this] { Work(); });
-  listener_ = std::thread([this] { Listen(); });
+  inventory_.SetRules(RulesFromConfig());
+  pass_thread_ = std::thread([this] { RunPasses(); });
+  event_thread_ = std::thread([this] { RunEvents(); });
 }
 
-Keeper::~Keeper() {
+Reconciler::~Reconciler() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
-  worker_.join();
-  listener_.join();
+  pass_thread_.join();
+  event_thread_.join();
 }
 
-CardRules Keeper::Rules() const {
+CardRules Reconciler::RulesFromConfig() const {
   CardRules rules{config_.exclude, config_.coexist == "allow", DefaultIgnoredXids(), config_.recover};
   rules.ignored_xids.insert(config_.ignored_xids.begin(), config_.ignored_xids.end());
   return rules;
 }
 
-bool Keeper::WaitFirstPass(std::chrono::milliseconds patience) {
+bool Reconciler::WaitForFirstPass(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, patience, [this] { return first_done_; });
+  return changed_.wait_for(lock, timeout, [this] { return first_pass_done_; });
 }
 
-void Keeper::Reconfigure(const Config& config) {
+void Reconciler::Reconfigure(const Config& config) {
   std::lock_guard lock(mutex_);
-  new_config_ = config;
+  next_config_ = config;
   woken_ = true;
   changed_.notify_all();
 }
 
-void Keeper::Wake() {
+void Reconciler::Wake() {
   std::lock_guard lock(mutex_);
   woken_ = true;
   changed_.notify_all();
 }
 
-void Keeper::Work() {
+void Reconciler::RunPasses() {
   while (true) {
-    Pass();
+    RunPass();
     last_pass_ = Clock::now();
     std::unique_lock lock(mutex_);
-    first_done_ = true;
+    first_pass_done_ = true;
     changed_.notify_all();
     changed_.wait_for(lock, config_.poll, [this] { return stopping_ || woken_; });
     if (stopping_) return;
     woken_ = false;
-    if (!new_config_) continue;
-    // Paths stay what they were at the start.
-    Config next = *std::move(new_config_);
-    new_config_.reset();
+    if (!next_config_) continue;
+    // Paths and the other start-only settings keep their values until a restart.
+    Config next = *std::move(next_config_);
+    next_config_.reset();
     for (auto field : {&Config::alloc_dir, &Config::lib_dir, &Config::library_source, &Config::pods_dir,
                        &Config::pod_resources_socket, &Config::nvml_library, &Config::sys_root,
                        &Config::metrics_address, &Config::state_file, &Config::reservation_file}) {
@@ -135,56 +135,57 @@ void Keeper::Work() {
     }
     next.extender = config_.extender;
     config_ = std::move(next);
-    book_.SetRules(Rules());
+    inventory_.SetRules(RulesFromConfig());
   }
 }
 
-void Keeper::Listen() {
+void Reconciler::RunEvents() {
   while (true) {
     bool open = false;
     {
       std::unique_lock lock(mutex_);
       if (stopping_) return;
-      open = open_;
+      open = nvml_open_;
     }
     absl::StatusOr<std::optional<NvmlEvent>> event = absl::UnavailableError("");
-    if (open) event = nvml_.WaitEvent(kEventPatience);
+    if (open) event = nvml_.WaitEvent(kEventWait);
     std::unique_lock lock(mutex_);
     if (event.ok() && event->has_value()) {
       events_.push_back(**event);
       woken_ = true;
       changed_.notify_all();
     } else if (!event.ok()) {
-      changed_.wait_for(lock, open ? kNoEventsPause : kNotOpenPause, [&] { return stopping_ || (!open && open_); });
+      changed_.wait_for(lock, open ? kNoEventsPause : kNotOpenPause,
+                        [&] { return stopping_ || (!open && nvml_open_); });
     }
   }
 }
 
-void Keeper::AskNvml() {
+void Reconciler::ReadNvml() {
   const auto now = Clock::now();
   {
     std::lock_guard lock(mutex_);
     for (const NvmlEvent& event : events_) {
-      book_.Event(event, now);
+      inventory_.ApplyEvent(event, now);
       Log(Level::kWarn, "driver event", {{"gpu", event.uuid}, {"xid", StrCat(event.xid)}});
     }
     events_.clear();
   }
-  if (!open_) {
+  if (!nvml_open_) {
     const absl::Status opened = nvml_.Open();
     std::lock_guard lock(mutex_);
-    open_ = opened.ok();
+    nvml_open_ = opened.ok();
     changed_.notify_all();
-    if (!open_) return book_.ReadFailed(opened, now);
+    if (!nvml_open_) return inventory_.ApplyReadFailure(opened, now);
   }
-  CardBook::Readings readings;
+  CardInventory::Readings readings;
   auto version = nvml_.DriverVersion();
   auto count = version.ok() ? nvml_.Count() : absl::StatusOr<int>(version.status());
   if (!count.ok()) {
-    // Perhaps the driver was replaced: its library must be loaded anew.
+    // The driver may have been replaced: load its library again.
     std::lock_guard lock(mutex_);
-    open_ = false;
-    return book_.ReadFailed(count.status(), now);
+    nvml_open_ = false;
+    return inventory_.ApplyReadFailure(count.status(), now);
   }
   readings.driver_version = *version;
   for (int i = 0; i < *count; ++i) {
@@ -195,27 +196,28 @@ void Keeper::AskNvml() {
       readings.errors.push_back(StrCat("card ", i, ": ", card.status().message()));
     }
   }
-  book_.Read(readings, now);
+  inventory_.ApplyReadings(readings, now);
 }
 
-void Keeper::AskKubelet() {
+void Reconciler::ReadPodResources() {
   pod_resources_.reset();
   struct stat st;
   if (stat(config_.pod_resources_socket.c_str(), &st) != 0) return;
-  auto answer = AskPodResources(config_.pod_resources_socket);
+  auto answer = ListPodResources(config_.pod_resources_socket);
   if (!answer.ok()) {
     Log(Level::kDebug, "pod-resources did not answer", {{"why", std::string(answer.status().message())}});
-    return;  // what was known of other plugins' cards stays
+    return;  // cards that other plugins offered before stay excluded
   }
   pod_resources_ = *std::move(answer);
-  book_.Foreign(pod_resources_->foreign);
+  inventory_.SetOfferedByOthers(pod_resources_->offered_by_others);
 }
 
-// Once, before kubelet is told of us: what a power cut took, or a crash left in part.
-void Keeper::RestoreAllocations() {
+// Runs once, before the registration with kubelet. Recreates allocation directories that a power cut or a crash
+// destroyed.
+void Reconciler::RestoreAllocations() {
   const auto checkpoint = ReadCheckpoint(kubelet_dir_);
-  if (!checkpoint.ok()) return;  // Collect says so
-  for (const GivenOut& given : *checkpoint) {
+  if (!checkpoint.ok()) return;  // CollectUnreferenced logs it
+  for (const CheckpointEntry& given : *checkpoint) {
     const auto restored = store_.Restore(given.run_dir, given.device_ids);
     if (!restored.ok()) {
       Log(Level::kError, "allocation", {{"why", std::string(restored.status().message())}});
@@ -226,12 +228,12 @@ void Keeper::RestoreAllocations() {
   }
 }
 
-void Keeper::PrepareLibrary() {
-  if (!lib_dir_.empty() && CheckLibrary(lib_dir_).ok()) {
+void Reconciler::PrepareHookLibrary() {
+  if (!lib_dir_.empty() && CheckHookLibrary(lib_dir_).ok()) {
     lib_problem_.clear();
     return;
   }
-  auto installed = InstallLibrary(LibrarySource(config_), config_.lib_dir);
+  auto installed = InstallHookLibrary(HookLibrarySource(config_), config_.lib_dir);
   if (installed.ok()) {
     lib_dir_ = *installed;
     lib_problem_.clear();
@@ -243,7 +245,7 @@ void Keeper::PrepareLibrary() {
   lib_problem_ = problem;
 }
 
-void Keeper::PrepareDriverAccess(Snapshot* snapshot) {
+void Reconciler::PrepareDriverAccess(NodeSnapshot* snapshot) {
   const DriverFiles driver = FindDriverFiles(config_.driver_root, config_.device_root);
   auto names = ListCdiNames(config_.cdi_search_dirs);
   const AccessChoice choice = ChooseAccess(config_, snapshot->inventory, {names.begin(), names.end()}, driver);
@@ -263,7 +265,7 @@ void Keeper::PrepareDriverAccess(Snapshot* snapshot) {
   access_note_ = StrCat(ToString(choice.access), " (", choice.why, ")");
 }
 
-void Keeper::Collect() {
+void Reconciler::CollectUnreferenced() {
   if (Clock::now() < next_collect_) return;
   next_collect_ = Clock::now() + config_.collect_every;
   CollectorInput input;
@@ -278,7 +280,7 @@ void Keeper::Collect() {
   if (auto pods = ListDir(config_.pods_dir); pods.ok()) input.pod_uids.emplace(pods->begin(), pods->end());
   if (pod_resources_) input.devices_in_use = pod_resources_->in_use;
   if (auto allocations = store_.List(); allocations.ok()) input.allocations = *std::move(allocations);
-  for (const std::string& name : ListLibraries(config_.lib_dir))
+  for (const std::string& name : ListHookLibraries(config_.lib_dir))
     input.libraries.push_back(config_.lib_dir + "/" + name);
   input.current_library = lib_dir_;
   input.now = std::chrono::system_clock::now();
@@ -286,22 +288,22 @@ void Keeper::Collect() {
   CollectorPlan plan = PlanCollection(input);
   for (const std::string& id : plan.allocation_ids) {
     const absl::Status s = store_.Remove(id);
-    metrics_->Collected(s.ok() ? "allocation" : "failure", 1);
+    metrics_->CountCollected(s.ok() ? "allocation" : "failure", 1);
     Log(s.ok() ? Level::kInfo : Level::kError, "allocation removed", {{"allocation", id}, {"result", s.ToString()}});
   }
   for (const std::string& path : plan.libraries) {
     const absl::Status s = RemoveTree(path);
-    metrics_->Collected(s.ok() ? "library" : "failure", 1);
+    metrics_->CountCollected(s.ok() ? "library" : "failure", 1);
     Log(s.ok() ? Level::kInfo : Level::kError, "library version removed", {{"path", path}, {"result", s.ToString()}});
   }
   cdi_in_use_ = std::move(plan.cdi_names_in_use);
   may_remove_cdi_ = plan.may_remove_cdi;
-  // The checkpoint's JSON tree was the largest thing on the heap.
+  // Returns the memory of the checkpoint's JSON tree, the largest object on the heap.
   malloc_trim(0);
 }
 
-// To log, metrics and the agent, which makes events of it.
-void Keeper::Report(const Inventory& inventory) {
+// To the log, the metrics and the state file, from which the agent makes events.
+void Reconciler::Report(const Inventory& inventory) {
   if (access_note_ != reported_access_) Log(Level::kInfo, "driver access", {{"access", access_note_}});
   reported_access_ = access_note_;
   if (inventory.problem != reported_.problem && !inventory.problem.empty()) {
@@ -320,8 +322,8 @@ void Keeper::Report(const Inventory& inventory) {
          {"detail", card.detail}});
   }
   reported_ = inventory;
-  metrics_->Cards(inventory);
-  metrics_->NvmlLost(nvml_.lost());
+  metrics_->SetCards(inventory);
+  metrics_->SetStuckNvmlCalls(nvml_.stuck_calls());
   nlohmann::json cards = nlohmann::json::array();
   for (const Card& card : inventory.cards) {
     cards.push_back({{"uuid", card.uuid},
@@ -353,22 +355,22 @@ void Keeper::Report(const Inventory& inventory) {
   }
 }
 
-void Keeper::Pass() {
+void Reconciler::RunPass() {
   if (auto s = store_.Prepare(); !s.ok()) Log(Level::kError, "allocation folder", {{"why", std::string(s.message())}});
-  if (!board_->Get()) RestoreAllocations();
-  AskNvml();
-  AskKubelet();
-  PrepareLibrary();
-  Collect();
-  auto snapshot = std::make_shared<Snapshot>();
-  snapshot->inventory = book_.View();
+  if (!snapshots_->Latest()) RestoreAllocations();
+  ReadNvml();
+  ReadPodResources();
+  PrepareHookLibrary();
+  CollectUnreferenced();
+  auto snapshot = std::make_shared<NodeSnapshot>();
+  snapshot->inventory = inventory_.Current();
   snapshot->config = config_;
   snapshot->lib_dir = lib_dir_;
   snapshot->lib_problem = lib_problem_;
   PrepareDriverAccess(snapshot.get());
-  // In force before it is told: whoever reads the log or the state file may rely on it.
+  // Published before it is reported, so that readers of the log or the state file can rely on it.
   const Inventory inventory = snapshot->inventory;
-  board_->Post(std::move(snapshot));
+  snapshots_->Publish(std::move(snapshot));
   Report(inventory);
 }
 

@@ -1,5 +1,6 @@
-// Keeps the board true: asks NVML and pod-resources, installs the library, writes CDI specs, collects what nothing
-// refers to.
+// Brings the node to the state that the configuration asks for, and publishes what it found as a NodeSnapshot. One pass
+// reads NVML and pod-resources, installs the hook library, writes CDI specs and removes directories that nothing refers
+// to.
 #ifndef SLUICE_DEVICEPLUGIN_RECONCILER_H_
 #define SLUICE_DEVICEPLUGIN_RECONCILER_H_
 
@@ -22,58 +23,58 @@
 
 namespace sluice::deviceplugin {
 
-struct KeeperParts {
+struct ReconcilerOptions {
   Config config;
   std::string kubelet_dir;
-  std::shared_ptr<NvmlApi> nvml;  // not bounded yet
-  std::shared_ptr<Board> board;
+  std::shared_ptr<NvmlApi> nvml;  // calls may hang: the reconciler bounds them
+  std::shared_ptr<SnapshotPublisher> snapshots;
   std::shared_ptr<Metrics> metrics;
 };
 
-// Two threads: one works in passes, one waits for NVML's events. All calls are thread-safe.
-class Keeper {
+// Two threads: one runs the passes, one waits for NVML's events. Thread-safe.
+class Reconciler {
  public:
-  explicit Keeper(KeeperParts parts);
-  ~Keeper();
+  explicit Reconciler(ReconcilerOptions options);
+  ~Reconciler();
 
-  // True once the first pass is done: before that an empty list would tell kubelet that running containers' cards are
-  // gone.
-  bool WaitFirstPass(std::chrono::milliseconds patience);
+  // Waits for the first pass; false after `timeout`. Before the first pass an empty device list would tell kubelet that
+  // the GPUs of running containers are gone.
+  bool WaitForFirstPass(std::chrono::milliseconds timeout);
   void Reconfigure(const Config& config);
   void Wake();
   std::chrono::steady_clock::time_point last_pass() const { return last_pass_.load(); }
-  // NVML calls that hang: the process must not wait for their threads at its end.
-  int stuck() const { return nvml_.lost(); }
+  // NVML calls that hang. If there are any, the process must exit without waiting for their threads.
+  int stuck_calls() const { return nvml_.stuck_calls(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void Work();
-  void Listen();
-  void Pass();
-  void AskNvml();
-  void AskKubelet();
+  void RunPasses();
+  void RunEvents();
+  void RunPass();
+  void ReadNvml();
+  void ReadPodResources();
   void RestoreAllocations();
-  void PrepareLibrary();
-  void PrepareDriverAccess(Snapshot* snapshot);
-  void Collect();
+  void PrepareHookLibrary();
+  void PrepareDriverAccess(NodeSnapshot* snapshot);
+  void CollectUnreferenced();
   void Report(const Inventory& inventory);
-  CardRules Rules() const;
+  CardRules RulesFromConfig() const;
 
   const std::string kubelet_dir_;
   BoundedNvml nvml_;
-  const std::shared_ptr<Board> board_;
+  const std::shared_ptr<SnapshotPublisher> snapshots_;
   const std::shared_ptr<Metrics> metrics_;
 
-  std::mutex mutex_;  // guards what is below, up to the blank line
+  std::mutex mutex_;  // guards the members up to the blank line
   std::condition_variable changed_;
-  bool stopping_ = false, woken_ = false, first_done_ = false, open_ = false;
+  bool stopping_ = false, woken_ = false, first_pass_done_ = false, nvml_open_ = false;
   std::vector<NvmlEvent> events_;
-  std::optional<Config> new_config_;
+  std::optional<Config> next_config_;
 
-  // Of the working thread alone.
+  // Used by the pass thread only.
   Config config_;
-  CardBook book_;
+  CardInventory inventory_;
   AllocationStore store_;
   std::optional<PodResources> pod_resources_;
   std::string lib_dir_, lib_problem_;
@@ -85,11 +86,11 @@ class Keeper {
   std::string reported_state_;
 
   std::atomic<Clock::time_point> last_pass_{Clock::now()};
-  std::thread worker_, listener_;
+  std::thread pass_thread_, event_thread_;
 };
 
-// The folder of shim and engine: the setting, else ../lib beside this program.
-std::string LibrarySource(const Config& config);
+// The folder that holds shim and engine: the setting, else ../lib beside this program.
+std::string HookLibrarySource(const Config& config);
 
 }  // namespace sluice::deviceplugin
 

@@ -15,7 +15,7 @@
 namespace sluice::deviceplugin {
 namespace {
 
-// A folder that was removed and made anew carries no watch: it is asked for again now and then.
+// A folder that was removed and recreated has no watch any more, so both watches are added again after this time.
 constexpr int kRewatchMs = 10'000;
 
 }  // namespace
@@ -28,9 +28,9 @@ ReservationWatcher::ReservationWatcher(std::string reservation_file, std::string
       inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
   Watch();
-  ReadReservations();
-  ReadGiven();
-  thread_ = std::thread([this] { Follow(); });
+  ReadReservationFile();
+  ReadCheckpointFile();
+  thread_ = std::thread([this] { Run(); });
 }
 
 ReservationWatcher::~ReservationWatcher() {
@@ -43,12 +43,12 @@ ReservationWatcher::~ReservationWatcher() {
 void ReservationWatcher::Watch() {
   const std::string folder = std::filesystem::path(file_).parent_path().string();
   (void)MakeDirs(folder);
-  // Both are renamed into place by those who write them; a test, or a hand, may write in place.
+  // Agent and kubelet rename both files into place; a test or a person may write them in place.
   for (const std::string& path : {folder, kubelet_dir_})
     inotify_add_watch(inotify_, path.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE);
 }
 
-void ReservationWatcher::Follow() {
+void ReservationWatcher::Run() {
   const std::string file_name = std::filesystem::path(file_).filename().string();
   while (true) {
     pollfd fds[2] = {{stop_, POLLIN, 0}, {inotify_, POLLIN, 0}};
@@ -66,32 +66,34 @@ void ReservationWatcher::Follow() {
       }
     }
     if (ready == 0) Watch();
-    if (reservations) ReadReservations();
-    if (given) ReadGiven();
+    if (reservations) ReadReservationFile();
+    if (given) ReadCheckpointFile();
   }
 }
 
-void ReservationWatcher::ReadReservations() {
+void ReservationWatcher::ReadReservationFile() {
   auto text = ReadFile(file_);
-  auto pods = text.ok() ? ParseReservations(*text) : absl::StatusOr<std::map<std::string, ToldPod>>(text.status());
+  auto pods = text.ok() ? ParseReservations(*text) : absl::StatusOr<std::map<std::string, BoundPod>>(text.status());
   if (!pods.ok()) {
-    // Absent until the agent has listed the node's pods.
+    // The file is absent until the agent has listed the node's pods.
     Log(absl::IsNotFound(pods.status()) ? Level::kDebug : Level::kWarn,
-        "reservations cannot be read, the old ones stay", {{"why", std::string(pods.status().message())}});
+        "reservations cannot be read, the previous ones stay in force",
+        {{"why", std::string(pods.status().message())}});
     return;
   }
   std::string placed;
   for (const auto& [uid, pod] : *pods) {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
-  for (const std::string& problem : reservations_->Told(*std::move(pods))) {
-    Log(Level::kWarn, "a placement cannot be kept", {{"why", problem}});
+  for (const std::string& problem : reservations_->SetPods(*std::move(pods))) {
+    Log(Level::kWarn, "a reservation cannot be honored", {{"why", problem}});
   }
   Log(Level::kDebug, "reservations", {{"pods", placed}});
 }
 
-void ReservationWatcher::ReadGiven() {
-  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok()) reservations_->Given(*std::move(checkpoint));
+void ReservationWatcher::ReadCheckpointFile() {
+  if (auto checkpoint = ReadCheckpoint(kubelet_dir_); checkpoint.ok())
+    reservations_->SetCheckpoint(*std::move(checkpoint));
 }
 
 }  // namespace sluice::deviceplugin

@@ -1,4 +1,5 @@
-// Keeps Reservations up to date: a thread that follows the agent's file and kubelet's checkpoint by inotify.
+// A thread that follows the agent's reservation file and kubelet's checkpoint by inotify, and passes both to
+// Reservations.
 #ifndef SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 #define SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
 
@@ -12,15 +13,15 @@ namespace sluice::deviceplugin {
 
 class ReservationWatcher {
  public:
-  // Has read both files when it returns.
+  // Both files have been read when it returns.
   ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations);
   ~ReservationWatcher();
 
  private:
   void Watch();
-  void Follow();
-  void ReadReservations();
-  void ReadGiven();
+  void Run();
+  void ReadReservationFile();
+  void ReadCheckpointFile();
 
   const std::string file_, kubelet_dir_;
   const std::shared_ptr<Reservations> reservations_;

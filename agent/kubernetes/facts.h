@@ -25,7 +25,7 @@ struct PodRecord {
 PodRecord ReadPodRecord(const nlohmann::json& pod, bool aliases);
 
 using Pods = std::map<std::string, PodRecord>;         // by uid
-using GivenOut = std::vector<deviceplugin::GivenOut>;  // kubelet's checkpoint
+using GivenOut = std::vector<deviceplugin::CheckpointEntry>;  // kubelet's checkpoint
 
 // A card as the device plugin sees it.
 struct PluginCard {
@@ -47,7 +47,7 @@ std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut&
 std::string Reservations(const Pods& pods);
 
 // The name of an allocation's folder, from its path.
-std::string AllocationOf(const deviceplugin::GivenOut& given);
+std::string AllocationOf(const deviceplugin::CheckpointEntry& given);
 
 }  // namespace sluice::agent
 

@@ -218,7 +218,7 @@ void Kubernetes::ReadCheckpoint() {
   if (!given.ok()) return;  // what was read last stands
   given_ = *std::move(given);
   holders_.clear();
-  for (const deviceplugin::GivenOut& g : given_) holders_[AllocationOf(g)] = {g.pod_uid, g.container};
+  for (const deviceplugin::CheckpointEntry& g : given_) holders_[AllocationOf(g)] = {g.pod_uid, g.container};
 }
 
 void Kubernetes::ReadPlugin() {

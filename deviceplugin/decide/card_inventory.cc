@@ -7,14 +7,14 @@ namespace sluice::deviceplugin {
 
 std::set<uint64_t> DefaultIgnoredXids() { return {13, 31, 43, 45, 63, 64, 68, 92, 94, 109}; }
 
-void CardBook::Read(const Readings& readings, Clock::time_point now) {
+void CardInventory::ApplyReadings(const Readings& readings, Clock::time_point now) {
   driver_version_ = readings.driver_version;
-  const std::string silence = readings.errors.empty()
-                                  ? "the driver does not list the card any more (fallen off the bus, or unbound)"
-                                  : StrJoin(readings.errors, "; ");
+  const std::string silent_reason = readings.errors.empty()
+                                        ? "the driver no longer lists the card (fallen off the bus, or unbound)"
+                                        : StrJoin(readings.errors, "; ");
   for (auto& [uuid, entry] : entries_) {
     entry.answers = false;
-    entry.silence = silence;
+    entry.silent_reason = silent_reason;
   }
   for (const CardReading& reading : readings.cards) {
     if (!IsCardUuid(reading.uuid)) continue;
@@ -26,7 +26,7 @@ void CardBook::Read(const Readings& readings, Clock::time_point now) {
       entry.fault_reason.clear();
     }
   }
-  // Quiet counts only while the card answers.
+  // Quiet time counts only while the card answers.
   for (auto& [uuid, entry] : entries_) {
     if (!entry.answers || entry.last.recovery_needed) entry.quiet_since = now;
   }
@@ -36,17 +36,17 @@ void CardBook::Read(const Readings& readings, Clock::time_point now) {
   }
 }
 
-void CardBook::ReadFailed(const absl::Status& why, Clock::time_point now) {
+void CardInventory::ApplyReadFailure(const absl::Status& why, Clock::time_point now) {
   problem_ = std::string(why.message());
   for (auto& [uuid, entry] : entries_) {
     entry.answers = false;
-    entry.silence = problem_;
+    entry.silent_reason = problem_;
     entry.quiet_since = now;
   }
 }
 
-void CardBook::Event(const NvmlEvent& event, Clock::time_point now) {
-  const bool xid = event.kind == NvmlEvent::Kind::kXid;
+void CardInventory::ApplyEvent(const NvmlEvent& event, Clock::time_point now) {
+  const bool xid = event.type == NvmlEvent::Type::kXid;
   if (xid && rules_.ignored_xids.contains(event.xid)) return;
   for (auto& [uuid, entry] : entries_) {
     // An event that names no card may concern any.
@@ -57,9 +57,11 @@ void CardBook::Event(const NvmlEvent& event, Clock::time_point now) {
   }
 }
 
-void CardBook::Foreign(std::map<std::string, std::string> offered) { foreign_ = std::move(offered); }
+void CardInventory::SetOfferedByOthers(std::map<std::string, std::string> offered) {
+  offered_by_others_ = std::move(offered);
+}
 
-Card CardBook::Judge(const Entry& entry) const {
+Card CardInventory::Classify(const Entry& entry) const {
   const CardReading& r = entry.last;
   Card card{r.uuid, r.model, r.memory_bytes, r.minor, r.numa, r.ecc, CardState::kHealthy, "", ""};
   auto mark = [&card](CardState state, std::string reason, std::string detail) {
@@ -67,24 +69,24 @@ Card CardBook::Judge(const Entry& entry) const {
     card.reason = std::move(reason);
     card.detail = std::move(detail);
   };
-  const auto foreign = foreign_.find(r.uuid);
+  const auto other = offered_by_others_.find(r.uuid);
   if (rules_.exclude.contains(r.uuid)) {
     mark(CardState::kNotOffered, "excluded", "excluded by the setting 'exclude'");
   } else if (r.mig) {
     mark(CardState::kNotOffered, "mig",
-         "MIG is on, and MIG slices are not shared further; mend: nvidia-smi -i " + r.uuid + " -mig 0");
+         "MIG is on, and MIG slices are not shared further; fix: nvidia-smi -i " + r.uuid + " -mig 0");
   } else if (r.vgpu) {
-    mark(CardState::kNotOffered, "vgpu", "a vGPU, or a card that is cut into vGPUs, is not shared further");
+    mark(CardState::kNotOffered, "vgpu", "a vGPU, or a card that is split into vGPUs, is not shared further");
   } else if (r.exclusive) {
     mark(CardState::kNotOffered, "exclusive",
-         StrCat("compute mode ", r.compute_mode, " lets one process use the card; mend: nvidia-smi -i ", r.uuid,
+         StrCat("compute mode ", r.compute_mode, " lets one process use the card; fix: nvidia-smi -i ", r.uuid,
                 " -c DEFAULT"));
-  } else if (!rules_.allow_coexist && foreign != foreign_.end()) {
+  } else if (!rules_.allow_coexist && other != offered_by_others_.end()) {
     mark(CardState::kNotOffered, "coexist",
-         StrCat("another device plugin offers this card as ", foreign->second,
-                "; mend: take the card out of that plugin, or set 'coexist: allow'"));
+         StrCat("another device plugin offers this card as ", other->second,
+                "; fix: remove the card from that plugin, or set 'coexist: allow'"));
   } else if (!entry.answers) {
-    mark(CardState::kUnhealthy, "silent", entry.silence);
+    mark(CardState::kUnhealthy, "silent", entry.silent_reason);
   } else if (!entry.fault.empty()) {
     mark(CardState::kUnhealthy, entry.fault_reason,
          StrCat(entry.fault, r.recovery_needed ? "; the driver asks for a reset of the card"
@@ -96,11 +98,11 @@ Card CardBook::Judge(const Entry& entry) const {
   return card;
 }
 
-Inventory CardBook::View() const {
+Inventory CardInventory::Current() const {
   Inventory out;
   out.driver_version = driver_version_;
   out.problem = problem_;
-  for (const auto& [uuid, entry] : entries_) out.cards.push_back(Judge(entry));
+  for (const auto& [uuid, entry] : entries_) out.cards.push_back(Classify(entry));
   return out;
 }
 

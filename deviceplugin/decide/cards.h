@@ -1,4 +1,4 @@
-// The node's cards as the plugin sees them at one moment. Plain values: made by CardBook, read by everything else.
+// The node's cards at one moment. Plain values that CardInventory makes and everything else reads.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_CARDS_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_CARDS_H_
 
@@ -11,8 +11,8 @@ namespace sluice::deviceplugin {
 
 enum class CardState {
   kHealthy,
-  kUnhealthy,   // listed to kubelet as unhealthy; comes back
-  kNotOffered,  // not listed at all: MIG, vGPU, exclusive mode, excluded, offered by another plugin
+  kUnhealthy,   // listed to kubelet as unhealthy; may recover
+  kNotOffered,  // not listed to kubelet: MIG, vGPU, exclusive mode, excluded, offered by another plugin
 };
 
 constexpr std::string_view ToString(CardState state) {
@@ -35,15 +35,15 @@ struct Card {
   int numa = -1;   // NUMA node, -1: unknown
   bool ecc = false;
   CardState state = CardState::kHealthy;
-  std::string reason;  // one word for metrics, empty when healthy: "xid", "mig", "exclusive", ...
-  std::string detail;  // for people: what is wrong and what mends it
+  std::string reason;  // one word for metrics, empty if healthy: "xid", "mig", "exclusive", ...
+  std::string detail;  // for messages: the problem and its fix
   bool operator==(const Card&) const = default;
 };
 
 struct Inventory {
   std::vector<Card> cards;     // ordered by uuid
-  std::string driver_version;  // empty: no driver seen
-  std::string problem;         // why there is no card, or why the cards could not be read; empty: none
+  std::string driver_version;  // empty: no driver found
+  std::string problem;         // why there are no cards, or why they could not be read; empty: none
   bool operator==(const Inventory&) const = default;
 
   const Card* Find(std::string_view uuid) const {

@@ -5,9 +5,9 @@
 namespace sluice::deviceplugin {
 namespace {
 
-bool IsDead(const GivenOut& given, const CollectorInput& input) {
-  if (!input.pod_uids || !input.devices_in_use || input.pod_uids->contains(given.pod_uid)) return false;
-  return std::none_of(given.device_ids.begin(), given.device_ids.end(),
+bool HasEnded(const CheckpointEntry& entry, const CollectorInput& input) {
+  if (!input.pod_uids || !input.devices_in_use || input.pod_uids->contains(entry.pod_uid)) return false;
+  return std::none_of(entry.device_ids.begin(), entry.device_ids.end(),
                       [&](const std::string& id) { return input.devices_in_use->contains(id); });
 }
 
@@ -16,12 +16,12 @@ bool IsDead(const GivenOut& given, const CollectorInput& input) {
 CollectorPlan PlanCollection(const CollectorInput& input) {
   CollectorPlan plan;
   if (!input.checkpoint) return plan;
-  std::set<std::string> run_dirs, dead_run_dirs, lib_dirs;
-  for (const GivenOut& given : *input.checkpoint) {
-    // A library or CDI name is never taken from an entry that might be dead: they are few, and age out with the entry.
-    lib_dirs.insert(given.lib_dir);
-    plan.cdi_names_in_use.insert(plan.cdi_names_in_use.end(), given.cdi_names.begin(), given.cdi_names.end());
-    (IsDead(given, input) ? dead_run_dirs : run_dirs).insert(given.run_dir);
+  std::set<std::string> run_dirs, ended_run_dirs, lib_dirs;
+  for (const CheckpointEntry& entry : *input.checkpoint) {
+    // Libraries and CDI names of entries that may have ended are kept too: they are few, and disappear with the entry.
+    lib_dirs.insert(entry.lib_dir);
+    plan.cdi_names_in_use.insert(plan.cdi_names_in_use.end(), entry.cdi_names.begin(), entry.cdi_names.end());
+    (HasEnded(entry, input) ? ended_run_dirs : run_dirs).insert(entry.run_dir);
   }
   plan.may_remove_cdi = true;
   bool young = false;
@@ -30,7 +30,7 @@ CollectorPlan PlanCollection(const CollectorInput& input) {
     young |= is_young;
     if (!is_young && !run_dirs.contains(allocation.directory)) plan.allocation_ids.push_back(allocation.id);
   }
-  // An allocation that kubelet has not checkpointed yet refers to the library that was current then: wait.
+  // An allocation that kubelet has not checkpointed yet uses the library that was current at its time, so wait.
   if (young) return plan;
   for (const std::string& library : input.libraries) {
     if (library != input.current_library && !lib_dirs.contains(library)) plan.libraries.push_back(library);

@@ -1,4 +1,4 @@
-// Decides what may be deleted. Pure: the caller reads, asks, deletes.
+// Decides which directories may be deleted. Pure: the caller reads the input and deletes.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_COLLECTOR_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_COLLECTOR_H_
 
@@ -14,19 +14,20 @@
 namespace sluice::deviceplugin {
 
 struct CollectorInput {
-  // Nothing: the checkpoint could not be read, and nothing may be deleted.
-  std::optional<std::vector<GivenOut>> checkpoint;
-  // UIDs with a folder in <kubelet>/pods; nothing: the folder cannot be seen. Kubelet removes a pod's folder when the
-  // pod is gone for good, but its checkpoint entry only at the next admission: without this the last pods' directories
-  // would stay for as long as no pod comes.
+  // nullopt: the checkpoint could not be read, so nothing may be deleted.
+  std::optional<std::vector<CheckpointEntry>> checkpoint;
+  // UIDs with a folder in <kubelet>/pods; nullopt: the folder cannot be read. Kubelet removes a pod's folder when the
+  // pod is gone for good, but removes its checkpoint entry only at the next admission. Without these UIDs the last
+  // pods' directories would stay until another pod arrives.
   std::optional<std::set<std::string>> pod_uids;
-  // Device ids that pod-resources gives to some container; nothing: no answer.
+  // Device ids that pod-resources assigns to some container; nullopt: no answer.
   std::optional<std::set<std::string>> devices_in_use;
   std::vector<Allocation> allocations;
   std::vector<std::string> libraries;  // host paths
   std::string current_library;
   std::chrono::system_clock::time_point now;
-  std::chrono::seconds grace{300};  // between Allocate's answer and kubelet's checkpoint, retries included
+  std::chrono::seconds grace{
+      300};  // the longest time between Allocate's answer and kubelet's checkpoint, retries included
 };
 
 struct CollectorPlan {
@@ -36,9 +37,9 @@ struct CollectorPlan {
   bool may_remove_cdi = false;
 };
 
-// A container of the checkpoint is dead only if its pod's folder is gone AND pod-resources names none of its devices:
-// after a restart kubelet's answer is empty for a while, and the folder of a pod is made some time after its
-// allocation.
+// A container of the checkpoint counts as ended only if its pod's folder is gone and pod-resources lists none of its
+// devices. Either alone is not enough: after a restart kubelet's answer is empty for a while, and a pod's folder is
+// made some time after its allocation.
 CollectorPlan PlanCollection(const CollectorInput& input);
 
 }  // namespace sluice::deviceplugin

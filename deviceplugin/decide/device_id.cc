@@ -14,8 +14,8 @@ constexpr size_t kKubeletIdLimit = 63;
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Quoted for a message: what a caller sends may be of any length and hold any byte.
-std::string Shown(std::string_view text) {
+// Makes text safe for a message: it may have any length and hold any byte.
+std::string Printable(std::string_view text) {
   std::string out;
   for (char c : text.substr(0, 80)) out += c >= ' ' && c < 0x7f ? c : '?';
   return text.size() > 80 ? out + "..." : out;
@@ -43,7 +43,7 @@ absl::StatusOr<DeviceId> ParseDeviceId(std::string_view text) {
       return DeviceId{std::string(text.substr(0, at)), unit};
     }
   }
-  return absl::InvalidArgumentError(StrCat("'", Shown(text), "' is no device of ", SLUICE_RESOURCE,
+  return absl::InvalidArgumentError(StrCat("'", Printable(text), "' is not a device of ", SLUICE_RESOURCE,
                                            "; accepted: <GPU uuid>::<unit 0..", SLUICE_UNITS_PER_GPU - 1, ">"));
 }
 

@@ -1,4 +1,4 @@
-// Device ids: "<GPU uuid>::<unit>", unit 0..99. Kubelet checkpoints them, so the form never changes.
+// Device ids: "<GPU uuid>::<unit>", unit 0..99. Kubelet checkpoints them, so the format must never change.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_DEVICE_ID_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_DEVICE_ID_H_
 
@@ -17,10 +17,10 @@ struct DeviceId {
 
 std::string FormatDeviceId(std::string_view uuid, int unit);
 
-// INVALID_ARGUMENT with the text and the form that is accepted. "GPU-x::07" is refused: one device has one id.
+// INVALID_ARGUMENT with the text and the accepted format. Refuses "GPU-x::07": each device has exactly one id.
 absl::StatusOr<DeviceId> ParseDeviceId(std::string_view text);
 
-// Letters, digits and '-', short enough that kubelet's 63 characters hold separator and unit too.
+// Letters, digits and '-', short enough that the id with separator and unit fits into kubelet's 63 characters.
 bool IsCardUuid(std::string_view uuid);
 
 }  // namespace sluice::deviceplugin

@@ -49,7 +49,7 @@ std::string RefusalReason(const absl::Status& status) {
   return reason ? std::string(*reason) : "internal";
 }
 
-absl::StatusOr<Grant> JudgeRequest(std::span<const std::string> ids, const Inventory& inventory) {
+absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Inventory& inventory) {
   if (ids.empty()) return Refusal("size", "no device was named; accepted: 1 to 100 units of one GPU, or whole GPUs");
   if (ids.size() > kIdLimit) {
     return Refusal("size", StrCat(ids.size(), " devices were named; accepted: at most ", kIdLimit));
@@ -82,16 +82,17 @@ absl::StatusOr<Grant> JudgeRequest(std::span<const std::string> ids, const Inven
   }
   const int wanted = (total + SLUICE_UNITS_PER_GPU - 1) / SLUICE_UNITS_PER_GPU;
   if (static_cast<int>(units.size()) != wanted) {
-    return Refusal("split",
-                   wanted == 1
-                       ? StrCat("the container asks for ", total, " percent of one GPU, and no GPU of this node has ",
-                                total, " percent free: what is free lies on ", units.size(), " GPUs (", Split(units),
-                                "). Delete the pod so that it is placed anew, ask for less, or let the sluice "
-                                "extender place such pods only where they fit (scheduler.mode=own in the chart)")
-                       : StrCat("the container asks for ", wanted,
-                                " whole GPUs, and fewer are wholly free on this "
-                                "node: what is free lies on ",
-                                units.size(), " GPUs (", Split(units), ")"));
+    return Refusal(
+        "split",
+        wanted == 1
+            ? StrCat("the container requests ", total, " percent of one GPU, and no GPU of this node has ", total,
+                     " percent free: the free units are spread over ", units.size(), " GPUs (", Split(units),
+                     "). Delete the pod so that it is placed again, request less, or let the sluice "
+                     "extender place such pods only where they fit (scheduler.mode=own in the chart)")
+            : StrCat("the container requests ", wanted,
+                     " whole GPUs, and fewer are entirely free on this "
+                     "node: the free units are spread over ",
+                     units.size(), " GPUs (", Split(units), ")"));
   }
   grant.ids.assign(seen.begin(), seen.end());
   return grant;

@@ -1,4 +1,4 @@
-// Judges what kubelet asks Allocate for. Pure.
+// Decides whether the devices that kubelet passes to Allocate form a valid share. Pure.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
 
@@ -21,18 +21,17 @@ struct GrantedCard {
 // One card with up to 100 units, or several whole cards.
 struct Grant {
   std::vector<GrantedCard> cards;  // ordered by uuid
-  std::vector<std::string> ids;    // as asked, sorted
+  std::vector<std::string> ids;    // as requested, sorted
   int Units() const;
   std::string Fraction() const;  // "0.50", "1", "2"
 };
 
-// A refusal is what a person reads in `kubectl describe pod`, and a reason for the metric: malformed, duplicate,
-// unknown, unhealthy, not-offered, split, size. No ledger is kept here: that a unit is given out once is kubelet's
-// knowledge.
-absl::StatusOr<Grant> JudgeRequest(std::span<const std::string> ids, const Inventory& inventory);
+// The error holds the message for `kubectl describe pod` and a reason for the metric: malformed, duplicate, unknown,
+// unhealthy, not-offered, split, size. Keeps no ledger: kubelet ensures that a unit is given out only once.
+absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Inventory& inventory);
 
 absl::Status Refusal(std::string_view reason, std::string_view message);
-std::string RefusalReason(const absl::Status& status);  // "internal" for a status that is not ours
+std::string RefusalReason(const absl::Status& status);  // "internal" for a status that Refusal did not make
 
 }  // namespace sluice::deviceplugin
 

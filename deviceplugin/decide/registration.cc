@@ -6,21 +6,21 @@ namespace sluice::deviceplugin {
 
 Registration::Action Registration::Next(const Observed& seen, Clock::time_point now) {
   wake_.reset();
-  // Another kubelet, or none: what we tried with the last one says nothing about this one. A kubelet that was killed
-  // leaves its socket, on which every try fails.
+  // Another kubelet, or none: the back-off of the last one says nothing about this one. (A killed kubelet leaves its
+  // socket, on which every attempt fails.)
   if (seen.kubelet != kubelet_) {
-    why_lost_ = seen.kubelet ? "another kubelet's socket" : "kubelet's socket is gone";
+    why_unregistered_ = seen.kubelet ? "kubelet restarted: its socket is a new one" : "kubelet's socket is gone";
     kubelet_ = seen.kubelet;
     registered_ = false;
-    backoff_ = kFirstBackoff;
+    backoff_ = kInitialBackoff;
     not_before_ = now;
   }
   if (!own_ || seen.own != own_) {
-    // Kubelet removes all sockets when it starts; someone may also have deleted ours, or put another in its place.
+    // Kubelet removes all sockets when it starts. Someone may also have deleted or replaced ours.
     own_.reset();
     if (registered_) {
-      settle_ = true;
-      why_lost_ = seen.own ? "another socket lies in the place of ours" : "our socket is gone";
+      settle_before_register_ = true;
+      why_unregistered_ = seen.own ? "another socket replaced ours" : "our socket is gone";
     }
     registered_ = false;
     if (now < serve_after_) {
@@ -34,16 +34,16 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
     if (seen.watchers > 0) {
       last_watched_ = now;
       was_watched_ = true;
-      backoff_ = kFirstBackoff;
+      backoff_ = kInitialBackoff;
       return Action::kWait;
     }
-    const auto patience = was_watched_ ? kLostStreamPatience : kStreamPatience;
-    if (now - last_watched_ < patience) {
-      wake_ = last_watched_ + patience;
+    const auto timeout = was_watched_ ? kLostStreamTimeout : kFirstStreamTimeout;
+    if (now - last_watched_ < timeout) {
+      wake_ = last_watched_ + timeout;
       return Action::kWait;
     }
     registered_ = false;
-    why_lost_ = "kubelet does not watch";
+    why_unregistered_ = "kubelet has no ListAndWatch stream open";
   }
   if (now < not_before_) {
     wake_ = not_before_;
@@ -55,8 +55,8 @@ Registration::Action Registration::Next(const Observed& seen, Clock::time_point 
 void Registration::Served(bool ok, std::optional<SocketId> own, Clock::time_point now) {
   if (ok && own) {
     own_ = own;
-    not_before_ = settle_ ? now + kSettle : now;
-    settle_ = false;
+    not_before_ = settle_before_register_ ? now + kSettleDelay : now;
+    settle_before_register_ = false;
     return;
   }
   own_.reset();
@@ -69,7 +69,8 @@ void Registration::Registered(bool ok, Clock::time_point now) {
   if (ok) {
     last_watched_ = now;
     was_watched_ = false;
-    // Kept until a stream was seen: a kubelet that answers and never watches is not called again and again.
+    // The back-off stays until a stream is seen, so that a kubelet that accepts the registration but opens no stream is
+    // not called again and again.
     not_before_ = now + backoff_;
     return;
   }
@@ -78,7 +79,7 @@ void Registration::Registered(bool ok, Clock::time_point now) {
 
 void Registration::BackOff(Clock::time_point now) {
   not_before_ = now + backoff_;
-  backoff_ = std::min(backoff_ * 2, kLongestBackoff);
+  backoff_ = std::min(backoff_ * 2, kMaxBackoff);
 }
 
 }  // namespace sluice::deviceplugin

@@ -15,21 +15,22 @@ namespace {
 using Json = nlohmann::json;
 using scheduler::ContainerKind;
 
-absl::Status Odd(std::string_view what) { return absl::DataLossError(StrCat("reservations: ", what)); }
+absl::Status Unreadable(std::string_view what) { return absl::DataLossError(StrCat("reservations: ", what)); }
 
 std::string TextOf(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
 }
 
-absl::StatusOr<ToldPod> ParsePod(const Json& json) {
+absl::StatusOr<BoundPod> ParsePod(const Json& json) {
   static const std::map<std::string, ContainerKind> kinds = {
       {"init", ContainerKind::kInit}, {"sidecar", ContainerKind::kSidecar}, {"regular", ContainerKind::kRegular}};
-  if (!json.contains("containers") || !json["containers"].is_array()) return Odd("a pod has no array 'containers'");
-  ToldPod pod;
+  if (!json.contains("containers") || !json["containers"].is_array())
+    return Unreadable("a pod has no array 'containers'");
+  BoundPod pod;
   for (const Json& container : json["containers"]) {
     const auto kind = kinds.find(TextOf(container, "kind"));
     if (kind == kinds.end() || !container.contains("units") || !container["units"].is_number_unsigned()) {
-      return Odd("a container has no kind (init, sidecar, regular) or no units");
+      return Unreadable("a container has no kind (init, sidecar, regular) or no units");
     }
     const auto units = container["units"].get<uint64_t>();
     if (units > 0 && units <= 1'000'000) {
@@ -38,15 +39,15 @@ absl::StatusOr<ToldPod> ParsePod(const Json& json) {
   }
   if (json.contains("placement")) {
     auto placement = scheduler::ParsePlacement(json["placement"].dump());
-    if (!placement.ok()) return Odd(StrCat(placement.status().message()));
+    if (!placement.ok()) return Unreadable(StrCat(placement.status().message()));
     pod.placement = *std::move(placement);
   }
   return pod;
 }
 
-bool PlainRequest(int size) { return size <= SLUICE_UNITS_PER_GPU || size % SLUICE_UNITS_PER_GPU == 0; }
+bool IsShareOrWholeCards(int size) { return size <= SLUICE_UNITS_PER_GPU || size % SLUICE_UNITS_PER_GPU == 0; }
 
-std::vector<std::string> OnCards(std::span<const std::string> ids, const std::vector<std::string>& cards) {
+std::vector<std::string> IdsOnCards(std::span<const std::string> ids, const std::vector<std::string>& cards) {
   std::vector<std::string> out;
   for (const std::string& text : ids) {
     auto id = ParseDeviceId(text);
@@ -65,14 +66,14 @@ std::map<std::string, int> CountByCard(const std::set<std::string>& ids) {
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, ToldPod>> ParseReservations(std::string_view text) {
+absl::StatusOr<std::map<std::string, BoundPod>> ParseReservations(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("version", Json()) != 1) return Odd("no JSON object of version 1");
-  if (!json.contains("pods") || !json["pods"].is_array()) return Odd("no array 'pods'");
-  std::map<std::string, ToldPod> pods;
+  if (!json.is_object() || json.value("version", Json()) != 1) return Unreadable("no JSON object of version 1");
+  if (!json.contains("pods") || !json["pods"].is_array()) return Unreadable("no array 'pods'");
+  std::map<std::string, BoundPod> pods;
   for (const Json& entry : json["pods"]) {
     const std::string uid = TextOf(entry, "uid");
-    if (uid.empty()) return Odd("a pod has no uid");
+    if (uid.empty()) return Unreadable("a pod has no uid");
     auto pod = ParsePod(entry);
     if (!pod.ok()) return pod.status();
     pods[uid] = *std::move(pod);
@@ -80,81 +81,81 @@ absl::StatusOr<std::map<std::string, ToldPod>> ParseReservations(std::string_vie
   return pods;
 }
 
-std::vector<std::string> Reservations::Told(std::map<std::string, ToldPod> pods) {
+std::vector<std::string> Reservations::SetPods(std::map<std::string, BoundPod> pods) {
   std::lock_guard lock(mutex_);
   std::vector<std::string> problems;
-  for (const auto& [uid, pod] : told_) {
+  for (const auto& [uid, pod] : pods_) {
     const auto now = pods.find(uid);
-    if (now == pods.end() || now->second.placement != pod.placement) keeper_.Gone(uid);
+    if (now == pods.end() || now->second.placement != pod.placement) tracker_.PodRemoved(uid);
   }
   for (const auto& [uid, pod] : pods) {
-    const auto before = told_.find(uid);
-    if (pod.placement.empty() || (before != told_.end() && before->second.placement == pod.placement)) continue;
-    if (auto s = keeper_.Bound(uid, pod.containers, pod.placement); !s.ok()) {
+    const auto before = pods_.find(uid);
+    if (pod.placement.empty() || (before != pods_.end() && before->second.placement == pod.placement)) continue;
+    if (auto s = tracker_.PodBound(uid, pod.containers, pod.placement); !s.ok()) {
       problems.push_back(StrCat("pod ", uid, ": ", s.message()));
     }
   }
-  told_ = std::move(pods);
-  Settle();
+  pods_ = std::move(pods);
+  ApplyCheckpoint();
   changed_.notify_all();
   return problems;
 }
 
-void Reservations::Given(std::vector<GivenOut> checkpoint) {
+void Reservations::SetCheckpoint(std::vector<CheckpointEntry> checkpoint) {
   std::lock_guard lock(mutex_);
-  given_ = std::move(checkpoint);
-  Settle();
+  checkpoint_ = std::move(checkpoint);
+  ApplyCheckpoint();
 }
 
-void Reservations::Settle() {
+void Reservations::ApplyCheckpoint() {
   std::map<std::string, scheduler::ContainerCards> cards;
-  for (const GivenOut& given : given_) {
-    for (const auto& [card, units] : CountByCard({given.device_ids.begin(), given.device_ids.end()})) {
-      cards[given.pod_uid][given.container].push_back(card);
+  for (const CheckpointEntry& entry : checkpoint_) {
+    for (const auto& [card, units] : CountByCard({entry.device_ids.begin(), entry.device_ids.end()})) {
+      cards[entry.pod_uid][entry.container].push_back(card);
     }
   }
   for (const auto& [uid, containers] : cards) {
-    const auto pod = told_.find(uid);
-    // Kubelet writes its checkpoint after each container: a pod is settled when it has all.
-    if (pod == told_.end() || !std::all_of(pod->second.containers.begin(), pod->second.containers.end(),
+    const auto pod = pods_.find(uid);
+    // Kubelet writes its checkpoint after each container: a pod counts as admitted once all its containers are in it.
+    if (pod == pods_.end() || !std::all_of(pod->second.containers.begin(), pod->second.containers.end(),
                                            [&](const auto& each) { return containers.contains(each.name); })) {
       continue;
     }
-    keeper_.Admitted(uid, containers);
+    tracker_.PodAdmitted(uid, containers);
   }
 }
 
-Pack Reservations::Prefer(const PackRequest& request, const std::map<std::string, int>& numa) {
+UnitChoice Reservations::Prefer(const UnitRequest& request, const std::map<std::string, int>& numa) {
   std::unique_lock lock(mutex_);
-  Pack pack;
+  UnitChoice choice;
   absl::Status status;
   if (request.must_include.empty()) {
-    changed_.wait_for(lock, patience_, [&] { return keeper_.Waits(request.size); });
+    changed_.wait_for(lock, max_wait_, [&] { return tracker_.HasUnused(request.size); });
   }
   std::set<std::string> all(request.available.begin(), request.available.end());
   all.insert(request.must_include.begin(), request.must_include.end());
   const auto must = CountByCard({request.must_include.begin(), request.must_include.end()});
-  const auto cards = keeper_.Choose(CountByCard(all), must, request.size);
-  if (cards.ok() && PlainRequest(request.size)) {
-    const auto available = OnCards(request.available, *cards);
-    pack = ChooseUnits({available, request.must_include, request.size}, numa);
+  const auto cards = tracker_.Choose(CountByCard(all), must, request.size);
+  if (cards.ok() && IsShareOrWholeCards(request.size)) {
+    const auto available = IdsOnCards(request.available, *cards);
+    choice = ChooseUnits({available, request.must_include, request.size}, numa);
   }
-  if (!pack.fits) {
-    pack = ChooseUnits(request, numa);
-    // What no card can hold Allocate refuses anyhow, in words of its own.
-    if (pack.fits && !cards.ok()) status = Refusal("reserved", StrCat(cards.status().message()));
-    pack.fits = pack.fits && status.ok();
+  if (!choice.fits) {
+    choice = ChooseUnits(request, numa);
+    // Allocate refuses a request that no card can hold with its own message.
+    if (choice.fits && !cards.ok()) status = Refusal("reserved", StrCat(cards.status().message()));
+    choice.fits = choice.fits && status.ok();
   }
-  answer_ = Answer{{pack.ids.begin(), pack.ids.end()}, status};
-  return pack;
+  preferred_ = PreferredUnits{{choice.ids.begin(), choice.ids.end()}, status};
+  return choice;
 }
 
-std::map<std::string, int> Reservations::FreeOf(const std::set<std::string>& cards, std::span<const std::string> ids,
-                                                std::map<std::string, int>* held) const {
+std::map<std::string, int> Reservations::FreeUnits(const std::set<std::string>& cards, std::span<const std::string> ids,
+                                                   std::map<std::string, int>* held) const {
   std::set<std::string> used;
-  for (const GivenOut& given : given_) {
-    // Kubelet's entry of a pod that has ended stays until it needs the units.
-    if (told_.contains(given.pod_uid)) used.insert(given.device_ids.begin(), given.device_ids.end());
+  for (const CheckpointEntry& entry : checkpoint_) {
+    // Kubelet keeps the entry of an ended pod until it needs the units.
+    if (pods_.contains(entry.pod_uid)) used.insert(entry.device_ids.begin(), entry.device_ids.end());
   }
   std::map<std::string, int> free;
   const auto used_by_card = CountByCard(used);
@@ -171,22 +172,23 @@ std::map<std::string, int> Reservations::FreeOf(const std::set<std::string>& car
   return free;
 }
 
-absl::Status Reservations::MayAllocate(std::span<const std::string> ids,
-                                       const std::function<Checkpoint()>& read_checkpoint) {
+absl::Status Reservations::CheckAllocation(std::span<const std::string> ids,
+                                           const std::function<Checkpoint()>& read_checkpoint) {
   std::unique_lock lock(mutex_);
   const std::set<std::string> wanted(ids.begin(), ids.end());
-  const auto answer = std::exchange(answer_, std::nullopt);
+  const auto answer = std::exchange(preferred_, std::nullopt);
   if (answer && answer->ids == wanted) return answer->status;
   lock.unlock();
   auto checkpoint = read_checkpoint();
   lock.lock();
-  if (!checkpoint.ok()) return absl::OkStatus();  // nothing is known that it would break
-  given_ = *std::move(checkpoint);
-  Settle();
-  // An init container's units, passed on: nobody loses them, whether the agent has told of the pod yet or not.
+  if (!checkpoint.ok()) return absl::OkStatus();  // no known reservation is broken
+  checkpoint_ = *std::move(checkpoint);
+  ApplyCheckpoint();
+  // Units of one pod, passed on from its init container: no other pod loses them, whether or not the agent has reported
+  // the pod.
   std::map<std::string, std::set<std::string>> by_pod;
-  for (const GivenOut& given : given_) {
-    by_pod[given.pod_uid].insert(given.device_ids.begin(), given.device_ids.end());
+  for (const CheckpointEntry& entry : checkpoint_) {
+    by_pod[entry.pod_uid].insert(entry.device_ids.begin(), entry.device_ids.end());
   }
   for (const auto& [uid, has] : by_pod) {
     if (std::includes(has.begin(), has.end(), wanted.begin(), wanted.end())) return absl::OkStatus();
@@ -194,8 +196,8 @@ absl::Status Reservations::MayAllocate(std::span<const std::string> ids,
   std::set<std::string> cards;
   for (const auto& [card, units] : CountByCard(wanted)) cards.insert(card);
   std::map<std::string, int> held;
-  const auto free = FreeOf(cards, ids, &held);
-  const auto chosen = keeper_.Choose(free, held, static_cast<int>(ids.size()));
+  const auto free = FreeUnits(cards, ids, &held);
+  const auto chosen = tracker_.Choose(free, held, static_cast<int>(ids.size()));
   return chosen.ok() ? absl::OkStatus() : Refusal("reserved", StrCat(chosen.status().message()));
 }
 

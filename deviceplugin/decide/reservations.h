@@ -1,7 +1,6 @@
-// Keeps on this node what the scheduler extender reserved: which card a request gets, so that no pod that was bound
-// here is refused here. Joins what the agent tells of the node's pods (sluice/reservation.h) with what kubelet's
-// checkpoint says was given out; scheduler/placement/reservation_tracker.h decides. Only where an extender is
-// configured.
+// Honors the scheduler extender's reservations on this node: decides which card a request gets, so that no pod that was
+// bound here is refused here. Joins the agent's list of the node's pods (sluice/reservation.h) with kubelet's
+// checkpoint; scheduler/placement/reservation_tracker.h decides. Used only if an extender is configured.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 
@@ -24,54 +23,55 @@
 
 namespace sluice::deviceplugin {
 
-struct ToldPod {
-  std::vector<scheduler::ContainerUnits> containers;  // those with units, in kubelet's order
+struct BoundPod {
+  std::vector<scheduler::ContainerUnits> containers;  // containers with units, in kubelet's order
   scheduler::ContainerCards placement;                // empty: not placed by the extender
 };
 
-// By pod uid. DATA_LOSS: another version, or not of the form in sluice/reservation.h.
-absl::StatusOr<std::map<std::string, ToldPod>> ParseReservations(std::string_view json);
+// By pod uid. DATA_LOSS: another version, or not the format of sluice/reservation.h.
+absl::StatusOr<std::map<std::string, BoundPod>> ParseReservations(std::string_view json);
 
 // Thread-safe.
 class Reservations {
  public:
   // How long a request waits for its reservation: the agent hears of a pod by the same watch as kubelet, perhaps later.
-  static constexpr std::chrono::milliseconds kPatience{200};
-  using Checkpoint = absl::StatusOr<std::vector<GivenOut>>;
+  static constexpr std::chrono::milliseconds kMaxWait{200};
+  using Checkpoint = absl::StatusOr<std::vector<CheckpointEntry>>;
 
-  explicit Reservations(std::chrono::milliseconds patience = kPatience) : patience_(patience) {}
+  explicit Reservations(std::chrono::milliseconds max_wait = kMaxWait) : max_wait_(max_wait) {}
 
-  // The pods of the node that live now. Returns a line for each reservation that cannot be kept as it stands.
-  std::vector<std::string> Told(std::map<std::string, ToldPod> pods);
-  void Given(std::vector<GivenOut> checkpoint);
+  // The pods of the node that have not ended. Returns a message for each reservation that cannot be honored.
+  std::vector<std::string> SetPods(std::map<std::string, BoundPod> pods);
+  void SetCheckpoint(std::vector<CheckpointEntry> checkpoint);
 
-  // GetPreferredAllocation, like ChooseUnits: units of the card that was reserved for a request of this size, or of one
-  // where they break no reservation. Where there is none the answer does not fit, and MayAllocate refuses it.
-  Pack Prefer(const PackRequest& request, const std::map<std::string, int>& numa);
+  // For GetPreferredAllocation, like ChooseUnits: units of the card that is reserved for a request of this size, or of
+  // a card where they break no reservation. If there is no such card, the result does not fit and CheckAllocation
+  // refuses it.
+  UnitChoice Prefer(const UnitRequest& request, const std::map<std::string, int>& numa);
 
-  // Allocate's safety net. What Prefer answered passes, or is refused with the reason that was found then; units that
-  // kubelet took without asking (the rest of a NUMA node, an init container's) pass if they break no reservation as far
-  // as the checkpoint tells, which is read for them alone.
-  absl::Status MayAllocate(std::span<const std::string> ids, const std::function<Checkpoint()>& read_checkpoint);
+  // For Allocate. Accepts the units that Prefer returned, or refuses them with the reason that Prefer found. Other
+  // units, which kubelet took without asking (the rest of a NUMA node, an init container's), are accepted if they break
+  // no reservation by the checkpoint, which is read only for them.
+  absl::Status CheckAllocation(std::span<const std::string> ids, const std::function<Checkpoint()>& read_checkpoint);
 
  private:
-  struct Answer {
+  struct PreferredUnits {
     std::set<std::string> ids;
     absl::Status status;
   };
 
-  void Settle();  // brings the keeper up to told_ and given_
-  // Units of each card that no living pod holds, and of `ids` those that one does hold.
-  std::map<std::string, int> FreeOf(const std::set<std::string>& cards, std::span<const std::string> ids,
-                                    std::map<std::string, int>* held) const;
+  void ApplyCheckpoint();  // brings tracker_ up to date with pods_ and checkpoint_
+  // Units of each card that no live pod holds. Adds to `held` those of `ids` that a live pod holds.
+  std::map<std::string, int> FreeUnits(const std::set<std::string>& cards, std::span<const std::string> ids,
+                                       std::map<std::string, int>* held) const;
 
-  const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds max_wait_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, ToldPod> told_;
-  std::vector<GivenOut> given_;
-  scheduler::ReservationTracker keeper_;
-  std::optional<Answer> answer_;
+  std::map<std::string, BoundPod> pods_;
+  std::vector<CheckpointEntry> checkpoint_;
+  scheduler::ReservationTracker tracker_;
+  std::optional<PreferredUnits> preferred_;
 };
 
 }  // namespace sluice::deviceplugin

@@ -20,7 +20,8 @@ std::string_view ToString(DriverAccess access) {
 ContainerResponse MakeResponse(const ResponseInput& input) {
   ContainerResponse out;
   out.mounts = {{SLUICE_CONTAINER_LIB_DIR, input.lib_dir}, {SLUICE_CONTAINER_RUN_DIR, input.run_dir}};
-  // LD_PRELOAD here too: a pod that never met the webhook is hooked with defaults. The webhook's value replaces it.
+  // LD_PRELOAD here too, so that a pod that the webhook did not see is hooked with defaults. The webhook's value
+  // overrides it.
   out.envs = {{"LD_PRELOAD", SLUICE_CONTAINER_SHIM},
               {SLUICE_ENV_SOCKET, SLUICE_CONTAINER_SOCKET},
               {SLUICE_ENV_GPU_FRACTION, input.grant->Fraction()}};
@@ -30,8 +31,7 @@ ContainerResponse MakeResponse(const ResponseInput& input) {
     if (input.access == DriverAccess::kNvidiaCdi) out.cdi_names.push_back(StrCat(kNvidiaCdiKind, "=", card.uuid));
     if (input.access == DriverAccess::kOwn) out.cdi_names.push_back(StrCat(kOwnCdiKind, "=", card.uuid));
   }
-  // CUDA images carry NVIDIA_VISIBLE_DEVICES=all: with NVIDIA's runtime as the node's default they would see every
-  // card.
+  // CUDA images set NVIDIA_VISIBLE_DEVICES=all. With NVIDIA's runtime as the node's default they would see every card.
   if (input.access == DriverAccess::kNvidiaRuntime) {
     out.envs["NVIDIA_VISIBLE_DEVICES"] = uuids;
     out.envs["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility";

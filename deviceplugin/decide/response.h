@@ -1,6 +1,5 @@
-// What a container gets for its grant: variables, mounts, CDI names. Pure, and free of gRPC. Kubelet keeps the response
-// and uses it for every restart, so nothing in it may stop being true: container paths are constant, host paths are
-// immutable.
+// The variables, mounts and CDI names that a container gets for its grant. Pure, without gRPC. Kubelet stores the
+// response and reuses it for every restart, so it must stay valid: container paths are constant, host paths immutable.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_RESPONSE_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_RESPONSE_H_
 
@@ -13,7 +12,7 @@
 
 namespace sluice::deviceplugin {
 
-// How device nodes and driver libraries come into the container.
+// How the container gets device nodes and driver libraries.
 enum class DriverAccess {
   kNvidiaCdi,      // nvidia.com/gpu=<uuid>, from the specs that NVIDIA's toolkit writes
   kNvidiaRuntime,  // NVIDIA_VISIBLE_DEVICES, read by NVIDIA's container runtime
@@ -28,7 +27,7 @@ struct Mount {
 };
 
 struct ContainerResponse {
-  std::map<std::string, std::string> envs;  // the pod's own variables win over these
+  std::map<std::string, std::string> envs;  // the pod's own variables override these
   std::vector<Mount> mounts;                // all read-only
   std::vector<std::string> cdi_names;
 };
@@ -36,8 +35,8 @@ struct ContainerResponse {
 struct ResponseInput {
   const Grant* grant = nullptr;
   DriverAccess access = DriverAccess::kOwn;
-  std::string lib_dir;  // host: <lib>/<version>-<build id>
-  std::string run_dir;  // host: the allocation's directory
+  std::string lib_dir;  // host path: <lib>/<version>-<build id>
+  std::string run_dir;  // host path of the allocation's directory
 };
 
 inline constexpr std::string_view kNvidiaCdiKind = "nvidia.com/gpu";

@@ -15,13 +15,13 @@ using Units = std::bitset<SLUICE_UNITS_PER_GPU>;
 struct CardUnits {
   std::string uuid;
   int numa = -1;
-  Units free;  // must included
+  Units free;  // includes `must`
   Units must;
   int Free() const { return static_cast<int>(free.count()); }
   bool Untouched() const { return free.all(); }
 };
 
-// Appends must first, then the lowest free units, until `count` units of this card are in.
+// Appends units of this card until `count` are in: first those of `must`, then the lowest free ones.
 void Take(const CardUnits& card, int count, std::vector<std::string>* ids) {
   int taken = 0;
   for (const bool must : {true, false}) {
@@ -33,9 +33,9 @@ void Take(const CardUnits& card, int count, std::vector<std::string>* ids) {
   }
 }
 
-std::vector<CardUnits> Group(const PackRequest& request, const std::map<std::string, int>& numa) {
+std::vector<CardUnits> Group(const UnitRequest& request, const std::map<std::string, int>& numa) {
   std::vector<CardUnits> cards;
-  // Kubelet's lists come in any order, but the ids of a card are few kinds of text: remember the last card found.
+  // Kubelet's lists are unordered, but few cards occur in them, so the last card found is tried first.
   size_t last = 0;
   auto add = [&](const std::string& text, bool must) {
     auto id = ParseDeviceId(text);
@@ -74,7 +74,7 @@ const CardUnits* OneCard(const std::vector<CardUnits>& cards, int size, bool any
   return best;
 }
 
-// The whole cards for `count`, must cards first; empty: there are not enough.
+// The whole cards for `count`, cards with must-include units first; empty: there are not enough.
 std::vector<const CardUnits*> WholeCards(const std::vector<CardUnits>& cards, int count) {
   std::vector<const CardUnits*> chosen, rest;
   for (const CardUnits& card : cards) {
@@ -83,7 +83,7 @@ std::vector<const CardUnits*> WholeCards(const std::vector<CardUnits>& cards, in
   }
   if (static_cast<int>(chosen.size()) > count || static_cast<int>(chosen.size() + rest.size()) < count) return {};
   while (static_cast<int>(chosen.size()) < count) {
-    // Next node: one that the choice is on already; then the fullest that holds all that is missing; then the one with
+    // Prefer a NUMA node that is in use already, then the smallest that holds all missing cards, then the one with the
     // most cards.
     const int missing = count - static_cast<int>(chosen.size());
     std::map<int, int> per_node;
@@ -101,7 +101,8 @@ std::vector<const CardUnits*> WholeCards(const std::vector<CardUnits>& cards, in
   return chosen;
 }
 
-// Nothing holds it: must first, then the cards with most free units, so that the refusal names few cards.
+// No card can hold the request: must-include units first, then the cards with most free units, so that the refusal
+// names few cards.
 std::vector<std::string> BestEffort(std::vector<CardUnits> cards, int size) {
   std::vector<std::string> ids;
   for (CardUnits& card : cards) {
@@ -120,26 +121,26 @@ std::vector<std::string> BestEffort(std::vector<CardUnits> cards, int size) {
 
 }  // namespace
 
-Pack ChooseUnits(const PackRequest& request, const std::map<std::string, int>& numa) {
-  Pack pack;
-  if (request.size <= 0) return pack;
+UnitChoice ChooseUnits(const UnitRequest& request, const std::map<std::string, int>& numa) {
+  UnitChoice choice;
+  if (request.size <= 0) return choice;
   const std::vector<CardUnits> cards = Group(request, numa);
   int with_must = 0;
   for (const CardUnits& card : cards) with_must += card.must.any();
   if (request.size <= SLUICE_UNITS_PER_GPU) {
     const CardUnits* card = with_must <= 1 ? OneCard(cards, request.size, with_must == 1) : nullptr;
     if (card != nullptr) {
-      Take(*card, request.size, &pack.ids);
-      pack.fits = true;
+      Take(*card, request.size, &choice.ids);
+      choice.fits = true;
     }
   } else if (request.size % SLUICE_UNITS_PER_GPU == 0) {
     for (const CardUnits* card : WholeCards(cards, request.size / SLUICE_UNITS_PER_GPU)) {
-      Take(*card, SLUICE_UNITS_PER_GPU, &pack.ids);
-      pack.fits = true;
+      Take(*card, SLUICE_UNITS_PER_GPU, &choice.ids);
+      choice.fits = true;
     }
   }
-  if (!pack.fits) pack.ids = BestEffort(cards, request.size);
-  return pack;
+  if (!choice.fits) choice.ids = BestEffort(cards, request.size);
+  return choice;
 }
 
 }  // namespace sluice::deviceplugin

@@ -1,4 +1,4 @@
-// Which units of which card a container gets, within one node. Pure. (Which node: scheduler/.)
+// Chooses which units of which card a container gets, within one node. Pure. (scheduler/ chooses the node.)
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_UNIT_CHOICE_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_UNIT_CHOICE_H_
 
@@ -9,22 +9,22 @@
 
 namespace sluice::deviceplugin {
 
-struct PackRequest {
-  std::span<const std::string> available;     // device ids; must_include may be among them or not
-  std::span<const std::string> must_include;  // units the container has already (an init container's)
+struct UnitRequest {
+  std::span<const std::string> available;     // device ids; may or may not include must_include
+  std::span<const std::string> must_include;  // units that the container already has (an init container's)
   int size = 0;                               // units in all, must_include counted
 };
 
-struct Pack {
-  std::vector<std::string> ids;  // `size` of them where that many are available, must_include first
-  bool fits = false;             // false: no card (or no set of whole cards) can hold the request
+struct UnitChoice {
+  std::vector<std::string> ids;  // `size` ids if that many are available, must_include first
+  bool fits = false;             // false: no card, or set of whole cards, can hold the request
 };
 
-// One card for up to 100 units: the one that is left with the least (best fit), among equals the one whose NUMA node
-// has fewer untouched cards. Whole, untouched cards for a multiple of 100, of as few NUMA nodes as possible. What fits
-// nowhere still gets an answer (kubelet turns an error here into a refusal without our words): Allocate refuses it and
-// says why. Ids that are not ours are ignored. `numa` maps a card's uuid to its NUMA node.
-Pack ChooseUnits(const PackRequest& request, const std::map<std::string, int>& numa);
+// Up to 100 units: one card, by best fit (the least left); among equals the one whose NUMA node has fewer untouched
+// cards. A multiple of 100: whole, untouched cards on as few NUMA nodes as possible. A request that fits nowhere still
+// gets ids: kubelet would turn an error here into a refusal without our message, so Allocate refuses it with the
+// reason. Ignores ids of other resources. `numa` maps a card's uuid to its NUMA node.
+UnitChoice ChooseUnits(const UnitRequest& request, const std::map<std::string, int>& numa);
 
 }  // namespace sluice::deviceplugin
 

@@ -1,4 +1,4 @@
-// A client's channel to a Unix socket of kubelet.
+// A client's channel to one of kubelet's Unix sockets.
 #ifndef SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
 #define SLUICE_DEVICEPLUGIN_GRPC_CHANNEL_H_
 
@@ -13,7 +13,7 @@ inline std::shared_ptr<grpc::Channel> UnixChannel(const std::string& socket) {
   grpc::ChannelArguments arguments;
   // Go's server refuses a path as authority.
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
-  // The global pool would hand out a connection, or its back-off, from before kubelet's restart.
+  // The global pool would reuse a connection, or its back-off, from before kubelet's restart.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);

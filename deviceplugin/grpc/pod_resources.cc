@@ -9,7 +9,7 @@
 namespace sluice::deviceplugin {
 namespace {
 
-constexpr std::string_view kForeignDomain = "nvidia.com/";
+constexpr std::string_view kNvidiaDomain = "nvidia.com/";
 
 void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -17,7 +17,7 @@ void SetDeadline(grpc::ClientContext* context) {
 
 }  // namespace
 
-absl::StatusOr<PodResources> AskPodResources(const std::string& socket) {
+absl::StatusOr<PodResources> ListPodResources(const std::string& socket) {
   auto stub = v1::PodResourcesLister::NewStub(UnixChannel(socket));
   PodResources out;
   {
@@ -27,10 +27,10 @@ absl::StatusOr<PodResources> AskPodResources(const std::string& socket) {
     const grpc::Status status = stub->GetAllocatableResources(&context, {}, &response);
     if (!status.ok()) return absl::UnavailableError(StrCat("GetAllocatableResources: ", status.error_message()));
     for (const auto& devices : response.devices()) {
-      if (!devices.resource_name().starts_with(kForeignDomain)) continue;
+      if (!devices.resource_name().starts_with(kNvidiaDomain)) continue;
       for (const std::string& id : devices.device_ids()) {
-        // "GPU-x", or "GPU-x::3" where NVIDIA's plugin replicates it.
-        out.foreign[id.substr(0, id.find(SLUICE_DEVICE_ID_SEPARATOR))] = devices.resource_name();
+        // "GPU-x", or "GPU-x::3" if NVIDIA's plugin replicates it.
+        out.offered_by_others[id.substr(0, id.find(SLUICE_DEVICE_ID_SEPARATOR))] = devices.resource_name();
       }
     }
   }

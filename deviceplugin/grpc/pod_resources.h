@@ -1,4 +1,4 @@
-// Asks kubelet's pod-resources service. Bounded in time; kubelet may be away.
+// Reads kubelet's pod-resources service. Bounded in time, since kubelet may be down.
 #ifndef SLUICE_DEVICEPLUGIN_GRPC_POD_RESOURCES_H_
 #define SLUICE_DEVICEPLUGIN_GRPC_POD_RESOURCES_H_
 
@@ -11,11 +11,12 @@
 namespace sluice::deviceplugin {
 
 struct PodResources {
-  std::map<std::string, std::string> foreign;  // GPU uuid -> resource nvidia.com/* that offers it
-  std::set<std::string> in_use;                // our device ids that containers hold
+  std::map<std::string, std::string>
+      offered_by_others;         // GPU uuid -> resource nvidia.com/* of the plugin that offers it
+  std::set<std::string> in_use;  // our device ids that containers hold
 };
 
-absl::StatusOr<PodResources> AskPodResources(const std::string& socket);
+absl::StatusOr<PodResources> ListPodResources(const std::string& socket);
 
 }  // namespace sluice::deviceplugin
 

@@ -23,8 +23,8 @@ namespace {
 using grpc::ServerContext;
 using SteadyClock = std::chrono::steady_clock;
 
-// A stream and a waiting PreStartContainer each hold a thread; more than this many calls at once are turned away.
-constexpr int kMostThreads = 80;
+// Each stream and each waiting PreStartContainer holds a thread; calls beyond this number are refused.
+constexpr int kMaxThreads = 80;
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -49,11 +49,11 @@ void FillDevices(const Inventory& inventory, v1beta1::ListAndWatchResponse* out)
 
 class Service final : public v1beta1::DevicePlugin::Service {
  public:
-  explicit Service(ServiceParts parts) : parts_(std::move(parts)) {}
+  explicit Service(ServiceOptions options) : options_(std::move(options)) {}
 
   void Stop() {
     stopping_ = true;
-    parts_.board->Wake();
+    options_.snapshots->Wake();
   }
   int watchers() const { return watchers_; }
 
@@ -66,15 +66,15 @@ class Service final : public v1beta1::DevicePlugin::Service {
 
   grpc::Status ListAndWatch(ServerContext* context, const v1beta1::Empty*,
                             grpc::ServerWriter<v1beta1::ListAndWatchResponse>* writer) override {
-    parts_.metrics->Streams(++watchers_);
+    options_.metrics->SetStreams(++watchers_);
     std::string last;
     bool first = true;
     uint64_t generation = 0;
     while (!stopping_ && !context->IsCancelled()) {
-      const bool newer = parts_.board->WaitNewer(&generation, std::chrono::milliseconds(500), stopping_);
+      const bool newer = options_.snapshots->WaitForNewer(&generation, std::chrono::milliseconds(500), stopping_);
       if (!newer) continue;
       v1beta1::ListAndWatchResponse response;
-      FillDevices(parts_.board->Get()->inventory, &response);
+      FillDevices(options_.snapshots->Latest()->inventory, &response);
       std::string bytes = response.SerializeAsString();
       if (!first && bytes == last) continue;
       if (!writer->Write(response)) break;
@@ -82,23 +82,24 @@ class Service final : public v1beta1::DevicePlugin::Service {
       first = false;
       last = std::move(bytes);
     }
-    parts_.metrics->Streams(--watchers_);
+    options_.metrics->SetStreams(--watchers_);
     return grpc::Status::OK;
   }
 
   grpc::Status GetPreferredAllocation(ServerContext*, const v1beta1::PreferredAllocationRequest* request,
                                       v1beta1::PreferredAllocationResponse* out) override {
     Timer timer(this, "GetPreferredAllocation");
-    const auto snapshot = parts_.board->Get();
+    const auto snapshot = options_.snapshots->Latest();
     std::map<std::string, int> numa;
     for (const Card& card : snapshot->inventory.cards) numa[card.uuid] = card.numa;
     for (const auto& container : request->container_requests()) {
       const auto available = ToVector(container.available_deviceids());
       const auto must = ToVector(container.must_include_deviceids());
-      const PackRequest wanted{available, must, container.allocation_size()};
-      const Pack pack = parts_.reservations ? parts_.reservations->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
+      const UnitRequest wanted{available, must, container.allocation_size()};
+      const UnitChoice choice =
+          options_.reservations ? options_.reservations->Prefer(wanted, numa) : ChooseUnits(wanted, numa);
       auto* answer = out->add_container_responses();
-      for (const std::string& id : pack.ids) answer->add_deviceids(id);
+      for (const std::string& id : choice.ids) answer->add_deviceids(id);
     }
     timer.ok = true;
     return grpc::Status::OK;
@@ -111,10 +112,10 @@ class Service final : public v1beta1::DevicePlugin::Service {
     for (const auto& container : request->container_requests()) {
       absl::Status status = AllocateOne(ToVector(container.devices_ids()), out->add_container_responses(), &made);
       if (status.ok()) continue;
-      // Whole or not at all.
-      for (const std::string& id : made) (void)parts_.store.Remove(id);
+      // All containers or none.
+      for (const std::string& id : made) (void)options_.store.Remove(id);
       out->clear_container_responses();
-      return Refused("Allocate", status);
+      return Refuse("Allocate", status);
     }
     timer.ok = true;
     return grpc::Status::OK;
@@ -124,18 +125,18 @@ class Service final : public v1beta1::DevicePlugin::Service {
                                  v1beta1::PreStartContainerResponse*) override {
     Timer timer(this, "PreStartContainer");
     const auto ids = ToVector(request->devices_ids());
-    const auto until = SteadyClock::now() + parts_.board->Get()->config.pre_start_wait;
+    const auto until = SteadyClock::now() + options_.snapshots->Latest()->config.pre_start_wait;
     auto pause = std::chrono::milliseconds(5);
     while (true) {
-      const absl::Status status = MayStart(ids);
+      const absl::Status status = CheckStart(ids);
       if (status.ok()) {
         timer.ok = true;
         return grpc::Status::OK;
       }
       const bool worth_waiting = absl::IsUnavailable(status) && SteadyClock::now() < until;
       if (!worth_waiting || stopping_ || context->IsCancelled()) {
-        return Refused("PreStartContainer",
-                       absl::IsUnavailable(status) ? Refusal("agent", std::string(status.message())) : status);
+        return Refuse("PreStartContainer",
+                      absl::IsUnavailable(status) ? Refusal("agent", std::string(status.message())) : status);
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds(100));
@@ -146,7 +147,8 @@ class Service final : public v1beta1::DevicePlugin::Service {
   struct Timer {
     Timer(Service* service, const char* method) : service(service), method(method) {}
     ~Timer() {
-      service->parts_.metrics->Call(method, ok, std::chrono::duration<double>(SteadyClock::now() - began).count());
+      service->options_.metrics->CountCall(method, ok,
+                                           std::chrono::duration<double>(SteadyClock::now() - began).count());
     }
     Service* service;
     const char* method;
@@ -154,21 +156,21 @@ class Service final : public v1beta1::DevicePlugin::Service {
     SteadyClock::time_point began = SteadyClock::now();
   };
 
-  grpc::Status Refused(const char* method, const absl::Status& status) {
+  grpc::Status Refuse(const char* method, const absl::Status& status) {
     const std::string reason = RefusalReason(status);
-    parts_.metrics->Refused(reason);
+    options_.metrics->CountRefusal(reason);
     Log(Level::kWarn, "refused", {{"method", method}, {"reason", reason}, {"why", std::string(status.message())}});
     return ToGrpc(status);
   }
 
   absl::Status AllocateOne(const std::vector<std::string>& ids, v1beta1::ContainerAllocateResponse* out,
                            std::vector<std::string>* made) {
-    const auto snapshot = parts_.board->Get();
-    auto grant = JudgeRequest(ids, snapshot->inventory);
+    const auto snapshot = options_.snapshots->Latest();
+    auto grant = DecideGrant(ids, snapshot->inventory);
     if (!grant.ok()) return grant.status();
-    if (parts_.reservations) {
-      const auto read = [this] { return ReadCheckpoint(parts_.kubelet_dir); };
-      if (auto s = parts_.reservations->MayAllocate(grant->ids, read); !s.ok()) return s;
+    if (options_.reservations) {
+      const auto read = [this] { return ReadCheckpoint(options_.kubelet_dir); };
+      if (auto s = options_.reservations->CheckAllocation(grant->ids, read); !s.ok()) return s;
     }
     if (!snapshot->lib_problem.empty()) return Refusal("library", snapshot->lib_problem);
     ResponseInput input{&*grant, snapshot->access, snapshot->lib_dir, ""};
@@ -176,10 +178,10 @@ class Service final : public v1beta1::DevicePlugin::Service {
       if (!snapshot->cdi_names.contains(name)) {
         return Refusal("cdi",
                        StrCat("no CDI spec on this node names ", name, " (driver access ", ToString(snapshot->access),
-                              "; mend: nvidia-ctk cdi generate, or set driverAccess)"));
+                              "; fix: nvidia-ctk cdi generate, or set driverAccess)"));
       }
     }
-    auto allocation = parts_.store.Create(*grant);
+    auto allocation = options_.store.Create(*grant);
     if (!allocation.ok()) {
       return Refusal("storage",
                      StrCat("the allocation's directory could not be made: ", allocation.status().message()));
@@ -203,29 +205,30 @@ class Service final : public v1beta1::DevicePlugin::Service {
     return absl::OkStatus();
   }
 
-  absl::Status MayStart(const std::vector<std::string>& ids) {
-    const auto snapshot = parts_.board->Get();
-    auto needs = FindNeeds(ids, ReadCheckpoint(parts_.kubelet_dir), parts_.store, snapshot->lib_dir);
-    if (!needs.ok()) return needs.status();
-    for (const StartNeeds& need : *needs) {
-      if (absl::Status s = CheckNeeds(need); !s.ok()) return s;
+  absl::Status CheckStart(const std::vector<std::string>& ids) {
+    const auto snapshot = options_.snapshots->Latest();
+    auto requirements =
+        FindStartRequirements(ids, ReadCheckpoint(options_.kubelet_dir), options_.store, snapshot->lib_dir);
+    if (!requirements.ok()) return requirements.status();
+    for (const StartRequirements& need : *requirements) {
+      if (absl::Status s = CheckStartRequirements(need); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
 
-  ServiceParts parts_;
+  ServiceOptions options_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int> watchers_ = 0;
 };
 
 class GrpcPluginServer final : public PluginServer {
  public:
-  explicit GrpcPluginServer(ServiceParts parts) : service_(std::move(parts)) {}
+  explicit GrpcPluginServer(ServiceOptions options) : service_(std::move(options)) {}
 
   ~GrpcPluginServer() override {
     service_.Stop();
     if (server_) {
-      // Calls in flight get a moment to answer; streams end by themselves.
+      // Calls in flight get a second to finish; streams end by themselves.
       server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
       server_->Wait();
     }
@@ -233,7 +236,7 @@ class GrpcPluginServer final : public PluginServer {
 
   bool Start(const std::string& socket) {
     grpc::ResourceQuota quota("plugin");
-    quota.SetMaxThreads(kMostThreads);
+    quota.SetMaxThreads(kMaxThreads);
     grpc::ServerBuilder builder;
     builder.SetResourceQuota(quota);
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -254,8 +257,8 @@ class GrpcPluginServer final : public PluginServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PluginServer>> PluginServer::Start(const std::string& socket, ServiceParts parts) {
-  auto server = std::make_unique<GrpcPluginServer>(std::move(parts));
+absl::StatusOr<std::unique_ptr<PluginServer>> PluginServer::Start(const std::string& socket, ServiceOptions options) {
+  auto server = std::make_unique<GrpcPluginServer>(std::move(options));
   if (!server->Start(socket)) return absl::UnavailableError(StrCat("cannot serve on ", socket));
   return std::unique_ptr<PluginServer>(std::move(server));
 }
@@ -274,7 +277,7 @@ absl::Status RegisterWithKubelet(const std::string& kubelet_socket, const std::s
   const grpc::Status status = stub->Register(&context, request, &answer);
   if (status.ok()) return absl::OkStatus();
   return absl::UnavailableError(
-      StrCat("kubelet did not take the registration on ", kubelet_socket, ": ", status.error_message()));
+      StrCat("kubelet did not accept the registration on ", kubelet_socket, ": ", status.error_message()));
 }
 
 }  // namespace sluice::deviceplugin

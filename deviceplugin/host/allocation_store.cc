@@ -46,7 +46,7 @@ std::string Describe(const std::string& id, std::span<const std::string> device_
          "\n";
 }
 
-// 0755 whatever the umask: the container's user is seldom root.
+// Mode 0755 whatever the umask: the container's user is seldom root.
 absl::Status MakeOpenDir(const std::string& directory, bool may_exist) {
   if (mkdir(directory.c_str(), 0755) != 0 && !(may_exist && errno == EEXIST)) {
     return ErrnoError("make directory", directory, errno);
@@ -54,7 +54,7 @@ absl::Status MakeOpenDir(const std::string& directory, bool may_exist) {
   return chmod(directory.c_str(), 0755) == 0 ? absl::OkStatus() : ErrnoError("change mode of", directory, errno);
 }
 
-// Sorted; empty where the file is not there or was cut short.
+// Sorted; empty if the file is missing or truncated.
 std::vector<std::string> DevicesIn(const std::string& file) {
   std::vector<std::string> ids;
   auto text = ReadFile(file, 1 << 20);
@@ -78,7 +78,7 @@ absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
   out.directory = StrCat(root_, "/", out.id);
   absl::Status status = MakeOpenDir(out.directory, /*may_exist=*/false);
   if (absl::IsAlreadyExists(status)) return status;
-  // Complete for every reader by the rename.
+  // The rename makes the file appear complete.
   if (status.ok()) {
     status = WriteFileAtomically(StrCat(out.directory, "/", SLUICE_ALLOCATION_FILE), Describe(out.id, grant.ids),
                                  Durable::kNo);
@@ -95,7 +95,7 @@ absl::StatusOr<Allocation> AllocationStore::Create(const Grant& grant) const {
 absl::StatusOr<bool> AllocationStore::Restore(const std::string& directory,
                                               std::span<const std::string> device_ids) const {
   const std::string id = directory.substr(directory.rfind('/') + 1);
-  // Where allocDir was changed, what lies in the old folder is not ours to mend.
+  // After a change of allocDir, directories in the old folder are left alone.
   if (directory != StrCat(root_, "/", id) || !id.starts_with(kIdPrefix) || device_ids.empty()) return false;
   const std::string file = StrCat(directory, "/", SLUICE_ALLOCATION_FILE);
   if (!DevicesIn(file).empty()) return false;
@@ -107,7 +107,7 @@ absl::StatusOr<bool> AllocationStore::Restore(const std::string& directory,
 
 absl::Status AllocationStore::Remove(std::string_view id) const {
   if (!id.starts_with(kIdPrefix) || id.find("/") != std::string::npos) {
-    return absl::InvalidArgumentError(StrCat("'", id, "' is no allocation of the device plugin"));
+    return absl::InvalidArgumentError(StrCat("'", id, "' is not an allocation of the device plugin"));
   }
   const std::string directory = StrCat(root_, "/", id);
   const std::string file = StrCat(directory, "/", SLUICE_ALLOCATION_FILE);
@@ -124,7 +124,8 @@ absl::StatusOr<std::vector<Allocation>> AllocationStore::List() const {
     Allocation allocation{name, StrCat(root_, "/", name), {}, {}};
     struct stat st;
     if (stat(allocation.directory.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) continue;
-    // The agent's socket comes and goes with the agent: only the description's own time is the allocation's.
+    // The agent recreates its socket, which changes the directory's time. Only the description's own time is the
+    // allocation's.
     const std::string file = StrCat(allocation.directory, "/", SLUICE_ALLOCATION_FILE);
     struct stat file_st;
     if (stat(file.c_str(), &file_st) == 0) st = file_st;

@@ -1,9 +1,9 @@
-// The directories of allocations: <alloc>/<id>/allocation.json, mounted into the container; the agent puts its socket
+// The directories of allocations: <alloc>/<id>/allocation.json, mounted into the container; the agent makes its socket
 // there.
 //
-// Nothing here is synced. What must outlive a power cut is what kubelet's checkpoint names, and that file, which
-// kubelet syncs before it starts the container, holds all that a directory says: Restore makes it anew from there. A
-// sync of our own would cost every pod the disk's commit (12 ms where this was measured) and guarantee nothing more.
+// Nothing here is synced. Kubelet syncs its checkpoint before it starts the container, and the checkpoint holds all
+// that a directory says, so Restore can make the directory again after a power cut. A sync of our own would cost every
+// pod a disk commit (12 ms where it was measured) and add no guarantee.
 #ifndef SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_
 #define SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_
 
@@ -32,18 +32,19 @@ class AllocationStore {
 
   absl::Status Prepare() const;
 
-  // A fresh directory, never named by its units (the same units come again). On failure nothing is left.
+  // Makes a fresh directory. It is not named by its units, because the same units are given out again later. Leaves
+  // nothing behind on failure.
   absl::StatusOr<Allocation> Create(const Grant& grant) const;
 
-  // Makes what the checkpoint names and the disk has lost or holds in part: a directory of ours, for these devices.
-  // True: something was missing.
+  // Makes a directory of ours again that the checkpoint names for these devices, if it is missing or incomplete. True:
+  // it was.
   absl::StatusOr<bool> Restore(const std::string& directory, std::span<const std::string> device_ids) const;
 
-  // allocation.json goes first: from then on the agent serves the directory no more.
+  // Removes allocation.json first: from then on the agent no longer serves the directory.
   absl::Status Remove(std::string_view id) const;
 
-  // Directories that this plugin made (others in the folder, such as those of `sluice run`, are not ours), oldest
-  // first.
+  // The directories that this plugin made, oldest first. (Others in the folder, such as those of `sluice run`, are not
+  // ours.)
   absl::StatusOr<std::vector<Allocation>> List() const;
 
   const std::string& root() const { return root_; }

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kFilePrefix = "sluice.dev-gpu_";
 constexpr std::string_view kFileSuffix = ".json";
 constexpr const char* kControlNodes[] = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"};
-// By stem: the version behind ".so" differs with the driver.
+// Matched by stem, because the version behind ".so" differs with the driver.
 constexpr const char* kLibraries[] = {"libcuda.so",
                                       "libnvidia-ml.so",
                                       "libnvidia-ptxjitcompiler.so",
@@ -69,7 +69,7 @@ bool IsPath(const Json& object, const char* key) {
 }
 
 absl::Status CheckKeys(const Json& object, std::string_view where, std::initializer_list<std::string_view> known) {
-  if (!object.is_object()) return Bad(where, "is no object");
+  if (!object.is_object()) return Bad(where, "is not an object");
   for (const auto& [key, value] : object.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) return Bad(where, StrCat("unknown member ", key));
   }
@@ -81,13 +81,13 @@ absl::Status CheckEdits(const Json& edits, const std::string& where, bool may_be
       !s.ok()) {
     return s;
   }
-  if (edits.empty() && !may_be_empty) return Bad(where, "holds no edit");
+  if (edits.empty() && !may_be_empty) return Bad(where, "has no edit");
   for (const char* key : {"env", "deviceNodes", "mounts"}) {
-    if (edits.contains(key) && !edits[key].is_array()) return Bad(where, StrCat(key, " is no array"));
+    if (edits.contains(key) && !edits[key].is_array()) return Bad(where, StrCat(key, " is not an array"));
   }
   for (const Json& env : edits.value("env", Json::array())) {
     if (!env.is_string() || env.get<std::string>().find('=') == std::string::npos || env.get<std::string>()[0] == '=') {
-      return Bad(where, "env entry is no NAME=VALUE");
+      return Bad(where, "env entry is not NAME=VALUE");
     }
   }
   for (const Json& node : edits.value("deviceNodes", Json::array())) {
@@ -96,9 +96,9 @@ absl::Status CheckEdits(const Json& edits, const std::string& where, bool may_be
         !s.ok()) {
       return s;
     }
-    if (!IsPath(node, "path")) return Bad(where, "deviceNodes: path is no absolute path");
+    if (!IsPath(node, "path")) return Bad(where, "deviceNodes: path is not an absolute path");
     if (node.contains("hostPath") && !IsPath(node, "hostPath"))
-      return Bad(where, "deviceNodes: hostPath is no absolute path");
+      return Bad(where, "deviceNodes: hostPath is not an absolute path");
     const Json permissions = node.value("permissions", Json("rwm"));
     if (!permissions.is_string() || permissions.get<std::string>().find_first_not_of("rwm") != std::string::npos) {
       return Bad(where, "deviceNodes: permissions are not of r, w, m");
@@ -129,7 +129,7 @@ DriverFiles FindDriverFiles(const std::string& root, const std::string& dev_root
     if (!names.ok() || !Exists(dir + "/libcuda.so.1")) continue;
     for (const std::string& name : *names) {
       const bool wanted = std::any_of(std::begin(kLibraries), std::end(kLibraries), [&](std::string_view stem) {
-        // libcuda.so.1 and libcuda.so.580.95.05, not libcuda.so: that one is for linking.
+        // Matches libcuda.so.1 and libcuda.so.580.95.05, but not libcuda.so, which is for linking.
         return name.starts_with(stem) && name.size() > stem.size() && name[stem.size()] == '.';
       });
       if (!wanted) continue;
@@ -167,22 +167,22 @@ std::string MakeCdiSpec(const Card& card, const DriverFiles& driver, const std::
 
 absl::Status ValidateCdiSpec(std::string_view text) {
   const Json spec = Json::parse(text, nullptr, false);
-  if (spec.is_discarded()) return Bad("file", "is no JSON");
+  if (spec.is_discarded()) return Bad("file", "is not JSON");
   if (auto s = CheckKeys(spec, "file", {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}); !s.ok())
     return s;
   const Json version = spec.value("cdiVersion", Json());
   if (!version.is_string() || !version.get<std::string>().starts_with("0."))
-    return Bad("cdiVersion", "is no 0.x version");
+    return Bad("cdiVersion", "is not a 0.x version");
   const Json kind = spec.value("kind", Json());
   if (!kind.is_string()) return Bad("kind", "is missing");
   const std::string kind_text = kind.get<std::string>();
   const size_t slash = kind_text.find('/');
   if (slash == std::string::npos || !IsNamePart(std::string_view(kind_text).substr(0, slash), "._-") ||
       !IsNamePart(std::string_view(kind_text).substr(slash + 1), "_-")) {
-    return Bad("kind", "is no vendor/class");
+    return Bad("kind", "is not vendor/class");
   }
   const Json devices = spec.value("devices", Json());
-  if (!devices.is_array() || devices.empty()) return Bad("devices", "is no array with entries");
+  if (!devices.is_array() || devices.empty()) return Bad("devices", "is not an array with entries");
   for (const Json& device : devices) {
     if (auto s = CheckKeys(device, "devices", {"name", "annotations", "containerEdits"}); !s.ok()) return s;
     const Json name = device.value("name", Json());
@@ -200,7 +200,7 @@ std::vector<std::string> ListCdiNames(const std::vector<std::string>& dirs) {
     auto files = ListDir(dir);
     if (!files.ok()) continue;
     for (const std::string& file : *files) {
-      // NVIDIA's toolkit writes YAML by default; of a YAML file only the lines that matter are read.
+      // NVIDIA's toolkit writes YAML by default. Of a YAML file only the relevant lines are read.
       auto text = ReadFile(dir + "/" + file, 4 << 20);
       if (!text.ok()) continue;
       if (file.ends_with(".json")) {
@@ -233,15 +233,15 @@ absl::StatusOr<int> SyncCdiSpecs(const std::string& dir, const std::vector<Card>
   std::vector<std::string> wanted;
   for (const Card& card : cards) {
     wanted.push_back(CdiFileName(card.uuid));
-    if (card.minor < 0) continue;  // not read now: what was written for it stays
+    if (card.minor < 0) continue;  // the card was not read now: its old spec stays
     const std::string path = StrCat(dir, "/", wanted.back());
     const std::string spec = MakeCdiSpec(card, driver, dev_root);
     if (auto s = ValidateCdiSpec(spec); !s.ok()) return s;
-    // A driver that is not seen just now (being upgraded) must not take its libraries out of a spec that is in use.
+    // While the driver is absent (during an upgrade), the libraries must stay in a spec that is in use.
     if (auto old = ReadFile(path); old.ok()) {
       if (*old == spec || (driver.libraries.empty() && ValidateCdiSpec(*old).ok())) continue;
     }
-    // Not synced: every start compares, and the folder is usually in memory.
+    // Not synced: every start compares the specs again, and the folder is usually in memory.
     if (auto s = WriteFileAtomically(path, spec, Durable::kNo); !s.ok()) return s;
     ++changed;
   }

@@ -15,24 +15,24 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status Odd(std::string_view what) {
+absl::Status Unexpected(std::string_view what) {
   return absl::DataLossError(StrCat("kubelet's checkpoint is not as expected: ", what));
 }
 
 absl::Status AddIds(const Json& ids, std::vector<std::string>* out) {
-  if (!ids.is_array()) return Odd("DeviceIDs holds no arrays");
+  if (!ids.is_array()) return Unexpected("DeviceIDs is not made of arrays");
   for (const Json& id : ids) {
-    if (!id.is_string()) return Odd("a device id is no string");
+    if (!id.is_string()) return Unexpected("a device id is not a string");
     out->push_back(id.get<std::string>());
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadResponse(const std::string& encoded, GivenOut* out) {
+absl::Status ReadResponse(const std::string& encoded, CheckpointEntry* out) {
   std::string bytes;
   v1beta1::ContainerAllocateResponse response;
   if (!absl::Base64Unescape(encoded, &bytes) || !response.ParseFromString(bytes))
-    return Odd("AllocResp cannot be decoded");
+    return Unexpected("AllocResp cannot be decoded");
   for (const v1beta1::Mount& mount : response.mounts()) {
     if (mount.container_path() == SLUICE_CONTAINER_RUN_DIR) out->run_dir = mount.host_path();
     if (mount.container_path() == SLUICE_CONTAINER_LIB_DIR) out->lib_dir = mount.host_path();
@@ -43,41 +43,43 @@ absl::Status ReadResponse(const std::string& encoded, GivenOut* out) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<GivenOut>> ParseCheckpoint(std::string_view text) {
+absl::StatusOr<std::vector<CheckpointEntry>> ParseCheckpoint(std::string_view text) {
   const Json file = Json::parse(text, nullptr, false);
-  if (!file.is_object() || !file.contains("Data") || !file["Data"].is_object()) return Odd("no JSON object with Data");
+  if (!file.is_object() || !file.contains("Data") || !file["Data"].is_object())
+    return Unexpected("no JSON object with Data");
   const Json& data = file["Data"];
-  if (!data.contains("PodDeviceEntries")) return Odd("no PodDeviceEntries");
-  std::vector<GivenOut> out;
+  if (!data.contains("PodDeviceEntries")) return Unexpected("no PodDeviceEntries");
+  std::vector<CheckpointEntry> out;
   const Json& entries = data["PodDeviceEntries"];
   if (entries.is_null()) return out;
-  if (!entries.is_array()) return Odd("PodDeviceEntries is no array");
+  if (!entries.is_array()) return Unexpected("PodDeviceEntries is not an array");
   for (const Json& entry : entries) {
     for (const char* key : {"PodUID", "ContainerName", "ResourceName"}) {
-      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_string()) return Odd(StrCat("no ", key));
+      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_string()) return Unexpected(StrCat("no ", key));
     }
     if (entry["ResourceName"] != SLUICE_RESOURCE) continue;
-    GivenOut given{entry["PodUID"], entry["ContainerName"], {}, "", "", {}};
+    CheckpointEntry container{entry["PodUID"], entry["ContainerName"], {}, "", "", {}};
     const Json ids = entry.value("DeviceIDs", Json());
-    // By NUMA node since 1.20, a plain list before.
+    // An object by NUMA node since kubelet 1.20, a plain list before.
     if (ids.is_object()) {
       for (const auto& [node, list] : ids.items()) {
-        if (auto s = AddIds(list, &given.device_ids); !s.ok()) return s;
+        if (auto s = AddIds(list, &container.device_ids); !s.ok()) return s;
       }
-    } else if (auto s = AddIds(ids, &given.device_ids); !s.ok()) {
+    } else if (auto s = AddIds(ids, &container.device_ids); !s.ok()) {
       return s;
     }
-    std::sort(given.device_ids.begin(), given.device_ids.end());
-    given.device_ids.erase(std::unique(given.device_ids.begin(), given.device_ids.end()), given.device_ids.end());
+    std::sort(container.device_ids.begin(), container.device_ids.end());
+    container.device_ids.erase(std::unique(container.device_ids.begin(), container.device_ids.end()),
+                               container.device_ids.end());
     const Json response = entry.value("AllocResp", Json());
-    if (!response.is_string()) return Odd("AllocResp is no string");
-    if (auto s = ReadResponse(response, &given); !s.ok()) return s;
-    out.push_back(std::move(given));
+    if (!response.is_string()) return Unexpected("AllocResp is not a string");
+    if (auto s = ReadResponse(response, &container); !s.ok()) return s;
+    out.push_back(std::move(container));
   }
   return out;
 }
 
-absl::StatusOr<std::vector<GivenOut>> ReadCheckpoint(const std::string& kubelet_dir) {
+absl::StatusOr<std::vector<CheckpointEntry>> ReadCheckpoint(const std::string& kubelet_dir) {
   auto text = ReadFile(StrCat(kubelet_dir, "/", kCheckpointName));
   if (!text.ok()) return text.status();
   return ParseCheckpoint(*text);

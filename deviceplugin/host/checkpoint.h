@@ -1,5 +1,5 @@
-// Reads kubelet_internal_checkpoint: which container was given which response. Its form is kubelet's own and carries no
-// version, so anything unexpected makes the whole file unreadable, and an unreadable file lets nothing be deleted.
+// Reads kubelet_internal_checkpoint: which container was given which response. Its format is kubelet's own and has no
+// version, so anything unexpected makes the whole file unreadable, and with an unreadable file nothing is deleted.
 #ifndef SLUICE_DEVICEPLUGIN_HOST_CHECKPOINT_H_
 #define SLUICE_DEVICEPLUGIN_HOST_CHECKPOINT_H_
 
@@ -13,8 +13,8 @@ namespace sluice::deviceplugin {
 
 inline constexpr char kCheckpointName[] = "kubelet_internal_checkpoint";
 
-// One container that holds our resource, and what its response refers to.
-struct GivenOut {
+// One container that holds our resource, with the host paths and names in its response.
+struct CheckpointEntry {
   std::string pod_uid;
   std::string container;
   std::vector<std::string> device_ids;  // sorted
@@ -23,8 +23,8 @@ struct GivenOut {
   std::vector<std::string> cdi_names;
 };
 
-absl::StatusOr<std::vector<GivenOut>> ParseCheckpoint(std::string_view text);
-absl::StatusOr<std::vector<GivenOut>> ReadCheckpoint(const std::string& kubelet_dir);
+absl::StatusOr<std::vector<CheckpointEntry>> ParseCheckpoint(std::string_view text);
+absl::StatusOr<std::vector<CheckpointEntry>> ReadCheckpoint(const std::string& kubelet_dir);
 
 }  // namespace sluice::deviceplugin
 

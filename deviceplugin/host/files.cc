@@ -74,7 +74,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit) {
 
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, Durable durable) {
   static std::atomic<unsigned> counter{0};
-  // The leading dot keeps readers that go by suffix (CDI: *.json) away from the temporary file.
+  // The leading dot hides the temporary file from readers that select by suffix (CDI: *.json).
   const std::string temporary = StrCat(Parent(path), "/.", std::filesystem::path(path).filename().string(), ".",
                                        getpid(), ".", counter.fetch_add(1), ".tmp");
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

@@ -21,13 +21,13 @@ namespace {
 
 constexpr const char* kFiles[] = {SLUICE_SHIM_NAME, SLUICE_ENGINE_NAME};
 
-// FNV-1a: tells builds apart; nobody attacks their own node's image by collisions.
+// FNV-1a: distinguishes builds. It need not resist attacks, since the files come from the node's own image.
 uint64_t Hash(uint64_t hash, std::string_view bytes) {
   for (unsigned char c : bytes) hash = (hash ^ c) * 0x100000001b3ull;
   return hash;
 }
 
-// A file carries the label of the host's folder that it was made in, which containers may not map.
+// A new file gets the label of its host folder, which containers may not map.
 absl::Status Label(const std::string& dir, const std::string& label) {
   if (label.empty()) return absl::OkStatus();
   for (const std::string& path : {dir, StrCat(dir, "/", kFiles[0]), StrCat(dir, "/", kFiles[1])}) {
@@ -45,12 +45,12 @@ absl::Status Label(const std::string& dir, const std::string& label) {
 }  // namespace
 
 std::string ContainerLabel() {
-  // Registered only where SELinux is on; /sys/fs/selinux is not mounted in every container.
+  // selinuxfs is registered only if SELinux is on; /sys/fs/selinux is not mounted in every container.
   auto text = ReadFile("/proc/filesystems");
   return text.ok() && text->find("\tselinuxfs\n") != std::string::npos ? "system_u:object_r:container_file_t:s0" : "";
 }
 
-absl::StatusOr<std::string> LibraryId(const std::string& source_dir) {
+absl::StatusOr<std::string> HookLibraryId(const std::string& source_dir) {
   uint64_t hash = 0xcbf29ce484222325ull;
   for (const char* name : kFiles) {
     auto content = ReadFile(StrCat(source_dir, "/", name));
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> LibraryId(const std::string& source_dir) {
   return absl::StrFormat("%s-%016x", SLUICE_VERSION, hash);
 }
 
-absl::Status CheckLibrary(const std::string& dir) {
+absl::Status CheckHookLibrary(const std::string& dir) {
   for (const char* name : kFiles) {
     const std::string path = StrCat(dir, "/", name);
     if (!IsFile(path)) return absl::NotFoundError(StrCat("the hook library is missing on the host: ", path));
@@ -68,13 +68,13 @@ absl::Status CheckLibrary(const std::string& dir) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const std::string& destination,
-                                           const std::string& label) {
-  auto id = LibraryId(source_dir);
+absl::StatusOr<std::string> InstallHookLibrary(const std::string& source_dir, const std::string& destination,
+                                               const std::string& label) {
+  auto id = HookLibraryId(source_dir);
   if (!id.ok()) return id.status();
   if (auto s = MakeDirs(destination); !s.ok()) return s;
   struct statvfs fs;
-  if (statvfs(destination.c_str(), &fs) != 0) return ErrnoError("look at file system of", destination, errno);
+  if (statvfs(destination.c_str(), &fs) != 0) return ErrnoError("read file system of", destination, errno);
   if ((fs.f_flag & ST_NOEXEC) != 0) {
     return absl::FailedPreconditionError(
         StrCat(destination,
@@ -83,16 +83,16 @@ absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const 
   }
   std::string target = StrCat(destination, "/", *id);
   if (IsDir(target)) {
-    auto there = LibraryId(target);
+    auto there = HookLibraryId(target);
     if (there.ok() && *there == *id) {
       if (auto s = Label(target, label); !s.ok()) return s;
       return target;
     }
-    return absl::DataLossError(StrCat(target, " is there and is not what its name says (",
+    return absl::DataLossError(StrCat(target, " exists and its content does not match its name (",
                                       there.ok() ? *there : std::string(there.status().message()),
                                       "); remove it when no running container uses it"));
   }
-  // Temporary names start with a dot: ListLibraries does not see them, the collector removes what a crash left.
+  // Temporary names start with a dot, so that ListHookLibraries skips them.
   const std::string temporary = StrCat(destination, "/.", *id, ".", getpid());
   (void)RemoveTree(temporary);
   if (mkdir(temporary.c_str(), 0755) != 0) return ErrnoError("make directory", temporary, errno);
@@ -115,7 +115,7 @@ absl::StatusOr<std::string> InstallLibrary(const std::string& source_dir, const 
   return target;
 }
 
-std::vector<std::string> ListLibraries(const std::string& destination) {
+std::vector<std::string> ListHookLibraries(const std::string& destination) {
   auto names = ListDir(destination);
   if (!names.ok()) return {};
   std::erase_if(*names, [](const std::string& name) { return name.starts_with("."); });

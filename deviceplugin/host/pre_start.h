@@ -1,5 +1,5 @@
-// May this container start? Library, directory and agent's socket must be there, or it would run unenforced: containerd
-// makes a missing mount source as an empty folder, and the loader ignores a missing preload.
+// Decides whether a container may start. Hook library, directory and agent socket must exist, or it would run without
+// limits: containerd makes a missing mount source as an empty folder, and the loader ignores a missing preload.
 #ifndef SLUICE_DEVICEPLUGIN_HOST_PRE_START_H_
 #define SLUICE_DEVICEPLUGIN_HOST_PRE_START_H_
 
@@ -13,20 +13,20 @@
 
 namespace sluice::deviceplugin {
 
-struct StartNeeds {
+struct StartRequirements {
   std::string run_dir;
   std::string lib_dir;
 };
 
-// What a container with exactly these devices was given. From kubelet's checkpoint where it is readable and knows the
-// devices (several containers of a pod may: an init container's units go to the next one), else the newest directory
-// made for them.
-absl::StatusOr<std::vector<StartNeeds>> FindNeeds(std::span<const std::string> device_ids,
-                                                  const absl::StatusOr<std::vector<GivenOut>>& checkpoint,
-                                                  const AllocationStore& store, const std::string& current_library);
+// The directories that a container with exactly these devices was given. From kubelet's checkpoint if it is readable
+// and lists the devices; several containers of a pod may match, since an init container's units go to the next one.
+// Else the newest directory made for these devices.
+absl::StatusOr<std::vector<StartRequirements>> FindStartRequirements(
+    std::span<const std::string> device_ids, const absl::StatusOr<std::vector<CheckpointEntry>>& checkpoint,
+    const AllocationStore& store, const std::string& current_library);
 
-// OK, or the first thing that is missing. UNAVAILABLE: waiting may help (the agent is not there yet).
-absl::Status CheckNeeds(const StartNeeds& needs);
+// OK, or the first thing that is missing. UNAVAILABLE: the agent is not ready yet, and waiting may help.
+absl::Status CheckStartRequirements(const StartRequirements& needs);
 
 }  // namespace sluice::deviceplugin
 

@@ -10,8 +10,8 @@
 
 namespace sluice::deviceplugin {
 
-// Owned by the caller's slot and by its own thread: whichever lets go last frees it, so a stuck call never touches
-// freed memory.
+// Owned by the caller's slot and by its own thread: the last owner frees it, so a stuck call never touches freed
+// memory.
 struct BoundedNvml::Worker {
   std::mutex mutex;
   std::condition_variable changed;
@@ -20,7 +20,7 @@ struct BoundedNvml::Worker {
 };
 
 BoundedNvml::BoundedNvml(std::shared_ptr<NvmlApi> inner, std::chrono::milliseconds bound)
-    : inner_(std::move(inner)), bound_(bound), lost_(std::make_shared<std::atomic<int>>(0)) {}
+    : inner_(std::move(inner)), bound_(bound), stuck_calls_(std::make_shared<std::atomic<int>>(0)) {}
 
 BoundedNvml::~BoundedNvml() {
   for (auto& worker : {worker_, event_worker_}) {
@@ -31,12 +31,12 @@ BoundedNvml::~BoundedNvml() {
   }
 }
 
-int BoundedNvml::lost() const { return lost_->load(); }
+int BoundedNvml::stuck_calls() const { return stuck_calls_->load(); }
 
 bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call, std::chrono::milliseconds bound) {
   if (!*slot) {
     *slot = std::make_shared<Worker>();
-    std::thread([worker = *slot, lost = lost_] {
+    std::thread([worker = *slot, stuck_calls = stuck_calls_] {
       std::unique_lock lock(worker->mutex);
       while (true) {
         worker->changed.wait(lock, [&] { return worker->job || worker->ended; });
@@ -50,8 +50,8 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
         worker->done = true;
         worker->changed.notify_all();
         if (worker->ended) {
-          // Given up by its caller, and back after all.
-          lost->fetch_sub(1);
+          // Its caller had abandoned it, and the call returned after all.
+          stuck_calls->fetch_sub(1);
           return;
         }
       }
@@ -64,7 +64,7 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
   worker.changed.notify_all();
   if (worker.changed.wait_for(lock, bound, [&] { return worker.done; })) return true;
   worker.ended = true;
-  lost_->fetch_add(1);
+  stuck_calls_->fetch_add(1);
   lock.unlock();
   slot->reset();
   return false;
@@ -73,14 +73,14 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
 template <class T>
 T BoundedNvml::Call(std::shared_ptr<Worker>* slot, const char* what, std::chrono::milliseconds bound,
                     const std::function<T(NvmlApi&)>& call) {
-  if (lost() >= kMostLost) {
+  if (stuck_calls() >= kMaxStuckCalls) {
     return absl::UnavailableError(
-        StrCat("NVML hangs: ", lost(), " calls have not come back; ", what, " was not tried"));
+        StrCat("NVML hangs: ", stuck_calls(), " calls have not returned; ", what, " was not called"));
   }
-  // The result outlives a caller that has given up.
+  // Shared, so that the result outlives a caller that has given up.
   auto result = std::make_shared<T>(absl::UnknownError("no result"));
   if (Run(slot, [result, inner = inner_, call] { *result = call(*inner); }, bound)) return std::move(*result);
-  return absl::DeadlineExceededError(StrCat("NVML hangs: ", what, " did not come back in ", bound.count(), " ms"));
+  return absl::DeadlineExceededError(StrCat("NVML hangs: ", what, " did not return within ", bound.count(), " ms"));
 }
 
 absl::Status BoundedNvml::Open() {
@@ -100,9 +100,9 @@ absl::StatusOr<CardReading> BoundedNvml::Read(int index) {
   return Call<absl::StatusOr<CardReading>>(&worker_, "Read", bound_, [index](NvmlApi& api) { return api.Read(index); });
 }
 
-absl::StatusOr<std::optional<NvmlEvent>> BoundedNvml::WaitEvent(std::chrono::milliseconds patience) {
-  return Call<absl::StatusOr<std::optional<NvmlEvent>>>(&event_worker_, "WaitEvent", bound_ + patience,
-                                                        [patience](NvmlApi& api) { return api.WaitEvent(patience); });
+absl::StatusOr<std::optional<NvmlEvent>> BoundedNvml::WaitEvent(std::chrono::milliseconds timeout) {
+  return Call<absl::StatusOr<std::optional<NvmlEvent>>>(&event_worker_, "WaitEvent", bound_ + timeout,
+                                                        [timeout](NvmlApi& api) { return api.WaitEvent(timeout); });
 }
 
 }  // namespace sluice::deviceplugin

@@ -1,4 +1,4 @@
-// NVML through dlopen: the plugin runs on nodes without a driver, and finds one that is installed later.
+// NVML through dlopen, so that the plugin runs on nodes without a driver and finds one that is installed later.
 #include <dlfcn.h>
 #include <nvml.h>
 
@@ -15,7 +15,7 @@
 namespace sluice::deviceplugin {
 namespace {
 
-// Entry points under their exported names; nvml.h's macros rename functions, so the names are spelled out.
+// Entry points under their exported names. nvml.h's macros rename functions, so the names are spelled out.
 struct Entries {
   decltype(&::nvmlInit_v2) init = nullptr;
   decltype(&::nvmlShutdown) shutdown = nullptr;
@@ -26,7 +26,7 @@ struct Entries {
   decltype(&::nvmlDeviceGetUUID) uuid = nullptr;
   decltype(&::nvmlDeviceGetName) name = nullptr;
   decltype(&::nvmlDeviceGetMemoryInfo) memory = nullptr;
-  // From here on a driver may lack them.
+  // Older drivers may lack the entries from here on.
   decltype(&::nvmlDeviceGetMinorNumber) minor = nullptr;
   decltype(&::nvmlDeviceGetPciInfo_v3) pci = nullptr;
   decltype(&::nvmlDeviceGetMemoryAffinity) affinity = nullptr;
@@ -69,8 +69,8 @@ class DriverNvml final : public NvmlApi {
 
   absl::Status Open() override {
     std::lock_guard lock(mutex_);
-    // The old library stays mapped: a call of another thread may be inside it. A new driver comes with a new file, so a
-    // reopened soname is really the new one.
+    // The old library stays mapped, since another thread's call may be inside it. A new driver comes with a new file,
+    // so reopening the soname gives the new one.
     if (entries_.shutdown != nullptr) entries_.shutdown();
     entries_ = {};
     set_ = nullptr;
@@ -148,7 +148,7 @@ class DriverNvml final : public NvmlApi {
     unsigned mig = NVML_DEVICE_MIG_DISABLE, mig_pending = 0;
     out.mig = e.mig != nullptr && e.mig(device, &mig, &mig_pending) == NVML_SUCCESS && mig == NVML_DEVICE_MIG_ENABLE;
     nvmlGpuVirtualizationMode_t virtualization = NVML_GPU_VIRTUALIZATION_MODE_NONE;
-    // Pass-through into a VM is a whole card. A vGPU (guest) or a host that cuts vGPUs is not.
+    // Pass-through into a VM gives a whole card. A vGPU (guest) or a host that splits its cards into vGPUs does not.
     out.vgpu = e.virtualization != nullptr && e.virtualization(device, &virtualization) == NVML_SUCCESS &&
                virtualization != NVML_GPU_VIRTUALIZATION_MODE_NONE &&
                virtualization != NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH;
@@ -160,7 +160,7 @@ class DriverNvml final : public NvmlApi {
     return out;
   }
 
-  absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds patience) override {
+  absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds timeout) override {
     const Entries e = Copy();
     if (e.set_create == nullptr || e.wait == nullptr || e.register_events == nullptr) {
       return absl::UnimplementedError("this driver sends no events");
@@ -168,14 +168,14 @@ class DriverNvml final : public NvmlApi {
     nvmlEventSet_t set = nullptr;
     if (auto s = EventSet(e, &set); !s.ok()) return s;
     nvmlEventData_t data = {};
-    const nvmlReturn_t rc = e.wait(set, &data, static_cast<unsigned>(patience.count()));
+    const nvmlReturn_t rc = e.wait(set, &data, static_cast<unsigned>(timeout.count()));
     if (rc == NVML_ERROR_TIMEOUT) return std::optional<NvmlEvent>();
     if (auto s = Check(e, "nvmlEventSetWait", rc); !s.ok()) return s;
     NvmlEvent event;
     char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {};
     if (data.device != nullptr && e.uuid(data.device, uuid, sizeof uuid) == NVML_SUCCESS) event.uuid = uuid;
-    event.kind =
-        data.eventType == nvmlEventTypeDoubleBitEccError ? NvmlEvent::Kind::kDoubleBitEcc : NvmlEvent::Kind::kXid;
+    event.type =
+        data.eventType == nvmlEventTypeDoubleBitEccError ? NvmlEvent::Type::kDoubleBitEcc : NvmlEvent::Type::kXid;
     event.xid = data.eventType == nvmlEventTypeXidCriticalError ? data.eventData : 0;
     return std::optional<NvmlEvent>(event);
   }
@@ -198,7 +198,7 @@ class DriverNvml final : public NvmlApi {
   int Numa(const Entries& e, nvmlDevice_t device) {
     nvmlPciInfo_t pci = {};
     if (e.pci != nullptr && e.pci(device, &pci) == NVML_SUCCESS) {
-      std::string bus = pci.busId;  // "00000000:65:00.0"; sysfs has a domain of four digits, in lower case
+      std::string bus = pci.busId;  // "00000000:65:00.0"; sysfs uses a domain of four digits, in lower case
       if (bus.size() > 12) bus = bus.substr(bus.size() - 12);
       std::transform(bus.begin(), bus.end(), bus.begin(), [](unsigned char c) { return std::tolower(c); });
       if (auto text = ReadFile(StrCat(sys_, "/bus/pci/devices/", bus, "/numa_node"), 64); text.ok()) {
@@ -224,7 +224,7 @@ class DriverNvml final : public NvmlApi {
         nvmlDevice_t device = nullptr;
         if (e.by_index(i, &device) != NVML_SUCCESS) continue;
         const auto types = nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError;
-        // Cards without ECC refuse the second kind.
+        // Cards without ECC refuse the second event type.
         registered += e.register_events(device, types, set) == NVML_SUCCESS ||
                       e.register_events(device, nvmlEventTypeXidCriticalError, set) == NVML_SUCCESS;
       }

@@ -1,5 +1,5 @@
-// What the plugin asks NVML, in few coarse calls: implemented by the driver's library (nvml_unsafe.cc), by a decorator
-// that bounds each call in time (bounded_nvml.h) and by a fake in the tests. Thread-safe.
+// The plugin's interface to NVML, in few coarse calls. Implemented by the driver's library (driver_nvml_unsafe.cc), by
+// a decorator that bounds each call in time (bounded_nvml.h) and by a fake in the tests. Thread-safe.
 #ifndef SLUICE_DEVICEPLUGIN_NVML_NVML_API_H_
 #define SLUICE_DEVICEPLUGIN_NVML_NVML_API_H_
 
@@ -21,16 +21,16 @@ struct CardReading {
   int numa = -1;
   bool ecc = false;
   bool exclusive = false;    // compute mode is not DEFAULT
-  std::string compute_mode;  // for people
+  std::string compute_mode;  // for messages
   bool mig = false;
   bool vgpu = false;
-  bool recovery_needed = false;  // the driver itself asks for a reset or reboot
+  bool recovery_needed = false;  // the driver asks for a reset or reboot
 };
 
 struct NvmlEvent {
-  enum class Kind { kXid, kDoubleBitEcc };
-  Kind kind = Kind::kXid;
-  std::string uuid;  // empty: no single card was named
+  enum class Type { kXid, kDoubleBitEcc };
+  Type type = Type::kXid;
+  std::string uuid;  // empty: the event names no card
   uint64_t xid = 0;
 };
 
@@ -38,17 +38,17 @@ class NvmlApi {
  public:
   virtual ~NvmlApi() = default;
 
-  // Loads library and driver; calling it again does both anew. NOT_FOUND: no driver on this machine.
+  // Loads library and driver; a second call does both again. NOT_FOUND: no driver on this machine.
   virtual absl::Status Open() = 0;
   virtual absl::StatusOr<std::string> DriverVersion() = 0;
   virtual absl::StatusOr<int> Count() = 0;
   // NOT_FOUND: the card has fallen off the bus.
   virtual absl::StatusOr<CardReading> Read(int index) = 0;
-  // Waits up to `patience`; nothing: no event came. UNIMPLEMENTED: this driver sends none.
-  virtual absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds patience) = 0;
+  // Waits up to `timeout`; nullopt: no event. UNIMPLEMENTED: this driver sends none.
+  virtual absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds timeout) = 0;
 };
 
-// The driver's own library. `library` is what dlopen is given (default soname: libnvidia-ml.so.1); `sys_root` is /sys.
+// The driver's own library. `library` is passed to dlopen (default: libnvidia-ml.so.1); `sys_root` is /sys.
 std::shared_ptr<NvmlApi> MakeDriverNvml(std::string library, std::string sys_root);
 
 }  // namespace sluice::deviceplugin

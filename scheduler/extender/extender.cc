@@ -31,30 +31,31 @@ void Extender::Count(Call call, bool refused) {
 Reply Extender::Filter(const std::string& body) {
   const auto args = ReadExtenderArgs(body);
   if (!args.ok()) return BadRequest(std::string(args.status().message()));
-  // With half a view, "no room" would be a lie; an error makes the scheduler try again.
+  // With an incomplete view a refusal would be wrong. After an error the scheduler tries again.
   if (!cluster_.Synced()) return {200, Json{{"Error", "sluice-extender has not read the cluster yet"}}.dump()};
   if (!MayBePlaced(args->pod)) {
     return {200, Json{{"Error", absl::StrCat("pod ", args->pod.FullName(), ": a binding of it is under way")}}.dump()};
   }
   const FilterResult result = cluster_.Filter(args->pod, args->nodes);
   Count(kFilter, result.fitting == 0);
-  // Written by hand, as the list below: documents of a thousand members.
+  // Written by hand, like the list below: the documents have a thousand members.
   std::string fitting = "{\"NodeNames\":[", failed = "],\"FailedNodes\":{";
   fitting.reserve(body.size());
   for (std::size_t i = 0; i < args->nodes.size(); ++i) {
-    const int verdict = result.verdicts[i];
-    std::string& out = verdict == FilterResult::kFits ? fitting : failed;
+    const int reason = result.reason_index[i];
+    std::string& out = reason == FilterResult::kFits ? fitting : failed;
     if (out.back() == '"') out += ',';
     AppendJsonString(args->nodes[i], out);
-    if (verdict == FilterResult::kFits) continue;
+    if (reason == FilterResult::kFits) continue;
     out += ':';
-    AppendJsonString(result.reasons[verdict], out);
+    AppendJsonString(result.reasons[reason], out);
   }
   return {200, absl::StrCat(fitting, failed, "}}")};
 }
 
-// The scheduler asks again about a pod that we are binding, or have bound: it did not get our answer, and its own watch
-// is late. Placed once more, the pod would hold two reservations, or lose one that stands.
+// Guards against placing a pod twice. If the scheduler missed the answer to a bind and its own watch is late, it asks
+// again about a pod that is being bound or is bound. A second placement would leave the pod with two reservations, or
+// drop a valid one.
 bool Extender::MayBePlaced(const PodFacts& pod) {
   const Binding binding = cluster_.BindingOf(pod.uid);
   if (binding == Binding::kNone) return true;
@@ -120,7 +121,7 @@ absl::Status Extender::BindPod(const std::string& name_space, const std::string&
   if (status.ok()) {
     cluster_.Report(uid, Binding::kDone);
   } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-    // Nobody knows whether the pod is bound. The cards stay reserved: the watch will tell, or the scheduler asks again.
+    // The outcome is unknown, so the cards stay reserved until the watch shows the pod or the scheduler asks again.
     cluster_.Report(uid, Binding::kUnknown);
   } else {
     cluster_.Release(uid);

@@ -1,4 +1,4 @@
-// The scheduler extender's three calls: JSON in, JSON out (k8s.io/kube-scheduler/extender/v1), no sockets.
+// The scheduler extender's three calls (k8s.io/kube-scheduler/extender/v1): JSON in, JSON out, no sockets.
 #ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
 #define SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
 
@@ -11,14 +11,14 @@
 
 namespace sluice::scheduler {
 
-// Writes the Binding. The one thing that the extender asks of the API server.
+// Writes Bindings: the only request that the extender makes to the API server.
 class Binder {
  public:
   virtual ~Binder() = default;
-  // kUnavailable and kDeadlineExceeded: it is not known whether the pod is bound now. Every other error: it is not.
+  // kUnavailable and kDeadlineExceeded: the pod may or may not be bound. Every other error: it is not bound.
   virtual absl::Status Bind(const PodFacts& pod, const std::string& node,
                             const std::map<std::string, std::string>& annotations) = 0;
-  // A pod that the watch has not shown yet. NotFound: there is none.
+  // Reads a pod that the watch has not shown yet. NotFound: it does not exist.
   virtual absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) = 0;
 };
 
@@ -35,13 +35,13 @@ class Extender {
   Reply Filter(const std::string& body);
   Reply Prioritize(const std::string& body);
   Reply Bind(const std::string& body);
-  // Prometheus text.
+  // In Prometheus' text format.
   std::string Metrics() const;
 
  private:
   enum Call { kFilter, kPrioritize, kBind, kCalls };
   void Count(Call call, bool refused);
-  // Nothing is reserved for the pod (any more). False: it is bound, or may be.
+  // True: nothing is reserved for the pod (any more). False: it is bound, or may be.
   bool MayBePlaced(const PodFacts& pod);
   absl::Status BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
                        const std::string& node);

@@ -14,28 +14,28 @@ using Json = nlohmann::json;
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-// Walks over JSON without building anything: a document of a thousand names costs more than all decisions about them.
-// Only what is handed on is checked: the members' values are parsed by those who read them.
+// Walks over JSON without building a document: for a thousand names that costs more than all decisions about them.
+// Checks only the structure that it returns; its users parse the members' values.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 
-  // The next character that is no white space is this one, and is passed.
-  bool Pass(char expected) {
+  // Skips white space and then the expected character. False: another character follows.
+  bool Consume(char expected) {
     while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
     if (at_ >= text_.size() || text_[at_] != expected) return false;
     ++at_;
     return true;
   }
 
-  // A string, without its quotes; what is escaped stays so, and says so.
+  // A string without its quotes. Escapes are left as they are and set `escaped`.
   std::optional<std::string_view> String(bool& escaped) {
-    if (!Pass('"')) return std::nullopt;
+    if (!Consume('"')) return std::nullopt;
     const std::size_t begin = at_;
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (c == '"') return text_.substr(begin, at_++ - begin);
-      // Beyond ASCII: whether it is UTF-8 is the real parser's to say.
+      // Non-ASCII text is left to the full parser, which checks its UTF-8.
       if (c == '\\' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x80) escaped = true;
       if (c == '\\') ++at_;
     }
@@ -79,34 +79,34 @@ struct Members {
 std::optional<Members> FindMembers(std::string_view body) {
   Scanner scanner(body);
   Members members;
-  if (!scanner.Pass('{')) return std::nullopt;
-  if (scanner.Pass('}')) return scanner.AtEnd() ? std::optional(members) : std::nullopt;
+  if (!scanner.Consume('{')) return std::nullopt;
+  if (scanner.Consume('}')) return scanner.AtEnd() ? std::optional(members) : std::nullopt;
   do {
     bool escaped = false;
     const auto key = scanner.String(escaped);
-    if (!key || !scanner.Pass(':')) return std::nullopt;
+    if (!key || !scanner.Consume(':')) return std::nullopt;
     const auto value = scanner.Value();
     if (!value) return std::nullopt;
     if (*key == "Pod") members.pod = *value;
     if (*key == "NodeNames") members.names = *value;
-  } while (scanner.Pass(','));
-  if (!scanner.Pass('}') || !scanner.AtEnd()) return std::nullopt;
+  } while (scanner.Consume(','));
+  if (!scanner.Consume('}') || !scanner.AtEnd()) return std::nullopt;
   return members;
 }
 
-// An array of plain strings. Nothing: there is more to it, let the real parser look.
+// The strings of an array. nullopt: not all are plain strings, use the full parser.
 std::optional<std::vector<std::string_view>> PlainNames(std::string_view text) {
   Scanner scanner(text);
   std::vector<std::string_view> names;
-  if (!scanner.Pass('[')) return std::nullopt;
-  if (scanner.Pass(']')) return names;
+  if (!scanner.Consume('[')) return std::nullopt;
+  if (scanner.Consume(']')) return names;
   do {
     bool escaped = false;
     const auto name = scanner.String(escaped);
     if (!name || escaped) return std::nullopt;
     names.push_back(*name);
-  } while (scanner.Pass(','));
-  if (!scanner.Pass(']') || !scanner.AtEnd()) return std::nullopt;
+  } while (scanner.Consume(','));
+  if (!scanner.Consume(']') || !scanner.AtEnd()) return std::nullopt;
   return names;
 }
 

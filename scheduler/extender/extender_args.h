@@ -1,5 +1,5 @@
-// The body of a filter or prioritize call (k8s.io/kube-scheduler/extender/v1, ExtenderArgs): one pod and, at scale, a
-// thousand names.
+// The body of a filter or prioritize call (k8s.io/kube-scheduler/extender/v1, ExtenderArgs): one pod and up to some
+// thousand node names.
 #ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_ARGS_H_
 #define SLUICE_SCHEDULER_EXTENDER_EXTENDER_ARGS_H_
 
@@ -14,11 +14,11 @@ namespace sluice::scheduler {
 
 struct ExtenderArgs {
   PodFacts pod;
-  std::vector<std::string_view> nodes;  // into `body`, or into `unescaped`
-  std::vector<std::string> unescaped;   // never filled where names are what Kubernetes allows
+  std::vector<std::string_view> nodes;  // point into `body` or `unescaped`
+  std::vector<std::string> unescaped;   // stays empty for names that Kubernetes allows
 };
 
-// `body` must outlive the result. Error: what is missing or wrong; the scheduler shows it in its log.
+// `body` must outlive the result. The error names the missing or wrong member; the scheduler logs it.
 absl::StatusOr<ExtenderArgs> ReadExtenderArgs(std::string_view body);
 
 // Appends the text as a JSON string.

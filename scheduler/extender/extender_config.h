@@ -9,19 +9,19 @@
 
 namespace sluice::scheduler {
 
-// YAML; unknown keys are errors. `policy` is taken live, the others at the start.
+// YAML; unknown keys are errors. A change of `policy` takes effect while running, the others at the next start.
 struct ExtenderConfig {
   std::string listen = "127.0.0.1:8889";  // address:port
   std::string policy = "look-ahead";
-  std::string metrics_listen;  // address:port for reading only; empty: `listen` serves that too, and nobody else does
-  std::string kubeconfig;      // file; empty: the pod's service account
+  std::string metrics_listen;  // address:port for GET only, reachable by others; empty: only `listen` serves GET
+  std::string kubeconfig;      // path; empty: the pod's service account
 };
 
 struct Endpoint {
   std::string address;
-  int port = 0;  // 0: any free one
+  int port = 0;  // 0: any free port
 };
-// Nothing: not of the form ADDRESS:PORT.
+// nullopt: not of the form ADDRESS:PORT.
 std::optional<Endpoint> ParseEndpoint(const std::string& text);
 
 absl::StatusOr<ExtenderConfig> ParseExtenderConfig(const std::string& yaml, const std::string& name);

@@ -24,7 +24,7 @@ int Fail(const absl::Status& status, int exit_status = 1) {
 }
 
 int Run(const ExtenderConfig& config, const std::string& config_file) {
-  // Blocked before any thread starts, so that only the wait below gets them.
+  // Blocked before any thread starts, so that only sigtimedwait below receives them.
   sigset_t signals;
   sigemptyset(&signals);
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
@@ -34,13 +34,13 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   const auto link =
       config.kubeconfig.empty() ? sluice::kube::InCluster() : sluice::kube::FromKubeconfig(config.kubeconfig);
   if (!link.ok()) return Fail(link.status());
-  auto policies = sluice::scheduler::PolicyMaker::Make(config.policy);
+  auto policies = sluice::scheduler::PolicyRefresher::Make(config.policy);
   if (!policies.ok()) return Fail(policies.status());
   sluice::scheduler::ClusterState cluster(**policies);
   sluice::scheduler::KubeBinder binder(*link);
   sluice::scheduler::Extender extender(cluster, binder);
   const auto calls = sluice::scheduler::ParseEndpoint(config.listen);
-  if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked before
+  if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked by main
   const auto server = sluice::scheduler::ExtenderServer::Start(
       *calls, sluice::scheduler::ParseEndpoint(config.metrics_listen), extender, cluster);
   if (!server.ok()) return Fail(server.status());

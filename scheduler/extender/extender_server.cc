@@ -22,12 +22,12 @@ class Listener {
 
   absl::Status Start(const Endpoint& endpoint, int threads) {
     server.set_payload_max_length(std::size_t{16} << 20);
-    // Callers keep their connections; a thread is held by each, and binds wait for the API server.
+    // Each kept-alive connection holds a thread, and binds wait for the API server.
     server.new_task_queue = [threads] { return new httplib::ThreadPool(threads); };
     server.set_keep_alive_max_count(1'000'000);
     server.set_keep_alive_timeout(60);
     server.set_tcp_nodelay(true);
-    // Not the library's SO_REUSEPORT, with which a second extender would silently share the port.
+    // Replaces httplib's SO_REUSEPORT, with which a second extender would silently share the port.
     server.set_socket_options([](socket_t socket) {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
@@ -37,7 +37,7 @@ class Listener {
                                  : server.bind_to_port(endpoint.address.c_str(), port);
     if (!bound) return absl::UnavailableError(absl::StrCat("cannot listen on ", endpoint.address, ":", endpoint.port));
     thread_ = std::thread([this] { server.listen_after_bind(); });
-    // A stop before the loop runs would be lost.
+    // A stop() before the loop runs would have no effect.
     while (!server.is_running()) std::this_thread::yield();
     return absl::OkStatus();
   }
@@ -49,7 +49,7 @@ class Listener {
   std::thread thread_;
 };
 
-void ServeReading(httplib::Server& server, const Extender& extender, const ClusterState& cluster) {
+void ServeProbesAndMetrics(httplib::Server& server, const Extender& extender, const ClusterState& cluster) {
   server.Get("/healthz",
              [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
   server.Get("/readyz", [&cluster](const httplib::Request&, httplib::Response& response) {
@@ -79,26 +79,26 @@ void ServeCalls(httplib::Server& server, Extender& extender) {
 
 class ExtenderServer::Impl {
  public:
-  Listener calls, reading;
+  Listener calls, metrics;
 };
 
 ExtenderServer::ExtenderServer() : impl_(std::make_unique<Impl>()) {}
 ExtenderServer::~ExtenderServer() = default;
 
 int ExtenderServer::port() const { return impl_->calls.port; }
-int ExtenderServer::reading_port() const { return impl_->reading.port; }
+int ExtenderServer::metrics_port() const { return impl_->metrics.port; }
 
 absl::StatusOr<std::unique_ptr<ExtenderServer>> ExtenderServer::Start(const Endpoint& calls,
-                                                                      const std::optional<Endpoint>& reading,
+                                                                      const std::optional<Endpoint>& metrics,
                                                                       Extender& extender, const ClusterState& cluster) {
   std::unique_ptr<ExtenderServer> started(new ExtenderServer);
   Impl& impl = *started->impl_;
   ServeCalls(impl.calls.server, extender);
-  ServeReading(impl.calls.server, extender, cluster);
+  ServeProbesAndMetrics(impl.calls.server, extender, cluster);
   if (absl::Status status = impl.calls.Start(calls, 16); !status.ok()) return status;
-  if (reading) {
-    ServeReading(impl.reading.server, extender, cluster);
-    if (absl::Status status = impl.reading.Start(*reading, 2); !status.ok()) return status;
+  if (metrics) {
+    ServeProbesAndMetrics(impl.metrics.server, extender, cluster);
+    if (absl::Status status = impl.metrics.Start(*metrics, 2); !status.ok()) return status;
   }
   return started;
 }

@@ -1,4 +1,4 @@
-// The extender over HTTP, on an address that only the scheduler's pod can reach (127.0.0.1).
+// Serves the extender over HTTP, on an address that only the scheduler's pod can reach (127.0.0.1).
 #ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
 #define SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
 
@@ -11,17 +11,17 @@
 
 namespace sluice::scheduler {
 
-// POST /filter, /prioritize, /bind; GET /healthz, /readyz (200 once the cluster is read), /metrics. Bodies up to 16
-// MiB. A second address, which others may reach, answers GETs only.
+// POST /filter, /prioritize, /bind; GET /healthz, /readyz (200 once the cluster has been read), /metrics. Bodies up to
+// 16 MiB. The second address may be reachable by others and answers GET only.
 class ExtenderServer {
  public:
-  // Error: an address cannot be listened on.
+  // Error: it cannot listen on an address.
   static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const Endpoint& calls,
-                                                               const std::optional<Endpoint>& reading,
+                                                               const std::optional<Endpoint>& metrics,
                                                                Extender& extender, const ClusterState& cluster);
-  ~ExtenderServer();  // answers what is in flight
+  ~ExtenderServer();  // answers the calls in flight
   int port() const;
-  int reading_port() const;  // 0: none
+  int metrics_port() const;  // 0: no second address
 
  private:
   ExtenderServer();

@@ -35,7 +35,7 @@ absl::Status KubeBinder::Bind(const PodFacts& pod, const std::string& node,
   const kube::Json binding = {
       {"apiVersion", "v1"},
       {"kind", "Binding"},
-      // The API server copies a Binding's annotations to the pod; the uid keeps us off a new pod of the same name.
+      // The API server copies a Binding's annotations to the pod. The uid makes it refuse a new pod of the same name.
       {"metadata", {{"name", pod.name}, {"namespace", pod.name_space}, {"uid", pod.uid}, {"annotations", annotations}}},
       {"target", {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", node}}}};
   return client_.Create(absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/binding"), binding)
@@ -52,7 +52,8 @@ class KubeFeed::Impl {
  public:
   Impl(const kube::ClientConfig& config, ClusterState& cluster)
       : nodes_(config, "/api/v1/nodes", Pages(""), ForNodes(cluster), "sluice-extender"),
-        // Ended pods hold nothing. A pod that ends leaves the selection, which the watch shows as deleted.
+        // Pods that have ended hold no units. When a pod ends it leaves the selection, and the watch reports it as
+        // deleted.
         pods_(config, "/api/v1/pods", Pages("status.phase!=Succeeded,status.phase!=Failed"), ForPods(cluster),
               "sluice-extender") {}
 

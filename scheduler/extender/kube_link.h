@@ -1,4 +1,4 @@
-// The extender's link to a real API server: watches fill the ClusterState, Bindings are written.
+// Connects the extender to a real API server: watches fill the ClusterState, KubeBinder writes Bindings.
 #ifndef SLUICE_SCHEDULER_EXTENDER_KUBE_LINK_H_
 #define SLUICE_SCHEDULER_EXTENDER_KUBE_LINK_H_
 

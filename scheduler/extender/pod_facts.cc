@@ -37,8 +37,8 @@ Host RequestsOf(const Json& resources) {
   return {ReadMilli(Member(requests, "cpu")), ReadMemoryMib(Member(requests, "memory"))};
 }
 
-// Kubernetes' rule: sidecars and regular containers together, or the largest init container beside the sidecars before
-// it.
+// Kubernetes' rule: the larger of (sidecars and regular containers together) and (an init container with the sidecars
+// before it).
 class HostSum {
  public:
   void Add(ContainerKind kind, const Host& host) {
@@ -92,7 +92,7 @@ PodFacts ReadPod(const Json& pod) {
   facts.node = Text(spec, "nodeName");
   const std::string phase = Text(status, "phase");
   facts.ended = phase == "Succeeded" || phase == "Failed";
-  // Kubelet writes the start time when it has admitted the pod (and, with the phase Failed, when it has not).
+  // Kubelet writes the start time when it admits the pod, and also, with the phase Failed, when it refuses it.
   facts.admitted = !Text(status, "startTime").empty();
 
   HostSum host;
@@ -100,7 +100,7 @@ PodFacts ReadPod(const Json& pod) {
     const Json& resources = Member(container, "resources");
     std::int64_t milli = ReadMilli(Member(Member(resources, "limits"), SLUICE_RESOURCE));
     if (milli == 0) milli = ReadMilli(Member(Member(resources, "requests"), SLUICE_RESOURCE));
-    // A number beyond every node stays one, without overflowing anything.
+    // Caps a number that no node can satisfy, so that later sums cannot overflow.
     const int units = static_cast<int>(std::min<std::int64_t>(milli / 1000, 1'000'000));
     facts.containers.push_back({Text(container, "name"), kind, units});
     host.Add(kind, RequestsOf(resources));

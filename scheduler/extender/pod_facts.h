@@ -1,4 +1,4 @@
-// What placement needs of a pod object, and nothing else: thousands of them are kept.
+// The parts of a pod object that placement needs. Small, because the extender keeps thousands of them.
 #ifndef SLUICE_SCHEDULER_EXTENDER_POD_FACTS_H_
 #define SLUICE_SCHEDULER_EXTENDER_POD_FACTS_H_
 
@@ -17,20 +17,20 @@ struct PodFacts {
   std::string name_space;
   std::string name;
   std::string node;                        // empty: not bound
-  std::vector<ContainerUnits> containers;  // in kubelet's order; empty where none asks for units
+  std::vector<ContainerUnits> containers;  // in kubelet's order; empty if none requests units
   std::int64_t cpu_milli = 0;
   std::int64_t memory_mib = 0;
   bool ended = false;        // Succeeded, Failed
-  bool admitted = false;     // kubelet has acknowledged it
-  ContainerCards placement;  // empty: none, or none that can be read
+  bool admitted = false;     // kubelet has admitted it
+  ContainerCards placement;  // empty: none, or not readable
 
   std::string FullName() const { return name_space + "/" + name; }
 };
 
-// Never fails: what is missing or of another type counts as absent, and the API server has checked real pods.
+// Never fails: a member that is missing or of another type counts as absent. (The API server has validated real pods.)
 PodFacts ReadPod(const nlohmann::json& pod);
 
-// Kubernetes quantities: "2", "500m", "1.5". Thousandths; 0 for what is none.
+// Kubernetes quantities such as "2", "500m", "1.5". ReadMilli returns thousandths. Both return 0 for other text.
 std::int64_t ReadMilli(const nlohmann::json& quantity);
 std::int64_t ReadMemoryMib(const nlohmann::json& quantity);
 

@@ -7,29 +7,29 @@
 namespace sluice::scheduler {
 namespace {
 
-constexpr double kFade = 4000;          // requests in the log before all are halved
-constexpr std::size_t kShapes = 48;     // that a policy looks at: more cost time and change nothing
-constexpr std::int64_t kCpuStep = 500;  // requests that differ by less count as one
-constexpr std::int64_t kMemoryStep = 1024;
+constexpr double kMaxCountedRequests = 4000;  // all counts are halved when their sum reaches this
+constexpr std::size_t kMaxShapes = 48;        // shapes per mix; more cost time and change no decision
+constexpr std::int64_t kCpuStepMilli = 500;   // requests that differ by less count as equal
+constexpr std::int64_t kMemoryStepMib = 1024;
 
 std::int64_t Rounded(std::int64_t value, std::int64_t step) { return (value + step / 2) / step * step; }
 
 }  // namespace
 
 RequestLog::RequestLog() {
-  // Before anything was seen: the usual fractions. They fade like the rest.
+  // The usual fractions, until real requests have been seen. They fade like the rest.
   for (int units : {25, 50, 100}) counts_[{.cards = 1, .units = units}] = 1;
   total_ = 3;
 }
 
 void RequestLog::Add(const Request& request) {
   Request shape = request;
-  shape.cpu_milli = Rounded(shape.cpu_milli, kCpuStep);
-  shape.memory_mib = Rounded(shape.memory_mib, kMemoryStep);
+  shape.cpu_milli = Rounded(shape.cpu_milli, kCpuStepMilli);
+  shape.memory_mib = Rounded(shape.memory_mib, kMemoryStepMib);
   counts_[shape] += 1;
   total_ += 1;
   seen_ += 1;
-  if (total_ < kFade) return;
+  if (total_ < kMaxCountedRequests) return;
   total_ = 0;
   for (auto entry = counts_.begin(); entry != counts_.end();) {
     entry->second /= 2;
@@ -46,15 +46,15 @@ RequestMix RequestLog::Mix() const {
   RequestMix mix;
   for (const auto& [request, count] : counts_) mix.push_back({request, count});
   std::stable_sort(mix.begin(), mix.end(), [](const auto& a, const auto& b) { return a.weight > b.weight; });
-  if (mix.size() > kShapes) mix.resize(kShapes);
+  if (mix.size() > kMaxShapes) mix.resize(kMaxShapes);
   double sum = 0;
   for (const auto& entry : mix) sum += entry.weight;
   for (auto& entry : mix) entry.weight /= sum;
   return mix;
 }
 
-absl::StatusOr<std::unique_ptr<PolicyMaker>> PolicyMaker::Make(const std::string& name) {
-  std::unique_ptr<PolicyMaker> maker(new PolicyMaker);
+absl::StatusOr<std::unique_ptr<PolicyRefresher>> PolicyRefresher::Make(const std::string& name) {
+  std::unique_ptr<PolicyRefresher> maker(new PolicyRefresher);
   auto policy = MakePolicy(name, maker->log_.Mix(), kUnitsPerCard);
   if (!policy.ok()) return policy.status();
   maker->name_ = name;
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<PolicyMaker>> PolicyMaker::Make(const std::string
   return maker;
 }
 
-PolicyMaker::~PolicyMaker() {
+PolicyRefresher::~PolicyRefresher() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -72,23 +72,23 @@ PolicyMaker::~PolicyMaker() {
   if (thread_.joinable()) thread_.join();
 }
 
-void PolicyMaker::Saw(const Request& request) {
+void PolicyRefresher::RecordRequest(const Request& request) {
   const std::lock_guard lock(mutex_);
   log_.Add(request);
-  if (log_.seen() >= made_at_ * 1.25 + 3) wake_.notify_all();
+  if (log_.seen() >= seen_at_refresh_ * 1.25 + 3) wake_.notify_all();
 }
 
-std::shared_ptr<const Policy> PolicyMaker::policy() const {
+std::shared_ptr<const PlacementPolicy> PolicyRefresher::policy() const {
   const std::lock_guard lock(mutex_);
   return policy_;
 }
 
-RequestMix PolicyMaker::mix() const {
+RequestMix PolicyRefresher::mix() const {
   const std::lock_guard lock(mutex_);
   return log_.Mix();
 }
 
-absl::Status PolicyMaker::SetName(const std::string& name) {
+absl::Status PolicyRefresher::SetName(const std::string& name) {
   const auto& known = PolicyNames();
   if (std::find(known.begin(), known.end(), name) == known.end()) return MakePolicy(name, {}, kUnitsPerCard).status();
   const std::lock_guard lock(mutex_);
@@ -98,13 +98,13 @@ absl::Status PolicyMaker::SetName(const std::string& name) {
   return absl::OkStatus();
 }
 
-void PolicyMaker::Run() {
+void PolicyRefresher::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || renamed_ || log_.seen() >= made_at_ * 1.25 + 3; });
+    wake_.wait(lock, [this] { return stop_ || renamed_ || log_.seen() >= seen_at_refresh_ * 1.25 + 3; });
     if (stop_) return;
     renamed_ = false;
-    made_at_ = log_.seen();
+    seen_at_refresh_ = log_.seen();
     const std::string name = name_;
     const RequestMix mix = log_.Mix();
     lock.unlock();

@@ -1,4 +1,4 @@
-// The mix of requests that a cluster has seen lately, and the policy that is made from it.
+// The mix of recent requests in a cluster, and the policy that is made from it.
 #ifndef SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
 #define SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
 
@@ -14,12 +14,12 @@
 
 namespace sluice::scheduler {
 
-// Not thread-safe. Old requests fade: each time some thousands are in, all are halved.
+// Counts requests by shape. Old requests fade: when the counts reach some thousands, all are halved. Not thread-safe.
 class RequestLog {
  public:
   RequestLog();
   void Add(const Request& request);
-  RequestMix Mix() const;  // the most frequent shapes, weights summing to 1
+  RequestMix Mix() const;  // the most frequent shapes; weights sum to 1
   double seen() const { return seen_; }
 
  private:
@@ -28,21 +28,21 @@ class RequestLog {
   double seen_ = 0;
 };
 
-// Makes the policy anew when the mix has grown by a quarter, in a thread of its own: learning takes some tens of
-// milliseconds, and no scheduler should wait for them. Thread-safe.
-class PolicyMaker {
+// Rebuilds the policy when the mix has grown by a quarter. It uses a thread of its own, because learning takes some
+// tens of milliseconds, for which no scheduling call should wait. Thread-safe.
+class PolicyRefresher {
  public:
-  static absl::StatusOr<std::unique_ptr<PolicyMaker>> Make(const std::string& name);
-  ~PolicyMaker();
+  static absl::StatusOr<std::unique_ptr<PolicyRefresher>> Make(const std::string& name);
+  ~PolicyRefresher();
 
-  void Saw(const Request& request);
-  std::shared_ptr<const Policy> policy() const;
-  // Another policy from now on. Error: unknown.
+  void RecordRequest(const Request& request);
+  std::shared_ptr<const PlacementPolicy> policy() const;
+  // Switches to another policy. Error: unknown name.
   absl::Status SetName(const std::string& name);
   RequestMix mix() const;
 
  private:
-  PolicyMaker() = default;
+  PolicyRefresher() = default;
   void Run();
 
   mutable std::mutex mutex_;
@@ -51,8 +51,8 @@ class PolicyMaker {
   std::string name_;
   bool renamed_ = false;
   RequestLog log_;
-  double made_at_ = 0;
-  std::shared_ptr<const Policy> policy_;
+  double seen_at_refresh_ = 0;
+  std::shared_ptr<const PlacementPolicy> policy_;
   std::thread thread_;
 };
 

@@ -9,7 +9,8 @@
 namespace sluice::scheduler {
 namespace {
 
-// What init containers have left behind. All of it belongs to one chain: a new one begins only when nothing is left.
+// The units of init containers that have ended. They belong to one chain, because a new chain begins only when none are
+// left.
 struct Pool {
   int units = 0;
   std::size_t chain = 0;
@@ -20,10 +21,10 @@ absl::Status Bad(const ContainerUnits& container, const std::string& why) {
       absl::StrCat("container \"", container.name, "\" asks for ", container.units, " units, ", why));
 }
 
-// The container takes the whole pool and more, on the same card.
+// The container takes the whole pool and further units, on the same card.
 absl::Status Grow(const ContainerUnits& container, const Pool& pool, Chain& chain) {
   const int total = chain.total + container.units - pool.units;
-  // A container of whole cards can only build on units whose card nobody else holds a part of.
+  // A container of whole cards can only take over units of cards on which no other container holds a part.
   const bool possible = container.units <= kUnitsPerCard ? total <= kUnitsPerCard : chain.total == pool.units;
   if (!possible) {
     return Bad(container,

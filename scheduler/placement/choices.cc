@@ -6,8 +6,8 @@
 namespace sluice::scheduler {
 namespace {
 
-// Whole cards: the NUMA node that has enough and is left with the fewest; where none has enough, the fullest ones
-// together.
+// Whole cards: from the NUMA node that has enough of them and keeps the fewest. If none has enough, from the NUMA nodes
+// with the most free cards together.
 CardSet WholeCards(const Node& node, const Request& request) {
   std::map<int, CardSet> by_numa;
   int found = 0;

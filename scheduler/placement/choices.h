@@ -1,4 +1,4 @@
-// The different ways in which one request can lie on one node.
+// The distinct sets of cards that one request can take on one node.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
 #define SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
 
@@ -10,15 +10,15 @@
 
 namespace sluice::scheduler {
 
-// CPU and memory suffice. Cards are not looked at.
+// CPU and memory suffice. Ignores the cards.
 bool HostFits(const Node& node, const Request& request);
 
-// Every choice that a policy could tell apart: for a part of a card, one card of each (free units, NUMA node), the
-// first of equals; for several cards, whole ones from as few NUMA nodes as possible. Empty: does not fit. A request
-// without cards has one choice, the empty set. CPU and memory are not looked at.
+// Every choice that a policy can tell apart. For a part of a card: one card of each (free units, NUMA node), the first
+// of equals. For several cards: whole cards from as few NUMA nodes as possible. A request without cards has one choice,
+// the empty set. An empty list means that the request does not fit. Ignores CPU and memory.
 std::vector<CardSet> Choices(const Node& node, const Request& request);
 
-// Calls `each` for every one of them, without a list: a scheduler asks a thousand nodes a pod.
+// Calls `each` for every choice without building a list: a scheduler asks about a thousand nodes for each pod.
 template <class Function>
 void ForEachChoice(const Node& node, const Request& request, Function each) {
   if (request.cards != 1) {

@@ -8,63 +8,63 @@
 namespace sluice::scheduler {
 namespace {
 
-constexpr int kFleet = 2000;     // cards: enough that requests seen once in some hundred appear
-constexpr int kRounds = 20;      // the tables settle after about five
-constexpr double kMemory = 0.5;  // weight of a round in the next one: single rounds are noisy
+constexpr int kSimulatedCards = 2000;     // enough that a request seen once in some hundred appears
+constexpr int kLearningRounds = 20;       // the tables are stable after about five
+constexpr double kPastRoundWeight = 0.5;  // weight of the previous rounds' totals, because a single round is noisy
 
-struct Part {
+struct RequestShape {
   double weight = 0;
   double cpu_milli = 0;
   double memory_mib = 0;
 };
 
-// What one card sees of the mix: several whole cards are that many requests for one.
-std::map<int, Part> PartsOf(const RequestMix& mix, int units_per_card) {
-  std::map<int, Part> parts;
+// The mix as one card sees it: a request for several whole cards counts as that many requests for one.
+std::map<int, RequestShape> ShapesOf(const RequestMix& mix, int units_per_card) {
+  std::map<int, RequestShape> shapes;
   for (const auto& [request, weight] : mix) {
     if (request.cards == 0 || request.units <= 0 || request.units > units_per_card) continue;
-    Part& part = parts[request.units];
-    part.weight += weight * request.cards;
-    part.cpu_milli += weight * static_cast<double>(request.cpu_milli);
-    part.memory_mib += weight * static_cast<double>(request.memory_mib);
+    RequestShape& shape = shapes[request.units];
+    shape.weight += weight * request.cards;
+    shape.cpu_milli += weight * static_cast<double>(request.cpu_milli);
+    shape.memory_mib += weight * static_cast<double>(request.memory_mib);
   }
-  for (auto& [units, part] : parts) {
-    part.cpu_milli /= part.weight;
-    part.memory_mib /= part.weight;
+  for (auto& [units, shape] : shapes) {
+    shape.cpu_milli /= shape.weight;
+    shape.memory_mib /= shape.weight;
   }
-  return parts;
+  return shapes;
 }
 
-struct Seen {
+struct StateTotals {
   double count = 0, units = 0, cpu_milli = 0, memory_mib = 0;
 };
 
-class Game {
+class FillSimulation {
  public:
-  Game(const RequestMix& mix, int units_per_card)
-      : units_per_card_(units_per_card), parts_(PartsOf(mix, units_per_card)), seen_(units_per_card + 1) {
-    for (const auto& [units, part] : parts_) weight_ += part.weight;
+  FillSimulation(const RequestMix& mix, int units_per_card)
+      : units_per_card_(units_per_card), shapes_(ShapesOf(mix, units_per_card)), totals_(units_per_card + 1) {
+    for (const auto& [units, shape] : shapes_) weight_ += shape.weight;
     table_.units.resize(units_per_card + 1);
     table_.cpu_milli.resize(units_per_card + 1);
     table_.memory_mib.resize(units_per_card + 1);
-    // The first table: what a single further request could use.
+    // The first table: the units that a single further request could use.
     double below = 0;
     for (int free = 0; free <= units_per_card; ++free) {
-      if (auto part = parts_.find(free); part != parts_.end()) below += part->second.weight;
+      if (auto shape = shapes_.find(free); shape != shapes_.end()) below += shape->second.weight;
       table_.units[free] = weight_ > 0 ? free * below / weight_ : free;
     }
   }
 
-  EventualUse Play() {
+  EventualUse Learn() {
     if (weight_ <= 0) return table_;
-    for (int round = 0; round < kRounds; ++round) {
-      for (Seen& seen : seen_) {
-        seen.count *= kMemory;
-        seen.units *= kMemory;
-        seen.cpu_milli *= kMemory;
-        seen.memory_mib *= kMemory;
+    for (int round = 0; round < kLearningRounds; ++round) {
+      for (StateTotals& totals : totals_) {
+        totals.count *= kPastRoundWeight;
+        totals.units *= kPastRoundWeight;
+        totals.cpu_milli *= kPastRoundWeight;
+        totals.memory_mib *= kPastRoundWeight;
       }
-      PlayRound();
+      FillOnce();
       UpdateTable();
     }
     return table_;
@@ -73,19 +73,19 @@ class Game {
  private:
   int Draw() {
     double left = random_.Unit() * weight_;
-    for (const auto& [units, part] : parts_) {
-      left -= part.weight;
+    for (const auto& [units, shape] : shapes_) {
+      left -= shape.weight;
       if (left < 0) return units;
     }
-    return parts_.rbegin()->first;
+    return shapes_.rbegin()->first;
   }
 
-  // Requests for as many units as the fleet has: the moment at which packing shows.
-  void PlayRound() {
-    std::vector<std::vector<int>> history(kFleet, std::vector<int>{units_per_card_});
+  // Draws requests until they sum to all units of the simulated cards, where the quality of a packing shows.
+  void FillOnce() {
+    std::vector<std::vector<int>> history(kSimulatedCards, std::vector<int>{units_per_card_});
     std::vector<std::vector<int>> by_free(units_per_card_ + 1);
-    for (int card = 0; card < kFleet; ++card) by_free[units_per_card_].push_back(card);
-    for (std::int64_t arrived = 0; arrived < static_cast<std::int64_t>(kFleet) * units_per_card_;) {
+    for (int card = 0; card < kSimulatedCards; ++card) by_free[units_per_card_].push_back(card);
+    for (std::int64_t arrived = 0; arrived < static_cast<std::int64_t>(kSimulatedCards) * units_per_card_;) {
       const int units = Draw();
       arrived += units;
       int best = -1;
@@ -111,28 +111,28 @@ class Game {
     double cpu_milli = 0, memory_mib = 0;
     for (std::size_t i = steps.size(); i-- > 0;) {
       if (i + 1 < steps.size()) {
-        const Part& part = parts_.at(steps[i] - steps[i + 1]);
-        cpu_milli += part.cpu_milli;
-        memory_mib += part.memory_mib;
+        const RequestShape& shape = shapes_.at(steps[i] - steps[i + 1]);
+        cpu_milli += shape.cpu_milli;
+        memory_mib += shape.memory_mib;
       }
-      Seen& seen = seen_[steps[i]];
-      seen.count += 1;
-      seen.units += steps[i] - steps.back();
-      seen.cpu_milli += cpu_milli;
-      seen.memory_mib += memory_mib;
+      StateTotals& totals = totals_[steps[i]];
+      totals.count += 1;
+      totals.units += steps[i] - steps.back();
+      totals.cpu_milli += cpu_milli;
+      totals.memory_mib += memory_mib;
     }
   }
 
-  // States that were not visited are worth what the best smaller visited one is.
+  // A state that was not visited gets the value of the best smaller state that was.
   void UpdateTable() {
     double best_units = 0, last_cpu = 0, last_memory = 0;
     for (int free = 0; free <= units_per_card_; ++free) {
-      const Seen& seen = seen_[free];
-      if (seen.count > 1) {
-        table_.units[free] = seen.units / seen.count;
+      const StateTotals& totals = totals_[free];
+      if (totals.count > 1) {
+        table_.units[free] = totals.units / totals.count;
         best_units = std::max(best_units, table_.units[free]);
-        last_cpu = seen.cpu_milli / seen.count;
-        last_memory = seen.memory_mib / seen.count;
+        last_cpu = totals.cpu_milli / totals.count;
+        last_memory = totals.memory_mib / totals.count;
       } else {
         table_.units[free] = std::min<double>(free, best_units);
       }
@@ -142,21 +142,23 @@ class Game {
   }
 
   int units_per_card_;
-  std::map<int, Part> parts_;
+  std::map<int, RequestShape> shapes_;
   double weight_ = 0;
-  std::vector<Seen> seen_;
+  std::vector<StateTotals> totals_;
   EventualUse table_;
   Random random_{7};
 };
 
-double FedShare(std::int64_t free, double needed) {
+double FeedableShare(std::int64_t free, double needed) {
   if (needed <= 0) return 1;
   return std::clamp(static_cast<double>(free) / needed, 0.0, 1.0);
 }
 
 }  // namespace
 
-EventualUse LearnEventualUse(const RequestMix& mix, int units_per_card) { return Game(mix, units_per_card).Play(); }
+EventualUse LearnEventualUse(const RequestMix& mix, int units_per_card) {
+  return FillSimulation(mix, units_per_card).Learn();
+}
 
 double ExpectedUse(const Node& node, const EventualUse& table, const Request& request, const CardSet& cards) {
   double units = 0, cpu_milli = 0, memory_mib = 0;
@@ -171,8 +173,8 @@ double ExpectedUse(const Node& node, const EventualUse& table, const Request& re
     cpu_milli += table.cpu_milli[free];
     memory_mib += table.memory_mib[free];
   }
-  return units * std::min(FedShare(node.cpu_milli_free - request.cpu_milli, cpu_milli),
-                          FedShare(node.memory_mib_free - request.memory_mib, memory_mib));
+  return units * std::min(FeedableShare(node.cpu_milli_free - request.cpu_milli, cpu_milli),
+                          FeedableShare(node.memory_mib_free - request.memory_mib, memory_mib));
 }
 
 }  // namespace sluice::scheduler

@@ -42,7 +42,7 @@ double ExpectedFragment(const Node& node, const RequestMix& mix) {
 FragmentTable::FragmentTable(const RequestMix& mix, int units_per_card) : mix_(mix) {
   RequestMix single;
   for (const WeightedRequest& entry : mix) {
-    most_memory_mib_ = std::max(most_memory_mib_, entry.request.memory_mib);
+    max_memory_mib_ = std::max(max_memory_mib_, entry.request.memory_mib);
     if (entry.request.cards == 1) {
       single.push_back(entry);
       single_weight_ += entry.weight;
@@ -69,7 +69,7 @@ FragmentTable::FragmentTable(const RequestMix& mix, int units_per_card) : mix_(m
 double FragmentTable::Expected(const Node& node, const Request& request, const CardSet& cards) const {
   const std::int64_t cpu = node.cpu_milli_free - request.cpu_milli;
   const std::int64_t memory = node.memory_mib_free - request.memory_mib;
-  if (memory < most_memory_mib_) {  // rare: nodes run out of cards or CPU first
+  if (memory < max_memory_mib_) {  // rare: nodes run out of cards or CPU first
     Node after = node;
     Take(after, request, cards);
     return ExpectedFragment(after, mix_);

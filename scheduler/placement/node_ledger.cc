@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostCards = 64;
+constexpr std::size_t kMaxCards = 64;
 
 absl::Status Bad(std::size_t index, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("card ", index, ": ", what));
@@ -57,7 +57,7 @@ absl::StatusOr<NodeCard> ParseCard(const Json& json, std::size_t index) {
 absl::StatusOr<std::vector<NodeCard>> ParseNodeCards(std::string_view json) {
   const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_array()) return absl::InvalidArgumentError("no JSON array");
-  if (parsed.size() > kMostCards) return absl::InvalidArgumentError(absl::StrCat("more than ", kMostCards, " cards"));
+  if (parsed.size() > kMaxCards) return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxCards, " cards"));
   std::vector<NodeCard> cards;
   for (const Json& entry : parsed) {
     absl::StatusOr<NodeCard> card = ParseCard(entry, cards.size());
@@ -75,24 +75,24 @@ void NodeLedger::SetCards(std::vector<NodeCard> cards) {
   cards_ = std::move(cards);
   exact_ = !cards_.empty() &&
            std::all_of(cards_.begin(), cards_.end(), [](const NodeCard& card) { return card.pods.has_value(); });
-  for (const auto& [uid, about] : about_) LearnActual(uid);
-  NoteWaiting();
+  for (const auto& [uid, status] : status_) ApplyAnnotation(uid);
+  ListWaiting();
 }
 
 void NodeLedger::Put(const std::string& uid, PlacedPod pod) {
-  about_[uid] = {.name = std::move(pod.name), .admitted = pod.admitted};
-  // A pod's units and placement never change once it is bound; its exchanges are kept.
-  if (pods_.emplace(uid, std::move(pod.live)).second) LearnActual(uid);
-  NoteWaiting();
+  status_[uid] = {.name = std::move(pod.name), .admitted = pod.admitted};
+  // A bound pod's units and placement never change, so an existing entry stays, with its exchanges.
+  if (pods_.emplace(uid, std::move(pod.live)).second) ApplyAnnotation(uid);
+  ListWaiting();
 }
 
 void NodeLedger::Remove(const std::string& uid) {
   pods_.erase(uid);
-  about_.erase(uid);
-  NoteWaiting();
+  status_.erase(uid);
+  ListWaiting();
 }
 
-void NodeLedger::LearnActual(const std::string& uid) {
+void NodeLedger::ApplyAnnotation(const std::string& uid) {
   if (!exact_) return;
   ContainerCards actual;
   for (const NodeCard& card : cards_) {
@@ -101,51 +101,51 @@ void NodeLedger::LearnActual(const std::string& uid) {
     if (found == card.pods->end()) continue;
     for (const std::string& container : found->second) actual[container].push_back(card.uuid);
   }
-  // Kubelet gives a pod its units container by container: until all have theirs, the others are still reserved.
+  // Kubelet allocates container by container: until every container has its units, the others' reservations stay open.
   const std::vector<ContainerUnits>& containers = pods_.at(uid).containers;
   const bool complete = std::all_of(containers.begin(), containers.end(), [&](const ContainerUnits& container) {
     return container.units == 0 || actual.contains(container.name);
   });
-  if (!actual.empty() && complete) Settle(pods_, uid, std::move(actual));
+  if (!actual.empty() && complete) RecordAdmission(pods_, uid, std::move(actual));
 }
 
-std::vector<int> NodeLedger::PendingExact() const {
-  int anywhere = 0;  // of pods placed by another scheduler: until kubelet has chosen, they may come to lie on any card
+std::vector<int> NodeLedger::PendingUnits() const {
+  int on_any_card = 0;  // for pods placed by another scheduler: any card may get them until kubelet has chosen
   for (const auto& [uid, pod] : pods_) {
     if (!pod.reserved.empty() || pod.actual) continue;
-    for (const Chain& chain : pod.chains) anywhere += chain.UnitsPerCard();
+    for (const Chain& chain : pod.chains) on_any_card += chain.UnitsPerCard();
   }
   std::map<std::string, int> by_card;
-  for (const Slot& slot : OpenSlots(pods_)) {
-    for (const std::string& card : slot.cards) by_card[card] += slot.chain.UnitsPerCard();
+  for (const OpenReservation& reservation : OpenReservations(pods_)) {
+    for (const std::string& card : reservation.cards) by_card[card] += reservation.chain.UnitsPerCard();
   }
   std::vector<int> pending;
   pending.reserve(cards_.size());
-  for (const NodeCard& card : cards_) pending.push_back(anywhere + by_card[card.uuid]);
+  for (const NodeCard& card : cards_) pending.push_back(on_any_card + by_card[card.uuid]);
   return pending;
 }
 
-// The annotation is the truth of some moment ago. Where it names pods, what is reserved and not given yet comes off it.
-// Where it does not, nobody knows whether it counts a pod yet: then two accounts are kept and the smaller holds: what
-// the annotation says less the reservations that kubelet has not acknowledged, and a whole card less all reservations.
+// The annotation may be out of date. If it names pods, the open reservations come off its figures. If it does not, it
+// is unknown whether the annotation counts a pod. Then two accounts are kept: the annotation less the reservations that
+// kubelet has not acknowledged, and a whole card less all reservations. The smaller one holds.
 Node NodeLedger::Free() const {
   Node node;
   if (!cards_.empty()) node.model = cards_.front().model;
   if (exact_) {
-    const std::vector<int> pending = PendingExact();
+    const std::vector<int> pending = PendingUnits();
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       node.cards.push_back({.free = std::max(0, cards_[i].free - pending[i]), .numa = cards_[i].numa});
     }
     return node;
   }
   std::map<std::string, int> reserved, pending;
-  int anywhere = 0;
+  int on_any_card = 0;
   for (const auto& [uid, pod] : pods_) {
-    const bool admitted = about_.at(uid).admitted;
+    const bool admitted = status_.at(uid).admitted;
     for (std::size_t c = 0; c < pod.chains.size(); ++c) {
       const int units = pod.chains[c].UnitsPerCard();
       if (pod.reserved.empty()) {
-        if (!admitted) anywhere += units;
+        if (!admitted) on_any_card += units;
         continue;
       }
       for (const std::string& card : pod.reserved[c]) {
@@ -155,23 +155,23 @@ Node NodeLedger::Free() const {
     }
   }
   for (const NodeCard& card : cards_) {
-    const int free = std::min(card.free - pending[card.uuid] - anywhere, kUnitsPerCard - reserved[card.uuid]);
+    const int free = std::min(card.free - pending[card.uuid] - on_any_card, kUnitsPerCard - reserved[card.uuid]);
     node.cards.push_back({.free = std::max(0, free), .numa = card.numa});
   }
   return node;
 }
 
-void NodeLedger::NoteWaiting() {
+void NodeLedger::ListWaiting() {
   waiting_.clear();
   for (const auto& [uid, pod] : pods_) {
-    const About& about = about_.at(uid);
-    if (pod.actual || about.admitted) continue;
-    for (const Chain& chain : pod.chains) waiting_.push_back({chain.first, chain.total, about.name});
+    const PodStatus& status = status_.at(uid);
+    if (pod.actual || status.admitted) continue;
+    for (const Chain& chain : pod.chains) waiting_.push_back({chain.first, chain.total, status.name});
   }
 }
 
-std::string NodeLedger::Blocks(const std::vector<Chain>& chains) const {
-  for (const Waiting& waiting : waiting_) {
+std::string NodeLedger::FindBlocker(const std::vector<Chain>& chains) const {
+  for (const WaitingRequest& waiting : waiting_) {
     for (const Chain& chain : chains) {
       if (waiting.first == chain.first && waiting.total != chain.total) return waiting.pod;
     }

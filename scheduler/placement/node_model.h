@@ -1,5 +1,5 @@
-// What placement knows of a node and of a request. Plain data: simulator, extender and device plugin fill it from their
-// own sources, and one set of policies judges it.
+// The node and the request as placement sees them. Plain data: simulator, extender and device plugin fill it from their
+// own sources, and one set of policies rates it.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_NODE_MODEL_H_
 #define SLUICE_SCHEDULER_PLACEMENT_NODE_MODEL_H_
 
@@ -10,9 +10,9 @@
 
 namespace sluice::scheduler {
 
-// `cards` different cards with `units` free on each of them. Units are parts of one card: hundredths in a cluster,
-// thousandths in the published traces; only a node's `units_per_card` says which. More than one card are always whole
-// ones.
+// `cards` different cards with `units` free on each. A unit is a part of one card: a hundredth in a cluster, a
+// thousandth in the published traces; Node::units_per_card says which. A request for more than one card takes whole
+// cards.
 struct Request {
   int cards = 0;
   int units = 0;
@@ -25,7 +25,7 @@ struct Request {
 
 struct Card {
   int free = 0;
-  int numa = -1;  // -1: unknown; two unknown ones count as the same
+  int numa = -1;  // -1: unknown; two cards with an unknown NUMA node count as equal
   auto operator<=>(const Card&) const = default;
 };
 
@@ -34,7 +34,7 @@ struct Node {
   std::int64_t memory_mib_free = 0;
   int units_per_card = 100;
   std::vector<Card> cards;
-  std::string model;  // GPU model, by node label or annotation
+  std::string model;  // GPU model, from a node label or annotation
 
   int FreeUnits() const {
     int sum = 0;

@@ -11,8 +11,7 @@
 namespace sluice::scheduler {
 namespace {
 
-// Free CPU and units count as parts of a large machine, so that a small node that is full beats a big one that is half
-// full.
+// Free CPU and units are measured against a large machine, so that a full small node ranks above a half-full large one.
 constexpr double kLargeCpuMilli = 128000;
 constexpr double kLargeCards = 8;
 
@@ -25,38 +24,38 @@ double FreeAfter(const Node& node, const Request& request) {
 
 int FirstFree(const Node& node, const CardSet& cards) { return cards.empty() ? 0 : node.cards[cards.front()].free; }
 
-// The node and the card with the least left.
-class BestFit : public Policy {
+// Prefers the node and the card with the least left.
+class BestFit : public PlacementPolicy {
  public:
-  Score Rate(const Node& node, const Worth&, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const NodeWorth&, const Request& request, const CardSet& cards) const override {
     return {-FreeAfter(node, request), -static_cast<double>(FirstFree(node, cards))};
   }
 };
 
-// The node with the greatest free part, the emptiest card: neighbours disturb each other least.
-class Spread : public Policy {
+// Prefers the node with the greatest free share and its emptiest card: containers on a card disturb each other least.
+class Spread : public PlacementPolicy {
  public:
-  Score Rate(const Node& node, const Worth&, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const NodeWorth&, const Request& request, const CardSet& cards) const override {
     const double capacity = std::max(1, node.CapacityUnits());
     return {static_cast<double>(node.FreeUnits() - request.TotalUnits()) / capacity,
             static_cast<double>(FirstFree(node, cards))};
   }
 };
 
-double FragmentGrowth(const FragmentTable& table, const Node& node, const Worth& before, const Request& request,
+double FragmentGrowth(const FragmentTable& table, const Node& node, const NodeWorth& before, const Request& request,
                       const CardSet& cards) {
   return (table.Expected(node, request, cards) - before.fragment) / node.units_per_card;
 }
 
-// As published, rounding included: whole scores of 0..100 tie often, and ties go to the first node. Unrounded it packs
-// worse (the README has the figures).
-class FragmentationGradientDescent : public Policy {
+// As published, rounding included: whole scores of 0..100 tie often, and ties go to the first node. Without rounding it
+// packs worse (scheduler/README.md has the figures).
+class FragmentationGradientDescent : public PlacementPolicy {
  public:
   FragmentationGradientDescent(const RequestMix& mix, int units_per_card) : fragment_(mix, units_per_card) {}
 
-  Worth WorthOf(const Node& node) const override { return {.fragment = fragment_.Expected(node)}; }
+  NodeWorth WorthOf(const Node& node) const override { return {.fragment = fragment_.Expected(node)}; }
 
-  Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const NodeWorth& before, const Request& request, const CardSet& cards) const override {
     const double score = std::floor(100 / (1 + std::exp(FragmentGrowth(fragment_, node, before, request, cards))));
     return {score, score};
   }
@@ -65,17 +64,17 @@ class FragmentationGradientDescent : public Policy {
   FragmentTable fragment_;
 };
 
-// Half the growth of fragmentation (what the *next* request cannot use), half the loss of eventual use (what *no later*
-// request will use, CPU and memory included). The first sees requests for several cards, the second sees that eight
-// cards need eight requests' CPU.
-class LookAhead : public Policy {
+// Half the growth of fragmentation (units that the next request cannot use), half the loss of eventual use (units that
+// no later request will use, CPU and memory included). The first term covers requests for several cards; the second
+// covers the CPU that eight cards' requests need.
+class LookAhead : public PlacementPolicy {
  public:
   LookAhead(const RequestMix& mix, int units_per_card)
       : use_(LearnEventualUse(mix, units_per_card)), fragment_(mix, units_per_card) {}
 
-  Worth WorthOf(const Node& node) const override { return {fragment_.Expected(node), ExpectedUse(node, use_)}; }
+  NodeWorth WorthOf(const Node& node) const override { return {fragment_.Expected(node), ExpectedUse(node, use_)}; }
 
-  Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const override {
+  Score Rate(const Node& node, const NodeWorth& before, const Request& request, const CardSet& cards) const override {
     const double lost =
         (before.use - ExpectedUse(node, use_, request, cards) - request.TotalUnits()) / node.units_per_card;
     const double score = -0.5 * FragmentGrowth(fragment_, node, before, request, cards) - 0.5 * lost;
@@ -89,14 +88,15 @@ class LookAhead : public Policy {
 
 }  // namespace
 
-Worth Policy::WorthOf(const Node&) const { return {}; }
+NodeWorth PlacementPolicy::WorthOf(const Node&) const { return {}; }
 
-std::optional<Placement> Place(const Node& node, const Request& request, const Policy& policy) {
+std::optional<Placement> Place(const Node& node, const Request& request, const PlacementPolicy& policy) {
   if (!HostFits(node, request)) return std::nullopt;
   return Place(node, policy.WorthOf(node), request, policy);
 }
 
-std::optional<Placement> Place(const Node& node, const Worth& before, const Request& request, const Policy& policy) {
+std::optional<Placement> Place(const Node& node, const NodeWorth& before, const Request& request,
+                               const PlacementPolicy& policy) {
   if (!HostFits(node, request)) return std::nullopt;
   std::optional<Placement> best;
   double best_card = 0;
@@ -116,7 +116,8 @@ const std::vector<std::string>& PolicyNames() {
   return names;
 }
 
-absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, const RequestMix& mix, int units_per_card) {
+absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePolicy(std::string_view name, const RequestMix& mix,
+                                                            int units_per_card) {
   if (name == "look-ahead") return std::make_unique<LookAhead>(mix, units_per_card);
   if (name == "fgd") return std::make_unique<FragmentationGradientDescent>(mix, units_per_card);
   if (name == "best-fit") return std::make_unique<BestFit>();

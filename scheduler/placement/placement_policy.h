@@ -1,4 +1,4 @@
-// Where a request should go: one small interface, a policy is a score.
+// Where a request should go. A policy is a function that scores a choice of cards on a node.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_PLACEMENT_POLICY_H_
 #define SLUICE_SCHEDULER_PLACEMENT_PLACEMENT_POLICY_H_
 
@@ -14,24 +14,25 @@
 
 namespace sluice::scheduler {
 
+// Higher is better.
 struct Score {
-  double node = 0;  // compared between nodes, higher is better; the first of equal nodes wins
-  double card = 0;  // compared between choices on one node, higher is better; the first of equal choices wins
+  double node = 0;  // compared between nodes; the first of equal nodes wins
+  double card = 0;  // compared between choices on one node; the first of equal choices wins
 };
 
-// What a node is worth before anything is placed: every choice on it is compared with that.
-struct Worth {
+// The node's value before anything is placed. A policy compares every choice on the node with it.
+struct NodeWorth {
   double fragment = 0;
   double use = 0;
 };
 
 // Pure: the same node, request and choice give the same score, so that callers may cache it until the node changes.
-class Policy {
+class PlacementPolicy {
  public:
-  virtual ~Policy() = default;
-  virtual Worth WorthOf(const Node& node) const;
-  // `cards` is one of Choices(node, request), the host part of the request fits, and `before` is the node's worth.
-  virtual Score Rate(const Node& node, const Worth& before, const Request& request, const CardSet& cards) const = 0;
+  virtual ~PlacementPolicy() = default;
+  virtual NodeWorth WorthOf(const Node& node) const;
+  // `cards` is one of Choices(node, request), the request's CPU and memory fit, and `before` is WorthOf(node).
+  virtual Score Rate(const Node& node, const NodeWorth& before, const Request& request, const CardSet& cards) const = 0;
 };
 
 struct Placement {
@@ -39,14 +40,16 @@ struct Placement {
   double score = 0;
 };
 
-// The policy's choice on this node; nothing if CPU, memory or cards do not suffice.
-std::optional<Placement> Place(const Node& node, const Request& request, const Policy& policy);
-std::optional<Placement> Place(const Node& node, const Worth& before, const Request& request, const Policy& policy);
+// The policy's best choice on this node; nullopt if CPU, memory or cards do not suffice.
+std::optional<Placement> Place(const Node& node, const Request& request, const PlacementPolicy& policy);
+std::optional<Placement> Place(const Node& node, const NodeWorth& before, const Request& request,
+                               const PlacementPolicy& policy);
 
-// The first is the default (scheduler/README.md says what each is good at).
+// The first is the default. scheduler/README.md compares them.
 const std::vector<std::string>& PolicyNames();
-// `mix`: the requests to expect. Unknown names are an error that lists the known ones.
-absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name, const RequestMix& mix, int units_per_card);
+// `mix`: the requests to expect. The error for an unknown name lists the known ones.
+absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePolicy(std::string_view name, const RequestMix& mix,
+                                                            int units_per_card);
 
 }  // namespace sluice::scheduler
 

@@ -9,17 +9,16 @@
 namespace sluice::scheduler {
 namespace {
 
-// A pod with more chains than a node has cards may have many ways to fail; past this many steps it counts as not
-// fitting.
-constexpr int kMostSteps = 20000;
+// Bounds the backtracking: a pod with more chains than the node has cards counts as not fitting after this many steps.
+constexpr int kMaxSearchSteps = 20000;
 
 Request RequestOf(const Chain& chain) { return {.cards = chain.Cards(), .units = chain.UnitsPerCard()}; }
 
 class Search {
  public:
-  Search(const Node& node, std::span<const Chain> chains, const Request& host, const Policy& policy)
+  Search(const Node& node, std::span<const Chain> chains, const Request& host, const PlacementPolicy& policy)
       : node_(node), chains_(chains), host_(host), policy_(policy), order_(chains.size()) {
-    // The filter's CPU figures are fresher than ours: never let ours forbid what it allowed.
+    // The scheduler's CPU figures are fresher than ours, so ours must never reject a node that its filter accepted.
     node_.cpu_milli_free = std::max(node_.cpu_milli_free, host.cpu_milli);
     node_.memory_mib_free = std::max(node_.memory_mib_free, host.memory_mib);
     std::iota(order_.begin(), order_.end(), 0);
@@ -30,7 +29,7 @@ class Search {
 
   bool Step(std::size_t at) {
     if (at == order_.size()) return true;
-    if (++steps_ > kMostSteps) return false;
+    if (++steps_ > kMaxSearchSteps) return false;
     Request request = RequestOf(chains_[order_[at]]);
     if (at == 0) {
       request.cpu_milli = host_.cpu_milli;
@@ -41,7 +40,7 @@ class Search {
       Score score;
     };
     std::vector<Option> options;
-    const Worth before_worth = policy_.WorthOf(node_);
+    const NodeWorth before_worth = policy_.WorthOf(node_);
     for (CardSet& cards : Choices(node_, request)) {
       const Score score = policy_.Rate(node_, before_worth, request, cards);
       options.push_back({std::move(cards), score});
@@ -61,20 +60,20 @@ class Search {
     return false;
   }
 
-  Packing Result() && { return std::move(packing_); }
+  PodPacking Result() && { return std::move(packing_); }
 
  private:
   Node node_;
   std::span<const Chain> chains_;
   const Request& host_;
-  const Policy& policy_;
+  const PlacementPolicy& policy_;
   std::vector<std::size_t> order_;
-  Packing packing_;
+  PodPacking packing_;
   int steps_ = 0;
 };
 
-NoRoom Explain(const Node& node, std::span<const Chain> chains) {
-  NoRoom reason{.sum_free = node.FreeUnits()};
+PackingFailure Explain(const Node& node, std::span<const Chain> chains) {
+  PackingFailure reason{.sum_free = node.FreeUnits()};
   for (const Card& card : node.cards) {
     reason.largest_free = std::max(reason.largest_free, card.free);
     reason.whole_free += card.free >= kUnitsPerCard;
@@ -86,7 +85,7 @@ NoRoom Explain(const Node& node, std::span<const Chain> chains) {
     reason.units = std::max(reason.units, chain.total);
   }
   if (reason.units == 0) {
-    reason.together = true;
+    reason.only_jointly = true;
     for (const Chain& chain : chains) reason.units += chain.total;
   }
   return reason;
@@ -94,21 +93,22 @@ NoRoom Explain(const Node& node, std::span<const Chain> chains) {
 
 }  // namespace
 
-std::variant<Packing, NoRoom> Pack(const Node& node, std::span<const Chain> chains, const Request& host,
-                                   const Policy& policy) {
-  return Pack(node, policy.WorthOf(node), chains, host, policy);
+std::variant<PodPacking, PackingFailure> PackPod(const Node& node, std::span<const Chain> chains, const Request& host,
+                                                 const PlacementPolicy& policy) {
+  return PackPod(node, policy.WorthOf(node), chains, host, policy);
 }
 
-std::variant<Packing, NoRoom> Pack(const Node& node, const Worth& before, std::span<const Chain> chains,
-                                   const Request& host, const Policy& policy) {
-  // Nearly every pod, nearly always: no search, nothing copied.
+std::variant<PodPacking, PackingFailure> PackPod(const Node& node, const NodeWorth& before,
+                                                 std::span<const Chain> chains, const Request& host,
+                                                 const PlacementPolicy& policy) {
+  // The common case, one chain: no search and no copy of the node.
   if (chains.size() == 1 && HostFits(node, host)) {
     Request request = RequestOf(chains.front());
     request.cpu_milli = host.cpu_milli;
     request.memory_mib = host.memory_mib;
     std::optional<Placement> placement = Place(node, before, request, policy);
     if (!placement) return Explain(node, chains);
-    return Packing{{std::move(placement->cards)}, placement->score};
+    return PodPacking{{std::move(placement->cards)}, placement->score};
   }
   Search search(node, chains, host, policy);
   if (search.Step(0)) return std::move(search).Result();

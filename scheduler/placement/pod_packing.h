@@ -1,4 +1,4 @@
-// All of a pod's chains on one node at once.
+// Places all chains of one pod on one node at once.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_POD_PACKING_H_
 #define SLUICE_SCHEDULER_PLACEMENT_POD_PACKING_H_
 
@@ -13,27 +13,28 @@
 
 namespace sluice::scheduler {
 
-struct Packing {
-  std::vector<CardSet> cards;  // one a chain
+struct PodPacking {
+  std::vector<CardSet> cards;  // one per chain
   double score = 0;            // the policy's, summed
 };
 
-// Why not, in numbers: the caller has the words (and may merge many nodes' reasons).
-struct NoRoom {
-  int units = 0;          // of the chain that found no place; above 100: whole cards
-  int largest_free = 0;   // on one card
-  int whole_free = 0;     // cards
-  int sum_free = 0;       // units of all cards
-  bool together = false;  // each chain alone has a place, all of them do not
+// Why the pod does not fit, in numbers. The caller makes the message, and may merge the reasons of many nodes.
+struct PackingFailure {
+  int units = 0;              // of the chain that fits nowhere; above 100: whole cards
+  int largest_free = 0;       // units on one card
+  int whole_free = 0;         // cards
+  int sum_free = 0;           // units of all cards
+  bool only_jointly = false;  // each chain fits alone, but not all of them at once
 };
 
-// Chains are tried largest first, each in the policy's order of preference, and taken back where a later one then has
-// no place. Only cards decide (the scheduler has checked CPU and memory before); `host` counts for the score.
-std::variant<Packing, NoRoom> Pack(const Node& node, std::span<const Chain> chains, const Request& host,
-                                   const Policy& policy);
-// The same, for callers that keep the node's worth.
-std::variant<Packing, NoRoom> Pack(const Node& node, const Worth& before, std::span<const Chain> chains,
-                                   const Request& host, const Policy& policy);
+// Tries the chains largest first, each in the policy's order of preference, and backtracks where a later chain does not
+// fit. Only cards decide, because the scheduler has already checked CPU and memory; `host` counts for the score.
+std::variant<PodPacking, PackingFailure> PackPod(const Node& node, std::span<const Chain> chains, const Request& host,
+                                                 const PlacementPolicy& policy);
+// The same, for callers that cache the node's worth.
+std::variant<PodPacking, PackingFailure> PackPod(const Node& node, const NodeWorth& before,
+                                                 std::span<const Chain> chains, const Request& host,
+                                                 const PlacementPolicy& policy);
 
 }  // namespace sluice::scheduler
 

@@ -10,7 +10,7 @@
 namespace sluice::scheduler {
 namespace {
 
-bool SameKind(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
+bool HaveSameShape(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
 
 }  // namespace
 
@@ -58,18 +58,18 @@ absl::StatusOr<LivePod> MakeLivePod(std::vector<ContainerUnits> containers, cons
   return pod;
 }
 
-void Settle(LivePods& pods, const std::string& uid, ContainerCards actual) {
+void RecordAdmission(LivePods& pods, const std::string& uid, ContainerCards actual) {
   LivePod& pod = pods.at(uid);
   if (pod.actual) return;
   pod.actual = std::move(actual);
   std::vector<std::vector<std::string>> given;
   given.reserve(pod.chains.size());
   for (const Chain& chain : pod.chains) given.push_back(CardsOf(chain, pod.containers, *pod.actual));
-  // Within the pod first: which of its own reservations was kept for which of its chains does not matter.
+  // Within the pod first: it does not matter which of its chains got the cards of which of its own reservations.
   for (std::size_t i = 0; i < pod.reserved.size(); ++i) {
     for (std::size_t j = 0; j < pod.reserved.size() && pod.reserved[i] != given[i]; ++j) {
       const bool kept = pod.reserved[j] == given[j];
-      if (!kept && SameKind(pod.chains[i], pod.chains[j]) && pod.reserved[j] == given[i]) {
+      if (!kept && HaveSameShape(pod.chains[i], pod.chains[j]) && pod.reserved[j] == given[i]) {
         std::swap(pod.reserved[i], pod.reserved[j]);
       }
     }
@@ -78,32 +78,33 @@ void Settle(LivePods& pods, const std::string& uid, ContainerCards actual) {
   std::vector<std::string> moved_to;
   for (std::size_t i = 0; i < pod.reserved.size(); ++i) {
     for (auto& [other_uid, other] : pods) {
-      if (!other.Waits()) continue;
+      if (!other.AwaitsAdmission()) continue;
       for (std::size_t j = 0; j < other.reserved.size() && pod.reserved[i] != given[i]; ++j) {
-        if (!SameKind(other.chains[j], pod.chains[i]) || other.reserved[j] != given[i]) continue;
+        if (!HaveSameShape(other.chains[j], pod.chains[i]) || other.reserved[j] != given[i]) continue;
         moved_to.insert(moved_to.end(), pod.reserved[i].begin(), pod.reserved[i].end());
         std::swap(other.reserved[j], pod.reserved[i]);
       }
     }
   }
-  // Whoever starts late cannot tell an exchange from a reservation that was closed long ago (its pod was deleted) and
-  // whose room went to somebody else. An exchange never commits more than a card has.
-  const bool too_much = std::any_of(moved_to.begin(), moved_to.end(),
-                                    [&](const std::string& card) { return Committed(pods, card) > kUnitsPerCard; });
+  // A process that started late cannot tell an exchange from a reservation that was closed long ago: its pod was
+  // deleted and another pod got its units. A real exchange never commits more units than a card has.
+  const bool too_much = std::any_of(moved_to.begin(), moved_to.end(), [&](const std::string& card) {
+    return CommittedUnits(pods, card) > kUnitsPerCard;
+  });
   if (too_much) pods = before;
 }
 
-std::vector<Slot> OpenSlots(const LivePods& pods) {
-  std::vector<Slot> open;
+std::vector<OpenReservation> OpenReservations(const LivePods& pods) {
+  std::vector<OpenReservation> open;
   for (const auto& [uid, pod] : pods) {
-    if (!pod.Waits()) continue;
+    if (!pod.AwaitsAdmission()) continue;
     open.reserve(open.size() + pod.reserved.size());
     for (std::size_t i = 0; i < pod.reserved.size(); ++i) open.push_back({pod.chains[i], pod.reserved[i]});
   }
   return open;
 }
 
-int Committed(const LivePods& pods, const std::string& card) {
+int CommittedUnits(const LivePods& pods, const std::string& card) {
   int sum = 0;
   for (const auto& [uid, pod] : pods) {
     for (std::size_t i = 0; i < pod.chains.size(); ++i) {

@@ -1,5 +1,4 @@
-// Which reservations are still open on a node: the one account that extender and device plugin both keep, so that they
-// agree.
+// Which reservations on a node are still open. Extender and device plugin keep this same account, so that they agree.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_POD_RESERVATIONS_H_
 #define SLUICE_SCHEDULER_PLACEMENT_POD_RESERVATIONS_H_
 
@@ -13,46 +12,45 @@
 
 namespace sluice::scheduler {
 
-using ContainerCards = std::map<std::string, std::vector<std::string>>;  // by container name: card uuids
+using ContainerCards = std::map<std::string, std::vector<std::string>>;  // card uuids by container name
 
 // The value of the annotation sluice.dev/placement. Error: not an object of arrays of strings.
 absl::StatusOr<ContainerCards> ParsePlacement(const std::string& json);
 std::string FormatPlacement(const ContainerCards& cards);
 
-// A chain's cards, in order: the union over the containers that share it.
+// A chain's cards, sorted: the union over the containers that share it.
 std::vector<std::string> CardsOf(const Chain& chain, const std::vector<ContainerUnits>& containers,
                                  const ContainerCards& cards);
 
 struct LivePod {
   std::vector<ContainerUnits> containers;
   std::vector<Chain> chains;
-  std::vector<std::vector<std::string>> annotated;  // cards, one list a chain; empty: not placed by the extender
-  std::vector<std::vector<std::string>> reserved;   // what `annotated` has become by exchanges
-  std::optional<ContainerCards> actual;             // once it is known what kubelet gave it
+  std::vector<std::vector<std::string>> annotated;  // cards per chain; empty: not placed by the extender
+  std::vector<std::vector<std::string>> reserved;   // `annotated` after exchanges with other pods
+  std::optional<ContainerCards> actual;             // the cards that kubelet gave, once known
 
-  bool Waits() const { return !reserved.empty() && !actual; }
+  bool AwaitsAdmission() const { return !reserved.empty() && !actual; }
 };
 
 // Error: containers that no card can hold, or a placement that names too few or too many cards.
 absl::StatusOr<LivePod> MakeLivePod(std::vector<ContainerUnits> containers, const ContainerCards& placement);
 
-struct Slot {
+struct OpenReservation {
   Chain chain;
   std::vector<std::string> cards;
 };
 
 using LivePods = std::map<std::string, LivePod>;  // by uid
 
-// Kubelet may give one pod what was reserved for another that asks for the same: it does not say for whom it asks. It
-// is known now what kubelet gave to this pod. Where that was reserved for another pod that still waits and asks for the
-// same, the two exchange reservations.
-void Settle(LivePods& pods, const std::string& uid, ContainerCards actual);
+// Records which cards kubelet gave to the pod. Kubelet does not say for which pod it asks, so it may give one pod the
+// cards that were reserved for another pod with an equal request. The two pods then exchange reservations.
+void RecordAdmission(LivePods& pods, const std::string& uid, ContainerCards actual);
 
-// The reservations that are still open.
-std::vector<Slot> OpenSlots(const LivePods& pods);
+// The reservations of pods that kubelet has not admitted yet.
+std::vector<OpenReservation> OpenReservations(const LivePods& pods);
 
-// Units of a card that are given or reserved to these pods.
-int Committed(const LivePods& pods, const std::string& card);
+// Units of a card that these pods hold or have reserved.
+int CommittedUnits(const LivePods& pods, const std::string& card);
 
 }  // namespace sluice::scheduler
 

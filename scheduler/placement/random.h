@@ -1,4 +1,4 @@
-// Random numbers that are the same with every standard library (std's distributions are not).
+// Random numbers that are the same with every standard library (the distributions of std are not).
 #ifndef SLUICE_SCHEDULER_PLACEMENT_RANDOM_H_
 #define SLUICE_SCHEDULER_PLACEMENT_RANDOM_H_
 

@@ -13,106 +13,106 @@ int CountOf(const CardUnitCounts& counts, const std::string& card) {
   return found == counts.end() ? 0 : found->second;
 }
 
-bool SameKind(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
+bool HaveSameShape(const Chain& a, const Chain& b) { return a.first == b.first && a.total == b.total; }
 
 }  // namespace
 
-absl::Status ReservationTracker::Bound(const std::string& pod, const std::vector<ContainerUnits>& containers,
-                                       const ContainerCards& cards) {
+absl::Status ReservationTracker::PodBound(const std::string& pod, const std::vector<ContainerUnits>& containers,
+                                          const ContainerCards& cards) {
   if (pods_.contains(pod)) return absl::OkStatus();
   if (cards.empty()) return absl::InvalidArgumentError("placement is empty");
   absl::StatusOr<LivePod> live = MakeLivePod(containers, cards);
   if (!live.ok()) return live.status();
   const LivePod& added = pods_.emplace(pod, *std::move(live)).first->second;
-  // The extender would not have reserved what it counts as taken: where our account of exchanges says otherwise, its
-  // account holds.
+  // The extender never reserves units that it counts as taken. If this account of exchanges contradicts the extender's,
+  // the extender's holds.
   const auto too_much = [&](const std::vector<std::string>& chain_cards) {
     return std::any_of(chain_cards.begin(), chain_cards.end(),
-                       [&](const std::string& card) { return Committed(pods_, card) > kUnitsPerCard; });
+                       [&](const std::string& card) { return CommittedUnits(pods_, card) > kUnitsPerCard; });
   };
   if (std::any_of(added.reserved.begin(), added.reserved.end(), too_much)) {
     for (auto& [uid, other] : pods_) {
-      if (other.Waits()) other.reserved = other.annotated;
+      if (other.AwaitsAdmission()) other.reserved = other.annotated;
     }
   }
-  Reseat();
+  Rebuild();
   return absl::OkStatus();
 }
 
-void ReservationTracker::Admitted(const std::string& pod, const ContainerCards& cards) {
+void ReservationTracker::PodAdmitted(const std::string& pod, const ContainerCards& cards) {
   const auto found = pods_.find(pod);
   if (found == pods_.end() || found->second.actual) return;
-  Settle(pods_, pod, cards);
-  for (const Chain& chain : found->second.chains) EndUse(chain, CardsOf(chain, found->second.containers, cards));
-  Reseat();
+  RecordAdmission(pods_, pod, cards);
+  for (const Chain& chain : found->second.chains) ClearUse(chain, CardsOf(chain, found->second.containers, cards));
+  Rebuild();
 }
 
-void ReservationTracker::Gone(const std::string& pod) {
+void ReservationTracker::PodRemoved(const std::string& pod) {
   const auto found = pods_.find(pod);
   if (found == pods_.end()) return;
   if (!found->second.actual) {
-    // Kubelet may have begun with this pod and refused it later. If the use was another pod's, that one's Admitted
-    // follows at once.
+    // Kubelet may have started to admit this pod and refused it later. If the mark belonged to another pod, PodAdmitted
+    // for that pod follows at once.
     for (std::size_t i = 0; i < found->second.chains.size(); ++i) {
-      EndUse(found->second.chains[i], found->second.reserved[i]);
+      ClearUse(found->second.chains[i], found->second.reserved[i]);
     }
   }
   pods_.erase(found);
-  Reseat();
+  Rebuild();
 }
 
-void ReservationTracker::EndUse(const Chain& chain, const std::vector<std::string>& cards) {
-  Seat* best = nullptr;
-  for (Seat& seat : seats_) {
-    if (!seat.used || !SameKind(seat.chain, chain)) continue;
-    if (best == nullptr || seat.cards == cards) best = &seat;
+void ReservationTracker::ClearUse(const Chain& chain, const std::vector<std::string>& cards) {
+  TrackedReservation* best = nullptr;
+  for (TrackedReservation& reservation : reservations_) {
+    if (!reservation.used || !HaveSameShape(reservation.chain, chain)) continue;
+    if (best == nullptr || reservation.cards == cards) best = &reservation;
   }
   if (best == nullptr) return;
   best->used = false;
   best->given = 0;
 }
 
-void ReservationTracker::Reseat() {
-  std::vector<Seat> before = std::move(seats_);
-  seats_.clear();
-  for (Slot& slot : OpenSlots(pods_)) seats_.push_back({std::move(slot)});
-  for (const Seat& used : before) {
+void ReservationTracker::Rebuild() {
+  std::vector<TrackedReservation> before = std::move(reservations_);
+  reservations_.clear();
+  for (OpenReservation& reservation : OpenReservations(pods_)) reservations_.push_back({std::move(reservation)});
+  for (const TrackedReservation& used : before) {
     if (!used.used) continue;
-    Seat* best = nullptr;
-    for (Seat& seat : seats_) {
-      if (seat.used || !SameKind(seat.chain, used.chain)) continue;
-      if (best == nullptr || seat.cards == used.cards) best = &seat;
+    TrackedReservation* best = nullptr;
+    for (TrackedReservation& reservation : reservations_) {
+      if (reservation.used || !HaveSameShape(reservation.chain, used.chain)) continue;
+      if (best == nullptr || reservation.cards == used.cards) best = &reservation;
     }
     if (best != nullptr) *best = used;
   }
 }
 
-bool ReservationTracker::Holds(const Seat& seat, const CardUnitCounts& free) const {
-  return std::all_of(seat.cards.begin(), seat.cards.end(),
-                     [&](const std::string& card) { return CountOf(free, card) >= seat.chain.UnitsPerCard(); });
+bool ReservationTracker::Fits(const TrackedReservation& reservation, const CardUnitCounts& free) const {
+  return std::all_of(reservation.cards.begin(), reservation.cards.end(),
+                     [&](const std::string& card) { return CountOf(free, card) >= reservation.chain.UnitsPerCard(); });
 }
 
-ReservationTracker::Seat* ReservationTracker::FindWaiting(const CardUnitCounts& free, int size) {
-  Seat* broken = nullptr;
-  for (Seat& seat : seats_) {
-    if (seat.used || seat.chain.first != size) continue;
-    if (Holds(seat, free)) return &seat;
-    broken = &seat;
+ReservationTracker::TrackedReservation* ReservationTracker::FindUnused(const CardUnitCounts& free, int size) {
+  TrackedReservation* broken = nullptr;
+  for (TrackedReservation& reservation : reservations_) {
+    if (reservation.used || reservation.chain.first != size) continue;
+    if (Fits(reservation, free)) return &reservation;
+    broken = &reservation;
   }
   if (broken == nullptr) return nullptr;
-  // The reserved card is sick, or taken by a pod that the extender did not place: another place will do as well.
-  Seat moved = *broken;
-  broken->chain.total = 0;  // does not reserve anything while its new place is sought
+  // The reserved card is unhealthy, or a pod that the extender did not place has taken it: any other card will do.
+  TrackedReservation moved = *broken;
+  broken->chain.total = 0;  // reserves nothing while another card is chosen for it
   const auto elsewhere = ChooseUnreserved(free, {}, moved.chain.total);
   if (elsewhere.ok()) moved.cards = *elsewhere;
   *broken = std::move(moved);
   return elsewhere.ok() ? broken : nullptr;
 }
 
-ReservationTracker::Seat* ReservationTracker::FindStarted(const CardUnitCounts& must_include) {
-  for (Seat& seat : seats_) {
-    if (!seat.used || seat.given >= seat.chain.total) continue;
-    if (must_include.contains(seat.cards.front())) return &seat;
+ReservationTracker::TrackedReservation* ReservationTracker::FindStarted(const CardUnitCounts& must_include) {
+  for (TrackedReservation& reservation : reservations_) {
+    if (!reservation.used || reservation.given >= reservation.chain.total) continue;
+    if (must_include.contains(reservation.cards.front())) return &reservation;
   }
   return nullptr;
 }
@@ -122,17 +122,18 @@ absl::StatusOr<std::vector<std::string>> ReservationTracker::Choose(const CardUn
   int had = 0;
   for (const auto& [card, units] : must_include) had += units;
   if (had == 0) {
-    Seat* seat = FindWaiting(free, size);
-    if (seat == nullptr) return ChooseUnreserved(free, {}, size);
-    seat->used = true;
-    seat->given = size;
-    if (size <= kUnitsPerCard) return std::vector<std::string>{seat->cards.front()};
-    return seat->cards;
+    TrackedReservation* reservation = FindUnused(free, size);
+    if (reservation == nullptr) return ChooseUnreserved(free, {}, size);
+    reservation->used = true;
+    reservation->given = size;
+    if (size <= kUnitsPerCard) return std::vector<std::string>{reservation->cards.front()};
+    return reservation->cards;
   }
-  if (Seat* seat = FindStarted(must_include); seat != nullptr && seat->chain.total - seat->given >= size - had) {
-    seat->given += size - had;
-    if (size <= kUnitsPerCard) return std::vector<std::string>{seat->cards.front()};
-    return seat->cards;
+  if (TrackedReservation* reservation = FindStarted(must_include);
+      reservation != nullptr && reservation->chain.total - reservation->given >= size - had) {
+    reservation->given += size - had;
+    if (size <= kUnitsPerCard) return std::vector<std::string>{reservation->cards.front()};
+    return reservation->cards;
   }
   return ChooseUnreserved(free, must_include, size);
 }
@@ -144,10 +145,10 @@ absl::StatusOr<std::vector<std::string>> ReservationTracker::ChooseUnreserved(co
   std::string best;
   int least_left = 0, largest = 0;
   for (const auto& [card, units] : free) {
-    const int left = units - Reserved(card);
+    const int left = units - ReservedUnits(card);
     largest = std::max(largest, left);
     const bool must = must_include.contains(card);
-    // Whole cards: those that must be in come first.
+    // Whole cards: cards of must_include come first.
     if (left >= kUnitsPerCard) whole.insert(must ? whole.begin() : whole.end(), card);
     if (left < size || (!must_include.empty() && !must)) continue;
     if (best.empty() || left < least_left) {
@@ -173,18 +174,19 @@ absl::StatusOr<std::vector<std::string>> ReservationTracker::ChooseUnreserved(co
   return whole;
 }
 
-bool ReservationTracker::Waits(int size) const {
-  return std::any_of(seats_.begin(), seats_.end(),
-                     [size](const Seat& seat) { return !seat.used && seat.chain.first == size; });
+bool ReservationTracker::HasUnused(int size) const {
+  return std::any_of(reservations_.begin(), reservations_.end(), [size](const TrackedReservation& reservation) {
+    return !reservation.used && reservation.chain.first == size;
+  });
 }
 
-int ReservationTracker::Reserved(const std::string& card) const {
+int ReservationTracker::ReservedUnits(const std::string& card) const {
   int sum = 0;
-  for (const Seat& seat : seats_) {
-    for (std::size_t i = 0; i < seat.cards.size(); ++i) {
-      if (seat.cards[i] != card || seat.chain.total == 0) continue;
-      const int each = seat.chain.UnitsPerCard();
-      sum += each - std::clamp(seat.given - kUnitsPerCard * static_cast<int>(i), 0, each);
+  for (const TrackedReservation& reservation : reservations_) {
+    for (std::size_t i = 0; i < reservation.cards.size(); ++i) {
+      if (reservation.cards[i] != card || reservation.chain.total == 0) continue;
+      const int each = reservation.chain.UnitsPerCard();
+      sum += each - std::clamp(reservation.given - kUnitsPerCard * static_cast<int>(i), 0, each);
     }
   }
   return sum;

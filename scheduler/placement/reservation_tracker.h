@@ -1,9 +1,9 @@
-// What the scheduler reserved, kept on the node: which card a request gets when kubelet asks, so that no reservation of
-// another pod is broken.
+// The device plugin's side of reservations: which card a request gets when kubelet asks, so that no other pod loses the
+// card that the scheduler extender reserved for it.
 //
-// Kubelet admits pods in any order and does not say for which pod it asks. So a reservation belongs to a size, not to a
-// pod: requests of one size are interchangeable, and the extender lets no two pods wait on a node whose chains begin
-// alike and end differently. No I/O, not thread-safe.
+// Kubelet admits pods in any order and does not say for which pod it asks. So a reservation belongs to a request size,
+// not to a pod: requests of one size are interchangeable. The extender never lets two pods wait on a node whose chains
+// begin with the same size and end with different ones.
 #ifndef SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
 #define SLUICE_SCHEDULER_PLACEMENT_RESERVATION_TRACKER_H_
 
@@ -19,48 +19,47 @@ namespace sluice::scheduler {
 
 using CardUnitCounts = std::map<std::string, int>;  // by card uuid
 
+// No I/O, not thread-safe.
 class ReservationTracker {
  public:
-  // A pod that the extender has placed here: bound, from its annotation, whether kubelet has admitted it yet or not. A
-  // second call for the same pod is ignored. Error (the pod is then as if never reserved): chains or placement that do
-  // not go together.
-  absl::Status Bound(const std::string& pod, const std::vector<ContainerUnits>& containers,
-                     const ContainerCards& cards);
-  // Kubelet has given it devices, by pod-resources: these cards.
-  void Admitted(const std::string& pod, const ContainerCards& cards);
-  // The pod has ended, was refused or deleted.
-  void Gone(const std::string& pod);
+  // The extender has placed this pod here, by the pod's annotation; kubelet may or may not have admitted it. A second
+  // call for the same pod is ignored. Error: chains and placement do not match; the pod then has no reservation.
+  absl::Status PodBound(const std::string& pod, const std::vector<ContainerUnits>& containers,
+                        const ContainerCards& cards);
+  // Kubelet has given the pod units of these cards.
+  void PodAdmitted(const std::string& pod, const ContainerCards& cards);
+  // The pod has ended, was refused or was deleted.
+  void PodRemoved(const std::string& pod);
 
-  // GetPreferredAllocation: the cards to take `size` units from, `must_include` (units that the container has already)
-  // among them. `free`: units available on each card, those of must_include counted. A reservation that is used is
-  // remembered as used. NotFound: nothing can hold the request without breaking a reservation, with the reason.
+  // For GetPreferredAllocation: the cards from which to take `size` units. They include the cards of `must_include`
+  // (units that the container already has). `free`: available units per card, with must_include counted. Marks the
+  // reservation as used. NotFound: every choice would break a reservation; the message gives the numbers.
   absl::StatusOr<std::vector<std::string>> Choose(const CardUnitCounts& free, const CardUnitCounts& must_include,
                                                   int size);
 
-  // Whether a reservation for a request of this size waits: if not, and an extender is configured, its annotation may
-  // not have been seen yet.
-  bool Waits(int size) const;
-  // Units of a card that are reserved and not given out.
-  int Reserved(const std::string& card) const;
+  // Whether an unused reservation for a request of this size exists. If not, the pod's annotation may not have arrived.
+  bool HasUnused(int size) const;
+  // Units of a card that are reserved and not given out yet.
+  int ReservedUnits(const std::string& card) const;
 
  private:
-  struct Seat : Slot {
-    bool used = false;  // kubelet was told these cards, for some pod that is being admitted
+  struct TrackedReservation : OpenReservation {
+    bool used = false;  // Choose returned its cards for a pod that kubelet is admitting
     int given = 0;      // units, of chain.total
   };
 
-  // Computes the seats anew from the pods that live, keeping what is used.
-  void Reseat();
-  bool Holds(const Seat& seat, const CardUnitCounts& free) const;
-  Seat* FindWaiting(const CardUnitCounts& free, int size);
-  Seat* FindStarted(const CardUnitCounts& must_include);
-  // Forgets one use of the chain's kind: that of these cards, else any.
-  void EndUse(const Chain& chain, const std::vector<std::string>& cards);
+  // Rebuilds the list from the live pods, keeping the marks of used reservations.
+  void Rebuild();
+  bool Fits(const TrackedReservation& reservation, const CardUnitCounts& free) const;
+  TrackedReservation* FindUnused(const CardUnitCounts& free, int size);
+  TrackedReservation* FindStarted(const CardUnitCounts& must_include);
+  // Clears one mark of a reservation of the chain's shape: of the one on these cards, else of any.
+  void ClearUse(const Chain& chain, const std::vector<std::string>& cards);
   absl::StatusOr<std::vector<std::string>> ChooseUnreserved(const CardUnitCounts& free,
                                                             const CardUnitCounts& must_include, int size) const;
 
   LivePods pods_;
-  std::vector<Seat> seats_;
+  std::vector<TrackedReservation> reservations_;
 };
 
 }  // namespace sluice::scheduler

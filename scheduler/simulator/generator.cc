@@ -29,7 +29,7 @@ constexpr std::array kNodeKinds = std::to_array<NodeKind>({
     {6, 8, 64, 256, "V100M16"},
 });
 
-// One size of GPU request: its share of all pods, deciles of the CPU it comes with, thirds of MiB per core.
+// One size of GPU request: its share of all pods, the deciles of its CPU request, the thirds of its MiB per core.
 struct PodKind {
   int per_10000;
   int cards;

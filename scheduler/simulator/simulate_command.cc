@@ -63,7 +63,7 @@ class Runner {
   explicit Runner(Options options) : options_(std::move(options)) {
     if (options_.generated.empty()) {
       if (options_.nodes_file.empty() || options_.pods_file.empty()) {
-        Fail("nothing to place is given; accepted: NODES.csv PODS.csv, or --generated NODES PODS", 2);
+        Fail("no nodes and pods are given; accepted: NODES.csv PODS.csv, or --generated NODES PODS", 2);
       }
       nodes_ = Need(ReadNodes(options_.nodes_file));
       pods_ = Need(ReadPods(options_.pods_file));
@@ -101,23 +101,23 @@ class Runner {
     return cards;
   }
 
-  // The arrivals are drawn from the real requests in either case, so that rows compare the same pods in the same order.
+  // Every row draws its arrivals from the original requests, so that all rows place the same pods in the same order.
   Row RunPolicy(const std::string& name, const std::string& policy_name, const std::vector<TracePod>& pods) {
     const bool whole = name != policy_name;
     const RequestMix mix = MixOfPods(pods);
-    const std::unique_ptr<Policy> policy = Need(MakePolicy(policy_name, mix, kTraceUnitsPerCard));
+    const std::unique_ptr<PlacementPolicy> policy = Need(MakePolicy(policy_name, mix, kTraceUnitsPerCard));
     Row row{.name = name};
     for (int i = 0; i < options_.seeds; ++i) {
-      const std::vector<TracePod> asked = Arrivals(nodes_, pods_, options_.until, options_.first_seed + i);
-      const std::vector<TracePod> arrivals = whole ? WithoutFractions(asked) : asked;
+      const std::vector<TracePod> requested = Arrivals(nodes_, pods_, options_.until, options_.first_seed + i);
+      const std::vector<TracePod> arrivals = whole ? WithoutFractions(requested) : requested;
       const auto start = std::chrono::steady_clock::now();
       Outcome outcome = Simulate(nodes_, arrivals, *policy, mix, {.fragment = true});
       row.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / options_.seeds;
       row.at_full += outcome.allocated_at_full * 100 / options_.seeds;
       row.at_end += outcome.allocated_at_end * 100 / options_.seeds;
-      for (std::size_t pod = 0; pod < asked.size(); ++pod) {
+      for (std::size_t pod = 0; pod < requested.size(); ++pod) {
         (outcome.placed[pod] ? row.placed : row.dropped) += 1.0 / options_.seeds;
-        if (outcome.placed[pod]) row.used += asked[pod].request.TotalUnits() / (10.0 * Cards() * options_.seeds);
+        if (outcome.placed[pod]) row.used += requested[pod].request.TotalUnits() / (10.0 * Cards() * options_.seeds);
       }
       row.fragment += (outcome.curve.empty() ? 0 : outcome.curve.back().fragment) * 100 / options_.seeds;
       if (i == 0) row.curve = std::move(outcome.curve);
@@ -126,20 +126,20 @@ class Runner {
   }
 
   void Print(const std::vector<Row>& rows) const {
-    std::printf("%zu nodes, %d GPUs, %zu pods; until %.0f %% asked for, %d seed%s from %llu\n", nodes_.size(), Cards(),
+    std::printf("%zu nodes, %d GPUs, %zu pods; until %.0f %% requested, %d seed%s from %llu\n", nodes_.size(), Cards(),
                 pods_.size(), options_.until * 100, options_.seeds, options_.seeds == 1 ? "" : "s",
                 static_cast<unsigned long long>(options_.first_seed));
-    constexpr const char* kHead = "%-18s %14s %14s %12s %12s %8s %8s %8s\n";
-    std::printf(kHead, "policy", "allocated at", "allocated at", "asked for by", "unusable at", "pods", "pods",
+    constexpr const char* kHead = "%-18s %18s %14s %12s %12s %8s %8s %8s\n";
+    std::printf(kHead, "policy", "allocated at", "allocated at", "requested by", "unusable at", "pods", "pods",
                 "seconds");
-    std::printf(kHead, "", "100 % asked, %", "the end, %", "placed, %", "the end, %", "placed", "dropped", "a run");
+    std::printf(kHead, "", "100 % requested, %", "the end, %", "placed, %", "the end, %", "placed", "dropped", "a run");
     for (const Row& row : rows) {
-      std::printf("%-18s %14.2f %14.2f %12.2f %12.2f %8.0f %8.0f %8.2f\n", row.name.c_str(), row.at_full, row.at_end,
+      std::printf("%-18s %18.2f %14.2f %12.2f %12.2f %8.0f %8.0f %8.2f\n", row.name.c_str(), row.at_full, row.at_end,
                   row.used, row.fragment, row.placed, row.dropped, row.seconds);
     }
     std::printf(
-        "All figures but pods and seconds are parts of the cluster's GPUs. \"%s\": the same pods without fractions,\n"
-        "best fit; a pod is allocated, and blocks, a whole card for what it asks.\n",
+        "All figures but pods and seconds are shares of the cluster's GPUs. \"%s\": the same pods without fractions,\n"
+        "best fit; each pod gets whole cards, whatever part of a card it requests.\n",
         kWithoutFractions);
   }
 
@@ -154,26 +154,31 @@ class Runner {
 void AddSimulateCommand(CLI::App& app) {
   using sluice::scheduler::Options;
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("simulate-cluster", "what fractions would save on a list of nodes and pods");
+  CLI::App* command =
+      app.add_subcommand("simulate-cluster", "simulate how many GPUs fractions save on a list of nodes and pods");
   command->add_option("NODES", options->nodes_file, "CSV with the columns cpu_milli, memory_mib, gpu, model");
   command->add_option("PODS", options->pods_file,
                       "CSV with the columns cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec");
-  command->add_option("--generated", options->generated, "instead of files: so many NODES and PODS of a production mix")
+  command
+      ->add_option("--generated", options->generated, "instead of files: this many NODES and PODS of a production mix")
       ->expected(2)
       ->check(CLI::Range(1, 1'000'000));
   std::vector<std::string> policies = sluice::scheduler::PolicyNames();
   policies.insert(policies.begin(), "all");
   command->add_option("--policy", options->policy, "one policy; all by default")->check(CLI::IsMember(policies));
-  command->add_option("--until", options->until, "pods are repeated until their GPUs sum to this part of the cluster")
+  command
+      ->add_option("--until", options->until,
+                   "repeat pods until their GPU requests sum to this multiple of the cluster")
       ->check(sluice::Between(0.0, 100.0))
       ->capture_default_str();
-  command->add_option("--seeds", options->seeds, "runs to average, each with its own order")
+  command->add_option("--seeds", options->seeds, "runs to average, each with another order of arrivals")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--first-seed", options->first_seed, "seed of the first run")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 53))
       ->capture_default_str();
-  command->add_option("--svg", options->svg_file, "file for the curves over arrivals");
-  command->add_option("--write", options->write_folder, "folder for nodes.csv and pods.csv as they were used");
+  command->add_option("--svg", options->svg_file, "file in which to draw the curves over arrivals");
+  command->add_option("--write", options->write_folder,
+                      "folder in which to write the nodes.csv and pods.csv that were used");
   command->callback([options] { sluice::scheduler::Runner(*options).Run(); });
 }

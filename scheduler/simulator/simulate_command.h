@@ -6,8 +6,8 @@ namespace CLI {
 class App;
 }
 
-// Adds the subcommand. Its callback throws CLI::RuntimeError with the exit status: 1 where an input cannot be used, 2
-// where none is named.
+// Adds the subcommand. Its callback throws CLI::RuntimeError with the exit status: 1 if an input cannot be used, 2 if
+// none is given.
 void AddSimulateCommand(CLI::App& app);
 
 #endif  // SLUICE_SCHEDULER_SIMULATOR_SIMULATE_COMMAND_H_

@@ -19,13 +19,13 @@ bool ModelFits(const Node& node, const TracePod& pod) {
   return pod.models.empty() || std::find(pod.models.begin(), pod.models.end(), node.model) != pod.models.end();
 }
 
-// Ratings by (shape of pod, node), kept until the node changes: of a thousand nodes, one changes with each pod.
+// Caches ratings by (shape of pod, node) until the node changes: of a thousand nodes, one changes with each pod.
 class Ratings {
  public:
-  Ratings(const std::vector<Node>& nodes, std::size_t shapes, const Policy& policy)
+  Ratings(const std::vector<Node>& nodes, std::size_t shapes, const PlacementPolicy& policy)
       : nodes_(nodes), policy_(policy), versions_(nodes.size(), 0) {
-    // Lists of tens of thousands of different pods and nodes are rated afresh each time rather than fill the memory.
-    if (shapes * nodes.size() <= kMostEntries) entries_.resize(shapes * nodes.size());
+    // With tens of thousands of different pods and nodes, the cache would fill the memory: rate afresh each time.
+    if (shapes * nodes.size() <= kMaxEntries) entries_.resize(shapes * nodes.size());
   }
 
   const std::optional<Placement>& Of(std::size_t shape, const TracePod& pod, std::size_t node) {
@@ -40,14 +40,14 @@ class Ratings {
   void Changed(std::size_t node) { ++versions_[node]; }
 
  private:
-  static constexpr std::size_t kMostEntries = 8'000'000;
+  static constexpr std::size_t kMaxEntries = 8'000'000;
   struct Entry {
     int version = -1;
     std::optional<Placement> placement;
   };
 
   const std::vector<Node>& nodes_;
-  const Policy& policy_;
+  const PlacementPolicy& policy_;
   std::vector<int> versions_;
   std::vector<Entry> entries_;
   Entry scratch_;
@@ -70,7 +70,7 @@ std::vector<TracePod> Arrivals(const std::vector<Node>& nodes, const std::vector
   return arrivals;
 }
 
-Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const Policy& policy,
+Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const PlacementPolicy& policy,
                  const RequestMix& mix, const SimulationOptions& options) {
   std::map<TracePod, std::size_t> shapes;
   for (const TracePod& pod : arrivals) shapes.emplace(pod, shapes.size());

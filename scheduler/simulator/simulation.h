@@ -1,4 +1,4 @@
-// A cluster without a cluster: pods arrive one by one, a policy places them, none leaves.
+// Simulates placement: pods arrive one by one, a policy places them, and no pod ends.
 #ifndef SLUICE_SCHEDULER_SIMULATOR_SIMULATION_H_
 #define SLUICE_SCHEDULER_SIMULATOR_SIMULATION_H_
 
@@ -12,7 +12,7 @@
 namespace sluice::scheduler {
 
 // The published protocol: all pods, then pods drawn from them with replacement until their GPU requests sum to `until`
-// times the cluster's GPUs (never fewer than all), in random order.
+// times the cluster's GPUs (never fewer than all pods), in random order.
 std::vector<TracePod> Arrivals(const std::vector<Node>& nodes, const std::vector<TracePod>& pods, double until,
                                std::uint64_t seed);
 
@@ -23,21 +23,21 @@ struct Point {
 };
 
 struct Outcome {
-  double allocated_at_full = 0;  // when as many GPUs were asked for as there are
+  double allocated_at_full = 0;  // at the arrival with which the requests reach the cluster's GPUs
   double allocated_at_end = 0;
-  std::vector<bool> placed;  // by arrival; false: fitted nowhere when it arrived
-  std::vector<Point> curve;  // every percent of arrivals
+  std::vector<bool> placed;  // by arrival; false: the pod fitted nowhere
+  std::vector<Point> curve;  // a point per percent of arrivals
 };
 
 struct SimulationOptions {
-  bool fragment = false;  // fill Point::fragment, which costs time
+  bool fragment = false;  // fill Point::fragment, which takes time
 };
 
-// `mix` is what the fragment is measured against; policies carry their own. Ties between nodes go to the first.
-Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const Policy& policy,
+// `mix` defines Point::fragment; policies hold a mix of their own. Ties between nodes go to the first.
+Outcome Simulate(std::vector<Node> nodes, const std::vector<TracePod>& arrivals, const PlacementPolicy& policy,
                  const RequestMix& mix, const SimulationOptions& options = {});
 
-// What the same cluster would do without fractions: each part of a card asks for a whole one.
+// The same pods for a cluster without fractions: each request for a part of a card becomes one for a whole card.
 std::vector<TracePod> WithoutFractions(std::vector<TracePod> pods);
 
 RequestMix MixOfPods(const std::vector<TracePod>& pods);

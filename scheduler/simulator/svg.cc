@@ -11,7 +11,7 @@
 namespace sluice::scheduler {
 namespace {
 
-// Okabe and Ito's colours: told apart by people with any colour vision.
+// The colours of Okabe and Ito, which people with any colour vision can tell apart.
 constexpr std::array<const char*, 6> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000"};
 
 struct Panel {
@@ -40,7 +40,7 @@ void Axes(std::string& svg, const Panel& panel) {
     absl::StrAppendFormat(&svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%.4g</text>\n", panel.X(x),
                           panel.top + panel.height + 18, x * 100);
   }
-  absl::StrAppendFormat(&svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>GPUs asked for, %% of the cluster</text>\n",
+  absl::StrAppendFormat(&svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>GPUs requested, %% of the cluster</text>\n",
                         panel.left + panel.width / 2, panel.top + panel.height + 36);
 }
 
@@ -57,23 +57,23 @@ void Curve(std::string& svg, const Panel& panel, const NamedCurve& curve, const 
 }  // namespace
 
 std::string Svg(const std::string& title, const std::vector<NamedCurve>& curves) {
-  double most_arrived = 1, most_fragment = 0.04;
+  double max_arrived = 1, max_fragment = 0.04;
   for (const NamedCurve& curve : curves) {
     for (const Point& point : curve.points) {
-      most_arrived = std::max(most_arrived, point.arrived);
-      most_fragment = std::max(most_fragment, point.fragment);
+      max_arrived = std::max(max_arrived, point.arrived);
+      max_fragment = std::max(max_fragment, point.fragment);
     }
   }
-  const Panel allocated{"GPUs allocated, %", 60, 70, 380, 300, 0.8, most_arrived, 0.8, 1.0};
+  const Panel allocated{"GPUs allocated, %", 60, 70, 380, 300, 0.8, max_arrived, 0.8, 1.0};
   const Panel fragment{"Free GPUs that the next request cannot use, % (expected)",
                        520,
                        70,
                        380,
                        300,
                        0,
-                       most_arrived,
+                       max_arrived,
                        0,
-                       most_fragment * 1.05};
+                       max_fragment * 1.05};
   std::string svg =
       "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 930 460' font-family='sans-serif' font-size='12'>\n"
       "<rect width='930' height='460' fill='white'/>\n";

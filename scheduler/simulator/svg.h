@@ -1,4 +1,4 @@
-// The simulation's curves as one self-contained SVG.
+// Draws the simulation's curves as one self-contained SVG.
 #ifndef SLUICE_SCHEDULER_SIMULATOR_SVG_H_
 #define SLUICE_SCHEDULER_SIMULATOR_SVG_H_
 
@@ -15,7 +15,7 @@ struct NamedCurve {
   std::vector<Point> points;
 };
 
-// Two panels over arrivals: GPUs allocated (the part above 80 %, where policies differ) and expected unusable GPUs.
+// Two panels over arrivals: GPUs allocated (above 80 %, where policies differ) and expected unusable GPUs.
 std::string Svg(const std::string& title, const std::vector<NamedCurve>& curves);
 
 }  // namespace sluice::scheduler

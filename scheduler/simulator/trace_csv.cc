@@ -14,18 +14,18 @@
 namespace sluice::scheduler {
 namespace {
 
-constexpr std::int64_t kMostCards = 64;
-constexpr std::int64_t kMostHost = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxCards = 64;
+constexpr std::int64_t kMaxHostAmount = std::int64_t{1} << 40;
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// One table: named columns, numbered lines. No quoting: the traces have none, and a stray quote is reported as a bad
-// number.
-class Table {
+// One table with named columns and numbered lines. There is no quoting, because the traces use none: a stray quote is
+// reported as a bad number.
+class CsvTable {
  public:
-  static absl::StatusOr<Table> Read(std::string_view text, std::string_view name,
-                                    const std::vector<std::string>& required) {
-    Table table{std::string(name)};
+  static absl::StatusOr<CsvTable> Read(std::string_view text, std::string_view name,
+                                       const std::vector<std::string>& required) {
+    CsvTable table{std::string(name)};
     int number = 0;
     for (absl::string_view line : absl::StrSplit(View(text), '\n')) {
       ++number;
@@ -59,11 +59,11 @@ class Table {
     return at < 0 ? "" : rows_[row].cells[at];
   }
 
-  absl::StatusOr<std::int64_t> Number(std::size_t row, const std::string& column, std::int64_t most) const {
+  absl::StatusOr<std::int64_t> Number(std::size_t row, const std::string& column, std::int64_t max) const {
     const std::string text = Text(row, column);
     std::int64_t value = 0;
-    if (!absl::SimpleAtoi(text, &value) || value < 0 || value > most)
-      return Error(row, column, absl::StrCat("0..", most));
+    if (!absl::SimpleAtoi(text, &value) || value < 0 || value > max)
+      return Error(row, column, absl::StrCat("0..", max));
     return value;
   }
 
@@ -78,7 +78,7 @@ class Table {
     std::vector<std::string> cells;
   };
 
-  explicit Table(std::string name) : name_(std::move(name)) {}
+  explicit CsvTable(std::string name) : name_(std::move(name)) {}
 
   int Find(const std::string& column) const {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
@@ -99,12 +99,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return *std::move(text);
 }
 
-absl::StatusOr<Request> ParseRequest(const Table& table, std::size_t row) {
-  const auto cpu = table.Number(row, "cpu_milli", kMostHost);
+absl::StatusOr<Request> ParseRequest(const CsvTable& table, std::size_t row) {
+  const auto cpu = table.Number(row, "cpu_milli", kMaxHostAmount);
   if (!cpu.ok()) return cpu.status();
-  const auto memory = table.Number(row, "memory_mib", kMostHost);
+  const auto memory = table.Number(row, "memory_mib", kMaxHostAmount);
   if (!memory.ok()) return memory.status();
-  const auto cards = table.Number(row, "num_gpu", kMostCards);
+  const auto cards = table.Number(row, "num_gpu", kMaxCards);
   if (!cards.ok()) return cards.status();
   const auto units = table.Number(row, "gpu_milli", kTraceUnitsPerCard);
   if (!units.ok()) return units.status();
@@ -121,15 +121,15 @@ absl::StatusOr<Request> ParseRequest(const Table& table, std::size_t row) {
 }  // namespace
 
 absl::StatusOr<std::vector<Node>> ParseNodes(std::string_view text, std::string_view name) {
-  absl::StatusOr<Table> table = Table::Read(text, name, {"cpu_milli", "memory_mib", "gpu"});
+  absl::StatusOr<CsvTable> table = CsvTable::Read(text, name, {"cpu_milli", "memory_mib", "gpu"});
   if (!table.ok()) return table.status();
   std::vector<Node> nodes;
   for (std::size_t row = 0; row < table->Rows(); ++row) {
-    const auto cpu = table->Number(row, "cpu_milli", kMostHost);
+    const auto cpu = table->Number(row, "cpu_milli", kMaxHostAmount);
     if (!cpu.ok()) return cpu.status();
-    const auto memory = table->Number(row, "memory_mib", kMostHost);
+    const auto memory = table->Number(row, "memory_mib", kMaxHostAmount);
     if (!memory.ok()) return memory.status();
-    const auto cards = table->Number(row, "gpu", kMostCards);
+    const auto cards = table->Number(row, "gpu", kMaxCards);
     if (!cards.ok()) return cards.status();
     nodes.push_back({.cpu_milli_free = *cpu,
                      .memory_mib_free = *memory,
@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<Node>> ParseNodes(std::string_view text, std::string_
 }
 
 absl::StatusOr<std::vector<TracePod>> ParsePods(std::string_view text, std::string_view name) {
-  absl::StatusOr<Table> table = Table::Read(text, name, {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"});
+  absl::StatusOr<CsvTable> table = CsvTable::Read(text, name, {"cpu_milli", "memory_mib", "num_gpu", "gpu_milli"});
   if (!table.ok()) return table.status();
   std::vector<TracePod> pods;
   for (std::size_t row = 0; row < table->Rows(); ++row) {

@@ -15,15 +15,15 @@ inline constexpr int kTraceUnitsPerCard = 1000;
 
 struct TracePod {
   Request request;
-  std::vector<std::string> models;  // GPU models that will do; empty: any
+  std::vector<std::string> models;  // acceptable GPU models; empty: any
   auto operator<=>(const TracePod&) const = default;
 };
 
-// Columns (by the header line, in any order, others ignored): cpu_milli, memory_mib, gpu, model.
+// Columns, named by the header line, in any order, others ignored: cpu_milli, memory_mib, gpu, model.
 absl::StatusOr<std::vector<Node>> ParseNodes(std::string_view text, std::string_view name);
-// cpu_milli, memory_mib, num_gpu, gpu_milli and, if there, gpu_spec (models separated by '|').
+// The same for cpu_milli, memory_mib, num_gpu, gpu_milli and the optional gpu_spec (models separated by '|').
 absl::StatusOr<std::vector<TracePod>> ParsePods(std::string_view text, std::string_view name);
-// The same from files. Errors name file, line, column, value and what is accepted.
+// The same from files. Errors name the file, line, column, value and the accepted values.
 absl::StatusOr<std::vector<Node>> ReadNodes(const std::string& path);
 absl::StatusOr<std::vector<TracePod>> ReadPods(const std::string& path);
 

@@ -28,9 +28,9 @@ CardStatus Card(const std::string& uuid) {
   return card;
 }
 
-deviceplugin::GivenOut Given(const std::string& pod, const std::string& container, const std::string& card, int first,
+deviceplugin::CheckpointEntry Given(const std::string& pod, const std::string& container, const std::string& card, int first,
                              int last) {
-  deviceplugin::GivenOut given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
+  deviceplugin::CheckpointEntry given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
   for (int i = first; i <= last; ++i) given.device_ids.push_back(card + "::" + std::to_string(i));
   return given;
 }

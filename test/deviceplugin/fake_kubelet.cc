@@ -176,7 +176,7 @@ void FakeKubelet::Start() {
 
 void FakeKubelet::Stop() {
   std::vector<std::thread> threads;
-  // First, so that nobody registers any more and opens a stream that is not ended here.
+  // The servers first, so that no registration opens a stream that is not ended here.
   for (auto* server : {&state_->server, &state_->pod_resources}) {
     if (*server) (*server)->Shutdown(std::chrono::system_clock::now());
     server->reset();
@@ -195,7 +195,7 @@ void FakeKubelet::Stop() {
 
 void FakeKubelet::Crash() {
   const std::string socket = plugin_dir() + "/kubelet.sock";
-  // The server removes its path at its end; a process that is killed does not.
+  // A server removes its path at its end; a killed process does not.
   std::filesystem::rename(socket, socket + ".kept");
   Stop();
   std::filesystem::rename(socket + ".kept", socket);
@@ -242,7 +242,7 @@ Admitted FakeKubelet::Admit(const std::string& pod, const std::string& container
   }
   {
     std::lock_guard lock(state_->mutex);
-    // Stranded devices are collected before an allocation, not before.
+    // Like kubelet, drops the entries of ended pods only right before an allocation.
     std::erase_if(state_->holders, [](const Holder& holder) { return !holder.active; });
     const auto used = state_->UsedLocked();
     for (const auto& [id, device] : state_->devices) {
@@ -327,7 +327,7 @@ std::set<std::string> FakeKubelet::InUse() const {
   return state_->UsedLocked();
 }
 
-void FakeKubelet::OfferForeign(const std::string& resource, const std::vector<std::string>& ids) {
+void FakeKubelet::OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) {
   std::lock_guard lock(state_->mutex);
   state_->foreign[resource] = ids;
 }

@@ -1,4 +1,4 @@
-// Reservations: what the agent tells, joined with kubelet's checkpoint; then the built plugin, told by a file.
+// Reservations: the agent's file joined with kubelet's checkpoint, first in memory, then with the built plugin.
 #include "deviceplugin/decide/reservations.h"
 
 #include <catch2/catch_test_macros.hpp>
@@ -30,21 +30,21 @@ Json Pod(const std::string& uid, int units, const std::string& card) {
 
 std::string File(const std::vector<Json>& pods) { return Json{{"version", 1}, {"pods", pods}}.dump(); }
 
-std::string CardOf(const Pack& pack) {
+std::string CardOf(const UnitChoice& choice) {
   std::set<std::string> cards;
-  for (const auto& id : pack.ids) cards.insert(ParseDeviceId(id)->uuid);
+  for (const auto& id : choice.ids) cards.insert(ParseDeviceId(id)->uuid);
   return cards.size() == 1 ? *cards.begin() : "";
 }
 
 const auto kNoCheckpoint = []() -> Reservations::Checkpoint { return absl::NotFoundError("none"); };
 
-TEST_CASE("reservations: the file's form, and what is none") {
+TEST_CASE("reservations: the file is parsed, and malformed files are rejected") {
   const auto pods = ParseReservations(File({Pod("a", 50, "GPU-0"), Pod("b", 20, "")}));
   REQUIRE(pods.ok());
   CHECK(pods->at("a").placement.at("main") == std::vector<std::string>{"GPU-0"});
   CHECK(pods->at("a").containers.at(0).units == 50);
   CHECK(pods->at("b").placement.empty());
-  // Unknown members and containers without units are nothing.
+  // Unknown members and containers without units are ignored.
   CHECK(ParseReservations(
             R"({"version":1,"new":1,"pods":[{"uid":"a","x":2,"containers":[{"name":"c","kind":"init","units":0}]}]})")
             ->at("a")
@@ -59,87 +59,90 @@ TEST_CASE("reservations: the file's form, and what is none") {
   }
 }
 
-TEST_CASE("reservations: a request gets the card that was reserved for its size, others keep off it") {
+TEST_CASE("reservations: a request gets the card that is reserved for its size, others do not") {
   Reservations reservations;
-  // 60 and 50 are free; bound 50, 30, 30; asked for 30, 30, 50: best fit would take the 50 first.
-  CHECK(
-      reservations.Told(*ParseReservations(File({Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"), Pod("r", 30, "GPU-0")})))
-          .empty());
+  // 60 and 50 are free; 50, 30, 30 were bound and are requested as 30, 30, 50. Best fit would place a 30 on the card
+  // with 50.
+  CHECK(reservations
+            .SetPods(*ParseReservations(File({Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"), Pod("r", 30, "GPU-0")})))
+            .empty());
   std::set<std::string> free;
   for (const auto& id : Join({Ids("GPU-0", 0, 60), Ids("GPU-1", 0, 50)})) free.insert(id);
-  const auto ask = [&](int size) {
+  const auto request = [&](int size) {
     const std::vector<std::string> available(free.begin(), free.end());
-    const Pack pack = reservations.Prefer({available, {}, size}, {});
-    REQUIRE(pack.fits);
-    CHECK(reservations.MayAllocate(pack.ids, kNoCheckpoint).ok());
-    for (const auto& id : pack.ids) free.erase(id);
-    return CardOf(pack);
+    const UnitChoice choice = reservations.Prefer({available, {}, size}, {});
+    REQUIRE(choice.fits);
+    CHECK(reservations.CheckAllocation(choice.ids, kNoCheckpoint).ok());
+    for (const auto& id : choice.ids) free.erase(id);
+    return CardOf(choice);
   };
-  CHECK(ask(30) == "GPU-0");
-  // A stranger's 20 would fit on either and breaks a reservation on both.
+  CHECK(request(30) == "GPU-0");
+  // 20 units for a pod without a reservation would fit on either card, and break a reservation on both.
   const std::vector<std::string> available(free.begin(), free.end());
-  const Pack stranger = reservations.Prefer({available, {}, 20}, {});
-  CHECK_FALSE(stranger.fits);
-  CHECK_THAT(std::string(reservations.MayAllocate(stranger.ids, kNoCheckpoint).message()),
+  const UnitChoice unreserved = reservations.Prefer({available, {}, 20}, {});
+  CHECK_FALSE(unreserved.fits);
+  CHECK_THAT(std::string(reservations.CheckAllocation(unreserved.ids, kNoCheckpoint).message()),
              ContainsSubstring("free and not reserved for a pod that the scheduler placed here"));
-  CHECK(ask(30) == "GPU-0");
-  CHECK(ask(50) == "GPU-1");
+  CHECK(request(30) == "GPU-0");
+  CHECK(request(50) == "GPU-1");
 }
 
-TEST_CASE("reservations: units that kubelet took without asking are refused where they break one") {
+TEST_CASE("reservations: units that kubelet took without asking are refused if they break one") {
   Reservations reservations;
-  reservations.Told(*ParseReservations(File({Pod("p", 50, "GPU-0"), Pod("old", 30, "")})));
-  std::vector<GivenOut> given = {{"old", "main", Ids("GPU-0", 0, 30), "", "", {}}};
+  reservations.SetPods(*ParseReservations(File({Pod("p", 50, "GPU-0"), Pod("old", 30, "")})));
+  std::vector<CheckpointEntry> given = {{"old", "main", Ids("GPU-0", 0, 30), "", "", {}}};
   const auto checkpoint = [&]() -> Reservations::Checkpoint { return given; };
   // 70 are free, 50 reserved.
-  CHECK(reservations.MayAllocate(Ids("GPU-0", 30, 50), checkpoint).ok());
-  CHECK_FALSE(reservations.MayAllocate(Ids("GPU-0", 30, 51), checkpoint).ok());
-  CHECK(reservations.MayAllocate(Ids("GPU-1", 0, 100), checkpoint).ok());
-  // What a living container holds is its pod's own to pass on.
-  CHECK(reservations.MayAllocate(Ids("GPU-0", 0, 30), checkpoint).ok());
-  // A plugin that was restarted between question and answer still knows the reserved pod's own request.
-  CHECK(reservations.MayAllocate(Ids("GPU-0", 40, 90), checkpoint).ok());
-  // The reservation is used now; what is left is free for all.
-  CHECK(reservations.MayAllocate(Ids("GPU-0", 30, 40), checkpoint).ok());
+  CHECK(reservations.CheckAllocation(Ids("GPU-0", 30, 50), checkpoint).ok());
+  CHECK_FALSE(reservations.CheckAllocation(Ids("GPU-0", 30, 51), checkpoint).ok());
+  CHECK(reservations.CheckAllocation(Ids("GPU-1", 0, 100), checkpoint).ok());
+  // A live container's units may pass to another container of its pod.
+  CHECK(reservations.CheckAllocation(Ids("GPU-0", 0, 30), checkpoint).ok());
+  // A plugin that restarted between GetPreferredAllocation and Allocate still recognizes the reserved pod's request.
+  CHECK(reservations.CheckAllocation(Ids("GPU-0", 40, 90), checkpoint).ok());
+  // The reservation is used now, so the remaining units are free for all.
+  CHECK(reservations.CheckAllocation(Ids("GPU-0", 30, 40), checkpoint).ok());
 }
 
-TEST_CASE("reservations: kept, ended and forgotten ones reserve nothing") {
+TEST_CASE("reservations: used, ended and moved ones hold no units") {
   Reservations reservations;
   const auto all = Ids("GPU-0", 0, 100);
   const auto fits = [&](int size) { return reservations.Prefer({all, {}, size}, {}).fits; };
-  reservations.Told(*ParseReservations(File({Pod("p", 60, "GPU-0")})));
+  reservations.SetPods(*ParseReservations(File({Pod("p", 60, "GPU-0")})));
   CHECK_FALSE(fits(50));
-  SECTION("the pod is gone") { reservations.Told(*ParseReservations(File({}))); }
-  SECTION("placed elsewhere") { reservations.Told(*ParseReservations(File({Pod("p", 60, "GPU-1")}))); }
-  SECTION("admitted, by kubelet's checkpoint") { reservations.Given({{"p", "main", Ids("GPU-0", 0, 60), "", "", {}}}); }
+  SECTION("the pod is gone") { reservations.SetPods(*ParseReservations(File({}))); }
+  SECTION("placed elsewhere") { reservations.SetPods(*ParseReservations(File({Pod("p", 60, "GPU-1")}))); }
+  SECTION("admitted, by kubelet's checkpoint") {
+    reservations.SetCheckpoint({{"p", "main", Ids("GPU-0", 0, 60), "", "", {}}});
+  }
   CHECK(fits(50));
   CHECK(fits(40));
 }
 
-TEST_CASE("reservations: one that cannot be kept is named") {
+TEST_CASE("reservations: one that cannot be honored is reported once") {
   Reservations reservations;
-  const auto problems = reservations.Told(*ParseReservations(File({Pod("p", 200, "GPU-0")})));
+  const auto problems = reservations.SetPods(*ParseReservations(File({Pod("p", 200, "GPU-0")})));
   REQUIRE(problems.size() == 1);
   CHECK_THAT(problems[0], ContainsSubstring("pod p: "));
-  // Once.
-  CHECK(reservations.Told(*ParseReservations(File({Pod("p", 200, "GPU-0")}))).empty());
+  // Reported only once.
+  CHECK(reservations.SetPods(*ParseReservations(File({Pod("p", 200, "GPU-0")}))).empty());
 }
 
-// The built plugin, an agent's file beside it.
+// The built plugin with the agent's file.
 struct ReservationRig : Rig {
   ReservationRig() {
-    plugin.Node(PluginProcess::Cards(2));
+    plugin.WriteCards(PluginProcess::Cards(2));
     plugin.Configure("logLevel: DEBUG\nextender: true\nreservationFile: " + plugin.Path("run/reservations.json") +
                      "\n");
     kubelet.Start();
   }
-  void Begin() { StartPlugin(200); }
+  void StartOnTwoCards() { StartPlugin(200); }
   void Write(const std::vector<Json>& pods) {
     std::filesystem::create_directories(plugin.Path("run"));
     REQUIRE(WriteFileAtomically(plugin.Path("run/reservations.json"), File(pods), Durable::kNo).ok());
   }
-  // Told to a plugin that runs, or to the one that starts next.
-  void Tell(const std::vector<Json>& pods) {
+  // Writes the file and, if the plugin runs, waits until it has read it.
+  void WriteAndAwait(const std::vector<Json>& pods) {
     Write(pods);
     if (!plugin.Running()) return;
     std::string placed;
@@ -160,40 +163,40 @@ struct ReservationRig : Rig {
   }
 };
 
-TEST_CASE("reservations: kubelet admits in another order than binds happened, over a restart of the plugin too") {
+TEST_CASE("reservations: honored in any order of admission, also after a restart of the plugin") {
   ReservationRig rig;
   const std::vector<Json> before = {Pod("a", 40, "GPU-0"), Pod("b", 50, "GPU-1")};
   const std::vector<Json> bound = {before[0], before[1], Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"),
                                    Pod("r", 30, "GPU-0")};
-  rig.Tell(before);
-  rig.Begin();
+  rig.WriteAndAwait(before);
+  rig.StartOnTwoCards();
   CHECK(rig.Admit("a", 40) == "GPU-0");
   CHECK(rig.Admit("b", 50) == "GPU-1");
-  rig.Tell(bound);
+  rig.WriteAndAwait(bound);
   CHECK(rig.Admit("q", 30) == "GPU-0");
   rig.plugin.Kill();
-  rig.Begin();
+  rig.StartOnTwoCards();
   CHECK(rig.Admit("r", 30) == "GPU-0");
-  CHECK_THAT(rig.Admit("stranger", 10), ContainsSubstring("not reserved for a pod"));
+  CHECK_THAT(rig.Admit("unreserved", 10), ContainsSubstring("not reserved for a pod"));
   CHECK(rig.Admit("p", 50) == "GPU-1");
 }
 
-TEST_CASE("reservations: a placement that comes late is waited for, and one that never comes is no end") {
+TEST_CASE("reservations: a request waits for a late placement, but not forever") {
   ReservationRig rig;
-  rig.Tell({});
-  rig.Begin();
-  // Best fit would take GPU-0. A machine that was busy elsewhere for the 200 ms has shown nothing: again, then.
+  rig.WriteAndAwait({});
+  rig.StartOnTwoCards();
+  // Best fit would take GPU-0. If the machine was too busy for the 200 ms, the attempt shows nothing and is repeated.
   std::string card;
   for (int units = 50; units > 40 && card != "GPU-1"; --units) {
     rig.kubelet.Delete("late");
-    rig.Tell({});
+    rig.WriteAndAwait({});
     std::thread kubelet([&] { card = rig.Admit("late", units); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     rig.Write({Pod("late", units, "GPU-1")});
     kubelet.join();
   }
   CHECK(card == "GPU-1");
-  CHECK(rig.Admit("never told", 50) == "GPU-1");
+  CHECK(rig.Admit("never placed", 50) == "GPU-1");
   std::filesystem::remove(rig.plugin.Path("run/reservations.json"));
   CHECK(rig.Admit("agent away", 60) == "GPU-0");
 }

@@ -16,7 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "deviceplugin/host/files.h"
 #include "sluice/names.h"
-#include "test/deviceplugin/foreign_plugin.h"
+#include "test/deviceplugin/other_plugin.h"
 
 namespace sluice::deviceplugin {
 namespace {
@@ -24,11 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-class FakeNode final : public Node {
+class FakeNode final : public TestNode {
  public:
   FakeNode(int cards, const std::string& yaml) : kubelet_(dir / "kubelet") {
     plugin = std::make_unique<PluginProcess>(dir.path());
-    plugin->Node(PluginProcess::Cards(cards));
+    plugin->WriteCards(PluginProcess::Cards(cards));
     plugin->Configure(yaml);
     kubelet_.Start();
     agents_.emplace(plugin->Path("alloc"));
@@ -63,8 +63,8 @@ class FakeNode final : public Node {
 
   std::string Restart(const std::string& pod) override { return kubelet_.PreStart(last_.at(pod)).error_message(); }
   void Delete(const std::string& pod) override { kubelet_.Delete(pod); }
-  void OfferForeign(const std::string& resource, const std::vector<std::string>& ids) override {
-    kubelet_.OfferForeign(resource, ids);
+  void OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) override {
+    kubelet_.OfferFromOtherPlugin(resource, ids);
   }
 
  private:
@@ -73,17 +73,17 @@ class FakeNode final : public Node {
   std::map<std::string, std::vector<std::string>> last_;  // units of each pod's last container
 };
 
-// By kubectl, like a person. $SLUICE_CLUSTER is test/cluster/cluster, $SLUICE_CONTRACT_NAMESPACE a namespace of our
+// Uses kubectl, like a person. $SLUICE_CLUSTER is test/cluster/cluster, $SLUICE_CONTRACT_NAMESPACE a namespace of its
 // own.
-class ClusterNode final : public Node {
+class ClusterNode final : public TestNode {
  public:
   ClusterNode(int cards, const std::string& yaml) {
     fs::create_directory_symlink("/var/lib/kubelet", dir / "kubelet");
     plugin = std::make_unique<PluginProcess>(dir.path());
-    plugin->Node(PluginProcess::Cards(cards));
+    plugin->WriteCards(PluginProcess::Cards(cards));
     plugin->UseCdiDir(kCdiDir);
     RemoveSpecs();
-    // Device nodes that lead nowhere.
+    // Device nodes without a driver behind them.
     for (int i = 0; i < cards; ++i) {
       if (mknod(plugin->Path("dev/nvidia" + std::to_string(i)).c_str(), S_IFCHR | 0666, makedev(195, 200 + i)) != 0)
         throw std::runtime_error("no device nodes can be made here");
@@ -95,7 +95,7 @@ class ClusterNode final : public Node {
 
   ~ClusterNode() override {
     Kubectl("delete pods --all --wait=true --timeout=60s");
-    // The next case's node begins without a word of this one's.
+    // The next case's node must start without state of this one.
     plugin->Terminate();
     AwaitUnits(0, 0);
     RemoveSpecs();
@@ -105,7 +105,7 @@ class ClusterNode final : public Node {
     return Await([&] {
       const Json status = Get("node " + Setting("SLUICE_CLUSTER_NODE")).value("status", Json::object());
       const long allocatable = Count(status, "allocatable"), capacity = Count(status, "capacity");
-      // Kubelet keeps the capacity of a plugin that went away.
+      // Kubelet keeps the capacity of a plugin that has stopped.
       return allocatable == static_cast<long>(healthy) &&
              (healthy == 0 || capacity == static_cast<long>(healthy + unhealthy));
     });
@@ -119,7 +119,7 @@ class ClusterNode final : public Node {
   AdmittedPod Admit(const std::string& pod, const std::vector<ContainerOrder>& containers) override {
     Json init = Json::array(), regular = Json::array();
     for (const ContainerOrder& order : containers) {
-      // The library of these tests is none, and a pod's own variables win.
+      // These tests have no real library, and a pod's own variables take precedence.
       Json container = {{"name", order.name},
                         {"image", Setting("SLUICE_CLUSTER_BASE")},
                         {"imagePullPolicy", "Never"},
@@ -134,7 +134,7 @@ class ClusterNode final : public Node {
                        {"metadata", {{"name", pod}}},
                        {"spec",
                         {{"terminationGracePeriodSeconds", 0},
-                         // Kubelet's judgement is asked for, not the scheduler's.
+                         // Bypasses the scheduler, so that kubelet decides.
                          {"nodeName", Setting("SLUICE_CLUSTER_NODE")},
                          {"initContainers", init},
                          {"containers", regular}}}};
@@ -194,15 +194,15 @@ class ClusterNode final : public Node {
 
   void Delete(const std::string& pod) override { Kubectl("delete pod " + pod + " --wait=true --timeout=60s"); }
 
-  void OfferForeign(const std::string& resource, const std::vector<std::string>& ids) override {
-    foreign_.emplace(plugin->Path("kubelet/device-plugins"), resource, ids);
+  void OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) override {
+    other_plugin_.emplace(plugin->Path("kubelet/device-plugins"), resource, ids);
   }
 
  private:
-  // Where containerd looks.
+  // The folder that containerd reads.
   static constexpr char kCdiDir[] = "/var/run/cdi";
 
-  // They name device nodes of a node that is gone.
+  // The specs name device nodes of a node that no longer exists.
   static void RemoveSpecs() {
     const auto names = ListDir(kCdiDir);
     for (const std::string& name : names.ok() ? *names : std::vector<std::string>{}) {
@@ -237,13 +237,13 @@ class ClusterNode final : public Node {
   }
 
   std::optional<FakeAgents> agents_;
-  std::optional<ForeignPlugin> foreign_;
+  std::optional<OtherPlugin> other_plugin_;
 };
 
 }  // namespace
 
-std::unique_ptr<Node> Node::Make(int cards, const std::string& yaml) {
-  std::unique_ptr<Node> node;
+std::unique_ptr<TestNode> TestNode::Make(int cards, const std::string& yaml) {
+  std::unique_ptr<TestNode> node;
   const char* kind = std::getenv("SLUICE_CONTRACT_NODE");
   if (kind != nullptr && std::string(kind) == "cluster") {
     node = std::make_unique<ClusterNode>(cards, yaml);
@@ -255,7 +255,7 @@ std::unique_ptr<Node> Node::Make(int cards, const std::string& yaml) {
   return node;
 }
 
-bool Node::Await(const std::function<bool()>& predicate) {
+bool TestNode::Await(const std::function<bool()>& predicate) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!predicate()) {
     if (std::chrono::steady_clock::now() > until) return false;
@@ -264,20 +264,20 @@ bool Node::Await(const std::function<bool()>& predicate) {
   return true;
 }
 
-std::vector<std::string> Node::Allocations() const {
+std::vector<std::string> TestNode::Allocations() const {
   auto names = ListDir(plugin->Path("alloc"));
   return names.ok() ? *names : std::vector<std::string>{};
 }
 
-int Node::Registrations() const {
-  static constexpr std::string_view kTaken = R"("msg":"registration","result":"ok")";
+int TestNode::Registrations() const {
+  static constexpr std::string_view kAccepted = R"("msg":"registration","result":"ok")";
   const std::string log = plugin->Log();
   int count = 0;
-  for (size_t at = 0; (at = log.find(kTaken, at)) != std::string::npos; ++at) ++count;
+  for (size_t at = 0; (at = log.find(kAccepted, at)) != std::string::npos; ++at) ++count;
   return count;
 }
 
-std::string Node::Log() const {
+std::string TestNode::Log() const {
   const std::string log = plugin->Log();
   return log.size() > 6000 ? log.substr(log.size() - 6000) : log;
 }

@@ -1,5 +1,5 @@
-// A node with kubelet and the built plugin, as the contract suite sees it. The suite is one; the kubelet is the one in
-// the test's process, or, with SLUICE_CONTRACT_NODE=cluster, that of the local cluster (contract_cluster starts it so).
+// A node with kubelet and the built plugin, for the contract suite. There is one suite and two kubelets: the one in the
+// test's process, and, with SLUICE_CONTRACT_NODE=cluster, the local cluster's (contract_cluster sets it).
 #ifndef SLUICE_TEST_DEVICEPLUGIN_TEST_NODE_H_
 #define SLUICE_TEST_DEVICEPLUGIN_TEST_NODE_H_
 
@@ -17,35 +17,35 @@ struct ContainerOrder {
   std::string name;
   int units = 0;
   bool init = false;
-  bool sidecar = false;  // an init container that stays
+  bool sidecar = false;  // an init container that keeps running
 };
 
 struct AdmittedPod {
-  std::string refusal;  // what kubelet says of the pod; empty: it runs
+  std::string refusal;  // kubelet's message about the pod; empty: it runs
   std::vector<Admitted> containers;
 };
 
-class Node {
+class TestNode {
  public:
-  static std::unique_ptr<Node> Make(int cards, const std::string& yaml);
-  virtual ~Node() = default;
+  static std::unique_ptr<TestNode> Make(int cards, const std::string& yaml);
+  virtual ~TestNode() = default;
 
-  // Units that kubelet would give out, taken or not, and those that it holds to be unhealthy.
+  // Waits for kubelet's counts: healthy units, used or not, and unhealthy ones.
   virtual bool AwaitUnits(size_t healthy, size_t unhealthy = 0) = 0;
   virtual void RestartKubelet() = 0;
   // Admission and first start.
   virtual AdmittedPod Admit(const std::string& pod, const std::vector<ContainerOrder>& containers) = 0;
-  // The pod's last container ends and is started again. Empty, or kubelet's words.
+  // The pod's last container ends and is restarted. Empty, or kubelet's message.
   virtual std::string Restart(const std::string& pod) = 0;
   virtual void Delete(const std::string& pod) = 0;
-  // Another device plugin comes with these devices, and goes with the node.
-  virtual void OfferForeign(const std::string& resource, const std::vector<std::string>& ids) = 0;
+  // Starts another device plugin with these devices; it stops with the node.
+  virtual void OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) = 0;
 
   AdmittedPod Admit(const std::string& pod, int units) { return Admit(pod, {{"main", units}}); }
   bool Await(const std::function<bool()>& predicate);
   std::vector<std::string> Allocations() const;
-  int Registrations() const;  // that kubelet took, of all the plugin's lives
-  // The plugin's own words, for a failure.
+  int Registrations() const;  // registrations that kubelet accepted, over all runs of the plugin
+  // The end of the plugin's log, for failure messages.
   std::string Log() const;
 
   TempDir dir;

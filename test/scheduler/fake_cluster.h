@@ -1,5 +1,5 @@
-// An API server as far as the extender sees one: Bindings change pods, pods and nodes come back as JSON, and what
-// kubelet would refuse is found out by counting.
+// An API server as the extender sees it: Bindings change pods, and pods and nodes are returned as JSON. Counts units,
+// to find what kubelet would refuse.
 #ifndef SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 #define SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 
@@ -80,7 +80,7 @@ class FakeBinder : public Binder {
     return pods_[uid];
   }
 
-  // Units reserved on each card, over all pods that are bound.
+  // Units reserved on each card, over all bound pods.
   std::map<std::string, int> ReservedUnits() {
     const std::lock_guard lock(mutex_);
     std::map<std::string, int> sum;
@@ -97,7 +97,7 @@ class FakeBinder : public Binder {
 
   std::function<void()> before;
   absl::Status answer;
-  bool bind_anyway = false;  // binds and answers `answer` all the same: the response was lost
+  bool bind_anyway = false;  // binds and still returns `answer`: the response was lost
 
  private:
   std::mutex mutex_;

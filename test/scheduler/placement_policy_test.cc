@@ -16,11 +16,11 @@ Node NodeWith(std::vector<Card> cards, std::int64_t cpu = 100000) {
 
 Request Part(int units, std::int64_t cpu = 1000) { return {.cards = 1, .units = units, .cpu_milli = cpu}; }
 
-std::unique_ptr<Policy> Make(const std::string& name, const RequestMix& mix = {}) {
+std::unique_ptr<PlacementPolicy> Make(const std::string& name, const RequestMix& mix = {}) {
   return *MakePolicy(name, mix, 100);
 }
 
-TEST_CASE("choices: one card of each kind, the first of equals") {
+TEST_CASE("choices: one card of each distinct state, the first of equals") {
   const Node node = NodeWith({{100, 0}, {50, 0}, {100, 0}, {50, 1}, {20, 0}});
   CHECK(Choices(node, Part(30)) == std::vector<CardSet>{{0}, {1}, {3}});
   CHECK(Choices(node, Part(100)) == std::vector<CardSet>{{0}});
@@ -35,15 +35,16 @@ TEST_CASE("choices: whole cards come from the tightest NUMA node that has enough
   CHECK(Choices(NodeWith({{100, 0}, {99, 0}}), two).empty());
 }
 
-TEST_CASE("fragment: what the mix cannot use") {
+TEST_CASE("fragment: the expected units that the mix cannot use") {
   const RequestMix mix = {{Part(60), 0.5}, {Part(20), 0.5}};
   CHECK(ExpectedFragment(NodeWith({{50, 0}, {100, 0}}), mix) ==
-        Catch::Approx(25));  // 50 for the first, nothing for the second
-  CHECK(ExpectedFragment(NodeWith({{50, 0}, {100, 0}}, 500), mix) == Catch::Approx(150));  // no CPU: nothing is of use
+        Catch::Approx(25));  // the first request cannot use 50, the second can use all
+  CHECK(ExpectedFragment(NodeWith({{50, 0}, {100, 0}}, 500), mix) ==
+        Catch::Approx(150));  // no CPU: no request can use any unit
   CHECK(ExpectedFragment(NodeWith({{50, 0}, {50, 0}}), mix) == Catch::Approx(50));
 }
 
-TEST_CASE("the fast table of fragments gives what the definition gives") {
+TEST_CASE("the fragment table gives the same values as the definition") {
   Random random(5);
   for (int trial = 0; trial < 300; ++trial) {
     std::vector<Request> requests;
@@ -81,8 +82,8 @@ TEST_CASE("best fit takes the fullest card, spread the emptiest") {
   CHECK(Place(node, Part(40), *Make("spread"))->cards == CardSet{0});
 }
 
-TEST_CASE("fgd and look-ahead keep a hole for the request that is to come") {
-  // The mix is halves and thirty-fives: 35 on the half-used card would spoil it for a half, 35 beside 35 leaves 30
+TEST_CASE("fgd and look-ahead keep a card that fits the next request") {
+  // The mix has halves and 35s. A 35 on the half-used card would leave no half; beside another 35, 30 units remain
   // either way.
   const RequestMix mix = {{Part(50), 0.8}, {Part(35), 0.2}};
   const Node node = NodeWith({{50, 0}, {65, 0}});
@@ -90,7 +91,7 @@ TEST_CASE("fgd and look-ahead keep a hole for the request that is to come") {
   CHECK(Place(node, Part(50), *Make("look-ahead", mix))->cards == CardSet{0});
 }
 
-TEST_CASE("a table of eventual use: halves fill a card, two thirds leave one") {
+TEST_CASE("eventual use: halves fill a card, two thirds leave a third unused") {
   const EventualUse halves = LearnEventualUse({{Part(50, 4000), 1}}, 100);
   CHECK(halves.units[100] == Catch::Approx(100).margin(2));
   CHECK(halves.units[50] == Catch::Approx(50).margin(2));
@@ -101,9 +102,9 @@ TEST_CASE("a table of eventual use: halves fill a card, two thirds leave one") {
   CHECK(thirds.units[33] == 0);
 }
 
-TEST_CASE("look-ahead keeps CPU for cards that are free") {
-  // Four free cards, each of which will want 10 cores. The rich machine loses nothing by a CPU-only pod, the other one
-  // a card.
+TEST_CASE("look-ahead keeps CPU for free cards") {
+  // Four free cards, each of which will need 10 cores. A CPU-only pod takes nothing from the node with spare CPU, and
+  // one card's CPU from the other.
   const RequestMix mix = {{Part(100, 10000), 0.9}, {{.cpu_milli = 10000}, 0.1}};
   const Node poor = NodeWith({{100, 0}, {100, 0}, {100, 0}, {100, 0}}, 40000);
   const Node rich = NodeWith({{100, 0}, {100, 0}, {100, 0}, {100, 0}}, 60000);
@@ -111,10 +112,11 @@ TEST_CASE("look-ahead keeps CPU for cards that are free") {
   const auto policy = Make("look-ahead", mix);
   CHECK(Place(rich, cpu_only, *policy)->score > Place(poor, cpu_only, *policy)->score);
   const auto fgd = Make("fgd", mix);
-  CHECK(Place(rich, cpu_only, *fgd)->score == Place(poor, cpu_only, *fgd)->score);  // it sees one request at a time
+  CHECK(Place(rich, cpu_only, *fgd)->score ==
+        Place(poor, cpu_only, *fgd)->score);  // it considers one request at a time
 }
 
-TEST_CASE("CPU and memory are needed too") {
+TEST_CASE("a node without enough CPU or memory is no choice") {
   CHECK_FALSE(Place(NodeWith({{100, 0}}, 999), Part(10), *Make("best-fit")));
   CHECK(Place(NodeWith({{100, 0}}, 1000), Part(10), *Make("best-fit")));
   Node node = NodeWith({{100, 0}});
@@ -122,7 +124,7 @@ TEST_CASE("CPU and memory are needed too") {
   CHECK_FALSE(Place(node, {.cards = 1, .units = 1, .memory_mib = 10}, *Make("best-fit")));
 }
 
-TEST_CASE("an unknown policy is refused with the known ones") {
+TEST_CASE("the error for an unknown policy lists the known ones") {
   const auto policy = MakePolicy("first", {}, 100);
   REQUIRE_FALSE(policy.ok());
   CHECK(std::string(policy.status().message()) ==

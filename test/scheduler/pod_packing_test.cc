@@ -26,13 +26,13 @@ std::string ChainError(const std::vector<ContainerUnits>& containers) {
   return std::string(ChainsOf(containers).status().message());
 }
 
-TEST_CASE("chains: containers alone") {
+TEST_CASE("chains: containers without init containers get a chain each") {
   CHECK(Chains({{"a", kRegular, 30}, {"none", kRegular, 0}, {"b", kRegular, 200}}) ==
         std::vector<Chain>{{30, 30, {0}}, {200, 200, {2}}});
   CHECK(Chains({}).empty());
 }
 
-TEST_CASE("chains: what an init container had is taken first, and grows on the same card") {
+TEST_CASE("chains: an init container's units are reused first, and extended on the same card") {
   CHECK(Chains({{"i", kInit, 60}, {"a", kRegular, 30}}) == std::vector<Chain>{{60, 60, {0, 1}}});
   CHECK(Chains({{"i", kInit, 30}, {"a", kRegular, 60}}) == std::vector<Chain>{{30, 60, {0, 1}}});
   CHECK(Chains({{"i", kInit, 30}, {"j", kInit, 50}, {"a", kRegular, 20}, {"b", kRegular, 40}, {"c", kRegular, 5}}) ==
@@ -42,17 +42,17 @@ TEST_CASE("chains: what an init container had is taken first, and grows on the s
         std::vector<Chain>{{200, 200, {0, 1}}, {10, 10, {2}}});
 }
 
-TEST_CASE("chains: a sidecar keeps what it took") {
+TEST_CASE("chains: a sidecar keeps its units") {
   CHECK(Chains({{"i", kInit, 50}, {"s", kSidecar, 20}, {"a", kRegular, 50}}) ==
         std::vector<Chain>{{50, 70, {0, 1, 2}}});
 }
 
-TEST_CASE("chains: requests that begin alike get room alike") {
+TEST_CASE("chains: chains that begin with equal sizes get equal totals") {
   CHECK(Chains({{"s", kSidecar, 30}, {"i", kInit, 30}, {"a", kRegular, 60}}) ==
         std::vector<Chain>{{30, 60, {0}}, {30, 60, {1, 2}}});
 }
 
-TEST_CASE("chains: what no card can hold") {
+TEST_CASE("chains: units that no card can hold are refused") {
   CHECK(ChainError({{"a", kRegular, 150}}) ==
         "container \"a\" asks for 150 units, accepted are 1 to 100, or a multiple of 100 for whole cards");
   CHECK(ChainError({{"i", kInit, 100}, {"s", kSidecar, 60}, {"a", kRegular, 50}}).find("container \"a\"") == 0);
@@ -66,38 +66,38 @@ Node NodeWith(std::vector<int> free) {
   return node;
 }
 
-TEST_CASE("packing looks at all of a pod's containers together") {
+TEST_CASE("packing places all containers of a pod together") {
   const auto policy = *MakePolicy("best-fit", {}, 100);
   const auto pack = [&](std::vector<int> free, std::vector<ContainerUnits> containers) {
-    return Pack(NodeWith(std::move(free)), Chains(containers), {}, *policy);
+    return PackPod(NodeWith(std::move(free)), Chains(containers), {}, *policy);
   };
-  // In kubelet's order, each by best fit, the 50 would find no card.
+  // By best fit in kubelet's order, the 50 would find no card.
   const auto packed = pack({60, 50}, {{"a", kRegular, 30}, {"b", kRegular, 30}, {"c", kRegular, 50}});
-  REQUIRE(std::holds_alternative<Packing>(packed));
-  CHECK(std::get<Packing>(packed).cards == std::vector<CardSet>{{0}, {0}, {1}});
-  // Largest first by best fit would put 40 on the card with 40 and then fail: only the search finds 40 beside 30
-  // and 30.
+  REQUIRE(std::holds_alternative<PodPacking>(packed));
+  CHECK(std::get<PodPacking>(packed).cards == std::vector<CardSet>{{0}, {0}, {1}});
+  // Best fit with the largest first would put 40 on the card with 40 free and then fail. Only the search finds 40 on
+  // the other card and the two 30.
   const auto searched = pack({40, 60}, {{"a", kRegular, 40}, {"b", kRegular, 30}, {"c", kRegular, 30}});
-  REQUIRE(std::holds_alternative<Packing>(searched));
+  REQUIRE(std::holds_alternative<PodPacking>(searched));
   const auto two = pack({70, 60}, {{"a", kRegular, 40}, {"b", kRegular, 35}, {"c", kRegular, 30}, {"d", kRegular, 25}});
-  REQUIRE(std::holds_alternative<Packing>(two));
+  REQUIRE(std::holds_alternative<PodPacking>(two));
 }
 
-TEST_CASE("packing says in numbers why not") {
+TEST_CASE("packing explains a failure in numbers") {
   const auto policy = *MakePolicy("best-fit", {}, 100);
   const auto why = [&](std::vector<int> free, std::vector<ContainerUnits> containers) {
-    return std::get<NoRoom>(Pack(NodeWith(std::move(free)), Chains(containers), {}, *policy));
+    return std::get<PackingFailure>(PackPod(NodeWith(std::move(free)), Chains(containers), {}, *policy));
   };
-  const NoRoom sixty = why({50, 50}, {{"a", kRegular, 60}});
+  const PackingFailure sixty = why({50, 50}, {{"a", kRegular, 60}});
   CHECK(sixty.units == 60);
   CHECK(sixty.largest_free == 50);
   CHECK(sixty.sum_free == 100);
-  CHECK_FALSE(sixty.together);
+  CHECK_FALSE(sixty.only_jointly);
   CHECK(why({100, 99}, {{"a", kRegular, 200}}).whole_free == 1);
-  CHECK(why({50, 50}, {{"a", kRegular, 40}, {"b", kRegular, 40}, {"c", kRegular, 20}}).together);
+  CHECK(why({50, 50}, {{"a", kRegular, 40}, {"b", kRegular, 40}, {"c", kRegular, 20}}).only_jointly);
 }
 
-TEST_CASE("the annotation is read strictly") {
+TEST_CASE("the annotation sluice.dev/gpus is parsed strictly") {
   const auto error = [](const char* json) { return std::string(ParseNodeCards(json).status().message()); };
   CHECK(error("") == "no JSON array");
   CHECK(error("{\"uuid\":1}") == "no JSON array");
@@ -133,47 +133,47 @@ LivePod One(int first, int total, const std::string& card) {
   return *MakeLivePod(containers, placement);
 }
 
-TEST_CASE("ledger: the annotation less what it cannot know yet") {
+TEST_CASE("ledger: free units are the annotation's less newer reservations") {
   NodeLedger ledger;
   ledger.SetCards(*ParseNodeCards(R"([{"uuid":"a","free":100},{"uuid":"b","free":60}])"));
   CHECK(FreeOf(ledger) == std::vector<int>{100, 60});
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "b")});
   CHECK(FreeOf(ledger) == std::vector<int>{100, 30});
-  // Kubelet has it, the annotation may or may not: reservations and annotation are both respected, nothing is counted
-  // twice.
+  // Kubelet has admitted it; the annotation may or may not include it. Reservations and annotation both count, and
+  // nothing twice.
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "b"), .admitted = true});
   CHECK(FreeOf(ledger) == std::vector<int>{100, 60});
   ledger.Put("q", {.name = "n/q", .live = One(80, 80, "a"), .admitted = true});
   CHECK(FreeOf(ledger) == std::vector<int>{20, 60});
   ledger.Remove("q");
-  // Placed by somebody else and not admitted: on any card for now.
+  // Placed by another scheduler and not admitted: may go to any card.
   ledger.Put("x", {.name = "n/x", .live = One(10, 10, "")});
   CHECK(FreeOf(ledger) == std::vector<int>{90, 50});
-  // The annotation that names pods is exact, also where kubelet swapped equal requests.
+  // An annotation that names pods is exact, even if kubelet exchanged equal requests.
   ledger.SetCards(*ParseNodeCards(
       R"([{"uuid":"a","free":60,"pods":{"p":{"c":30},"x":{"c":10}}},{"uuid":"b","free":100,"pods":{}}])"));
   CHECK(FreeOf(ledger) == std::vector<int>{60, 100});
 }
 
-TEST_CASE("open slots: kubelet gave one pod what was reserved for another") {
+TEST_CASE("open reservations: two pods with equal requests exchange cards") {
   LivePods pods = {{"p", One(30, 30, "a")}, {"q", One(30, 30, "b")}};
-  Settle(pods, "p", {{"c", {"b"}}});
-  REQUIRE(OpenSlots(pods).size() == 1);
-  CHECK(OpenSlots(pods)[0].cards == std::vector<std::string>{"a"});
-  CHECK(Committed(pods, "a") == 30);
-  CHECK(Committed(pods, "b") == 30);
-  Settle(pods, "q", {{"c", {"a"}}});
-  CHECK(OpenSlots(pods).empty());
+  RecordAdmission(pods, "p", {{"c", {"b"}}});
+  REQUIRE(OpenReservations(pods).size() == 1);
+  CHECK(OpenReservations(pods)[0].cards == std::vector<std::string>{"a"});
+  CHECK(CommittedUnits(pods, "a") == 30);
+  CHECK(CommittedUnits(pods, "b") == 30);
+  RecordAdmission(pods, "q", {{"c", {"a"}}});
+  CHECK(OpenReservations(pods).empty());
 }
 
-TEST_CASE("open slots: a reservation that was closed long ago is not opened again") {
-  // p was given b, whose pod is gone; since then r has got the room on a.
+TEST_CASE("open reservations: a closed reservation is not opened again") {
+  // p got b, whose pod has ended; since then r has taken the units on a.
   LivePods pods = {{"p", One(30, 30, "a")}, {"q", One(30, 30, "b")}, {"r", One(80, 80, "a")}};
-  Settle(pods, "p", {{"c", {"b"}}});
+  RecordAdmission(pods, "p", {{"c", {"b"}}});
   CHECK(pods.at("q").reserved[0] == std::vector<std::string>{"b"});
 }
 
-TEST_CASE("ledger: exchanged reservations are followed") {
+TEST_CASE("ledger: exchanges are taken from the annotation") {
   NodeLedger ledger;
   const auto report = [&](const char* json) { ledger.SetCards(*ParseNodeCards(json)); };
   ledger.Put("p", {.name = "n/p", .live = One(30, 30, "a")});
@@ -181,20 +181,20 @@ TEST_CASE("ledger: exchanged reservations are followed") {
   report(R"([{"uuid":"a","free":100,"pods":{}},{"uuid":"b","free":70,"pods":{"p":{"c":30}}}])");
   CHECK(FreeOf(ledger) == std::vector<int>{70, 70});
   ledger.Remove("p");
-  CHECK(FreeOf(ledger) == std::vector<int>{70, 70});  // the annotation still counts p on b; q's place is a
+  CHECK(FreeOf(ledger) == std::vector<int>{70, 70});  // the annotation still counts p on b; q's reservation is on a
   report(R"([{"uuid":"a","free":70,"pods":{"q":{"c":30}}},{"uuid":"b","free":100,"pods":{}}])");
   CHECK(FreeOf(ledger) == std::vector<int>{70, 100});
 }
 
-TEST_CASE("ledger: pods that the plugin could not tell apart wait for each other") {
+TEST_CASE("ledger: a pod waits for another whose requests the plugin could not tell apart") {
   NodeLedger ledger;
   ledger.SetCards(*ParseNodeCards(R"([{"uuid":"a","free":100}])"));
   ledger.Put("p", {.name = "n/p", .live = One(30, 60, "a")});
-  CHECK(ledger.Blocks({{30, 30, {0}}}) == "n/p");
-  CHECK(ledger.Blocks({{30, 60, {0}}}).empty());
-  CHECK(ledger.Blocks({{20, 30, {0}}}).empty());
+  CHECK(ledger.FindBlocker({{30, 30, {0}}}) == "n/p");
+  CHECK(ledger.FindBlocker({{30, 60, {0}}}).empty());
+  CHECK(ledger.FindBlocker({{20, 30, {0}}}).empty());
   ledger.Put("p", {.name = "n/p", .live = One(30, 60, "a"), .admitted = true});
-  CHECK(ledger.Blocks({{30, 30, {0}}}).empty());
+  CHECK(ledger.FindBlocker({{30, 30, {0}}}).empty());
 }
 
 }  // namespace

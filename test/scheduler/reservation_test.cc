@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kRegular = ContainerKind::kRegular;
 
-TEST_CASE("placement annotation: there and back, and garbage") {
+TEST_CASE("placement annotation: formatted, parsed, and rejected if malformed") {
   const ContainerCards cards = {{"a", {"GPU-1"}}, {"b", {"GPU-1", "GPU-2"}}};
   CHECK(FormatPlacement(cards) == R"({"a":["GPU-1"],"b":["GPU-1","GPU-2"]})");
   CHECK(*ParsePlacement(FormatPlacement(cards)) == cards);
@@ -23,29 +23,29 @@ TEST_CASE("placement annotation: there and back, and garbage") {
   }
 }
 
-TEST_CASE("the issue's example: 60 and 50 free; bound 50, 30, 30; admitted 30, 30, 50") {
+TEST_CASE("60 and 50 free; bound 50, 30, 30; admitted 30, 30, 50: all fit") {
   ReservationTracker plugin;
-  REQUIRE(plugin.Bound("p50", {{"c", kRegular, 50}}, {{"c", {"B"}}}).ok());
-  REQUIRE(plugin.Bound("p30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
-  REQUIRE(plugin.Bound("q30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
+  REQUIRE(plugin.PodBound("p50", {{"c", kRegular, 50}}, {{"c", {"B"}}}).ok());
+  REQUIRE(plugin.PodBound("p30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
+  REQUIRE(plugin.PodBound("q30", {{"c", kRegular, 30}}, {{"c", {"A"}}}).ok());
   CardUnitCounts free = {{"A", 60}, {"B", 50}};
-  const auto ask = [&](int size) {
+  const auto request = [&](int size) {
     const auto cards = plugin.Choose(free, {}, size);
     REQUIRE(cards.ok());
     free[cards->front()] -= size;
     return cards->front();
   };
-  CHECK(ask(30) == "A");
-  CHECK(ask(30) == "A");
-  CHECK(ask(50) == "B");
+  CHECK(request(30) == "A");
+  CHECK(request(30) == "A");
+  CHECK(request(50) == "B");
 }
 
-TEST_CASE("a request that nobody reserved keeps off what is reserved") {
+TEST_CASE("a request without a reservation does not take reserved units") {
   ReservationTracker plugin;
-  REQUIRE(plugin.Bound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
-  CHECK(plugin.Reserved("A") == 50);
-  CHECK(plugin.Waits(50));
-  CHECK_FALSE(plugin.Waits(20));
+  REQUIRE(plugin.PodBound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
+  CHECK(plugin.ReservedUnits("A") == 50);
+  CHECK(plugin.HasUnused(50));
+  CHECK_FALSE(plugin.HasUnused(20));
   CHECK(plugin.Choose({{"A", 60}, {"B", 100}}, {}, 20)->front() == "B");
   CHECK(plugin.Choose({{"A", 70}, {"B", 10}}, {}, 20)->front() == "A");
   const auto none = plugin.Choose({{"A", 60}, {"B", 10}}, {}, 20);
@@ -54,35 +54,35 @@ TEST_CASE("a request that nobody reserved keeps off what is reserved") {
         "no single card has 20 units that are free and not reserved for a pod that the scheduler placed here; the "
         "largest has 10");
   CHECK(plugin.Choose({{"A", 100}, {"B", 100}}, {}, 200).status().code() == absl::StatusCode::kNotFound);
-  plugin.Gone("p");
+  plugin.PodRemoved("p");
   CHECK(plugin.Choose({{"A", 100}, {"B", 100}}, {}, 200)->size() == 2);
 }
 
-TEST_CASE("a reservation on a card that fell ill moves") {
+TEST_CASE("a reservation on an unhealthy card moves to another card") {
   ReservationTracker plugin;
-  REQUIRE(plugin.Bound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
+  REQUIRE(plugin.PodBound("p", {{"c", kRegular, 50}}, {{"c", {"A"}}}).ok());
   CHECK(plugin.Choose({{"B", 50}}, {}, 50)->front() == "B");
 }
 
-TEST_CASE("a placement that does not go with the pod is refused") {
+TEST_CASE("a placement that does not match the pod is refused") {
   ReservationTracker plugin;
-  CHECK_FALSE(plugin.Bound("p", {{"c", kRegular, 50}}, {}).ok());
-  CHECK_FALSE(plugin.Bound("p", {{"c", kRegular, 200}}, {{"c", {"A"}}}).ok());
-  CHECK(plugin.Reserved("A") == 0);
+  CHECK_FALSE(plugin.PodBound("p", {{"c", kRegular, 50}}, {}).ok());
+  CHECK_FALSE(plugin.PodBound("p", {{"c", kRegular, 200}}, {{"c", {"A"}}}).ok());
+  CHECK(plugin.ReservedUnits("A") == 0);
 }
 
-// The reservations alone as a plugin: any units of the cards that the keeper chooses, and the real plugin's rule in
+// A plugin with reservations only: any units of the cards that the tracker chooses, with the real plugin's rule in
 // Allocate (one card for up to 100 units, else whole cards).
-class KeeperPlugin : public PluginUnderKubelet {
+class TrackerPlugin : public PluginUnderKubelet {
  public:
-  explicit KeeperPlugin(std::uint64_t seed) : random_(seed) {}
+  explicit TrackerPlugin(std::uint64_t seed) : random_(seed) {}
 
   absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
                                            int size) override {
     CardUnitCounts free, started;
     for (const Unit& unit : available) ++free[unit.first];
     for (const Unit& unit : must) ++started[unit.first];
-    const auto cards = keeper.Choose(free, started, size);
+    const auto cards = tracker.Choose(free, started, size);
     if (!cards.ok()) return cards.status();
     std::vector<Unit> units(must.begin(), must.end());
     for (const std::string& card : *cards) {
@@ -107,19 +107,19 @@ class KeeperPlugin : public PluginUnderKubelet {
     return "";
   }
 
-  ReservationTracker keeper;
+  ReservationTracker tracker;
 
  private:
   Random random_;
 };
 
-// A node, its extender's ledger, its plugin and its kubelet; things happen in any order.
+// A node with its extender's ledger, its plugin and its kubelet. Events happen in any order.
 class World {
  public:
-  World(std::uint64_t seed, const Policy& policy, bool told = true)
+  World(std::uint64_t seed, const PlacementPolicy& policy, bool knows_placements = true)
       : random_(seed),
         policy_(policy),
-        told_(told),
+        knows_placements_(knows_placements),
         cards_(MakeCards(1 + random_.Below(8))),
         kubelet_(cards_, seed + 1),
         plugin_(seed + 2) {
@@ -132,18 +132,18 @@ class World {
     const std::string uid = "u" + std::to_string(++made_);
     const std::vector<ContainerUnits> containers = RandomContainers();
     const auto chains = ChainsOf(containers);
-    if (!chains.ok() || !ledger_.Blocks(*chains).empty()) return;
-    auto packed = Pack(ledger_.Free(), *chains, {}, policy_);
-    if (!std::holds_alternative<Packing>(packed)) return;
+    if (!chains.ok() || !ledger_.FindBlocker(*chains).empty()) return;
+    auto packed = PackPod(ledger_.Free(), *chains, {}, policy_);
+    if (!std::holds_alternative<PodPacking>(packed)) return;
     ContainerCards placement;
     for (std::size_t c = 0; c < chains->size(); ++c) {
       std::vector<std::string> cards;
-      for (int card : std::get<Packing>(packed).cards[c]) cards.push_back(ledger_.cards()[card].uuid);
+      for (int card : std::get<PodPacking>(packed).cards[c]) cards.push_back(ledger_.cards()[card].uuid);
       for (int container : (*chains)[c].containers) placement[containers[container].name] = cards;
     }
     ledger_.Put(uid, {.name = uid, .live = *MakeLivePod(containers, placement)});
     pods_[uid] = {containers, placement};
-    if (told_) REQUIRE(plugin_.keeper.Bound(uid, containers, placement).ok());
+    if (knows_placements_) REQUIRE(plugin_.tracker.PodBound(uid, containers, placement).ok());
     waiting_.push_back(uid);
     ++bound;
   }
@@ -156,15 +156,15 @@ class World {
     const std::string refusal = kubelet_.Admit(uid, pods_.at(uid).containers, plugin_);
     if (!refusal.empty()) {
       refused.push_back(uid + " " + refusal);
-      plugin_.keeper.Gone(uid);
+      plugin_.tracker.PodRemoved(uid);
       ledger_.Remove(uid);
       return;
     }
-    plugin_.keeper.Admitted(uid, kubelet_.CardsOf(uid));
+    plugin_.tracker.PodAdmitted(uid, kubelet_.CardsOf(uid));
     ledger_.Put(uid, {.name = uid, .live = {}, .admitted = true});
     running_.push_back(uid);
-    // An annotation that names pods may lag behind. One that does not is safe only while it is fresh (README, "Two
-    // accounts").
+    // An annotation that names pods may lag. One that does not is safe only while it is fresh (scheduler/README.md,
+    // "Two accounts").
     if (!exact_ || random_.Below(2) == 0) Report();
   }
 
@@ -174,28 +174,28 @@ class World {
     const std::string uid = running_.back();
     running_.pop_back();
     kubelet_.Remove(uid);
-    // Where the annotation names no pods, it has to be fresh when the pod's object goes.
+    // If the annotation names no pods, it must be fresh when the pod's object is deleted.
     if (!exact_ || random_.Below(2) == 0) Report();
-    plugin_.keeper.Gone(uid);
+    plugin_.tracker.PodRemoved(uid);
     ledger_.Remove(uid);
   }
 
   void DeleteWaiting() {
     if (waiting_.empty()) return;
     std::swap(waiting_[random_.Below(waiting_.size())], waiting_.back());
-    plugin_.keeper.Gone(waiting_.back());
+    plugin_.tracker.PodRemoved(waiting_.back());
     ledger_.Remove(waiting_.back());
     waiting_.pop_back();
   }
 
   void RestartPlugin() {
-    plugin_.keeper = ReservationTracker();
+    plugin_.tracker = ReservationTracker();
     for (const auto& list : {waiting_, running_}) {
       for (const std::string& uid : list) {
-        REQUIRE(plugin_.keeper.Bound(uid, pods_.at(uid).containers, pods_.at(uid).placement).ok());
+        REQUIRE(plugin_.tracker.PodBound(uid, pods_.at(uid).containers, pods_.at(uid).placement).ok());
       }
     }
-    for (const std::string& uid : running_) plugin_.keeper.Admitted(uid, kubelet_.CardsOf(uid));
+    for (const std::string& uid : running_) plugin_.tracker.PodAdmitted(uid, kubelet_.CardsOf(uid));
   }
 
   std::uint64_t Below(std::uint64_t bound) { return random_.Below(bound); }
@@ -258,11 +258,11 @@ class World {
   }
 
   Random random_;
-  const Policy& policy_;
-  const bool told_;  // the plugin hears of placements
+  const PlacementPolicy& policy_;
+  const bool knows_placements_;  // the plugin is told of placements
   std::vector<std::string> cards_;
   KubeletModel kubelet_;
-  KeeperPlugin plugin_;
+  TrackerPlugin plugin_;
   NodeLedger ledger_;
   std::map<std::string, PodInfo> pods_;
   std::vector<std::string> waiting_, running_;
@@ -270,7 +270,7 @@ class World {
   bool exact_ = false;
 };
 
-TEST_CASE("an annotation written between two containers of a pod: the second one's units stay reserved") {
+TEST_CASE("units stay reserved for a pod's second container if the annotation shows only the first") {
   NodeLedger ledger;
   const auto cards = [](const char* pods_of_b, int free_of_a) {
     return *ParseNodeCards(R"([{"uuid":"A","free":)" + std::to_string(free_of_a) +
@@ -287,11 +287,11 @@ TEST_CASE("an annotation written between two containers of a pod: the second one
   CHECK(ledger.Free().cards[0].free == 60);
 }
 
-TEST_CASE("1,000 accepted sets, admitted in random order: none is refused") {
+TEST_CASE("1,000 accepted sets of pods, admitted in random order: none is refused") {
   const RequestMix mix = {
       {{.cards = 1, .units = 30}, 0.5}, {{.cards = 1, .units = 50}, 0.4}, {{.cards = 2, .units = 100}, 0.1}};
   int sets = 0, pods = 0;
-  std::vector<std::unique_ptr<Policy>> policies;
+  std::vector<std::unique_ptr<PlacementPolicy>> policies;
   for (const std::string& name : PolicyNames()) policies.push_back(*MakePolicy(name, mix, 100));
   for (std::uint64_t seed = 1; sets < 1000; ++seed) {
     World world(seed, *policies[seed % policies.size()]);
@@ -305,11 +305,11 @@ TEST_CASE("1,000 accepted sets, admitted in random order: none is refused") {
   CHECK(pods > 4000);
 }
 
-TEST_CASE("a plugin that is not told refuses some: the test can fail") {
+TEST_CASE("without knowledge of placements the plugin refuses some: the test can fail") {
   const auto policy = *MakePolicy("best-fit", {}, 100);
   std::size_t refused = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
-    World world(seed, *policy, /*told=*/false);
+    World world(seed, *policy, /*knows_placements=*/false);
     for (int i = 0; i < 30; ++i) world.Bind();
     while (world.Waiting()) world.AdmitAny();
     refused += world.refused.size();
@@ -317,7 +317,7 @@ TEST_CASE("a plugin that is not told refuses some: the test can fail") {
   CHECK(refused > 0);
 }
 
-TEST_CASE("bound, admitted, ended, deleted, the plugin restarted, in random order: none is refused") {
+TEST_CASE("binds, admissions, ends, deletions and plugin restarts in random order: none is refused") {
   const auto policy = *MakePolicy("best-fit", {}, 100);
   int pods = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {

@@ -1,4 +1,5 @@
-// The simulator alone, for tests and for the picture in docs/; users have it as a subcommand of sluice.
+// The simulator as a program of its own, for tests and for the figure in docs/; users have it as a subcommand of
+// sluice.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"

@@ -1,4 +1,4 @@
-// A second device plugin on the node, such as NVIDIA's: registers with kubelet and offers devices of its own.
+// A second device plugin on the node, such as NVIDIA's: registers with kubelet and offers its own devices.
 #ifndef SLUICE_TEST_DEVICEPLUGIN_FOREIGN_PLUGIN_H_
 #define SLUICE_TEST_DEVICEPLUGIN_FOREIGN_PLUGIN_H_
 
@@ -17,18 +17,18 @@
 
 namespace sluice::deviceplugin {
 
-class ForeignPlugin final : v1beta1::DevicePlugin::Service {
+class OtherPlugin final : v1beta1::DevicePlugin::Service {
  public:
-  ForeignPlugin(const std::string& kubelet_dir, const std::string& resource, std::vector<std::string> ids)
+  OtherPlugin(const std::string& kubelet_dir, const std::string& resource, std::vector<std::string> ids)
       : ids_(std::move(ids)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + kubelet_dir + "/foreign.sock", grpc::InsecureServerCredentials());
+    builder.AddListeningPort("unix:" + kubelet_dir + "/other.sock", grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     auto kubelet = v1beta1::Registration::NewStub(UnixChannel(kubelet_dir + "/kubelet.sock"));
     v1beta1::RegisterRequest request;
     request.set_version("v1beta1");
-    request.set_endpoint("foreign.sock");
+    request.set_endpoint("other.sock");
     request.set_resource_name(resource);
     grpc::ClientContext context;
     v1beta1::Empty answer;
@@ -36,7 +36,7 @@ class ForeignPlugin final : v1beta1::DevicePlugin::Service {
       throw std::runtime_error("the second plugin cannot register");
   }
 
-  ~ForeignPlugin() override {
+  ~OtherPlugin() override {
     ending_ = true;
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   }
