@@ -6,9 +6,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <mutex>
 #include <set>
 
+#include "common/mutex.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 
@@ -64,8 +64,8 @@ struct Metrics::Families {
                                    .Help("Open ListAndWatch streams: 1 while kubelet is connected.")
                                    .Register(registry)
                                    .Add({});
-  std::mutex mutex;
-  std::set<prometheus::Gauge*> card_gauges;
+  Mutex mutex;
+  std::set<prometheus::Gauge*> card_gauges SLUICE_GUARDED_BY(mutex);
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
@@ -95,7 +95,7 @@ void Metrics::CountRefusal(std::string_view reason) {
 }
 
 void Metrics::SetCards(const Inventory& inventory) {
-  std::lock_guard lock(families_->mutex);
+  MutexLock lock(families_->mutex);
   std::set<prometheus::Gauge*> now;
   for (const Card& card : inventory.cards) {
     auto& gauge = families_->units.Add(

@@ -4,14 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "common/mutex.h"
 #include "deviceplugin/config.h"
 #include "deviceplugin/decide/cards.h"
 #include "deviceplugin/decide/response.h"
@@ -34,36 +33,37 @@ class SnapshotPublisher {
   using Clock = std::chrono::steady_clock;
 
   void Publish(std::shared_ptr<const NodeSnapshot> snapshot) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     snapshot_ = std::move(snapshot);
     ++generation_;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
   // nullptr before the first Publish.
   std::shared_ptr<const NodeSnapshot> Latest() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return snapshot_;
   }
 
   // Waits until a generation other than `*generation` is published, `timeout` is over, or `stop` is set and Wake
   // called. True: a newer one was published, and `*generation` is updated.
   bool WaitForNewer(uint64_t* generation, Clock::duration timeout, const std::atomic<bool>& stop) const {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [&] { return stop || generation_ != *generation; });
+    const auto end = Clock::now() + timeout;
+    MutexLock lock(mutex_);
+    while (!stop && generation_ == *generation && Clock::now() < end) changed_.WaitUntil(mutex_, end);
     return std::exchange(*generation, generation_) != generation_;
   }
 
   void Wake() {
-    std::lock_guard lock(mutex_);
-    changed_.notify_all();
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
   }
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::shared_ptr<const NodeSnapshot> snapshot_;
-  uint64_t generation_ = 0;
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  std::shared_ptr<const NodeSnapshot> snapshot_ SLUICE_GUARDED_BY(mutex_);
+  uint64_t generation_ SLUICE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice::deviceplugin

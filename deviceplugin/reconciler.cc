@@ -82,9 +82,9 @@ Reconciler::Reconciler(ReconcilerOptions options)
 
 Reconciler::~Reconciler() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   pass_thread_.join();
   event_thread_.join();
@@ -97,31 +97,31 @@ CardRules Reconciler::RulesFromConfig() const {
 }
 
 bool Reconciler::WaitForFirstPass(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, timeout, [this] { return first_pass_done_; });
+  const auto end = Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (!first_pass_done_ && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+  return first_pass_done_;
 }
 
 void Reconciler::Reconfigure(const Config& config) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   next_config_ = config;
   woken_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Reconciler::Wake() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   woken_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Reconciler::RunPasses() {
   while (true) {
     RunPass();
     last_pass_ = Clock::now();
-    std::unique_lock lock(mutex_);
-    first_pass_done_ = true;
-    changed_.notify_all();
-    changed_.wait_for(lock, config_.poll, [this] { return stopping_ || woken_; });
+    AwaitNextPass();
+    MutexLock lock(mutex_);
     if (stopping_) return;
     woken_ = false;
     if (!next_config_) continue;
@@ -139,52 +139,68 @@ void Reconciler::RunPasses() {
   }
 }
 
+void Reconciler::AwaitNextPass() {
+  const auto end = Clock::now() + config_.poll;
+  MutexLock lock(mutex_);
+  first_pass_done_ = true;
+  changed_.NotifyAll();
+  while (!stopping_ && !woken_ && Clock::now() < end) changed_.WaitUntil(mutex_, end);
+}
+
 void Reconciler::RunEvents() {
   while (true) {
     bool open = false;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopping_) return;
       open = nvml_open_;
     }
     absl::StatusOr<std::optional<NvmlEvent>> event = absl::UnavailableError("");
     if (open) event = nvml_.WaitEvent(kEventWait);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (event.ok() && event->has_value()) {
       events_.push_back(**event);
       woken_ = true;
-      changed_.notify_all();
+      changed_.NotifyAll();
     } else if (!event.ok()) {
-      changed_.wait_for(lock, open ? kNoEventsPause : kNotOpenPause,
-                        [&] { return stopping_ || (!open && nvml_open_); });
+      const auto end = Clock::now() + (open ? kNoEventsPause : kNotOpenPause);
+      while (!stopping_ && (open || !nvml_open_) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
     }
   }
+}
+
+bool Reconciler::NvmlIsOpen() {
+  MutexLock lock(mutex_);
+  return nvml_open_;
+}
+
+void Reconciler::SetNvmlOpen(bool open) {
+  MutexLock lock(mutex_);
+  nvml_open_ = open;
+  changed_.NotifyAll();
 }
 
 void Reconciler::ReadNvml() {
   const auto now = Clock::now();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const NvmlEvent& event : events_) {
       inventory_.ApplyEvent(event, now);
       Log(Level::kWarn, "driver event", {{"gpu", event.uuid}, {"xid", StrCat(event.xid)}});
     }
     events_.clear();
   }
-  if (!nvml_open_) {
+  if (!NvmlIsOpen()) {
     const absl::Status opened = nvml_.Open();
-    std::lock_guard lock(mutex_);
-    nvml_open_ = opened.ok();
-    changed_.notify_all();
-    if (!nvml_open_) return inventory_.ApplyReadFailure(opened, now);
+    SetNvmlOpen(opened.ok());
+    if (!opened.ok()) return inventory_.ApplyReadFailure(opened, now);
   }
   CardInventory::Readings readings;
   auto version = nvml_.DriverVersion();
   auto count = version.ok() ? nvml_.Count() : absl::StatusOr<int>(version.status());
   if (!count.ok()) {
     // The driver may have been replaced: load its library again.
-    std::lock_guard lock(mutex_);
-    nvml_open_ = false;
+    SetNvmlOpen(false);
     return inventory_.ApplyReadFailure(count.status(), now);
   }
   readings.driver_version = *version;

@@ -6,14 +6,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/mutex.h"
 #include "deviceplugin/decide/card_inventory.h"
 #include "deviceplugin/grpc/pod_resources.h"
 #include "deviceplugin/host/allocation_store.h"
@@ -52,6 +51,9 @@ class Reconciler {
   void RunPasses();
   void RunEvents();
   void RunPass();
+  void AwaitNextPass();
+  bool NvmlIsOpen();
+  void SetNvmlOpen(bool open);
   void ReadNvml();
   void ReadPodResources();
   void RestoreAllocations();
@@ -66,11 +68,14 @@ class Reconciler {
   const std::shared_ptr<SnapshotPublisher> snapshots_;
   const std::shared_ptr<Metrics> metrics_;
 
-  std::mutex mutex_;  // guards the members up to the blank line
-  std::condition_variable changed_;
-  bool stopping_ = false, woken_ = false, first_pass_done_ = false, nvml_open_ = false;
-  std::vector<NvmlEvent> events_;
-  std::optional<Config> next_config_;
+  Mutex mutex_;
+  Condition changed_;
+  bool stopping_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool woken_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool first_pass_done_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool nvml_open_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::vector<NvmlEvent> events_ SLUICE_GUARDED_BY(mutex_);
+  std::optional<Config> next_config_ SLUICE_GUARDED_BY(mutex_);
 
   // Used by the pass thread only.
   Config config_;

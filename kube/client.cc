@@ -1,9 +1,9 @@
 #include "kube/client.h"
 
 #include <algorithm>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "kube/http.h"
 
 namespace sluice::kube {
@@ -82,7 +82,7 @@ class Client::Impl {
 
  private:
   httplib::Result Send(const Call& call) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::string fingerprint = connector_.Fingerprint();
     if (client_ == nullptr || fingerprint != fingerprint_) {
       client_ = connector_.Make(options_.timeout);
@@ -100,9 +100,9 @@ class Client::Impl {
   const std::string server_;
   const Connector connector_;
   ClientOptions options_;
-  std::mutex mutex_;
-  std::unique_ptr<httplib::Client> client_;
-  std::string fingerprint_;
+  Mutex mutex_;
+  std::unique_ptr<httplib::Client> client_ SLUICE_GUARDED_BY(mutex_);
+  std::string fingerprint_ SLUICE_GUARDED_BY(mutex_);
 };
 
 Client::Client(ClientConfig config, ClientOptions options)

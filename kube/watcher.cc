@@ -1,10 +1,9 @@
 #include "kube/watcher.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "kube/http.h"
 
 namespace sluice::kube {
@@ -38,11 +37,11 @@ class Watcher::Impl {
 
   ~Impl() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
       if (stream_ != nullptr) stream_->stop();
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     thread_.join();
   }
 
@@ -84,16 +83,18 @@ class Watcher::Impl {
 
   // Follows the watch to its end. OK: it ended regularly; continue from `version`.
   absl::Status WatchFrom(std::string& version) {
+    httplib::Client* stream = nullptr;  // only this thread replaces or frees stream_
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return absl::OkStatus();
       stream_ = connector_.Make(kMaxSilence);
       stream_->set_connection_timeout(std::chrono::seconds(10));
+      stream = stream_.get();
     }
     int http = 0;
     std::string rest;
     absl::Status status;
-    const httplib::Result result = stream_->Get(
+    const httplib::Result result = stream->Get(
         path_ + Query(version), connector_.Headers(options_.metadata_only, false),
         [&](const httplib::Response& response) {
           http = response.status;
@@ -108,7 +109,7 @@ class Watcher::Impl {
           return status.ok() && !stop_;
         });
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stream_.reset();
     }
     if (!status.ok()) return status;
@@ -156,8 +157,9 @@ class Watcher::Impl {
   }
 
   void Sleep(std::chrono::milliseconds time) {
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, time, [this] { return stop_.load(); });
+    const auto end = std::chrono::steady_clock::now() + time;
+    const MutexLock lock(mutex_);
+    while (!stop_ && std::chrono::steady_clock::now() < end) wake_.WaitUntil(mutex_, end);
   }
 
   const std::string server_;
@@ -167,9 +169,9 @@ class Watcher::Impl {
   const WatchHandler handler_;
   Backoff backoff_;
   std::unique_ptr<Client> client_;
-  std::mutex mutex_;  // guards stream_ against a stop while it is created or freed
-  std::condition_variable wake_;
-  std::unique_ptr<httplib::Client> stream_;
+  Mutex mutex_;
+  Condition wake_;
+  std::unique_ptr<httplib::Client> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

@@ -12,6 +12,7 @@
 namespace sluice::deviceplugin {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 using scheduler::ContainerKind;
 
@@ -82,7 +83,7 @@ absl::StatusOr<std::map<std::string, BoundPod>> ParseReservations(std::string_vi
 }
 
 std::vector<std::string> Reservations::SetPods(std::map<std::string, BoundPod> pods) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<std::string> problems;
   for (const auto& [uid, pod] : pods_) {
     const auto now = pods.find(uid);
@@ -97,12 +98,12 @@ std::vector<std::string> Reservations::SetPods(std::map<std::string, BoundPod> p
   }
   pods_ = std::move(pods);
   ApplyCheckpoint();
-  changed_.notify_all();
+  changed_.NotifyAll();
   return problems;
 }
 
 void Reservations::SetCheckpoint(std::vector<CheckpointEntry> checkpoint) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   checkpoint_ = std::move(checkpoint);
   ApplyCheckpoint();
 }
@@ -126,11 +127,12 @@ void Reservations::ApplyCheckpoint() {
 }
 
 UnitChoice Reservations::Prefer(const UnitRequest& request, const std::map<std::string, int>& numa) {
-  std::unique_lock lock(mutex_);
+  const auto end = Clock::now() + max_wait_;
+  MutexLock lock(mutex_);
   UnitChoice choice;
   absl::Status status;
   if (request.must_include.empty()) {
-    changed_.wait_for(lock, max_wait_, [&] { return tracker_.HasUnused(request.size); });
+    while (!tracker_.HasUnused(request.size) && Clock::now() < end) changed_.WaitUntil(mutex_, end);
   }
   std::set<std::string> all(request.available.begin(), request.available.end());
   all.insert(request.must_include.begin(), request.must_include.end());
@@ -174,13 +176,14 @@ std::map<std::string, int> Reservations::FreeUnits(const std::set<std::string>& 
 
 absl::Status Reservations::CheckAllocation(std::span<const std::string> ids,
                                            const std::function<Checkpoint()>& read_checkpoint) {
-  std::unique_lock lock(mutex_);
   const std::set<std::string> wanted(ids.begin(), ids.end());
-  const auto answer = std::exchange(preferred_, std::nullopt);
-  if (answer && answer->ids == wanted) return answer->status;
-  lock.unlock();
-  auto checkpoint = read_checkpoint();
-  lock.lock();
+  {
+    MutexLock lock(mutex_);
+    const auto answer = std::exchange(preferred_, std::nullopt);
+    if (answer && answer->ids == wanted) return answer->status;
+  }
+  auto checkpoint = read_checkpoint();  // file I/O, so without the lock
+  MutexLock lock(mutex_);
   if (!checkpoint.ok()) return absl::OkStatus();  // no known reservation is broken
   checkpoint_ = *std::move(checkpoint);
   ApplyCheckpoint();

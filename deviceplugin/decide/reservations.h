@@ -5,10 +5,8 @@
 #define SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/mutex.h"
 #include "deviceplugin/decide/unit_choice.h"
 #include "deviceplugin/host/checkpoint.h"
 #include "scheduler/placement/reservation_tracker.h"
@@ -60,18 +59,18 @@ class Reservations {
     absl::Status status;
   };
 
-  void ApplyCheckpoint();  // brings tracker_ up to date with pods_ and checkpoint_
+  void ApplyCheckpoint() SLUICE_REQUIRES(mutex_);  // brings tracker_ up to date with pods_ and checkpoint_
   // Units of each card that no live pod holds. Adds to `held` those of `ids` that a live pod holds.
   std::map<std::string, int> FreeUnits(const std::set<std::string>& cards, std::span<const std::string> ids,
-                                       std::map<std::string, int>* held) const;
+                                       std::map<std::string, int>* held) const SLUICE_REQUIRES(mutex_);
 
   const std::chrono::milliseconds max_wait_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, BoundPod> pods_;
-  std::vector<CheckpointEntry> checkpoint_;
-  scheduler::ReservationTracker tracker_;
-  std::optional<PreferredUnits> preferred_;
+  Mutex mutex_;
+  Condition changed_;
+  std::map<std::string, BoundPod> pods_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<CheckpointEntry> checkpoint_ SLUICE_GUARDED_BY(mutex_);
+  scheduler::ReservationTracker tracker_ SLUICE_GUARDED_BY(mutex_);
+  std::optional<PreferredUnits> preferred_ SLUICE_GUARDED_BY(mutex_);  // Prefer's last answer
 };
 
 }  // namespace sluice::deviceplugin

@@ -1,11 +1,10 @@
 #include "deviceplugin/nvml/bounded_nvml.h"
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
@@ -13,10 +12,43 @@ namespace sluice::deviceplugin {
 // Owned by the caller's slot and by its own thread: the last owner frees it, so a stuck call never touches freed
 // memory.
 struct BoundedNvml::Worker {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::function<void()> job;
-  bool done = false, ended = false;
+  Mutex mutex;
+  Condition changed;
+  std::function<void()> job SLUICE_GUARDED_BY(mutex);
+  bool done SLUICE_GUARDED_BY(mutex) = false;
+  bool ended SLUICE_GUARDED_BY(mutex) = false;
+
+  // The next job; empty: the worker must end.
+  std::function<void()> AwaitJob() {
+    MutexLock lock(mutex);
+    while (!job && !ended) changed.Wait(mutex);
+    return std::exchange(job, nullptr);
+  }
+  // Reports the job as done. False: its caller had abandoned it.
+  bool Finish() {
+    MutexLock lock(mutex);
+    done = true;
+    changed.NotifyAll();
+    return !ended;
+  }
+  // False: the job did not finish in time. It is abandoned, and counted until it returns.
+  bool Execute(std::function<void()> call, std::chrono::milliseconds bound, std::atomic<int>& stuck_calls) {
+    MutexLock lock(mutex);
+    done = false;
+    job = std::move(call);
+    changed.NotifyAll();
+    const auto end = std::chrono::steady_clock::now() + bound;
+    while (!done && std::chrono::steady_clock::now() < end) changed.WaitUntil(mutex, end);
+    if (done) return true;
+    ended = true;
+    stuck_calls.fetch_add(1);
+    return false;
+  }
+  void End() {
+    MutexLock lock(mutex);
+    ended = true;
+    changed.NotifyAll();
+  }
 };
 
 BoundedNvml::BoundedNvml(std::shared_ptr<NvmlApi> inner, std::chrono::milliseconds bound)
@@ -24,10 +56,7 @@ BoundedNvml::BoundedNvml(std::shared_ptr<NvmlApi> inner, std::chrono::millisecon
 
 BoundedNvml::~BoundedNvml() {
   for (auto& worker : {worker_, event_worker_}) {
-    if (!worker) continue;
-    std::lock_guard lock(worker->mutex);
-    worker->ended = true;
-    worker->changed.notify_all();
+    if (worker) worker->End();
   }
 }
 
@@ -37,35 +66,16 @@ bool BoundedNvml::Run(std::shared_ptr<Worker>* slot, std::function<void()> call,
   if (!*slot) {
     *slot = std::make_shared<Worker>();
     std::thread([worker = *slot, stuck_calls = stuck_calls_] {
-      std::unique_lock lock(worker->mutex);
-      while (true) {
-        worker->changed.wait(lock, [&] { return worker->job || worker->ended; });
-        if (!worker->job) return;
-        auto job = std::move(worker->job);
-        worker->job = nullptr;
-        lock.unlock();
+      while (auto job = worker->AwaitJob()) {
         job();
-        job = nullptr;
-        lock.lock();
-        worker->done = true;
-        worker->changed.notify_all();
-        if (worker->ended) {
-          // Its caller had abandoned it, and the call returned after all.
-          stuck_calls->fetch_sub(1);
-          return;
-        }
+        job = nullptr;  // frees what the call captured, before its caller continues
+        if (worker->Finish()) continue;
+        stuck_calls->fetch_sub(1);  // abandoned, and the call returned after all
+        return;
       }
     }).detach();
   }
-  Worker& worker = **slot;
-  std::unique_lock lock(worker.mutex);
-  worker.done = false;
-  worker.job = std::move(call);
-  worker.changed.notify_all();
-  if (worker.changed.wait_for(lock, bound, [&] { return worker.done; })) return true;
-  worker.ended = true;
-  stuck_calls_->fetch_add(1);
-  lock.unlock();
+  if ((*slot)->Execute(std::move(call), bound, *stuck_calls_)) return true;
   slot->reset();
   return false;
 }

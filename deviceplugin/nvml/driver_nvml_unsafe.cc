@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <mutex>
 
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "deviceplugin/host/files.h"
 #include "deviceplugin/nvml/nvml_api.h"
 #include "deviceplugin/text.h"
@@ -68,7 +68,7 @@ class DriverNvml final : public NvmlApi {
       : library_name_(std::move(library)), sys_(std::move(sys_root)) {}
 
   absl::Status Open() override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // The old library stays mapped, since another thread's call may be inside it. A new driver comes with a new file,
     // so reopening the soname gives the new one.
     if (entries_.shutdown != nullptr) entries_.shutdown();
@@ -182,7 +182,7 @@ class DriverNvml final : public NvmlApi {
 
  private:
   Entries Copy() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return entries_;
   }
 
@@ -214,7 +214,7 @@ class DriverNvml final : public NvmlApi {
   }
 
   absl::Status EventSet(const Entries& e, nvmlEventSet_t* out) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (set_ == nullptr) {
       nvmlEventSet_t set = nullptr;
       if (auto s = Check(e, "nvmlEventSetCreate", e.set_create(&set)); !s.ok()) return s;
@@ -239,9 +239,9 @@ class DriverNvml final : public NvmlApi {
   }
 
   const std::string library_name_, sys_;
-  std::mutex mutex_;
-  Entries entries_;
-  nvmlEventSet_t set_ = nullptr;
+  Mutex mutex_;
+  Entries entries_ SLUICE_GUARDED_BY(mutex_);
+  nvmlEventSet_t set_ SLUICE_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace

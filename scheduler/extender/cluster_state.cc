@@ -55,7 +55,7 @@ void ClusterState::EraseIfUnused(const std::string& node) {
 }
 
 void ClusterState::ReplaceNodes(const std::vector<Json>& nodes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unordered_set<std::string> listed;
   for (const Json& node : nodes) {
     NodeFacts facts = ReadNode(node);
@@ -71,12 +71,12 @@ void ClusterState::ReplaceNodes(const std::vector<Json>& nodes) {
 }
 
 void ClusterState::PutNode(const Json& node) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   PutNodeLocked(ReadNode(node));
 }
 
 void ClusterState::RemoveNode(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   RemoveNodeLocked(name);
 }
 
@@ -152,7 +152,7 @@ void ClusterState::RemovePodLocked(const std::string& uid) {
 }
 
 void ClusterState::ReplacePods(const std::vector<Json>& pods) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unordered_set<std::string> listed;
   for (const Json& json : pods) {
     PodFacts pod = ReadPod(json);
@@ -171,13 +171,13 @@ void ClusterState::ReplacePods(const std::vector<Json>& pods) {
 void ClusterState::PutPod(const Json& pod) { PutPod(ReadPod(pod)); }
 
 void ClusterState::PutPod(PodFacts pod) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   PutPodLocked(std::move(pod));
   ExpireReservations();
 }
 
 void ClusterState::RemovePod(const std::string& uid) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   RemovePodLocked(uid);
 }
 
@@ -216,7 +216,7 @@ const ClusterState::PackResult& ClusterState::PackOn(NodeEntry& entry, const std
 }
 
 FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::string_view> nodes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   FilterResult result;
   result.reason_index.assign(nodes.size(), FilterResult::kFits);
   result.fitting = static_cast<int>(nodes.size());
@@ -225,7 +225,7 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
   RefreshPolicy();
   RefusalReasons reasons;
   // Returns an index of a reason, or kFits.
-  const auto judge = [&](std::string_view name) {
+  const auto reason_of = [&](std::string_view name) SLUICE_REQUIRES(mutex_) {
     if (!chains.ok()) return reasons.IndexOf(std::string(chains.status().message()));
     NodeEntry* const entry = Find(name);
     if (entry == nullptr) return reasons.IndexOf(kUnknown);
@@ -238,7 +238,7 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
     return why == nullptr ? FilterResult::kFits : reasons.IndexOfFailure(*why);
   };
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    result.reason_index[i] = judge(nodes[i]);
+    result.reason_index[i] = reason_of(nodes[i]);
     result.fitting -= result.reason_index[i] != FilterResult::kFits;
   }
   result.reasons = std::move(reasons).Texts();
@@ -246,7 +246,7 @@ FilterResult ClusterState::Filter(const PodFacts& pod, std::span<const std::stri
 }
 
 std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const std::string_view> nodes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<int> scores(nodes.size(), 0);
   const auto chains = ChainsOf(pod.containers);
   if (!chains.ok() || chains->empty()) return scores;
@@ -273,7 +273,7 @@ std::vector<int> ClusterState::Prioritize(const PodFacts& pod, std::span<const s
 }
 
 absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const std::string& node) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (reserved_.contains(pod.uid)) {
     return absl::FailedPreconditionError(absl::StrCat("pod ", pod.FullName(), ": another binding of it is under way"));
   }
@@ -308,17 +308,17 @@ absl::StatusOr<ContainerCards> ClusterState::Reserve(const PodFacts& pod, const 
 }
 
 void ClusterState::Release(const std::string& uid) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ReleaseLocked(uid);
 }
 
 void ClusterState::Report(const std::string& uid, Binding outcome) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = reserved_.find(uid); found != reserved_.end()) found->second.binding = outcome;
 }
 
 Binding ClusterState::BindingOf(const std::string& uid) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = reserved_.find(uid);
   return found == reserved_.end() ? Binding::kNone : found->second.binding;
 }
@@ -340,7 +340,7 @@ void ClusterState::ExpireReservations() {
 }
 
 std::optional<PodFacts> ClusterState::FindPod(const std::string& uid) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = pods_.find(uid);
   if (found == pods_.end()) return std::nullopt;
   return found->second;
@@ -348,7 +348,7 @@ std::optional<PodFacts> ClusterState::FindPod(const std::string& uid) const {
 
 ClusterFigures ClusterState::Figures() const {
   const RequestMix mix = policies_.mix();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterFigures figures;
   for (const auto& [name, entry] : nodes_) {
     if (!entry.exists) continue;
@@ -364,7 +364,7 @@ ClusterFigures ClusterState::Figures() const {
 }
 
 bool ClusterState::Synced() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return nodes_synced_ && pods_synced_;
 }
 

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/mutex.h"
 #include "scheduler/extender/node_facts.h"
 #include "scheduler/extender/pod_facts.h"
 #include "scheduler/extender/request_log.h"
@@ -105,34 +105,38 @@ class ClusterState {
     using is_transparent = void;
   };
 
-  void PutNodeLocked(NodeFacts facts);
-  void RemoveNodeLocked(const std::string& name);
-  void PutPodLocked(PodFacts pod);
-  void RemovePodLocked(const std::string& uid);
+  void PutNodeLocked(NodeFacts facts) SLUICE_REQUIRES(mutex_);
+  void RemoveNodeLocked(const std::string& name) SLUICE_REQUIRES(mutex_);
+  void PutPodLocked(PodFacts pod) SLUICE_REQUIRES(mutex_);
+  void RemovePodLocked(const std::string& uid) SLUICE_REQUIRES(mutex_);
   static void Count(NodeEntry& entry, const PodFacts& pod, int sign);
-  void Attach(const PodFacts& pod);
-  void Detach(const PodFacts& pod);
-  NodeEntry& EntryOf(const std::string& node);
+  void Attach(const PodFacts& pod) SLUICE_REQUIRES(mutex_);
+  void Detach(const PodFacts& pod) SLUICE_REQUIRES(mutex_);
+  NodeEntry& EntryOf(const std::string& node) SLUICE_REQUIRES(mutex_);
   // nullptr: not known.
-  NodeEntry* Find(std::string_view node);
+  NodeEntry* Find(std::string_view node) SLUICE_REQUIRES(mutex_);
   // Erases an entry that neither exists as a node nor holds a pod.
-  void EraseIfUnused(const std::string& node);
-  void RefreshPolicy();
-  const PackResult& PackOn(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod);
-  void ReleaseLocked(const std::string& uid);
-  void ExpireReservations();
+  void EraseIfUnused(const std::string& node) SLUICE_REQUIRES(mutex_);
+  void RefreshPolicy() SLUICE_REQUIRES(mutex_);
+  const PackResult& PackOn(NodeEntry& entry, const std::vector<Chain>& chains, const PodFacts& pod)
+      SLUICE_REQUIRES(mutex_);
+  void ReleaseLocked(const std::string& uid) SLUICE_REQUIRES(mutex_);
+  void ExpireReservations() SLUICE_REQUIRES(mutex_);
   static void Invalidate(NodeEntry& entry);
   Node FreeOf(const NodeEntry& entry) const;
 
   PolicyRefresher& policies_;
   const std::function<Clock::time_point()> now_;
-  mutable std::mutex mutex_;
-  std::unordered_map<std::string, NodeEntry, Hash, std::equal_to<>> nodes_;
-  std::map<std::string, PodFacts> pods_;         // by uid; pods that have not ended
-  std::map<std::string, ReservedPod> reserved_;  // by uid; until the watch shows the pod bound
-  std::shared_ptr<const PlacementPolicy> policy_;
-  std::uint64_t policy_number_ = 0;  // counts changes of policy_, from 1 on
-  bool nodes_synced_ = false, pods_synced_ = false;
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, NodeEntry, Hash, std::equal_to<>> nodes_ SLUICE_GUARDED_BY(mutex_);
+  // By uid: pods that have not ended.
+  std::map<std::string, PodFacts> pods_ SLUICE_GUARDED_BY(mutex_);
+  // By uid, until the watch shows the pod bound.
+  std::map<std::string, ReservedPod> reserved_ SLUICE_GUARDED_BY(mutex_);
+  std::shared_ptr<const PlacementPolicy> policy_ SLUICE_GUARDED_BY(mutex_);
+  std::uint64_t policy_number_ SLUICE_GUARDED_BY(mutex_) = 0;  // counts changes of policy_, from 1 on
+  bool nodes_synced_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool pods_synced_ SLUICE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sluice::scheduler

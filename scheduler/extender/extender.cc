@@ -23,7 +23,7 @@ std::string TextOf(const Json& object, const char* name) {
 }  // namespace
 
 void Extender::Count(Call call, bool refused) {
-  const std::lock_guard lock(counts_mutex_);
+  const MutexLock lock(counts_mutex_);
   ++calls_[call];
   refusals_[call] += refused;
 }
@@ -143,7 +143,7 @@ std::string Extender::Metrics() const {
         figures.fragment_cards);
   gauge("sluice_extender_reserved_pods", "Pods whose binding is under way.", figures.reserved_pods);
   constexpr const char* kNames[kCalls] = {"filter", "prioritize", "bind"};
-  const std::lock_guard lock(counts_mutex_);
+  const MutexLock lock(counts_mutex_);
   absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
                   "# TYPE sluice_extender_calls_total counter\n");
   for (int call = 0; call < kCalls; ++call) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "scheduler/extender/cluster_state.h"
 #include "scheduler/extender/pod_facts.h"
 
@@ -48,8 +49,9 @@ class Extender {
 
   ClusterState& cluster_;
   Binder& binder_;
-  mutable std::mutex counts_mutex_;
-  std::uint64_t calls_[kCalls] = {}, refusals_[kCalls] = {};
+  mutable Mutex counts_mutex_;
+  std::uint64_t calls_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
+  std::uint64_t refusals_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
 };
 
 }  // namespace sluice::scheduler

@@ -54,62 +54,70 @@ RequestMix RequestLog::Mix() const {
 }
 
 absl::StatusOr<std::unique_ptr<PolicyRefresher>> PolicyRefresher::Make(const std::string& name) {
-  std::unique_ptr<PolicyRefresher> maker(new PolicyRefresher);
-  auto policy = MakePolicy(name, maker->log_.Mix(), kUnitsPerCard);
+  std::unique_ptr<PolicyRefresher> made(new PolicyRefresher);
+  auto policy = MakePolicy(name, made->mix(), kUnitsPerCard);
   if (!policy.ok()) return policy.status();
-  maker->name_ = name;
-  maker->policy_ = *std::move(policy);
-  maker->thread_ = std::thread([self = maker.get()] { self->Run(); });
-  return maker;
+  {
+    const MutexLock lock(made->mutex_);
+    made->name_ = name;
+    made->policy_ = *std::move(policy);
+  }
+  made->thread_ = std::thread([self = made.get()] { self->Run(); });
+  return made;
 }
 
 PolicyRefresher::~PolicyRefresher() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void PolicyRefresher::RecordRequest(const Request& request) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   log_.Add(request);
-  if (log_.seen() >= seen_at_refresh_ * 1.25 + 3) wake_.notify_all();
+  if (RefreshIsDue()) wake_.NotifyAll();
 }
 
 std::shared_ptr<const PlacementPolicy> PolicyRefresher::policy() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return policy_;
 }
 
 RequestMix PolicyRefresher::mix() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return log_.Mix();
 }
 
 absl::Status PolicyRefresher::SetName(const std::string& name) {
   const auto& known = PolicyNames();
   if (std::find(known.begin(), known.end(), name) == known.end()) return MakePolicy(name, {}, kUnitsPerCard).status();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   renamed_ = renamed_ || name != name_;
   name_ = name;
-  wake_.notify_all();
+  wake_.NotifyAll();
   return absl::OkStatus();
 }
 
+// When the mix has grown by a quarter.
+bool PolicyRefresher::RefreshIsDue() const { return log_.seen() >= seen_at_refresh_ * 1.25 + 3; }
+
 void PolicyRefresher::Run() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stop_ || renamed_ || log_.seen() >= seen_at_refresh_ * 1.25 + 3; });
+    while (!stop_ && !renamed_ && !RefreshIsDue()) wake_.Wait(mutex_);
     if (stop_) return;
     renamed_ = false;
     seen_at_refresh_ = log_.seen();
     const std::string name = name_;
     const RequestMix mix = log_.Mix();
-    lock.unlock();
-    auto policy = MakePolicy(name, mix, kUnitsPerCard);
-    lock.lock();
+    absl::StatusOr<std::unique_ptr<PlacementPolicy>> policy;
+    {
+      const MutexUnlock unlock(mutex_);  // learning takes some tens of milliseconds
+      policy = MakePolicy(name, mix, kUnitsPerCard);
+    }
     if (policy.ok()) policy_ = *std::move(policy);
   }
 }

@@ -2,14 +2,13 @@
 #ifndef SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
 #define SLUICE_SCHEDULER_EXTENDER_REQUEST_LOG_H_
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "scheduler/placement/placement_policy.h"
 
 namespace sluice::scheduler {
@@ -44,15 +43,16 @@ class PolicyRefresher {
  private:
   PolicyRefresher() = default;
   void Run();
+  bool RefreshIsDue() const SLUICE_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stop_ = false;
-  std::string name_;
-  bool renamed_ = false;
-  RequestLog log_;
-  double seen_at_refresh_ = 0;
-  std::shared_ptr<const PlacementPolicy> policy_;
+  mutable Mutex mutex_;
+  Condition wake_;
+  bool stop_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::string name_ SLUICE_GUARDED_BY(mutex_);
+  bool renamed_ SLUICE_GUARDED_BY(mutex_) = false;
+  RequestLog log_ SLUICE_GUARDED_BY(mutex_);
+  double seen_at_refresh_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const PlacementPolicy> policy_ SLUICE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
