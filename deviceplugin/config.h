@@ -27,7 +27,7 @@ struct Config {
   std::string metrics_address;  // "ADDR:PORT" or ":PORT"; empty: no HTTP
   std::string state_file = SLUICE_HOST_AGENT_RUN_DIR "/plugin.json";
   std::chrono::milliseconds nvml_timeout{5000};
-  bool extender = false;  // the scheduler extender places this cluster's pods: honor its reservations
+  bool extender = false;  // the scheduler extender places this cluster's pods: honour its reservations
   std::string reservation_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_RESERVATION_FILE;
 
   // Applied while running.

@@ -168,14 +168,14 @@ class PluginRunner {
   }
 
   void Wait() {
-    auto patience = kHeartbeat;
+    auto timeout = kHeartbeat;
     if (auto wake = registration_.NextWake()) {
-      patience = std::clamp(
+      timeout = std::clamp(
           std::chrono::duration_cast<std::chrono::milliseconds>(*wake - Clock::now()) + std::chrono::milliseconds(1),
           std::chrono::milliseconds(1), kHeartbeat);
     }
     pollfd fds[2] = {{options_.stop_fd, POLLIN, 0}, {inotify_.value, POLLIN, 0}};
-    poll(fds, 2, static_cast<int>(patience.count()));
+    poll(fds, 2, static_cast<int>(timeout.count()));
     if (fds[0].revents != 0) stopped_ = true;
     char buffer[4096];
     while (read(inotify_.value, buffer, sizeof buffer) > 0) {
@@ -230,8 +230,6 @@ class PluginRunner {
 
 }  // namespace
 
-absl::Status RunPlugin(PluginOptions options, bool* stuck) {
-  return PluginRunner(std::move(options)).Run(stuck);
-}
+absl::Status RunPlugin(PluginOptions options, bool* stuck) { return PluginRunner(std::move(options)).Run(stuck); }
 
 }  // namespace sluice::deviceplugin

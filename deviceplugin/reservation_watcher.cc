@@ -86,7 +86,7 @@ void ReservationWatcher::ReadReservationFile() {
     if (!pod.placement.empty()) placed += (placed.empty() ? "" : " ") + uid;
   }
   for (const std::string& problem : reservations_->SetPods(*std::move(pods))) {
-    Log(Level::kWarn, "a reservation cannot be honored", {{"why", problem}});
+    Log(Level::kWarn, "a reservation cannot be honoured", {{"why", problem}});
   }
   Log(Level::kDebug, "reservations", {{"pods", placed}});
 }

@@ -24,7 +24,7 @@ struct PodRecord {
 // The same rules as the webhook's, since it is the webhook's code. `aliases`: also gpu-memory without prefix.
 PodRecord ReadPodRecord(const nlohmann::json& pod, bool aliases);
 
-using Pods = std::map<std::string, PodRecord>;         // by uid
+using Pods = std::map<std::string, PodRecord>;                // by uid
 using GivenOut = std::vector<deviceplugin::CheckpointEntry>;  // kubelet's checkpoint
 
 // A card as the device plugin sees it.

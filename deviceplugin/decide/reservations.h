@@ -1,5 +1,5 @@
-// Honors the scheduler extender's reservations on this node: decides which card a request gets, so that no pod that was
-// bound here is refused here. Joins the agent's list of the node's pods (sluice/reservation.h) with kubelet's
+// Honours the scheduler extender's reservations on this node: decides which card a request gets, so that no pod that
+// was bound here is refused here. Joins the agent's list of the node's pods (sluice/reservation.h) with kubelet's
 // checkpoint; scheduler/placement/reservation_tracker.h decides. Used only if an extender is configured.
 #ifndef SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
 #define SLUICE_DEVICEPLUGIN_DECIDE_RESERVATIONS_H_
@@ -39,7 +39,7 @@ class Reservations {
 
   explicit Reservations(std::chrono::milliseconds max_wait = kMaxWait) : max_wait_(max_wait) {}
 
-  // The pods of the node that have not ended. Returns a message for each reservation that cannot be honored.
+  // The pods of the node that have not ended. Returns a message for each reservation that cannot be honoured.
   std::vector<std::string> SetPods(std::map<std::string, BoundPod> pods);
   void SetCheckpoint(std::vector<CheckpointEntry> checkpoint);
 

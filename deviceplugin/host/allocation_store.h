@@ -1,8 +1,8 @@
 // The directories of allocations: <alloc>/<id>/allocation.json, mounted into the container; the agent makes its socket
 // there.
 //
-// Nothing here is synced. Kubelet syncs its checkpoint before it starts the container, and the checkpoint holds all
-// that a directory says, so Restore can make the directory again after a power cut. A sync of our own would cost every
+// Nothing here is synced. Kubelet syncs its checkpoint before it starts the container, and the checkpoint holds the
+// directory's content, so Restore can make the directory again after a power cut. A sync of our own would cost every
 // pod a disk commit (12 ms where it was measured) and add no guarantee.
 #ifndef SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_
 #define SLUICE_DEVICEPLUGIN_HOST_ALLOCATION_STORE_H_

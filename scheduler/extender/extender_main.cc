@@ -51,8 +51,8 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
   // The configuration is read again every few seconds (a ConfigMap's file changes without a signal) and on SIGHUP.
   std::string policy = config.policy;
   while (true) {
-    const timespec patience{.tv_sec = 5, .tv_nsec = 0};
-    const int signal = sigtimedwait(&signals, nullptr, &patience);
+    const timespec timeout{.tv_sec = 5, .tv_nsec = 0};
+    const int signal = sigtimedwait(&signals, nullptr, &timeout);
     if (signal == SIGINT || signal == SIGTERM) return 0;
     if (config_file.empty()) continue;
     const auto again = sluice::scheduler::ReadExtenderConfig(config_file);
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, kubeconfig");
   app.add_option("--listen", listen, "ADDRESS:PORT, instead of the file's");
   app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
-  app.add_flag("--check-config", check, "read the configuration, say what is wrong with it, and end");
+  app.add_flag("--check-config", check, "check the configuration and exit");
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-extender", argc, argv)) return *ended;
   ExtenderConfig config;
   if (!config_file.empty()) {
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
                                              config_file.empty() ? "flags" : config_file);
   if (!checked.ok()) return Fail(checked.status(), 2);
   if (check) {
-    std::fprintf(stderr, "sluice-extender: the configuration is good\n");
+    std::fprintf(stderr, "sluice-extender: the configuration is valid\n");
     return 0;
   }
   return Run(config, config_file);

@@ -28,12 +28,12 @@ std::string Why(const absl::StatusOr<Grant>& grant) {
 }
 
 TEST_CASE("a request is granted in full or refused with a reason") {
-  Card sick = HealthyCard("GPU-sick", 1), taken = HealthyCard("GPU-taken", 2);
-  sick.state = CardState::kUnhealthy;
-  sick.detail = "XID 79";
+  Card unhealthy = HealthyCard("GPU-unhealthy", 1), taken = HealthyCard("GPU-taken", 2);
+  unhealthy.state = CardState::kUnhealthy;
+  unhealthy.detail = "XID 79";
   taken.state = CardState::kNotOffered;
   taken.detail = "another device plugin offers this card";
-  const Inventory node = Node({HealthyCard("GPU-a", 0), HealthyCard("GPU-b", 3), sick, taken});
+  const Inventory node = Node({HealthyCard("GPU-a", 0), HealthyCard("GPU-b", 3), unhealthy, taken});
 
   auto half = DecideGrant(Ids("GPU-a", 10, 60), node);
   REQUIRE(half.ok());
@@ -47,7 +47,7 @@ TEST_CASE("a request is granted in full or refused with a reason") {
   CHECK_THAT(Why(DecideGrant(std::vector<std::string>{"GPU-a::1", "GPU-a::1"}, node)),
              ContainsSubstring("duplicate: "));
   CHECK_THAT(Why(DecideGrant(Ids("GPU-x", 0, 5), node)), ContainsSubstring("unknown: "));
-  CHECK_THAT(Why(DecideGrant(Ids("GPU-sick", 0, 5), node)), ContainsSubstring("XID 79"));
+  CHECK_THAT(Why(DecideGrant(Ids("GPU-unhealthy", 0, 5), node)), ContainsSubstring("XID 79"));
   CHECK_THAT(Why(DecideGrant(Ids("GPU-taken", 0, 5), node)), ContainsSubstring("not-offered: "));
   CHECK_THAT(Why(DecideGrant(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 50)}), node)), ContainsSubstring("size: "));
   const std::string split = Why(DecideGrant(Join({Ids("GPU-a", 0, 30), Ids("GPU-b", 0, 20)}), node));

@@ -36,7 +36,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
   size_t list_bytes = 0;
   std::map<std::string, SeenDevice> devices;
   std::vector<Holder> holders;
-  std::map<std::string, std::vector<std::string>> foreign;
+  std::map<std::string, std::vector<std::string>> offered_by_others;
   std::unique_ptr<grpc::Server> server, pod_resources;
   std::unique_ptr<v1beta1::DevicePlugin::Stub> stub;
   std::shared_ptr<grpc::ClientContext> stream;
@@ -99,7 +99,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
   grpc::Status GetAllocatableResources(grpc::ServerContext*, const v1::AllocatableResourcesRequest*,
                                        v1::AllocatableResourcesResponse* out) override {
     std::lock_guard lock(mutex);
-    for (const auto& [resource, ids] : foreign) {
+    for (const auto& [resource, ids] : offered_by_others) {
       for (const auto& id : ids) {
         auto* devices = out->add_devices();
         devices->set_resource_name(resource);
@@ -216,8 +216,8 @@ std::map<std::string, SeenDevice> FakeKubelet::devices() const {
   return state_->devices;
 }
 
-bool FakeKubelet::Await(const std::function<bool()>& predicate, std::chrono::seconds patience) const {
-  const auto until = std::chrono::steady_clock::now() + patience;
+bool FakeKubelet::Await(const std::function<bool()>& predicate, std::chrono::seconds timeout) const {
+  const auto until = std::chrono::steady_clock::now() + timeout;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -329,7 +329,7 @@ std::set<std::string> FakeKubelet::InUse() const {
 
 void FakeKubelet::OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) {
   std::lock_guard lock(state_->mutex);
-  state_->foreign[resource] = ids;
+  state_->offered_by_others[resource] = ids;
 }
 
 }  // namespace sluice::deviceplugin

@@ -46,7 +46,7 @@ class FakeKubelet {
   std::map<std::string, SeenDevice> devices() const;
   size_t list_bytes() const;  // of the last list that the plugin sent
   // Waits until the predicate holds; the bound is generous, so that no test depends on time.
-  bool Await(const std::function<bool()>& predicate, std::chrono::seconds patience = std::chrono::seconds(30)) const;
+  bool Await(const std::function<bool()>& predicate, std::chrono::seconds timeout = std::chrono::seconds(30)) const;
   bool AwaitDevices(size_t healthy, size_t unhealthy = 0) const;
 
   // Admission of one container: GetPreferredAllocation, Allocate, checkpoint. `reusable`: units of the pod's init

@@ -310,15 +310,15 @@ TEST_CASE("an init container's units pass to the next container, and both direct
 
 TEST_CASE("CDI specs follow changes of the driver") {
   Rig rig(1, "");
-  const auto says = [&](const std::string& library) {
+  const auto names = [&](const std::string& library) {
     return ReadFile(rig.plugin.Path("cdi/sluice.dev-gpu_GPU-0.json"))->find(library) != std::string::npos;
   };
   fs::create_directory(rig.plugin.Path("driver"));
   for (const char* name : {"driver/libcuda.so.580.1", "driver/libcuda.so.1"})
     std::ofstream(rig.plugin.Path(name)) << "x";
-  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.580.1"); }));
+  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.580.1"); }));
   fs::rename(rig.plugin.Path("driver/libcuda.so.580.1"), rig.plugin.Path("driver/libcuda.so.581.2"));
-  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.581.2") && !says("libcuda.so.580.1"); }));
+  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.581.2") && !names("libcuda.so.580.1"); }));
 }
 
 TEST_CASE("driver access follows the setting, and auto finds NVIDIA's CDI specs") {

@@ -119,7 +119,7 @@ TEST_CASE("reservations: used, ended and moved ones hold no units") {
   CHECK(fits(40));
 }
 
-TEST_CASE("reservations: one that cannot be honored is reported once") {
+TEST_CASE("reservations: one that cannot be honoured is reported once") {
   Reservations reservations;
   const auto problems = reservations.SetPods(*ParseReservations(File({Pod("p", 200, "GPU-0")})));
   REQUIRE(problems.size() == 1);
@@ -163,7 +163,7 @@ struct ReservationRig : Rig {
   }
 };
 
-TEST_CASE("reservations: honored in any order of admission, also after a restart of the plugin") {
+TEST_CASE("reservations: honoured in any order of admission, also after a restart of the plugin") {
   ReservationRig rig;
   const std::vector<Json> before = {Pod("a", 40, "GPU-0"), Pod("b", 50, "GPU-1")};
   const std::vector<Json> bound = {before[0], before[1], Pod("p", 50, "GPU-1"), Pod("q", 30, "GPU-0"),

@@ -181,15 +181,15 @@ class ClusterNode final : public TestNode {
     const int before = restarts();
     // A kubelet that has just started does not serve yet.
     Await([&] { return Kubectl("exec " + pod + " -- bash -c 'echo done; kill 1'").find("done") != std::string::npos; });
-    std::string said;
+    std::string refusal;
     const bool settled = Await([&] {
       const Json status = Get("pod " + pod).value("/status/containerStatuses/0"_json_pointer, Json::object());
       if (status.value("restartCount", 0) > before && status["state"].contains("running")) return true;
-      said = Kubectl("describe pod " + pod);
-      if (said.find("sluice refuses") == std::string::npos) said.clear();
-      return !said.empty();
+      refusal = Kubectl("describe pod " + pod);
+      if (refusal.find("sluice refuses") == std::string::npos) refusal.clear();
+      return !refusal.empty();
     });
-    return settled ? said : "the container did not come back: " + Kubectl("describe pod " + pod);
+    return settled ? refusal : "the container did not come back: " + Kubectl("describe pod " + pod);
   }
 
   void Delete(const std::string& pod) override { Kubectl("delete pod " + pod + " --wait=true --timeout=60s"); }

@@ -306,7 +306,7 @@ int main(int argc, char** argv) {
   pods->add_option("--scheduler", options.scheduler)->required();
   pods->add_option("--seed", options.seed);
   CLI::App* const run = app.add_subcommand("run")->fallthrough();
-  run->add_flag("--extender", options.extender, "the plugins honor an extender's reservations");
+  run->add_flag("--extender", options.extender, "the plugins honour an extender's reservations");
   CLI11_PARSE(app, argc, argv);
   const auto config = sluice::kube::FromKubeconfig(options.kubeconfig);
   if (!config.ok()) {

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Placement as users see it, with everything real but the GPU: helm install with a second scheduler, pods bound to cards, reservations honored."""
+"""Placement as users see it, with everything real but the GPU: helm install with a second scheduler, pods bound to cards, reservations honoured."""
 import json
 import os
 import pathlib
