@@ -11,7 +11,7 @@
 #include "webhook/admit_command.h"
 #endif
 #ifdef SLUICE_HAVE_SIMULATE
-#include "scheduler/simulate_command.h"
+#include "scheduler/simulator/simulate_command.h"
 #endif
 #ifdef SLUICE_HAVE_TRACE
 #include "trace/commands.h"

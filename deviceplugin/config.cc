@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
@@ -103,7 +103,7 @@ absl::Status SetMetricsAddress(const YAML::Node& node, Config* config) {
   int port = -1;
   if (!text.empty() &&
       (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 || port > 65535)) {
-    return Bad(text, "ADDR:PORT, :PORT, or an empty text for none");
+    return Bad(text, "ADDR:PORT, :PORT, or an empty text to serve none");
   }
   config->metrics_address = text;
   return absl::OkStatus();
@@ -122,7 +122,7 @@ const std::map<std::string, Setter>& Setters() {
       {"stateFile", Path(&Config::state_file)},
       {"nvmlTimeoutMs", Number(&Config::nvml_timeout, 10, 60'000, "milliseconds")},
       {"extender", YesNo(&Config::extender)},
-      {"promiseFile", Path(&Config::promise_file)},
+      {"reservationFile", Path(&Config::reservation_file)},
       {"driverAccess", OneOf(&Config::driver_access, {"auto", "nvidia-cdi", "nvidia-runtime", "own"})},
       {"driverRoot", Path(&Config::driver_root)},
       {"deviceRoot", Path(&Config::device_root)},
@@ -148,7 +148,7 @@ absl::StatusOr<Config> ParseConfig(std::string_view yaml) {
   try {
     const YAML::Node root = YAML::Load(std::string(yaml));
     if (root.IsNull()) return config;
-    if (!root.IsMap()) return absl::InvalidArgumentError("the configuration is no mapping of keys to values");
+    if (!root.IsMap()) return absl::InvalidArgumentError("the configuration is not a mapping of keys to values");
     std::set<std::string> seen;
     for (const auto& pair : root) {
       const std::string key = Text(pair.first);
@@ -156,7 +156,7 @@ absl::StatusOr<Config> ParseConfig(std::string_view yaml) {
       if (setter == Setters().end()) {
         std::vector<std::string> known;
         for (const auto& [name, unused] : Setters()) known.push_back(name);
-        return absl::InvalidArgumentError(StrCat("'", key, "' is no setting; accepted: ", StrJoin(known, ", ")));
+        return absl::InvalidArgumentError(StrCat("'", key, "' is not a setting; accepted: ", StrJoin(known, ", ")));
       }
       if (!seen.insert(key).second) return absl::InvalidArgumentError(StrCat("'", key, "' is set twice"));
       if (absl::Status s = setter->second(pair.second, &config); !s.ok()) {

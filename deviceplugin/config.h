@@ -1,4 +1,4 @@
-// Settings of sluice-device-plugin: a YAML file, unknown keys are errors, every value is checked where it is read.
+// Settings of sluice-device-plugin: a YAML file. Unknown keys are errors, and every value is checked when it is read.
 #ifndef SLUICE_DEVICEPLUGIN_CONFIG_H_
 #define SLUICE_DEVICEPLUGIN_CONFIG_H_
 
@@ -11,26 +11,26 @@
 
 #include "absl/status/statusor.h"
 #include "sluice/names.h"
-#include "sluice/promise.h"
+#include "sluice/reservation.h"
 
 namespace sluice::deviceplugin {
 
 struct Config {
-  // Taken at start only.
+  // Applied at the start only.
   std::string alloc_dir = SLUICE_HOST_ALLOC_DIR;
   std::string lib_dir = SLUICE_HOST_LIB_DIR;
   std::string library_source;        // folder with shim and engine; empty: ../lib beside the program
-  std::string pods_dir;              // kubelet's; empty: ../pods beside the kubelet folder
+  std::string pods_dir;              // kubelet's folder of pods; empty: ../pods beside the kubelet folder
   std::string pod_resources_socket;  // empty: ../pod-resources/kubelet.sock
   std::string nvml_library = "libnvidia-ml.so.1";
   std::string sys_root = "/sys";
   std::string metrics_address;  // "ADDR:PORT" or ":PORT"; empty: no HTTP
   std::string state_file = SLUICE_HOST_AGENT_RUN_DIR "/plugin.json";
   std::chrono::milliseconds nvml_timeout{5000};
-  bool extender = false;  // the scheduler extender places this cluster's pods: its promises are kept
-  std::string promise_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_PROMISE_FILE;
+  bool extender = false;  // the scheduler extender places this cluster's pods: honour its reservations
+  std::string reservation_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_RESERVATION_FILE;
 
-  // Taken live.
+  // Applied while running.
   std::string driver_access = "auto";
   std::string driver_root = "/";
   std::string device_root = "/dev";
@@ -38,7 +38,7 @@ struct Config {
   std::vector<std::string> cdi_search_dirs = {"/etc/cdi", "/var/run/cdi"};
   std::set<std::string> exclude;
   std::string coexist = "deny";
-  std::set<uint64_t> ignored_xids;  // beside the built-in ones
+  std::set<uint64_t> ignored_xids;  // in addition to the built-in ones
   std::chrono::seconds recover{30};
   std::chrono::milliseconds poll{10'000};
   std::chrono::milliseconds pre_start_wait{10'000};
@@ -47,9 +47,9 @@ struct Config {
   std::string log_level = "INFO";
 };
 
-// INVALID_ARGUMENT names the key, the value and what is accepted.
+// INVALID_ARGUMENT names the key, the value and the accepted values.
 absl::StatusOr<Config> ParseConfig(std::string_view yaml);
-// Of an empty path: the defaults.
+// An empty path gives the defaults.
 absl::StatusOr<Config> LoadConfig(const std::string& path);
 
 }  // namespace sluice::deviceplugin

@@ -16,7 +16,7 @@ class CivetServer final : public HttpServer {
   }
 
   bool Start(const std::string& address) {
-    // One thread: the kubelet's probes and one scraper.
+    // One thread suffices for the kubelet's probes and one scraper.
     const char* options[] = {"listening_ports",
                              address.c_str(),
                              "num_threads",

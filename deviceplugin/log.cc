@@ -11,7 +11,7 @@ namespace {
 spdlog::logger& Logger() {
   static spdlog::logger* logger = [] {
     auto* made = new spdlog::logger("plugin", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    // The message is the rest of an object: Log escapes it.
+    // The message is the rest of the object: Log escapes it.
     made->set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})", spdlog::pattern_time_type::utc);
     made->flush_on(spdlog::level::trace);
     return made;
@@ -34,7 +34,7 @@ spdlog::level::level_enum ToSpdlog(Level level) {
 }
 
 std::string Quoted(std::string_view text) {
-  // What comes from outside may be no UTF-8.
+  // Text from outside may not be valid UTF-8.
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

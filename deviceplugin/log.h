@@ -1,4 +1,4 @@
-// Structured logs on stderr: one JSON object a line.
+// Structured logs on stderr: one JSON object per line.
 #ifndef SLUICE_DEVICEPLUGIN_LOG_H_
 #define SLUICE_DEVICEPLUGIN_LOG_H_
 

@@ -11,7 +11,7 @@
 
 #include "common/command_line.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/library.h"
+#include "deviceplugin/host/hook_library.h"
 #include "deviceplugin/log.h"
 #include "deviceplugin/plugin.h"
 #include "sluice/version.h"
@@ -32,18 +32,18 @@ int main(int argc, char** argv) {
   std::string config_path, kubelet_dir = "/var/lib/kubelet/device-plugins";
   std::vector<std::string> install;
   bool check = false;
-  app.add_option("--config", config_path, "YAML settings; unknown keys are errors; changes are taken live");
+  app.add_option("--config", config_path, "YAML settings; unknown keys are errors; changes apply while running");
   app.add_option("--kubelet-dir", kubelet_dir, "kubelet's folder of device plugins")->capture_default_str();
-  app.add_flag("--check-config", check, "read the settings, say what is wrong, end");
+  app.add_flag("--check-config", check, "check the settings and exit");
   app.add_option("--install-lib", install,
-                 "copy the hook library from SRC into DST/<version>-<build id>, print that path, end")
+                 "copy the hook library from SRC into DST/<version>-<build id>, print that path and exit")
       ->expected(2)
       ->type_name("SRC DST");
   app.set_version_flag("--version", std::string("sluice-device-plugin ") + SLUICE_VERSION);
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-device-plugin", argc, argv)) return *ended;
 
   if (!install.empty()) {
-    auto path = sluice::deviceplugin::InstallLibrary(install[0], install[1]);
+    auto path = sluice::deviceplugin::InstallHookLibrary(install[0], install[1]);
     if (!path.ok()) return Fail(path.status(), 1);
     std::printf("%s\n", path->c_str());
     return 0;
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     std::printf("%s: ok\n", config_path.empty() ? "defaults" : config_path.c_str());
     return 0;
   }
-  // One heap instead of one a thread: a resident megabyte each.
+  // One heap instead of one per thread, which would take a resident megabyte each.
   mallopt(M_ARENA_MAX, 1);
   sluice::deviceplugin::SetLogLevel(config->log_level);
 
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);  // before any thread, so that all inherit it
+  sigprocmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all threads inherit it
   signal(SIGPIPE, SIG_IGN);
   const int stop = signalfd(-1, &signals, SFD_CLOEXEC);
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   bool stuck = false;
   const absl::Status status = RunPlugin(std::move(options), &stuck);
   if (!status.ok()) sluice::deviceplugin::Log(Level::kError, "cannot run", {{"why", std::string(status.message())}});
-  // A thread inside a hanging driver call would be torn down by exit handlers while it runs.
+  // Exit handlers would destroy objects that a thread inside a hanging driver call still uses.
   if (stuck) _exit(status.ok() ? 0 : 1);
   return status.ok() ? 0 : 1;
 }

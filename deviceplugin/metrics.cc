@@ -6,9 +6,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <mutex>
 #include <set>
 
+#include "common/mutex.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
 
@@ -39,7 +39,7 @@ struct Metrics::Families {
                                                        .Register(registry);
   prometheus::Family<prometheus::Histogram>& seconds = BuildHistogram()
                                                            .Name("sluice_plugin_call_seconds")
-                                                           .Help("Duration of kubelet's calls, inside the plugin.")
+                                                           .Help("Duration of kubelet's calls, measured in the plugin.")
                                                            .Register(registry);
   prometheus::Family<prometheus::Counter>& refusals =
       BuildCounter().Name("sluice_plugin_refusals_total").Help("Refused containers by reason.").Register(registry);
@@ -49,22 +49,23 @@ struct Metrics::Families {
                                                      .Register(registry);
   prometheus::Family<prometheus::Gauge>& memory =
       BuildGauge().Name("sluice_plugin_gpu_memory_bytes").Help("Memory of each GPU.").Register(registry);
-  prometheus::Family<prometheus::Counter>& collected = BuildCounter()
-                                                           .Name("sluice_plugin_collected_total")
-                                                           .Help("Things removed because nothing refers to them.")
-                                                           .Register(registry);
+  prometheus::Family<prometheus::Counter>& collected =
+      BuildCounter()
+          .Name("sluice_plugin_collected_total")
+          .Help("Unreferenced allocations and library versions removed; kind=failure: removals that failed.")
+          .Register(registry);
   prometheus::Gauge& lost = BuildGauge()
                                 .Name("sluice_plugin_nvml_stuck_calls")
-                                .Help("NVML calls that have not come back.")
+                                .Help("NVML calls that have not returned.")
                                 .Register(registry)
                                 .Add({});
   prometheus::Gauge& streams = BuildGauge()
                                    .Name("sluice_plugin_watch_streams")
-                                   .Help("Open ListAndWatch streams: 1 when kubelet watches.")
+                                   .Help("Open ListAndWatch streams: 1 while kubelet is connected.")
                                    .Register(registry)
                                    .Add({});
-  std::mutex mutex;
-  std::set<prometheus::Gauge*> card_gauges;
+  Mutex mutex;
+  std::set<prometheus::Gauge*> card_gauges SLUICE_GUARDED_BY(mutex);
 };
 
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
@@ -74,25 +75,27 @@ Metrics::Metrics() : families_(std::make_unique<Families>()) {
       .Register(families_->registry)
       .Add({{"version", SLUICE_VERSION}})
       .Set(1);
-  // Known from the start, so that a rate over them works from the first failure on.
+  // Exported from the start, so that a rate over them counts the first failure.
   for (const char* result : {"ok", "failed"}) families_->registrations.Add({{"result", result}});
 }
 Metrics::~Metrics() = default;
 
-void Metrics::Registered(bool ok) { families_->registrations.Add({{"result", ok ? "ok" : "failed"}}).Increment(); }
+void Metrics::CountRegistration(bool ok) {
+  families_->registrations.Add({{"result", ok ? "ok" : "failed"}}).Increment();
+}
 
-void Metrics::Call(std::string_view method, bool ok, double seconds) {
+void Metrics::CountCall(std::string_view method, bool ok, double seconds) {
   const std::string name(method);
   families_->calls.Add({{"method", name}, {"result", ok ? "ok" : "refused"}}).Increment();
   families_->seconds.Add({{"method", name}}, Buckets()).Observe(seconds);
 }
 
-void Metrics::Refused(std::string_view reason) {
+void Metrics::CountRefusal(std::string_view reason) {
   families_->refusals.Add({{"reason", std::string(reason)}}).Increment();
 }
 
-void Metrics::Cards(const Inventory& inventory) {
-  std::lock_guard lock(families_->mutex);
+void Metrics::SetCards(const Inventory& inventory) {
+  MutexLock lock(families_->mutex);
   std::set<prometheus::Gauge*> now;
   for (const Card& card : inventory.cards) {
     auto& gauge = families_->units.Add(
@@ -107,12 +110,12 @@ void Metrics::Cards(const Inventory& inventory) {
   families_->card_gauges = std::move(now);
 }
 
-void Metrics::Collected(std::string_view kind, int count) {
+void Metrics::CountCollected(std::string_view kind, int count) {
   families_->collected.Add({{"kind", std::string(kind)}}).Increment(count);
 }
 
-void Metrics::NvmlLost(int threads) { families_->lost.Set(threads); }
-void Metrics::Streams(int open) { families_->streams.Set(open); }
+void Metrics::SetStuckNvmlCalls(int threads) { families_->lost.Set(threads); }
+void Metrics::SetStreams(int open) { families_->streams.Set(open); }
 
 std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(families_->registry.Collect()); }
 

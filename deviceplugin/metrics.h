@@ -1,4 +1,4 @@
-// What Prometheus sees, and the HTTP server that shows it with /healthz and /readyz.
+// The metrics for Prometheus, and the HTTP server that serves them with /healthz and /readyz.
 #ifndef SLUICE_DEVICEPLUGIN_METRICS_H_
 #define SLUICE_DEVICEPLUGIN_METRICS_H_
 
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "deviceplugin/cards.h"
+#include "deviceplugin/decide/cards.h"
 
 namespace sluice::deviceplugin {
 
@@ -18,13 +18,13 @@ class Metrics {
   Metrics();
   ~Metrics();
 
-  void Registered(bool ok);
-  void Call(std::string_view method, bool ok, double seconds);
-  void Refused(std::string_view reason);
-  void Cards(const Inventory& inventory);
-  void Collected(std::string_view kind, int count);  // allocation, library, cdi, failure
-  void NvmlLost(int threads);
-  void Streams(int open);
+  void CountRegistration(bool ok);
+  void CountCall(std::string_view method, bool ok, double seconds);
+  void CountRefusal(std::string_view reason);
+  void SetCards(const Inventory& inventory);
+  void CountCollected(std::string_view kind, int count);  // kind: allocation, library, failure
+  void SetStuckNvmlCalls(int threads);
+  void SetStreams(int open);
 
   std::string Text() const;  // in Prometheus' text format
 
@@ -33,10 +33,10 @@ class Metrics {
   std::unique_ptr<Families> families_;
 };
 
-// "" is well, else why not.
+// Empty if all is well, else the reason.
 using Probe = std::function<std::string()>;
 
-// Serves /metrics, /healthz and /readyz until it is destroyed.
+// Serves /metrics, /healthz and /readyz until it is destroyed. Error: it cannot listen on the address.
 class HttpServer {
  public:
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, std::shared_ptr<Metrics> metrics,

@@ -12,12 +12,12 @@
 #include <cerrno>
 #include <thread>
 
-#include "deviceplugin/files.h"
-#include "deviceplugin/keeper.h"
+#include "deviceplugin/decide/registration.h"
+#include "deviceplugin/grpc/service.h"
+#include "deviceplugin/host/files.h"
 #include "deviceplugin/log.h"
-#include "deviceplugin/promise_follower.h"
-#include "deviceplugin/registration.h"
-#include "deviceplugin/service.h"
+#include "deviceplugin/reconciler.h"
+#include "deviceplugin/reservation_watcher.h"
 #include "deviceplugin/text.h"
 
 namespace sluice::deviceplugin {
@@ -26,7 +26,7 @@ namespace {
 using Clock = Registration::Clock;
 
 constexpr std::chrono::milliseconds kHeartbeat{1000};
-constexpr std::chrono::seconds kLockPatience{5};
+constexpr std::chrono::seconds kLockWait{5};
 
 std::optional<SocketId> Identify(const std::string& path) {
   struct stat st;
@@ -34,14 +34,14 @@ std::optional<SocketId> Identify(const std::string& path) {
   return SocketId{st.st_dev, st.st_ino, int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec};
 }
 
-// What tells that a file was written or swapped (a ConfigMap's files are links that move).
+// Changes when the file is written or replaced. (A ConfigMap's files are links that move.)
 std::string FileStamp(const std::string& path) {
   struct stat st;
   if (path.empty() || stat(path.c_str(), &st) != 0) return "";
   return StrCat(st.st_dev, ".", st.st_ino, ".", st.st_mtim.tv_sec, ".", st.st_mtim.tv_nsec, ".", st.st_size);
 }
 
-// One file descriptor, closed at the end.
+// A file descriptor that closes itself.
 struct Fd {
   int value = -1;
   ~Fd() {
@@ -49,9 +49,9 @@ struct Fd {
   }
 };
 
-class Life {
+class PluginRunner {
  public:
-  explicit Life(PluginOptions options) : options_(std::move(options)), stamp_(FileStamp(options_.config_path)) {
+  explicit PluginRunner(PluginOptions options) : options_(std::move(options)), stamp_(FileStamp(options_.config_path)) {
     own_socket_ = StrCat(options_.kubelet_dir, "/", kPluginSocketName);
     kubelet_socket_ = StrCat(options_.kubelet_dir, "/", kKubeletSocketName);
   }
@@ -59,8 +59,8 @@ class Life {
   absl::Status Run(bool* stuck) {
     if (auto s = WaitForFolder(); !s.ok()) return s;
     if (stopped_) return absl::OkStatus();
-    keeper_ =
-        std::make_unique<Keeper>(KeeperParts{options_.config, options_.kubelet_dir, options_.nvml, board_, metrics_});
+    reconciler_ = std::make_unique<Reconciler>(
+        ReconcilerOptions{options_.config, options_.kubelet_dir, options_.nvml, snapshots_, metrics_});
     std::unique_ptr<HttpServer> http;
     if (!options_.config.metrics_address.empty()) {
       auto started = HttpServer::Start(
@@ -68,66 +68,68 @@ class Life {
       if (!started.ok()) return started.status();
       http = *std::move(started);
     }
-    // NVML is bounded, so this ends; registering before it would tell kubelet that running containers' cards are gone.
-    while (!keeper_->WaitFirstPass(std::chrono::milliseconds(50)) && !Stopped(0)) beat_ = Clock::now();
-    std::optional<PromiseFollower> follower;
+    // NVML calls are bounded, so this ends. Registering earlier would tell kubelet that the GPUs of running containers
+    // are gone.
+    while (!reconciler_->WaitForFirstPass(std::chrono::milliseconds(50)) && !StopRequested(0))
+      heartbeat_ = Clock::now();
+    std::optional<ReservationWatcher> follower;
     if (options_.config.extender) {
-      promises_ = std::make_shared<Promises>();
-      follower.emplace(options_.config.promise_file, options_.kubelet_dir, promises_);
+      reservations_ = std::make_shared<Reservations>();
+      follower.emplace(options_.config.reservation_file, options_.kubelet_dir, reservations_);
     }
-    while (!stopped_) Turn();
-    Log(Level::kInfo, "ending");
+    while (!stopped_) Step();
+    Log(Level::kInfo, "stopping");
     server_.reset();
     unlink(own_socket_.c_str());
-    *stuck = keeper_->stuck() > 0;
+    *stuck = reconciler_->stuck_calls() > 0;
     return absl::OkStatus();
   }
 
  private:
-  // Waits for kubelet's folder and holds a lock on it (on the folder itself: kubelet empties it at its start).
+  // Waits for kubelet's folder and locks it: the folder itself, because kubelet deletes the files in it at its start.
   absl::Status WaitForFolder() {
-    bool said = false;
-    const auto until = Clock::now() + kLockPatience;
-    while (!Stopped(said ? 100 : 0)) {
+    bool logged = false;
+    const auto until = Clock::now() + kLockWait;
+    while (!StopRequested(logged ? 100 : 0)) {
       if (lock_.value < 0) lock_.value = open(options_.kubelet_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
       if (lock_.value < 0) {
-        if (!said) Log(Level::kWarn, "waiting for kubelet's folder", {{"path", options_.kubelet_dir}});
-        said = true;
+        if (!logged) Log(Level::kWarn, "waiting for kubelet's folder", {{"path", options_.kubelet_dir}});
+        logged = true;
         continue;
       }
       if (flock(lock_.value, LOCK_EX | LOCK_NB) == 0) break;
       if (Clock::now() > until) {
-        return absl::AlreadyExistsError(
-            StrCat("another sluice-device-plugin serves ", options_.kubelet_dir, "; one instance a node is accepted"));
+        return absl::AlreadyExistsError(StrCat("another sluice-device-plugin serves ", options_.kubelet_dir,
+                                               "; only one instance per node may run"));
       }
-      said = true;
+      logged = true;
     }
     inotify_.value = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     return absl::OkStatus();
   }
 
-  bool Stopped(int patience_ms) {
+  bool StopRequested(int wait_ms) {
     pollfd fd{options_.stop_fd, POLLIN, 0};
-    if (poll(&fd, 1, patience_ms) > 0) stopped_ = true;
+    if (poll(&fd, 1, wait_ms) > 0) stopped_ = true;
     return stopped_;
   }
 
-  Observed Look() const {
+  Observed Observe() const {
     return {Identify(kubelet_socket_), server_ ? Identify(own_socket_) : std::nullopt,
             server_ ? server_->watchers() : 0};
   }
 
-  void Turn() {
-    beat_ = Clock::now();
-    FollowConfig();
-    // Watch before looking: what changes in between wakes the wait.
+  void Step() {
+    heartbeat_ = Clock::now();
+    ReloadConfig();
+    // Watch before observing, so that a change in between wakes the wait.
     inotify_add_watch(inotify_.value, options_.kubelet_dir.c_str(),
                       IN_CREATE | IN_DELETE | IN_MOVED_TO | IN_MOVED_FROM | IN_ATTRIB);
-    const Observed seen = Look();
+    const Observed seen = Observe();
     const bool was = registration_.registered();
     const auto action = registration_.Next(seen, Clock::now());
     if (was && !registration_.registered())
-      Log(Level::kInfo, "kubelet has gone, restarted or forgotten us", {{"why", registration_.why_lost()}});
+      Log(Level::kInfo, "registration lost", {{"why", registration_.why_unregistered()}});
     registered_ = registration_.registered();
     switch (action) {
       case Registration::Action::kServe:
@@ -140,11 +142,11 @@ class Life {
   }
 
   void Serve() {
-    // The old server first: it removes the path at its end, whosever socket lies there.
+    // The old server first: at its end it removes the path, whichever socket is there by then.
     server_.reset();
     if (Identify(own_socket_) || !IsDir(own_socket_)) unlink(own_socket_.c_str());
-    auto server = PluginServer::Start(
-        own_socket_, {board_, metrics_, AllocationStore(options_.config.alloc_dir), promises_, options_.kubelet_dir});
+    auto server = PluginServer::Start(own_socket_, {snapshots_, metrics_, AllocationStore(options_.config.alloc_dir),
+                                                    reservations_, options_.kubelet_dir});
     const bool served = server.ok();
     if (served) {
       server_ = *std::move(server);
@@ -157,77 +159,77 @@ class Life {
 
   void Register() {
     const absl::Status s = RegisterWithKubelet(kubelet_socket_, kPluginSocketName);
-    metrics_->Registered(s.ok());
+    metrics_->CountRegistration(s.ok());
     Log(s.ok() ? Level::kInfo : Level::kWarn, "registration", {{"result", s.ok() ? "ok" : std::string(s.message())}});
-    // If kubelet restarted meanwhile, its socket is another one than Next has seen, and Next notices.
+    // If kubelet restarted meanwhile, Next sees another kubelet socket and registers again.
     registration_.Registered(s.ok(), Clock::now());
     registered_ = s.ok();
-    if (s.ok()) keeper_->Wake();
+    if (s.ok()) reconciler_->Wake();
   }
 
   void Wait() {
-    auto patience = kHeartbeat;
-    if (auto wake = registration_.Wake()) {
-      patience = std::clamp(
+    auto timeout = kHeartbeat;
+    if (auto wake = registration_.NextWake()) {
+      timeout = std::clamp(
           std::chrono::duration_cast<std::chrono::milliseconds>(*wake - Clock::now()) + std::chrono::milliseconds(1),
           std::chrono::milliseconds(1), kHeartbeat);
     }
     pollfd fds[2] = {{options_.stop_fd, POLLIN, 0}, {inotify_.value, POLLIN, 0}};
-    poll(fds, 2, static_cast<int>(patience.count()));
+    poll(fds, 2, static_cast<int>(timeout.count()));
     if (fds[0].revents != 0) stopped_ = true;
     char buffer[4096];
     while (read(inotify_.value, buffer, sizeof buffer) > 0) {
     }
   }
 
-  void FollowConfig() {
+  void ReloadConfig() {
     const std::string stamp = FileStamp(options_.config_path);
     if (stamp == stamp_ || stamp.empty()) return;
     stamp_ = stamp;
     auto config = LoadConfig(options_.config_path);
     if (!config.ok()) {
-      Log(Level::kError, "the changed configuration is refused, the old one stays",
+      Log(Level::kError, "the changed configuration is invalid, the previous one stays in force",
           {{"why", std::string(config.status().message())}});
       return;
     }
-    Log(Level::kInfo, "configuration changed (paths, NVML and the metrics address are taken at start only)");
+    Log(Level::kInfo, "configuration changed (paths, NVML and the metrics address need a restart)");
     SetLogLevel(config->log_level);
-    keeper_->Reconfigure(*config);
+    reconciler_->Reconfigure(*config);
   }
 
   std::string Unhealthy() const {
     const auto now = Clock::now();
-    if (now - beat_.load() > std::chrono::seconds(15)) return "the main loop hangs";
+    if (now - heartbeat_.load() > std::chrono::seconds(15)) return "the main loop hangs";
     const auto config = options_.config;
-    // A pass may have to wait for every card of a sick driver.
+    // A pass may have to wait for every card of a hanging driver.
     const auto bound = config.poll + config.nvml_timeout * 20 + std::chrono::seconds(30);
-    if (now - keeper_->last_pass() > bound) return "the keeper hangs";
+    if (now - reconciler_->last_pass() > bound) return "the reconciler hangs";
     return "";
   }
 
   std::string Unready() const {
     if (!registered_) return "not registered with kubelet";
-    const auto snapshot = board_->Get();
+    const auto snapshot = snapshots_->Latest();
     if (!snapshot) return "the cards have not been read yet";
     return snapshot->lib_problem;
   }
 
   PluginOptions options_;
   std::string own_socket_, kubelet_socket_, stamp_;
-  std::shared_ptr<Board> board_ = std::make_shared<Board>();
+  std::shared_ptr<SnapshotPublisher> snapshots_ = std::make_shared<SnapshotPublisher>();
   std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
-  std::shared_ptr<Promises> promises_;
+  std::shared_ptr<Reservations> reservations_;
   Registration registration_;
   std::unique_ptr<PluginServer> server_;
   Fd lock_, inotify_;
   bool stopped_ = false;
   std::atomic<bool> registered_ = false;
-  std::atomic<Clock::time_point> beat_{Clock::now()};
-  std::unique_ptr<Keeper> keeper_;
+  std::atomic<Clock::time_point> heartbeat_{Clock::now()};
+  std::unique_ptr<Reconciler> reconciler_;
 };
 
 }  // namespace
 
-absl::Status RunPlugin(PluginOptions options, bool* stuck) { return Life(std::move(options)).Run(stuck); }
+absl::Status RunPlugin(PluginOptions options, bool* stuck) { return PluginRunner(std::move(options)).Run(stuck); }
 
 }  // namespace sluice::deviceplugin

@@ -1,5 +1,5 @@
-// Text from parts. Debian's abseil is built for C++14: its string_view is a type of its own, to which std::string_view
-// does not convert, so absl::StrCat and its kin cannot be used with the standard's.
+// Concatenates text. Debian's abseil is built for C++14 and has a string_view of its own, to which std::string_view
+// does not convert. So absl::StrCat and its kin cannot take the standard's.
 #ifndef SLUICE_DEVICEPLUGIN_TEXT_H_
 #define SLUICE_DEVICEPLUGIN_TEXT_H_
 

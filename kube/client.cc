@@ -1,9 +1,9 @@
 #include "kube/client.h"
 
 #include <algorithm>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "kube/http.h"
 
 namespace sluice::kube {
@@ -18,13 +18,13 @@ struct Call {
   bool list = false;
 };
 
-constexpr std::chrono::milliseconds kLongestRetryAfter{10000};
+constexpr std::chrono::milliseconds kMaxRetryAfter{10000};
 
 std::chrono::milliseconds RetryAfter(const httplib::Response& response, Backoff& backoff) {
   const std::string text = response.get_header_value("Retry-After");
   const long seconds = std::strtol(text.c_str(), nullptr, 10);
   if (seconds <= 0) return backoff.Next();
-  return std::min(kLongestRetryAfter, std::chrono::milliseconds(seconds * 1000));
+  return std::min(kMaxRetryAfter, std::chrono::milliseconds(seconds * 1000));
 }
 
 const char* MediaType(PatchType type) {
@@ -56,10 +56,10 @@ class Client::Impl {
     const bool repeatable = std::string_view(call.method) == "GET";
     absl::Status last;
     for (int attempt = 0; attempt < options_.attempts; ++attempt) {
-      const httplib::Result result = Once(call);
+      const httplib::Result result = Send(call);
       if (!result) {
         last = ToStatus(result.error(), server_);
-        if (!repeatable) return last;  // it may have been done
+        if (!repeatable) return last;  // the server may have carried it out
         if (attempt + 1 < options_.attempts) options_.sleep(backoff.Next());
         continue;
       }
@@ -81,8 +81,8 @@ class Client::Impl {
   }
 
  private:
-  httplib::Result Once(const Call& call) {
-    const std::lock_guard lock(mutex_);
+  httplib::Result Send(const Call& call) {
+    const MutexLock lock(mutex_);
     std::string fingerprint = connector_.Fingerprint();
     if (client_ == nullptr || fingerprint != fingerprint_) {
       client_ = connector_.Make(options_.timeout);
@@ -100,9 +100,9 @@ class Client::Impl {
   const std::string server_;
   const Connector connector_;
   ClientOptions options_;
-  std::mutex mutex_;
-  std::unique_ptr<httplib::Client> client_;
-  std::string fingerprint_;
+  Mutex mutex_;
+  std::unique_ptr<httplib::Client> client_ SLUICE_GUARDED_BY(mutex_);
+  std::string fingerprint_ SLUICE_GUARDED_BY(mutex_);
 };
 
 Client::Client(ClientConfig config, ClientOptions options)
@@ -114,7 +114,7 @@ absl::StatusOr<Json> Client::Get(const std::string& path) { return impl_->DoJson
 absl::StatusOr<List> Client::GetList(const std::string& path, const ListOptions& options) {
   List list;
   std::string next;
-  // A token of a page that is too old ends in 410: the list begins anew, once.
+  // An expired page token is answered with 410: restart the list, once.
   for (int restarts = 0;;) {
     std::string query = "?limit=" + std::to_string(options.page);
     if (!options.label_selector.empty()) query += "&labelSelector=" + EscapeQuery(options.label_selector);

@@ -1,9 +1,11 @@
-// A small Kubernetes API client: objects are JSON, paths are the API's own (/api/v1/nodes). Thread-safe; one request at
-// a time on a connection.
+// A small Kubernetes API client. Objects are JSON, paths are the API's own (/api/v1/nodes). Thread-safe; sends one
+// request at a time over its connection.
 //
-// Status codes: kNotFound 404, kAborted 409 (someone else wrote first), kAlreadyExists 409 on create, kOutOfRange 410,
-// kInvalidArgument 400 and 422, kUnauthenticated 401, kPermissionDenied 403, kResourceExhausted 429, kUnavailable for
-// everything that may go away by itself (no connection, 5xx). The message is the API server's.
+// Status codes:
+// kNotFound 404, kOutOfRange 410, kInvalidArgument 400 and 422, kUnauthenticated 401, kPermissionDenied 403,
+// kResourceExhausted 429. kAborted 409 (the object was changed in between), or kAlreadyExists 409 on create.
+// kUnavailable for failures that may pass: no connection, 5xx.
+// The message is the API server's.
 #ifndef SLUICE_KUBE_CLIENT_H_
 #define SLUICE_KUBE_CLIENT_H_
 
@@ -27,7 +29,7 @@ enum class PatchType { kJson, kMerge, kStrategic, kApply };
 struct ListOptions {
   std::string label_selector;
   std::string field_selector;
-  bool metadata_only = false;  // PartialObjectMetadata: a node without its images is a tenth of a node
+  bool metadata_only = false;  // asks for PartialObjectMetadata; a node without its images is a tenth of its size
   size_t page = 500;
 };
 
@@ -39,8 +41,8 @@ struct List {
 struct ClientOptions {
   std::string user_agent = "sluice";
   std::chrono::milliseconds timeout{10000};
-  int attempts = 4;  // of a request that may be repeated: GET always, anything after 429
-  std::function<void(std::chrono::milliseconds)> sleep;  // tests; default: this thread sleeps
+  int attempts = 4;                                      // for repeatable requests: GET always, every request after 429
+  std::function<void(std::chrono::milliseconds)> sleep;  // for tests; by default the calling thread sleeps
 };
 
 class Client {
@@ -51,18 +53,18 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   absl::StatusOr<Json> Get(const std::string& path);
-  absl::StatusOr<List> GetList(const std::string& path, const ListOptions& options = {});  // all pages
+  absl::StatusOr<List> GetList(const std::string& path, const ListOptions& options = {});  // reads all pages
   absl::StatusOr<Json> Create(const std::string& path, const Json& object);
-  // PUT: the object's metadata.resourceVersion makes it fail with kAborted where it is not the newest.
+  // PUT. kAborted if the object's metadata.resourceVersion is not the newest.
   absl::StatusOr<Json> Update(const std::string& path, const Json& object);
   absl::StatusOr<Json> Patch(const std::string& path, const Json& patch, PatchType type,
                              const std::string& field_manager = "sluice");
   absl::Status Delete(const std::string& path);
   absl::Status Delete(const std::string& path,
-                      const Json& options);  // DeleteOptions: kAborted where a precondition fails
+                      const Json& options);  // DeleteOptions; kAborted if a precondition fails
 
-  // Reads, changes and writes until nobody else wrote between (at most 8 times). `change` returns false where nothing
-  // is to be written.
+  // Reads, changes and writes the object, again if it was changed in between (8 attempts). `change` returns false if
+  // nothing needs to be written.
   absl::StatusOr<Json> Modify(const std::string& path, const std::function<bool(Json&)>& change);
 
  private:
@@ -70,7 +72,8 @@ class Client {
   std::unique_ptr<Impl> impl_;
 };
 
-// "Waits" grow from 0.5 s to 30 s with a third of chance in them, so that a cluster's daemons do not come back as one.
+// Waits that grow from 0.5 s to 30 s. Up to a third of each is random, so that a cluster's daemons do not retry in
+// step.
 class Backoff {
  public:
   explicit Backoff(uint64_t seed) : state_(seed | 1) {}

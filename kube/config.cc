@@ -25,7 +25,7 @@ std::string ReadAll(const std::string& path) {
   return out.str();
 }
 
-// Inline keys never touch a disk: anonymous memory that has a path.
+// Holds inline keys in anonymous memory that has a path, so that they never touch a disk.
 class MemoryFiles {
  public:
   ~MemoryFiles() {
@@ -87,7 +87,7 @@ absl::StatusOr<ClientConfig> FromKubeconfig(const std::string& path) {
   std::string error;
   const auto text = ReadWholeFile(path, error);
   if (!text) return absl::NotFoundError(error);
-  try {  // yaml-cpp reports by exceptions
+  try {  // yaml-cpp throws
     const YAML::Node root = YAML::Load(*text);
     const YAML::Node context = Named(root["contexts"], root["current-context"].as<std::string>(""), "context");
     if (!context) return absl::InvalidArgumentError(path + ": current-context names no context");

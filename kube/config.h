@@ -1,4 +1,4 @@
-// Where the API server is and how we prove who we are.
+// The API server's address, and the credentials for it.
 #ifndef SLUICE_KUBE_CONFIG_H_
 #define SLUICE_KUBE_CONFIG_H_
 
@@ -10,23 +10,23 @@
 
 namespace sluice::kube {
 
-// Paths are read again when their content may have changed: kubelet renews the token, and a cluster's CA rotates.
+// Files are read again when their content may have changed: kubelet renews the token, and a cluster's CA rotates.
 struct ClientConfig {
   std::string server;      // https://10.96.0.1:443; http:// for tests
-  std::string ca_file;     // PEM; empty: the system's
+  std::string ca_file;     // PEM; empty: the system's CAs
   std::string token_file;  // empty: no token
-  std::string cert_file;   // client certificate, empty: none
+  std::string cert_file;   // client certificate; empty: none
   std::string key_file;
-  std::string name_space;      // the pod's own, or the context's
-  std::shared_ptr<void> kept;  // files that live in memory as long as the configuration
+  std::string name_space;      // of the pod, or of the kubeconfig's context
+  std::shared_ptr<void> kept;  // in-memory files that live as long as the configuration
 };
 
-// Inside a pod, by the service account's volume. kUnavailable: not in a pod. `root` is another file system root, for
+// Inside a pod, from the service account's volume. kUnavailable: not in a pod. `root` is another file system root, for
 // tests.
 absl::StatusOr<ClientConfig> InCluster(const std::string& root = "");
 
-// The current context of a kubeconfig file: certificate or token, in files or inline. No exec plugins: daemons use
-// none.
+// The current context of a kubeconfig file: certificate or token, in files or inline. No exec plugins, because daemons
+// use none.
 absl::StatusOr<ClientConfig> FromKubeconfig(const std::string& path);
 
 }  // namespace sluice::kube

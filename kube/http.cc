@@ -10,7 +10,7 @@ namespace sluice::kube {
 
 Connector::Connector(ClientConfig config, std::string user_agent)
     : config_(std::move(config)), agent_(std::move(user_agent)) {
-  // OpenSSL writes to a socket without MSG_NOSIGNAL: an API server that goes away would end the daemon.
+  // OpenSSL writes to sockets without MSG_NOSIGNAL, so a closed connection would end the daemon with SIGPIPE.
   struct sigaction now{};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }

@@ -1,4 +1,4 @@
-// One connection's worth of HTTP to the API server. Internal to kube/.
+// HTTP to the API server. Internal to kube/.
 #ifndef SLUICE_KUBE_HTTP_H_
 #define SLUICE_KUBE_HTTP_H_
 
@@ -12,13 +12,13 @@
 
 namespace sluice::kube {
 
-// Makes clients by the configuration as its files are now.
+// Makes HTTP clients from the configuration and the current content of its files.
 class Connector {
  public:
   Connector(ClientConfig config, std::string user_agent);
   std::unique_ptr<httplib::Client> Make(std::chrono::milliseconds timeout) const;
-  httplib::Headers Headers(bool metadata_only, bool list) const;  // with the token as it is now
-  // Changes whenever a client must be made anew (CA, client certificate).
+  httplib::Headers Headers(bool metadata_only, bool list) const;  // with the current token
+  // Changes when a client must be replaced because a file (CA, client certificate) has changed.
   std::string Fingerprint() const;
 
  private:

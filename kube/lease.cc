@@ -6,7 +6,7 @@
 namespace sluice::kube {
 namespace {
 
-// The API's MicroTime. Only people read it: nobody here compares it.
+// In the API's MicroTime format. For people only: no code compares it.
 std::string MicroTime() {
   const auto us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -47,15 +47,15 @@ absl::Status Lease::Tick(Time now) {
     changed_ = now;
   }
   const std::string holder = Spec(*lease).value("holderIdentity", "");
-  ours_ = holder == options_.identity;
-  if (!ours_ && !holder.empty() && now - changed_ < options_.duration) return absl::OkStatus();
+  held_ = holder == options_.identity;
+  if (!held_ && !holder.empty() && now - changed_ < options_.duration) return absl::OkStatus();
   return Write(*lease, now);
 }
 
 absl::Status Lease::Write(Json& lease, Time now) {
   Json& spec = Spec(lease);
   const std::string time = MicroTime();
-  if (!ours_) {
+  if (!held_) {
     spec["acquireTime"] = time;
     spec["leaseTransitions"] = spec.value("leaseTransitions", 0) + 1;
   }
@@ -63,18 +63,19 @@ absl::Status Lease::Write(Json& lease, Time now) {
   spec["leaseDurationSeconds"] = options_.duration.count();
   spec["renewTime"] = time;
   const auto written = client_.Update(Folder(options_) + "/" + options_.name, lease);
-  ours_ = written.ok();
-  if (ours_) renewed_ = now;
-  // Another replica wrote first: it holds the Lease, and the next look says so.
+  held_ = written.ok();
+  if (held_) renewed_ = now;
+  // Aborted: another replica wrote first and holds the Lease, which the next Tick sees.
   return absl::IsAborted(written.status()) ? absl::OkStatus() : written.status();
 }
 
-// Two thirds: the others count the whole duration, from when they saw our last write, which is after `renewed_`.
-bool Lease::Held(Time now) const { return ours_ && now - renewed_ < options_.duration * 2 / 3; }
+// Two thirds, because other replicas count the whole duration from the moment they saw our last write, which is after
+// `renewed_`.
+bool Lease::Held(Time now) const { return held_ && now - renewed_ < options_.duration * 2 / 3; }
 
 void Lease::Release() {
-  if (!ours_) return;
-  ours_ = false;
+  if (!held_) return;
+  held_ = false;
   (void)client_.Modify(Folder(options_) + "/" + options_.name, [&](Json& lease) {
     Json& spec = Spec(lease);
     if (spec.value("holderIdentity", "") != options_.identity) return false;

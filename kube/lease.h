@@ -1,6 +1,6 @@
-// One of several replicas acts: the one that holds a Lease (coordination.k8s.io/v1), written by optimistic concurrency.
-// No clock is compared with another machine's: a Lease that has not changed for its duration, by our own steady time,
-// is free. Not thread-safe.
+// Lets one of several replicas act: the one that holds a Lease (coordination.k8s.io/v1), taken by optimistic
+// concurrency. Never compares clocks of different machines: a Lease is free when it has not changed for its duration,
+// by our own steady clock. Not thread-safe.
 #ifndef SLUICE_KUBE_LEASE_H_
 #define SLUICE_KUBE_LEASE_H_
 
@@ -13,8 +13,8 @@ namespace sluice::kube {
 
 struct LeaseOptions {
   std::string name_space;
-  std::string name;      // made where it is missing, if we may
-  std::string identity;  // this replica's: its pod's name, or whatever no other has
+  std::string name;      // created if it is missing and we may create it
+  std::string identity;  // unique per replica, such as the pod's name
   std::chrono::seconds duration{15};
 };
 
@@ -24,12 +24,12 @@ class Lease {
 
   Lease(Client& client, LeaseOptions options);
 
-  // One look, at least every third of `duration`: takes the Lease where it is free, renews it where it is ours.
-  // `now` is taken before the call.
+  // Takes the Lease if it is free, renews it if we hold it. Call at least every third of `duration`, with the time
+  // before the call.
   absl::Status Tick(Time now);
-  // Whether we may act. Ends before another replica can take the Lease, also when renewing fails.
+  // Whether this replica may act. Turns false before another replica can take the Lease, also if renewing fails.
   bool Held(Time now) const;
-  // Gives it up, so that the next one need not wait.
+  // Releases the Lease, so that the next replica need not wait.
   void Release();
 
  private:
@@ -37,10 +37,10 @@ class Lease {
 
   Client& client_;
   const LeaseOptions options_;
-  std::string version_;  // resourceVersion at the last look
-  Time changed_{};       // when that was first seen
+  std::string version_;  // resourceVersion at the last Tick
+  Time changed_{};       // when that version was first seen
   Time renewed_{};
-  bool ours_ = false;
+  bool held_ = false;
 };
 
 }  // namespace sluice::kube

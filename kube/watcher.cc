@@ -1,19 +1,18 @@
 #include "kube/watcher.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "common/mutex.h"
 #include "kube/http.h"
 
 namespace sluice::kube {
 namespace {
 
-// The API server ends a watch after timeoutSeconds; it sends a bookmark about every minute, so silence longer than this
-// is a dead connection.
+// The API server ends a watch after timeoutSeconds and sends a bookmark about every minute. A longer silence means a
+// broken connection.
 constexpr int kWatchSeconds = 290;
-constexpr std::chrono::milliseconds kSilence{100000};
+constexpr std::chrono::milliseconds kMaxSilence{100000};
 constexpr size_t kMaxLine = 16 << 20;
 
 }  // namespace
@@ -30,7 +29,7 @@ class Watcher::Impl {
                  static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())) {
     ClientOptions client;
     client.user_agent = std::move(agent);
-    client.attempts = 1;  // this loop waits by itself
+    client.attempts = 1;  // the Run loop retries
     client.sleep = [this](std::chrono::milliseconds time) { Sleep(time); };
     client_ = std::make_unique<Client>(std::move(config), std::move(client));
     thread_ = std::thread([this] { Run(); });
@@ -38,11 +37,11 @@ class Watcher::Impl {
 
   ~Impl() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
       if (stream_ != nullptr) stream_->stop();
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     thread_.join();
   }
 
@@ -57,9 +56,9 @@ class Watcher::Impl {
       if (absl::IsOutOfRange(status)) {
         version.clear();
       } else if (!status.ok()) {
-        Say(false, std::string(status.message()));
+        NotifyState(false, std::string(status.message()));
       }
-      // Watches that end as soon as they begin must not become a storm of requests.
+      // Back off from watches that end at once, or requests would follow each other without a pause.
       const bool lasted = listing || std::chrono::steady_clock::now() - start > std::chrono::seconds(1);
       if (!status.ok() || !lasted) Sleep(backoff_.Next());
     }
@@ -82,55 +81,57 @@ class Watcher::Impl {
     return q;
   }
 
-  // Follows the watch to its end. OK: it ended as it should, go on from `version`.
+  // Follows the watch to its end. OK: it ended regularly; continue from `version`.
   absl::Status WatchFrom(std::string& version) {
+    httplib::Client* stream = nullptr;  // only this thread replaces or frees stream_
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return absl::OkStatus();
-      stream_ = connector_.Make(kSilence);
+      stream_ = connector_.Make(kMaxSilence);
       stream_->set_connection_timeout(std::chrono::seconds(10));
+      stream = stream_.get();
     }
     int http = 0;
     std::string rest;
     absl::Status status;
-    const httplib::Result result = stream_->Get(
+    const httplib::Result result = stream->Get(
         path_ + Query(version), connector_.Headers(options_.metadata_only, false),
         [&](const httplib::Response& response) {
           http = response.status;
-          if (http == 200) Say(true, {});
+          if (http == 200) NotifyState(true, {});
           return !stop_;
         },
         [&](const char* data, size_t size) {
           rest.append(data, size);
           if (http != 200) return rest.size() < 65536 && !stop_;
-          status = Lines(rest, version);
+          status = HandleLines(rest, version);
           if (rest.size() > kMaxLine) status = absl::UnavailableError("an event is longer than 16 MiB");
           return status.ok() && !stop_;
         });
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stream_.reset();
     }
     if (!status.ok()) return status;
     if (http != 0 && http != 200) return ToStatus(http, rest);
     if (!result && !stop_) {
-      // A stream that is cut while it works is how an API server restarts; the version is good still.
+      // A stream breaks when an API server restarts; `version` is still valid.
       return ToStatus(result.error(), server_);
     }
     return absl::OkStatus();
   }
 
-  absl::Status Lines(std::string& text, std::string& version) {
+  absl::Status HandleLines(std::string& text, std::string& version) {
     size_t begin = 0;
     absl::Status status;
     for (size_t end = 0; status.ok() && (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      if (end > begin) status = Event(std::string_view(text).substr(begin, end - begin), version);
+      if (end > begin) status = HandleEvent(std::string_view(text).substr(begin, end - begin), version);
     }
     text.erase(0, begin);
     return status;
   }
 
-  absl::Status Event(std::string_view line, std::string& version) {
+  absl::Status HandleEvent(std::string_view line, std::string& version) {
     const Json event = Json::parse(line, nullptr, false);
     if (!event.is_object() || !event.contains("type") || !event.contains("object") || !event["type"].is_string() ||
         !event["object"].is_object()) {
@@ -151,13 +152,14 @@ class Watcher::Impl {
     return absl::OkStatus();
   }
 
-  void Say(bool up, const std::string& why) const {
+  void NotifyState(bool up, const std::string& why) const {
     if (handler_.state) handler_.state(up, why);
   }
 
   void Sleep(std::chrono::milliseconds time) {
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, time, [this] { return stop_.load(); });
+    const auto end = std::chrono::steady_clock::now() + time;
+    const MutexLock lock(mutex_);
+    while (!stop_ && std::chrono::steady_clock::now() < end) wake_.WaitUntil(mutex_, end);
   }
 
   const std::string server_;
@@ -167,9 +169,9 @@ class Watcher::Impl {
   const WatchHandler handler_;
   Backoff backoff_;
   std::unique_ptr<Client> client_;
-  std::mutex mutex_;  // stream_ while it is made, stopped and freed
-  std::condition_variable wake_;
-  std::unique_ptr<httplib::Client> stream_;
+  Mutex mutex_;
+  Condition wake_;
+  std::unique_ptr<httplib::Client> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

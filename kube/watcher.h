@@ -1,4 +1,5 @@
-// Keeps up with a list of objects: list, then watch with bookmarks, for ever. Calls its functions from one own thread.
+// Follows a list of objects: list, then watch with bookmarks, until destroyed. Calls the handler's functions from one
+// thread of its own.
 #ifndef SLUICE_KUBE_WATCHER_H_
 #define SLUICE_KUBE_WATCHER_H_
 
@@ -14,10 +15,10 @@ namespace sluice::kube {
 enum class Change { kAdded, kModified, kDeleted };
 
 struct WatchHandler {
-  // The whole list: at the start, and again where what happened between cannot be known (410).
+  // The whole list: at the start, and again after a gap whose changes cannot be known (410).
   std::function<void(std::vector<Json> items)> replaced;
   std::function<void(Change change, const Json& object)> changed;
-  // true when a watch is up, false with the reason when it is not. Optional.
+  // up: a watch is established; not up: with the reason. Optional.
   std::function<void(bool up, const std::string& why)> state;
 };
 
@@ -25,7 +26,7 @@ class Watcher {
  public:
   Watcher(ClientConfig config, std::string path, ListOptions options, WatchHandler handler,
           std::string user_agent = "sluice");
-  ~Watcher();  // returns when no function is called any more
+  ~Watcher();  // returns when no function is being called any more
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 

@@ -65,7 +65,7 @@ std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut&
     std::map<std::string, std::map<std::string, int>> pods;
   };
   std::map<std::string, Use> uses;
-  for (const deviceplugin::GivenOut& g : given) {
+  for (const deviceplugin::CheckpointEntry& g : given) {
     const auto pod = pods.find(g.pod_uid);
     if (pod == pods.end() || pod->second.facts.ended) continue;
     for (const std::string& id : g.device_ids) {
@@ -90,7 +90,7 @@ std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut&
   return Dump(out);
 }
 
-std::string Promises(const Pods& pods) {
+std::string Reservations(const Pods& pods) {
   Json list = Json::array();
   for (const auto& [uid, pod] : pods) {
     if (pod.facts.ended || pod.facts.containers.empty()) continue;
@@ -105,7 +105,7 @@ std::string Promises(const Pods& pods) {
   return Dump({{"version", 1}, {"pods", std::move(list)}}) + "\n";
 }
 
-std::string AllocationOf(const deviceplugin::GivenOut& given) {
+std::string AllocationOf(const deviceplugin::CheckpointEntry& given) {
   return given.run_dir.substr(given.run_dir.rfind('/') + 1);  // npos + 1: the whole
 }
 

@@ -9,8 +9,8 @@
 
 #include "agent/status.h"
 #include "common/settings/settings.h"
-#include "deviceplugin/checkpoint.h"
-#include "scheduler/pod_facts.h"
+#include "deviceplugin/host/checkpoint.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::agent {
 
@@ -24,8 +24,8 @@ struct PodRecord {
 // The same rules as the webhook's, since it is the webhook's code. `aliases`: also gpu-memory without prefix.
 PodRecord ReadPodRecord(const nlohmann::json& pod, bool aliases);
 
-using Pods = std::map<std::string, PodRecord>;         // by uid
-using GivenOut = std::vector<deviceplugin::GivenOut>;  // kubelet's checkpoint
+using Pods = std::map<std::string, PodRecord>;                // by uid
+using GivenOut = std::vector<deviceplugin::CheckpointEntry>;  // kubelet's checkpoint
 
 // A card as the device plugin sees it.
 struct PluginCard {
@@ -43,11 +43,11 @@ PluginCards ReadPluginState(const std::string& text);
 std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
                            const PluginCards& plugin);
 
-// The content of promises.json (proto/sluice/promise.h).
-std::string Promises(const Pods& pods);
+// The content of reservations.json (proto/sluice/reservation.h).
+std::string Reservations(const Pods& pods);
 
 // The name of an allocation's folder, from its path.
-std::string AllocationOf(const deviceplugin::GivenOut& given);
+std::string AllocationOf(const deviceplugin::CheckpointEntry& given);
 
 }  // namespace sluice::agent
 

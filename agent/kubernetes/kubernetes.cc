@@ -11,7 +11,7 @@
 
 #include "kube/config.h"
 #include "sluice/names.h"
-#include "sluice/promise.h"
+#include "sluice/reservation.h"
 
 namespace sluice::agent {
 namespace {
@@ -181,7 +181,7 @@ void Kubernetes::Reconcile() {
   ReadPlugin();
   NameAllocations();
   if (listed_) {
-    WritePromises();
+    WriteReservations();
     const std::vector<CardStatus> cards = node_->Status().cards;
     // Before the cards are known the last agent's word stands.
     std::string value = cards.empty() ? annotation_ : NodeAnnotation(cards, given_, pods_, plugin_);
@@ -218,7 +218,7 @@ void Kubernetes::ReadCheckpoint() {
   if (!given.ok()) return;  // what was read last stands
   given_ = *std::move(given);
   holders_.clear();
-  for (const deviceplugin::GivenOut& g : given_) holders_[AllocationOf(g)] = {g.pod_uid, g.container};
+  for (const deviceplugin::CheckpointEntry& g : given_) holders_[AllocationOf(g)] = {g.pod_uid, g.container};
 }
 
 void Kubernetes::ReadPlugin() {
@@ -261,16 +261,16 @@ void Kubernetes::NameAllocations() {
   for (auto& [allocation, said] : waiting) Speak(allocation, said);
 }
 
-void Kubernetes::WritePromises() {
-  std::string text = Promises(pods_);
-  if (text == promises_) return;
-  const std::string path = run_dir_ + "/" SLUICE_PROMISE_FILE, temporary = path + ".tmp";
+void Kubernetes::WriteReservations() {
+  std::string text = Reservations(pods_);
+  if (text == reservations_) return;
+  const std::string path = run_dir_ + "/" SLUICE_RESERVATION_FILE, temporary = path + ".tmp";
   std::ofstream out(temporary, std::ios::trunc);
   out << text;
   out.close();
   const bool ok = out.good() && rename(temporary.c_str(), path.c_str()) == 0;
-  Trouble("promises", ok ? "" : path + " cannot be written");
-  if (ok) promises_ = std::move(text);
+  Trouble("reservations", ok ? "" : path + " cannot be written");
+  if (ok) reservations_ = std::move(text);
 }
 
 About Kubernetes::AboutPod(const PodRecord& pod, const std::string& container) const {

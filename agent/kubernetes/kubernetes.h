@@ -1,5 +1,5 @@
 // The agent's side towards Kubernetes: this node's pods are watched, so that allocations have names and annotations are
-// followed; Events, the node's annotation and removals go out; the device plugin is told what the extender promised.
+// followed; Events, the node's annotation and removals go out; the device plugin is told what the extender reserved.
 // Lives on the agent's event loop; the watch and the writes have threads of their own.
 #ifndef SLUICE_AGENT_KUBERNETES_KUBERNETES_H_
 #define SLUICE_AGENT_KUBERNETES_KUBERNETES_H_
@@ -47,7 +47,7 @@ class Kubernetes {
   void ReadCheckpoint();
   void ReadPlugin();
   void NameAllocations();
-  void WritePromises();
+  void WriteReservations();
   void Annotate();
   void AnnotateAgain();
   void Speak(const std::string& allocation, const Said& said);
@@ -66,7 +66,7 @@ class Kubernetes {
   GivenOut given_;
   std::map<std::string, Holder> holders_;  // by allocation
   PluginCards plugin_;
-  std::string checkpoint_stamp_, plugin_stamp_, promises_, annotation_;
+  std::string checkpoint_stamp_, plugin_stamp_, reservations_, annotation_;
   std::map<std::string, std::string> troubles_, refused_;  // said already: by subject, by pod's uid
   std::set<std::string> evicted_;                          // pods' uids
   std::vector<std::pair<std::string, Said>> unnamed_;      // of allocations whose pod is not known yet

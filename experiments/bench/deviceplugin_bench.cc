@@ -1,6 +1,6 @@
-// deviceplugin_bench [CALLS]: latencies that kubelet sees over the socket, on a node of 16 GPUs with 90 % given out,
-// beside what the file system alone costs for the same durability. Prints a table and fails on nothing: machines
-// differ.
+// deviceplugin_bench [CALLS]: the latencies that kubelet sees over the socket, on a node of 16 GPUs with 90 % of the
+// units given out. Also measures the file system alone for the same durability. Prints a table; sets no limits, since
+// machines differ.
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "deviceplugin.grpc.pb.h"
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/fake_kubelet.h"
 #include "test/deviceplugin/plugin_process.h"
 
@@ -53,7 +53,7 @@ long FromStatus(pid_t pid, const std::string& key) {
   return -1;
 }
 
-// Of all its threads, by the scheduler's own account: a clock tick is ten times what is to be shown.
+// CPU time of all threads from the kernel's schedstat: a clock tick is ten times the measured value.
 double CpuMs(pid_t pid) {
   double sum = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -70,7 +70,7 @@ bool Synced(const std::string& path) {
   return fd >= 0 && (fsync(fd) == 0) & (close(fd) == 0);
 }
 
-// What Allocate would have to wait for if it synced its directory itself.
+// The extra wait of Allocate if it synced its directory itself.
 grpc::Status DurableDirectory(const std::string& root, int i) {
   const std::string dir = root + "/raw-" + std::to_string(i);
   const std::string file = dir + "/allocation.json";
@@ -86,7 +86,7 @@ int Run(int calls) {
   TempDir dir;
   PluginProcess plugin(dir.path());
   FakeKubelet kubelet(dir / "kubelet");
-  plugin.Node(PluginProcess::Cards(16));
+  plugin.WriteCards(PluginProcess::Cards(16));
   plugin.Configure("pollMs: 10000\n");
   kubelet.Start();
   auto began = Clock::now();
@@ -100,7 +100,7 @@ int Run(int calls) {
   if (!kubelet.Await([&] { return kubelet.registrations() == 2; })) return 1;
   const double to_again = Ms(Clock::now() - began);
   if (!kubelet.AwaitDevices(1600)) return 1;
-  // One that was killed leaves its socket, on which the plugin tries in vain and backs off.
+  // A killed kubelet leaves its socket, on which the plugin's attempts fail and back off.
   kubelet.Crash();
   std::this_thread::sleep_for(std::chrono::seconds(5));
   began = Clock::now();
@@ -109,7 +109,7 @@ int Run(int calls) {
   const double after_death = Ms(Clock::now() - began);
   if (!kubelet.AwaitDevices(1600)) return 1;
 
-  // 90 % given out, in shares of all sizes that leave every card a different rest.
+  // 90 % given out, in shares that leave a different rest on each card.
   std::mt19937 random(1);
   std::set<std::string> taken;
   std::vector<std::string> free;
@@ -161,7 +161,8 @@ int Run(int calls) {
   Row("Allocate, restored from kubelet's checkpoint if lost", served, "p99 <= 2");
   Row("the same directory, synced", raw, "");
   std::printf(
-      "start to registered %.0f ms (goal 500), after kubelet's restart %.0f ms (goal 2000), of one that lay dead for 5 "
+      "start to registered %.0f ms (goal 500), after kubelet's restart %.0f ms (goal 2000), after a kubelet was down "
+      "for 5 "
       "s %.0f ms\n",
       to_registered, to_again, after_death);
   const pid_t pid = plugin.pid();

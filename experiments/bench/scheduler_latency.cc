@@ -1,6 +1,6 @@
-// filter + prioritize + bind over HTTP, as one scheduling cycle of kube-scheduler does them: 1,000 node names a call, 8
-// cards a node, 10,000 pods known. Prints latencies and this process's memory (server, client and the test's own copies
-// of nodes together).
+// Measures filter, prioritize and bind over HTTP, as one scheduling cycle of kube-scheduler calls them: 1,000 node
+// names per call, 8 cards per node, 10,000 pods known. Prints latencies and this process's memory (server, client and
+// the test's own copies of the nodes together).
 #include <httplib.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/extender_server.h"
-#include "scheduler/random.h"
+#include "scheduler/extender/extender_server.h"
+#include "scheduler/placement/random.h"
 #include "test/scheduler/fake_cluster.h"
 
 namespace sluice::scheduler {
@@ -20,7 +20,7 @@ namespace {
 
 double Millis(std::chrono::steady_clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
-// Answers at once: what the API server takes for a Binding is its own time.
+// Answers at once, because the API server's time for a Binding is not measured here.
 class InstantBinder : public Binder {
  public:
   absl::Status Bind(const PodFacts&, const std::string&, const std::map<std::string, std::string>&) override {
@@ -45,7 +45,7 @@ long ResidentKib() {
 int Main(int cycles) {
   constexpr int kNodes = 1000, kPods = 10000;
   static constexpr int kUnits[] = {5, 10, 20, 25, 30, 33, 40, 47, 50, 65, 81, 100};
-  const auto policies = *PolicyMaker::Make("look-ahead");
+  const auto policies = *PolicyRefresher::Make("look-ahead");
   ClusterState cluster(*policies);
   InstantBinder binder;
   Extender extender(cluster, binder);
@@ -120,8 +120,8 @@ int Main(int cycles) {
   row("prioritize", prioritize);
   row("bind", bind);
   row("together", all);
-  // On a machine that does other things too, this is the steadier figure. Client, JSON of the requests and policy
-  // learning are in it.
+  // On a busy machine this figure varies less. It includes the client, the JSON of the requests and the learning of the
+  // policy.
   std::printf("CPU, server and client together: %.2f ms a cycle\n",
               1000.0 * static_cast<double>(std::clock() - cpu_before) / CLOCKS_PER_SEC / cycles);
   std::printf("resident: %.1f MiB\n", static_cast<double>(ResidentKib()) / 1024);

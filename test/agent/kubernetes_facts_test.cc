@@ -28,9 +28,9 @@ CardStatus Card(const std::string& uuid) {
   return card;
 }
 
-deviceplugin::GivenOut Given(const std::string& pod, const std::string& container, const std::string& card, int first,
+deviceplugin::CheckpointEntry Given(const std::string& pod, const std::string& container, const std::string& card, int first,
                              int last) {
-  deviceplugin::GivenOut given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
+  deviceplugin::CheckpointEntry given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
   for (int i = first; i <= last; ++i) given.device_ids.push_back(card + "::" + std::to_string(i));
   return given;
 }
@@ -86,7 +86,7 @@ TEST_CASE("the node's annotation: units of living pods are taken, once") {
   CHECK(out[2]["free"] == 0);
 }
 
-TEST_CASE("promises name every pod that asks and has not ended") {
+TEST_CASE("reservations name every pod that asks and has not ended") {
   Pods pods;
   pods["a"] = ReadPodRecord(Pod("a", {{"sluice.dev/placement", R"({"main":["GPU-1"],"load":["GPU-1"]})"}}), false);
   pods["b"] = ReadPodRecord(Pod("b", {{"sluice.dev/placement", "garbage"}}, "Pending"), false);
@@ -95,7 +95,7 @@ TEST_CASE("promises name every pod that asks and has not ended") {
       {{"metadata", {{"uid", "d"}}}, {"spec", {{"containers", {{{"name", "x"}, {"image", "i"}}}}}}}, false);
   const Json containers = {{{"name", "load"}, {"kind", "init"}, {"units", 50}},
                            {{"name", "main"}, {"kind", "regular"}, {"units", 50}}};
-  CHECK(Json::parse(Promises(pods)) ==
+  CHECK(Json::parse(Reservations(pods)) ==
         Json{{"version", 1},
              {"pods",
               {{{"uid", "a"}, {"containers", containers}, {"placement", {{"main", {"GPU-1"}}, {"load", {"GPU-1"}}}}},

@@ -253,18 +253,18 @@ metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
             e = wait_for(reason, lambda: self.events("busy", reason))[0]
             self.assertEqual((e["type"], "live 6 GiB" in e["message"]), (kind, True))
 
-    def test_5_promises_for_the_plugin(self):
-        self.pod("promised", "n1", {"sluice.dev/placement": json.dumps({"main": [CARD % 0]})}, units=15)
-        uid = self.pods["promised"]["metadata"]["uid"]
+    def test_5_reservations_for_the_plugin(self):
+        self.pod("reserved", "n1", {"sluice.dev/placement": json.dumps({"main": [CARD % 0]})}, units=15)
+        uid = self.pods["reserved"]["metadata"]["uid"]
 
-        def promised():
-            pods = json.loads((self.folder / "run/promises.json").read_text())["pods"]
+        def reserved():
+            pods = json.loads((self.folder / "run/reservations.json").read_text())["pods"]
             return next((x for x in pods if x["uid"] == uid), None)
 
-        self.assertEqual(wait_for("the promise", promised), {"uid": uid, "containers": [{"name": "main", "kind": "regular", "units": 15}],
+        self.assertEqual(wait_for("the reservation", reserved), {"uid": uid, "containers": [{"name": "main", "kind": "regular", "units": 15}],
                                                              "placement": {"main": [CARD % 0]}})
-        self.end("promised")
-        wait_for("its end", lambda: promised() is None)
+        self.end("reserved")
+        wait_for("its end", lambda: reserved() is None)
 
     def test_6_a_pod_that_is_not_hooked_is_removed(self):
         self.pod("stripped", "n1", units=5)

@@ -1,4 +1,4 @@
-// Cards and ids that the tests are made of.
+// Builders of cards and ids for tests.
 #ifndef SLUICE_TEST_DEVICEPLUGIN_CARDS_FOR_TESTS_H_
 #define SLUICE_TEST_DEVICEPLUGIN_CARDS_FOR_TESTS_H_
 
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/cards.h"
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/nvml_api.h"
+#include "deviceplugin/decide/cards.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/nvml/nvml_api.h"
 
 namespace sluice::deviceplugin {
 
@@ -44,7 +44,7 @@ inline CardReading Reading(const std::string& uuid, int minor = 0) {
   return reading;
 }
 
-// A folder that goes with its owner.
+// A temporary folder, removed with the object.
 class TempDir {
  public:
   TempDir() {

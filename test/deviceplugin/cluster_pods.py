@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""cluster_pods.py plain|random COUNT STATE-FOLDER NAMESPACE NODE IMAGE ALLOC-DIR: pods come and go on the local cluster, ten at a time.
+"""cluster_pods.py plain|random COUNT STATE-FOLDER NAMESPACE NODE IMAGE ALLOC-DIR: creates and deletes pods on the local cluster, ten at a time.
 
-plain: each asks for 5 units, ends by itself, is deleted. random: sizes, container restarts and the moment of the deletion
-are drawn (SEED from the environment), while cluster_test kills plugin and kubelet beside it; a pod is served whole or
-refused with a reason. All the time no unit is held by two pods, and no container's units lie on two cards.
+plain: each pod asks for 5 units, ends by itself and is deleted. random: sizes, container restarts and deletion times are
+random (SEED from the environment), while cluster_test kills plugin and kubelet. Each pod must be served in full or
+refused with a reason. At all times no two pods hold one unit, and each container's units are on one card.
 """
 import base64
 import collections
@@ -18,17 +18,17 @@ import time
 AT_ONCE = 10
 RESOURCE = "sluice.dev/gpu-percent"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-# Kubelet's own words while it has no plugin, or too few units, and ours.
+# Kubelet's messages while it has no plugin or too few units, and the plugin's.
 REASONS = ("sluice refuses: ", "requested number of devices unavailable", "no healthy devices present",
            "cannot allocate unregistered device", "Node didn't have enough resource", "failed to get device plugin options",
-           # gRPC's own: a plugin that was killed while kubelet asked it, or whose successor registered meanwhile.
+           # gRPC's: the plugin was killed during kubelet's call, or its successor registered meanwhile.
            "code = Unavailable desc = ", "code = Canceled desc = ",
-           # A kubelet that was ended while it started the container.
+           # Kubelet was stopped while it started the container.
            "context canceled", "ContainerStatusUnknown")
 
 
 class Api:
-    """The API server, over one connection that is made anew when it breaks."""
+    """The API server, over one connection that is reopened when it breaks."""
 
     def __init__(self, state):
         pki = f"{state}/pki"
@@ -58,8 +58,8 @@ class Run:
         self.api = Api(state)
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self.made = 0
-        self.delete_at = {}  # name -> moment, where the test ends a pod that would stay
-        self.gone = set()    # deletion was asked for
+        self.delete_at = {}  # time by name, for pods that do not end by themselves
+        self.gone = set()    # names whose deletion was requested
         self.result = collections.Counter()
         self.problems = []
 
@@ -68,21 +68,21 @@ class Run:
         units, command, policy = 5, "exit 0", "Never"
         if self.random:
             units = self.random.choice([1, 3, 5, 10, 20, 30, 40, 50])
-            # Ends at once, after a while, or comes back a few times until it is deleted.
+            # Ends at once, after a while, or restarts until it is deleted.
             kind = self.random.randrange(3)
             command = ["exit 0", f"sleep {self.random.uniform(0.2, 2):.1f}", "sleep 1"][kind]
             policy = "Always" if kind == 2 else "Never"
             if kind == 2:
                 self.delete_at[f"p{self.made}"] = time.time() + self.random.uniform(1, 6)
         container = {"name": "main", "image": self.image, "imagePullPolicy": "Never", "command": ["bash", "-c", command],
-                     # The library of this test is none, and a pod's own variables win.
+                     # This test has no real library, and a pod's own variables take precedence.
                      "env": [{"name": "LD_PRELOAD", "value": ""}], "resources": {"limits": {RESOURCE: str(units)}}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{self.made}"},
-               # Past the scheduler: kubelet is asked at once, also when it has lost the plugin.
+               # Bypasses the scheduler, so that kubelet decides at once, even without a plugin.
                "spec": {"nodeName": self.node, "restartPolicy": policy, "terminationGracePeriodSeconds": 0, "containers": [container]}}
         status, answer = self.api.call("POST", self.pods, pod)
         if status not in (201, 409):
-            self.problems.append(f"p{self.made} was not taken: {answer.get('message')}")
+            self.problems.append(f"p{self.made} was not accepted: {answer.get('message')}")
 
     def delete(self, name, why):
         if name in self.gone:
@@ -91,13 +91,13 @@ class Run:
         self.result[why] += 1
         self.api.call("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": 0})
 
-    def judge(self, pod):
+    def handle(self, pod):
         name, status = pod["metadata"]["name"], pod.get("status", {})
         phase = status.get("phase")
         if phase == "Succeeded":
             self.delete(name, "served")
         elif phase == "Failed":
-            # Of the pod, or of a container that could not be started.
+            # The pod failed, or one of its containers could not be started.
             states = [state for c in status.get("containerStatuses", []) for state in c["state"].values()]
             message = "; ".join([status.get("reason", ""), status.get("message", "")] +
                                 [f"{state.get('reason', '')}: {state.get('message', '')}" for state in states])
@@ -111,7 +111,7 @@ class Run:
             self.delete(name, "deleted")
 
     def check_units(self, pods):
-        """Of pods that live, by kubelet's checkpoint: its entry of a dead one stays until the units are needed."""
+        """Checks the units of running pods in kubelet's checkpoint, which keeps an ended pod's entry until it needs the units."""
         living = {p["metadata"]["uid"]: p["metadata"]["name"] for p in pods
                   if p["metadata"]["name"] not in self.gone and p.get("status", {}).get("phase") == "Running"}
         try:
@@ -132,7 +132,7 @@ class Run:
                     self.problems.append(f"{i} is held by {owner[i]} and by {name}")
             response = base64.b64decode(entry["AllocResp"])
             if self.alloc.encode() not in response:
-                self.problems.append(f"{name} was given no directory")
+                self.problems.append(f"{name} has no directory")
         self.result["checks"] += 1
 
     def go(self):
@@ -142,7 +142,7 @@ class Run:
             pods = answer.get("items", [])
             self.check_units(pods)
             for pod in pods:
-                self.judge(pod)
+                self.handle(pod)
             alive = len(pods)
             if not pods and self.made == self.count:
                 break
@@ -153,7 +153,7 @@ class Run:
                 last, moved = state, time.time()
             if time.time() - moved > 120:
                 stuck = [(p["metadata"]["name"], json.dumps(p.get("status"))[:600]) for p in pods]
-                raise SystemExit(f"FAILED: nothing moves any more: {stuck}")
+                raise SystemExit(f"FAILED: no progress: {stuck}")
             time.sleep(0.1)
         seconds = time.time() - began
         print(f"{self.count} pods in {seconds:.0f} s ({self.count / seconds:.1f} a second): {dict(self.result)}")

@@ -1,13 +1,13 @@
-// What is true of the plugin under any kubelet: this suite runs with the kubelet in the test's process, and unchanged
-// with the real one (node.h).
+// The plugin's behaviour under any kubelet. Runs with the kubelet in the test's process, and unchanged with the real
+// one (test_node.h).
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
-#include "deviceplugin/files.h"
-#include "test/deviceplugin/node.h"
+#include "deviceplugin/host/files.h"
+#include "test/deviceplugin/test_node.h"
 
 namespace sluice::deviceplugin {
 namespace {
@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 std::string CardOf(const Admitted& admitted) { return ParseDeviceId(admitted.ids.at(0))->uuid; }
 
-TEST_CASE("contract: kubelet and plugin come and go, and the pods stay") {
-  auto node = Node::Make(1, "");
+TEST_CASE("contract: pods survive restarts of kubelet and plugin") {
+  auto node = TestNode::Make(1, "");
   REQUIRE(node->Admit("stays", 30).refusal == "");
   SECTION("kubelet restarts") { node->RestartKubelet(); }
   SECTION("our socket is deleted") {
@@ -42,8 +42,8 @@ TEST_CASE("contract: kubelet and plugin come and go, and the pods stay") {
   CHECK(node->Admit("new", 70).refusal == "");
 }
 
-TEST_CASE("contract: a pod is served whole: one card's share, library, directory, variables") {
-  auto node = Node::Make(2, "");
+TEST_CASE("contract: a pod gets a share of one card, library, directory and variables") {
+  auto node = TestNode::Make(2, "");
   const AdmittedPod pod = node->Admit("one", 50);
   REQUIRE(pod.refusal == "");
   const Admitted& first = pod.containers.at(0);
@@ -61,7 +61,7 @@ TEST_CASE("contract: a pod is served whole: one card's share, library, directory
   }
   REQUIRE(first.response.cdi_devices_size() == 1);
   CHECK(first.response.cdi_devices(0).name() == "sluice.dev/gpu=" + uuid);
-  // The second half packs beside it; a whole card then takes the other.
+  // The second half goes to the same card; a whole card then takes the other one.
   const AdmittedPod second = node->Admit("two", 50);
   REQUIRE(second.refusal == "");
   CHECK(CardOf(second.containers.at(0)) == uuid);
@@ -69,8 +69,8 @@ TEST_CASE("contract: a pod is served whole: one card's share, library, directory
   CHECK(node->Allocations().size() == 3);
 }
 
-TEST_CASE("contract: what no card can hold is refused, in words that a person finds") {
-  auto node = Node::Make(2, "");
+TEST_CASE("contract: a request that no card can hold is refused with a clear message") {
+  auto node = TestNode::Make(2, "");
   REQUIRE(node->Admit("one", 60).refusal == "");
   REQUIRE(node->Admit("two", 60).refusal == "");
   CHECK_THAT(node->Admit("three", 60).refusal, ContainsSubstring("no GPU of this node has 60 percent free"));
@@ -79,21 +79,21 @@ TEST_CASE("contract: what no card can hold is refused, in words that a person fi
   CHECK(node->Admit("five", 40).refusal == "");
 }
 
-TEST_CASE("contract: init containers, whose units kubelet passes on, and several containers of one pod") {
-  auto node = Node::Make(2, "");
+TEST_CASE("contract: an init container's units pass to the next container of the pod") {
+  auto node = TestNode::Make(2, "");
   const AdmittedPod pod = node->Admit("pod", {{"init", 20, true}, {"main", 20}, {"beside", 30}});
   REQUIRE(pod.refusal == "");
   REQUIRE(pod.containers.size() == 3);
   CHECK(pod.containers[0].ids == pod.containers[1].ids);
   CHECK(pod.containers[0].RunDir() != pod.containers[1].RunDir());
-  // More than the init container had: from the same card.
+  // More units than the init container had: from the same card.
   const AdmittedPod wider = node->Admit("wider", {{"init", 20, true}, {"main", 40}});
   REQUIRE(wider.refusal == "");
   for (const auto& id : wider.containers[1].ids) CHECK(ParseDeviceId(id)->uuid == CardOf(wider.containers[0]));
 }
 
-TEST_CASE("contract: a sidecar keeps its units beside the pod's other containers") {
-  auto node = Node::Make(1, "");
+TEST_CASE("contract: a sidecar keeps its units while the pod's other containers run") {
+  auto node = TestNode::Make(1, "");
   const AdmittedPod pod = node->Admit("pod", {{"init", 20, true}, {"side", 20, false, true}, {"main", 20}});
   REQUIRE(pod.refusal == "");
   REQUIRE(pod.containers.size() == 3);
@@ -107,20 +107,20 @@ TEST_CASE("contract: a sidecar keeps its units beside the pod's other containers
   CHECK(node->Admit("beside", 60).refusal == "");
 }
 
-TEST_CASE("contract: sick cards leave and return") {
-  // A card that had a fault stays sick until kubelet has reported it, however long that takes.
-  auto node = Node::Make(2, "recoverSeconds: 3600\n");
-  SECTION("a fatal XID") { node->plugin->Node(PluginProcess::Cards(2) + "event 1 GPU-1 79\n"); }
-  SECTION("a lost card") { node->plugin->Node("card GPU-0 0 0\ncard GPU-1 1 1 lost\n"); }
-  SECTION("a card that is not there any more") { node->plugin->Node(PluginProcess::Cards(1)); }
+TEST_CASE("contract: unhealthy cards are withdrawn and offered again after recovery") {
+  // The long recovery time keeps a faulty card unhealthy until kubelet has reported it.
+  auto node = TestNode::Make(2, "recoverSeconds: 3600\n");
+  SECTION("a fatal XID") { node->plugin->WriteCards(PluginProcess::Cards(2) + "event 1 GPU-1 79\n"); }
+  SECTION("a lost card") { node->plugin->WriteCards("card GPU-0 0 0\ncard GPU-1 1 1 lost\n"); }
+  SECTION("a card that disappears") { node->plugin->WriteCards(PluginProcess::Cards(1)); }
   CHECK(node->AwaitUnits(100, 100));
   node->plugin->Configure("recoverSeconds: 1\n");
-  node->plugin->Node(PluginProcess::Cards(2));
+  node->plugin->WriteCards(PluginProcess::Cards(2));
   CHECK(node->AwaitUnits(200));
 }
 
-TEST_CASE("contract: what kubelet was given stays true over an upgrade of the plugin") {
-  auto node = Node::Make(1, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
+TEST_CASE("contract: old responses stay valid after an upgrade of the plugin") {
+  auto node = TestNode::Make(1, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
   const AdmittedPod pod = node->Admit("old", 30);
   REQUIRE(pod.refusal == "");
   const Admitted& given = pod.containers.at(0);
@@ -135,7 +135,7 @@ TEST_CASE("contract: what kubelet was given stays true over an upgrade of the pl
   REQUIRE(next.refusal == "");
   CHECK(next.containers.at(0).response.mounts(0).host_path() != old_lib);
   CHECK(IsFile(old_lib + "/libsluice.so"));
-  // Kubelet's entry of the first pod goes with the next admission; then nothing refers to the old version.
+  // Kubelet removes the first pod's entry at the next admission. Then nothing refers to the old version.
   node->Delete("old");
   REQUIRE(node->Admit("last", 5).refusal == "");
   INFO(node->Log());
@@ -144,16 +144,16 @@ TEST_CASE("contract: what kubelet was given stays true over an upgrade of the pl
   CHECK(IsDir(next.containers.at(0).RunDir()));
 }
 
-TEST_CASE("contract: a container whose directory is not whole is not started again") {
-  auto node = Node::Make(1, "");
+TEST_CASE("contract: a container whose directory is incomplete is not restarted") {
+  auto node = TestNode::Make(1, "");
   const AdmittedPod pod = node->Admit("pod", 30);
   REQUIRE(pod.refusal == "");
   fs::remove(pod.containers.at(0).RunDir() + "/allocation.json");
   CHECK_THAT(node->Restart("pod"), ContainsSubstring("allocation.json is missing"));
 }
 
-TEST_CASE("contract: the node lost its disk's last writes: a started plugin makes allocations anew") {
-  auto node = Node::Make(1, "");
+TEST_CASE("contract: a plugin that starts restores allocations that the disk has lost") {
+  auto node = TestNode::Make(1, "");
   const AdmittedPod pod = node->Admit("pod", 30);
   REQUIRE(pod.refusal == "");
   node->plugin->Kill();
@@ -164,9 +164,9 @@ TEST_CASE("contract: the node lost its disk's last writes: a started plugin make
   CHECK(node->Restart("pod") == "");
 }
 
-TEST_CASE("contract: a card that another plugin offers is left alone, unless told otherwise") {
-  auto node = Node::Make(2, "");
-  node->OfferForeign("nvidia.com/gpu", {"GPU-1::0", "GPU-1::1"});
+TEST_CASE("contract: a card that another plugin offers is not offered, unless coexist allows it") {
+  auto node = TestNode::Make(2, "");
+  node->OfferFromOtherPlugin("nvidia.com/gpu", {"GPU-1::0", "GPU-1::1"});
   CHECK(node->AwaitUnits(100));
   CHECK(node->Await(
       [&] { return ReadFile(node->plugin->Path("run/plugin.json"))->find("coexist: allow") != std::string::npos; }));
@@ -174,8 +174,8 @@ TEST_CASE("contract: a card that another plugin offers is left alone, unless tol
   CHECK(node->AwaitUnits(200));
 }
 
-TEST_CASE("contract: everything is given back") {
-  auto node = Node::Make(2, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
+TEST_CASE("contract: the directories and units of deleted pods are freed") {
+  auto node = TestNode::Make(2, "collectSeconds: 1\ncollectGraceSeconds: 2\n");
   for (int i = 0; i < 5; ++i) REQUIRE(node->Admit("pod-" + std::to_string(i), 5).refusal == "");
   CHECK(node->Allocations().size() == 5);
   for (int i = 0; i < 5; ++i) node->Delete("pod-" + std::to_string(i));

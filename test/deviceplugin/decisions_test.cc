@@ -1,13 +1,13 @@
-// Grant, response, registration, collector, cards: the pure decisions.
+// The pure decisions: grant, response, registration, collector, card inventory, settings.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "deviceplugin/card_book.h"
-#include "deviceplugin/collector.h"
 #include "deviceplugin/config.h"
-#include "deviceplugin/grant.h"
-#include "deviceplugin/registration.h"
-#include "deviceplugin/response.h"
+#include "deviceplugin/decide/card_inventory.h"
+#include "deviceplugin/decide/collector.h"
+#include "deviceplugin/decide/grant.h"
+#include "deviceplugin/decide/registration.h"
+#include "deviceplugin/decide/response.h"
 #include "sluice/names.h"
 #include "test/deviceplugin/cards_for_tests.h"
 
@@ -27,41 +27,41 @@ std::string Why(const absl::StatusOr<Grant>& grant) {
   return grant.ok() ? "granted" : RefusalReason(grant.status()) + ": " + std::string(grant.status().message());
 }
 
-TEST_CASE("a request is granted whole or refused with a reason") {
-  Card sick = HealthyCard("GPU-sick", 1), taken = HealthyCard("GPU-taken", 2);
-  sick.state = CardState::kUnhealthy;
-  sick.detail = "XID 79";
+TEST_CASE("a request is granted in full or refused with a reason") {
+  Card unhealthy = HealthyCard("GPU-unhealthy", 1), taken = HealthyCard("GPU-taken", 2);
+  unhealthy.state = CardState::kUnhealthy;
+  unhealthy.detail = "XID 79";
   taken.state = CardState::kNotOffered;
   taken.detail = "another device plugin offers this card";
-  const Inventory node = Node({HealthyCard("GPU-a", 0), HealthyCard("GPU-b", 3), sick, taken});
+  const Inventory node = Node({HealthyCard("GPU-a", 0), HealthyCard("GPU-b", 3), unhealthy, taken});
 
-  auto half = JudgeRequest(Ids("GPU-a", 10, 60), node);
+  auto half = DecideGrant(Ids("GPU-a", 10, 60), node);
   REQUIRE(half.ok());
   CHECK(half->cards == std::vector<GrantedCard>{{"GPU-a", 50, 0}});
   CHECK(half->Fraction() == "0.50");
-  CHECK(JudgeRequest(Ids("GPU-a", 0, 7), node)->Fraction() == "0.07");
-  CHECK(JudgeRequest(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 100)}), node)->Fraction() == "2");
+  CHECK(DecideGrant(Ids("GPU-a", 0, 7), node)->Fraction() == "0.07");
+  CHECK(DecideGrant(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 100)}), node)->Fraction() == "2");
 
-  CHECK_THAT(Why(JudgeRequest({}, node)), ContainsSubstring("size: "));
-  CHECK_THAT(Why(JudgeRequest(std::vector<std::string>{"GPU-a"}, node)), ContainsSubstring("malformed: "));
-  CHECK_THAT(Why(JudgeRequest(std::vector<std::string>{"GPU-a::1", "GPU-a::1"}, node)),
+  CHECK_THAT(Why(DecideGrant({}, node)), ContainsSubstring("size: "));
+  CHECK_THAT(Why(DecideGrant(std::vector<std::string>{"GPU-a"}, node)), ContainsSubstring("malformed: "));
+  CHECK_THAT(Why(DecideGrant(std::vector<std::string>{"GPU-a::1", "GPU-a::1"}, node)),
              ContainsSubstring("duplicate: "));
-  CHECK_THAT(Why(JudgeRequest(Ids("GPU-x", 0, 5), node)), ContainsSubstring("unknown: "));
-  CHECK_THAT(Why(JudgeRequest(Ids("GPU-sick", 0, 5), node)), ContainsSubstring("XID 79"));
-  CHECK_THAT(Why(JudgeRequest(Ids("GPU-taken", 0, 5), node)), ContainsSubstring("not-offered: "));
-  CHECK_THAT(Why(JudgeRequest(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 50)}), node)), ContainsSubstring("size: "));
-  const std::string split = Why(JudgeRequest(Join({Ids("GPU-a", 0, 30), Ids("GPU-b", 0, 20)}), node));
+  CHECK_THAT(Why(DecideGrant(Ids("GPU-x", 0, 5), node)), ContainsSubstring("unknown: "));
+  CHECK_THAT(Why(DecideGrant(Ids("GPU-unhealthy", 0, 5), node)), ContainsSubstring("XID 79"));
+  CHECK_THAT(Why(DecideGrant(Ids("GPU-taken", 0, 5), node)), ContainsSubstring("not-offered: "));
+  CHECK_THAT(Why(DecideGrant(Join({Ids("GPU-a", 0, 100), Ids("GPU-b", 0, 50)}), node)), ContainsSubstring("size: "));
+  const std::string split = Why(DecideGrant(Join({Ids("GPU-a", 0, 30), Ids("GPU-b", 0, 20)}), node));
   CHECK_THAT(split, ContainsSubstring("split: "));
   CHECK_THAT(split, ContainsSubstring("30 of GPU-a, 20 of GPU-b"));
   CHECK_THAT(split, ContainsSubstring("no GPU of this node has 50 percent free"));
-  CHECK_THAT(split, ContainsSubstring("scheduler.mode=own"));  // what to turn on
+  CHECK_THAT(split, ContainsSubstring("scheduler.mode=own"));  // the setting that helps
   std::vector<std::string> thousands;
   for (int i = 0; i < 20'000; ++i) thousands.push_back("GPU-a::" + std::to_string(i % 100));
-  CHECK_THAT(Why(JudgeRequest(thousands, node)), ContainsSubstring("size: "));
+  CHECK_THAT(Why(DecideGrant(thousands, node)), ContainsSubstring("size: "));
 }
 
-TEST_CASE("the response names the same container paths whatever the version, and the driver by its setting") {
-  const auto grant = JudgeRequest(Ids("GPU-a", 0, 25), Node({HealthyCard("GPU-a")}));
+TEST_CASE("the response has constant container paths and the driver access of the setting") {
+  const auto grant = DecideGrant(Ids("GPU-a", 0, 25), Node({HealthyCard("GPU-a")}));
   ResponseInput input{&*grant, DriverAccess::kOwn, "/var/lib/sluice/lib/9.9-x", "/var/lib/sluice/alloc/pod-1"};
   const ContainerResponse own = MakeResponse(input);
   CHECK(own.envs.at("LD_PRELOAD") == "/opt/sluice/lib/libsluice.so");
@@ -94,7 +94,7 @@ struct Folder {
   void Register() { machine.Registered(true, now); }
 };
 
-TEST_CASE("registration: serve, wait for kubelet, register, rest") {
+TEST_CASE("registration: serve, wait for kubelet, register, then wait") {
   Folder f;
   CHECK(f.Next() == Action::kServe);
   f.Serve();
@@ -108,14 +108,14 @@ TEST_CASE("registration: serve, wait for kubelet, register, rest") {
   CHECK(f.machine.registered());
 }
 
-TEST_CASE("registration: kubelet's restart is followed at once, our socket first") {
+TEST_CASE("registration follows changes of kubelet's socket and of ours") {
   Folder f;
   f.Next(), f.Serve();
   f.seen.kubelet = f.Fresh();
   f.Next(), f.Register();
   f.seen.watchers = 1;
   CHECK(f.Next() == Action::kWait);
-  SECTION("kubelet empties the folder and makes its own socket anew, with the same inode") {
+  SECTION("kubelet empties the folder and recreates its own socket with the same inode") {
     f.seen.own.reset();
     f.seen.kubelet = f.Fresh();
     CHECK(f.Next() == Action::kServe);
@@ -135,27 +135,27 @@ TEST_CASE("registration: kubelet's restart is followed at once, our socket first
     f.seen.kubelet = f.Fresh();
     CHECK(f.Next() == Action::kRegister);
   }
-  SECTION("someone deletes our socket, or puts another there") {
+  SECTION("our socket is deleted or replaced") {
     f.seen.own = f.Fresh();
     CHECK(f.Next() == Action::kServe);
-    // Kubelet, which stays, must have ended its old client before it gets a new one.
+    // Kubelet kept running and must have ended its old client before it gets a new one.
     f.Serve();
     CHECK(f.Next() == Action::kWait);
-    REQUIRE(f.machine.Wake());
-    f.now = *f.machine.Wake();
+    REQUIRE(f.machine.NextWake());
+    f.now = *f.machine.NextWake();
     CHECK(f.Next() == Action::kRegister);
   }
-  SECTION("kubelet closes its stream and stays: it is given a while") {
+  SECTION("kubelet closes its stream and keeps running: registration waits a while") {
     f.seen.watchers = 0;
     f.now += 500ms;
     CHECK(f.Next() == Action::kWait);
-    REQUIRE(f.machine.Wake());
-    f.now = *f.machine.Wake();
+    REQUIRE(f.machine.NextWake());
+    f.now = *f.machine.NextWake();
     CHECK(f.Next() == Action::kRegister);
   }
 }
 
-TEST_CASE("registration backs off, and forgets that for another kubelet") {
+TEST_CASE("registration backs off, and starts over for another kubelet") {
   Folder f;
   f.Next(), f.Serve();
   f.seen.kubelet = f.Fresh();
@@ -164,45 +164,46 @@ TEST_CASE("registration backs off, and forgets that for another kubelet") {
     REQUIRE(f.Next() == Action::kRegister);
     f.machine.Registered(false, f.now);
     REQUIRE(f.Next() == Action::kWait);
-    REQUIRE(f.machine.Wake());
-    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(*f.machine.Wake() - f.now);
+    REQUIRE(f.machine.NextWake());
+    const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(*f.machine.NextWake() - f.now);
     CHECK(wait >= last);
-    CHECK(wait <= Registration::kLongestBackoff);
+    CHECK(wait <= Registration::kMaxBackoff);
     last = wait;
-    f.now = *f.machine.Wake();
+    f.now = *f.machine.NextWake();
   }
-  CHECK(last == Registration::kLongestBackoff);
+  CHECK(last == Registration::kMaxBackoff);
   REQUIRE(f.Next() == Action::kRegister);
   f.machine.Registered(false, f.now);
-  // Its socket was a dead kubelet's; the next one is called as soon as its own is there.
-  SECTION("the dead socket is replaced") {}
-  SECTION("the dead socket goes first") {
+  // The socket belonged to a killed kubelet. The next kubelet is called as soon as its own socket exists.
+  SECTION("the old socket is replaced") {}
+  SECTION("the old socket disappears first") {
     f.seen.kubelet.reset();
     CHECK(f.Next() == Action::kWait);
-    CHECK_FALSE(f.machine.Wake());
+    CHECK_FALSE(f.machine.NextWake());
   }
   f.seen.kubelet = f.Fresh();
   REQUIRE(f.Next() == Action::kRegister);
   f.machine.Registered(false, f.now);
   CHECK(f.Next() == Action::kWait);
-  CHECK(*f.machine.Wake() - f.now == Registration::kFirstBackoff);
+  CHECK(*f.machine.NextWake() - f.now == Registration::kInitialBackoff);
 }
 
-GivenOut Given(const std::string& pod, const std::string& run, const std::string& lib, std::vector<std::string> ids) {
+CheckpointEntry Given(const std::string& pod, const std::string& run, const std::string& lib,
+                      std::vector<std::string> ids) {
   return {pod, "main", std::move(ids), run, lib, {"sluice.dev/gpu=GPU-a"}};
 }
 
-TEST_CASE("the collector deletes only what nothing refers to") {
+TEST_CASE("the collector deletes only unreferenced allocations and libraries") {
   const auto now = std::chrono::system_clock::now();
   CollectorInput input;
   input.now = now;
-  input.allocations = {{"pod-live", "/a/pod-live", {}, now - 1h}, {"pod-dead", "/a/pod-dead", {}, now - 1h}};
+  input.allocations = {{"pod-live", "/a/pod-live", {}, now - 1h}, {"pod-ended", "/a/pod-ended", {}, now - 1h}};
   input.libraries = {"/l/old", "/l/unused", "/l/current"};
   input.current_library = "/l/current";
   input.checkpoint = {{Given("uid-1", "/a/pod-live", "/l/old", {"GPU-a::1"})}};
 
   CollectorPlan plan = PlanCollection(input);
-  CHECK(plan.allocation_ids == std::vector<std::string>{"pod-dead"});
+  CHECK(plan.allocation_ids == std::vector<std::string>{"pod-ended"});
   CHECK(plan.libraries == std::vector<std::string>{"/l/unused"});
   CHECK(plan.cdi_names_in_use == std::vector<std::string>{"sluice.dev/gpu=GPU-a"});
 
@@ -213,13 +214,13 @@ TEST_CASE("the collector deletes only what nothing refers to") {
     CHECK(plan.libraries.empty());
     CHECK_FALSE(plan.may_remove_cdi);
   }
-  SECTION("what is young is left, and libraries with it") {
+  SECTION("while an allocation is young, it and all libraries stay") {
     input.allocations.push_back({"pod-young", "/a/pod-young", {}, now - 1min});
     plan = PlanCollection(input);
-    CHECK(plan.allocation_ids == std::vector<std::string>{"pod-dead"});
+    CHECK(plan.allocation_ids == std::vector<std::string>{"pod-ended"});
     CHECK(plan.libraries.empty());
   }
-  SECTION("an entry is dead only when pod folder and pod-resources agree") {
+  SECTION("an entry counts as ended only if pod folder and pod-resources agree") {
     input.pod_uids.emplace();
     CHECK(PlanCollection(input).allocation_ids.size() == 1);
     input.devices_in_use = {{"GPU-a::1"}};
@@ -232,28 +233,28 @@ TEST_CASE("the collector deletes only what nothing refers to") {
   }
 }
 
-struct Book {
-  CardBook book{CardRules{{}, false, DefaultIgnoredXids(), 30s}};
-  CardBook::Clock::time_point now{1000s};
-  CardBook::Readings readings{"580.1", {Reading("GPU-a", 0), Reading("GPU-b", 1)}, {}};
-  void Read() { book.Read(readings, now); }
-  Card A() { return *book.View().Find("GPU-a"); }
+struct InventoryRig {
+  CardInventory inventory{CardRules{{}, false, DefaultIgnoredXids(), 30s}};
+  CardInventory::Clock::time_point now{1000s};
+  CardInventory::Readings readings{"580.1", {Reading("GPU-a", 0), Reading("GPU-b", 1)}, {}};
+  void Read() { inventory.ApplyReadings(readings, now); }
+  Card A() { return *inventory.Current().Find("GPU-a"); }
 };
 
-TEST_CASE("a fatal XID takes a card away, quiet brings it back; application errors do not count") {
-  Book b;
+TEST_CASE("a fatal XID makes a card unhealthy until it was quiet; application errors do not count") {
+  InventoryRig b;
   b.Read();
   CHECK(b.A().state == CardState::kHealthy);
-  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 31}, b.now);
+  b.inventory.ApplyEvent({NvmlEvent::Type::kXid, "GPU-a", 31}, b.now);
   CHECK(b.A().state == CardState::kHealthy);
-  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 79}, b.now);
+  b.inventory.ApplyEvent({NvmlEvent::Type::kXid, "GPU-a", 79}, b.now);
   CHECK(b.A().state == CardState::kUnhealthy);
   CHECK(b.A().reason == "xid");
-  CHECK(b.book.View().Find("GPU-b")->state == CardState::kHealthy);
+  CHECK(b.inventory.Current().Find("GPU-b")->state == CardState::kHealthy);
   b.now += 29s;
   b.Read();
   CHECK(b.A().state == CardState::kUnhealthy);
-  b.book.Event({NvmlEvent::Kind::kDoubleBitEcc, "GPU-a", 0}, b.now);
+  b.inventory.ApplyEvent({NvmlEvent::Type::kDoubleBitEcc, "GPU-a", 0}, b.now);
   b.now += 29s;
   b.Read();
   CHECK(b.A().reason == "ecc");
@@ -262,10 +263,10 @@ TEST_CASE("a fatal XID takes a card away, quiet brings it back; application erro
   CHECK(b.A().state == CardState::kHealthy);
 }
 
-TEST_CASE("a card whose driver asks for a reset stays away until it does not") {
-  Book b;
+TEST_CASE("a card stays unhealthy while the driver asks for its reset") {
+  InventoryRig b;
   b.Read();
-  b.book.Event({NvmlEvent::Kind::kXid, "GPU-a", 48}, b.now);
+  b.inventory.ApplyEvent({NvmlEvent::Type::kXid, "GPU-a", 48}, b.now);
   b.readings.cards[0].recovery_needed = true;
   b.now += 1h;
   b.Read();
@@ -280,25 +281,25 @@ TEST_CASE("a card whose driver asks for a reset stays away until it does not") {
   CHECK(b.A().state == CardState::kHealthy);
 }
 
-TEST_CASE("a card that vanishes is unhealthy, and comes back; so are all when NVML fails") {
-  Book b;
+TEST_CASE("a card that disappears is unhealthy until it is listed again; all are while NVML fails") {
+  InventoryRig b;
   b.Read();
   const CardReading gone = b.readings.cards[0];
   b.readings.cards.erase(b.readings.cards.begin());
   b.Read();
   CHECK(b.A().reason == "silent");
-  CHECK(b.book.View().Find("GPU-b")->state == CardState::kHealthy);
+  CHECK(b.inventory.Current().Find("GPU-b")->state == CardState::kHealthy);
   b.readings.cards.push_back(gone);
   b.Read();
   CHECK(b.A().state == CardState::kHealthy);
-  b.book.ReadFailed(absl::DeadlineExceededError("NVML hangs: Count did not come back"), b.now);
+  b.inventory.ApplyReadFailure(absl::DeadlineExceededError("NVML hangs: Count did not return"), b.now);
   CHECK_THAT(b.A().detail, ContainsSubstring("hangs"));
   b.Read();
   CHECK(b.A().state == CardState::kHealthy);
 }
 
-TEST_CASE("cards that must not be shared are named with the mend") {
-  Book b;
+TEST_CASE("cards that must not be shared are listed with the fix") {
+  InventoryRig b;
   b.readings.cards[0].exclusive = true;
   b.readings.cards[0].compute_mode = "Exclusive_Process";
   b.Read();
@@ -314,12 +315,12 @@ TEST_CASE("cards that must not be shared are named with the mend") {
   CHECK(b.A().reason == "vgpu");
   b.readings.cards[0].vgpu = false;
   b.Read();
-  b.book.Foreign({{"GPU-a", "nvidia.com/gpu"}});
+  b.inventory.SetOfferedByOthers({{"GPU-a", "nvidia.com/gpu"}});
   CHECK(b.A().reason == "coexist");
   CHECK_THAT(b.A().detail, ContainsSubstring("coexist: allow"));
-  b.book.SetRules({{}, true, {}, 30s});
+  b.inventory.SetRules({{}, true, {}, 30s});
   CHECK(b.A().state == CardState::kHealthy);
-  b.book.SetRules({{"GPU-a"}, true, {}, 30s});
+  b.inventory.SetRules({{"GPU-a"}, true, {}, 30s});
   CHECK(b.A().reason == "excluded");
 }
 
@@ -331,7 +332,7 @@ TEST_CASE("settings: unknown keys and bad values are refused with what is accept
   CHECK(good->exclude.contains("GPU-a"));
   auto message = [](const char* yaml) { return std::string(ParseConfig(yaml).status().message()); };
   CHECK_THAT(message("driverAcess: own"),
-             ContainsSubstring("'driverAcess' is no setting; accepted: ") && ContainsSubstring("driverAccess"));
+             ContainsSubstring("'driverAcess' is not a setting; accepted: ") && ContainsSubstring("driverAccess"));
   CHECK_THAT(message("driverAccess: all"), ContainsSubstring("auto, nvidia-cdi, nvidia-runtime, own"));
   CHECK_THAT(message("pollMs: -3"), ContainsSubstring("50 to 3600000"));
   CHECK_THAT(message("allocDir: here"), ContainsSubstring("absolute path"));

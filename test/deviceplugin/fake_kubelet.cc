@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "absl/strings/escaping.h"
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "sluice/names.h"
 
 namespace sluice::deviceplugin {
@@ -36,7 +36,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
   size_t list_bytes = 0;
   std::map<std::string, SeenDevice> devices;
   std::vector<Holder> holders;
-  std::map<std::string, std::vector<std::string>> foreign;
+  std::map<std::string, std::vector<std::string>> offered_by_others;
   std::unique_ptr<grpc::Server> server, pod_resources;
   std::unique_ptr<v1beta1::DevicePlugin::Stub> stub;
   std::shared_ptr<grpc::ClientContext> stream;
@@ -99,7 +99,7 @@ struct FakeKubelet::State : v1beta1::Registration::Service, v1::PodResourcesList
   grpc::Status GetAllocatableResources(grpc::ServerContext*, const v1::AllocatableResourcesRequest*,
                                        v1::AllocatableResourcesResponse* out) override {
     std::lock_guard lock(mutex);
-    for (const auto& [resource, ids] : foreign) {
+    for (const auto& [resource, ids] : offered_by_others) {
       for (const auto& id : ids) {
         auto* devices = out->add_devices();
         devices->set_resource_name(resource);
@@ -176,7 +176,7 @@ void FakeKubelet::Start() {
 
 void FakeKubelet::Stop() {
   std::vector<std::thread> threads;
-  // First, so that nobody registers any more and opens a stream that is not ended here.
+  // The servers first, so that no registration opens a stream that is not ended here.
   for (auto* server : {&state_->server, &state_->pod_resources}) {
     if (*server) (*server)->Shutdown(std::chrono::system_clock::now());
     server->reset();
@@ -195,7 +195,7 @@ void FakeKubelet::Stop() {
 
 void FakeKubelet::Crash() {
   const std::string socket = plugin_dir() + "/kubelet.sock";
-  // The server removes its path at its end; a process that is killed does not.
+  // A server removes its path at its end; a killed process does not.
   std::filesystem::rename(socket, socket + ".kept");
   Stop();
   std::filesystem::rename(socket + ".kept", socket);
@@ -216,8 +216,8 @@ std::map<std::string, SeenDevice> FakeKubelet::devices() const {
   return state_->devices;
 }
 
-bool FakeKubelet::Await(const std::function<bool()>& predicate, std::chrono::seconds patience) const {
-  const auto until = std::chrono::steady_clock::now() + patience;
+bool FakeKubelet::Await(const std::function<bool()>& predicate, std::chrono::seconds timeout) const {
+  const auto until = std::chrono::steady_clock::now() + timeout;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -242,7 +242,7 @@ Admitted FakeKubelet::Admit(const std::string& pod, const std::string& container
   }
   {
     std::lock_guard lock(state_->mutex);
-    // Stranded devices are collected before an allocation, not before.
+    // Like kubelet, drops the entries of ended pods only right before an allocation.
     std::erase_if(state_->holders, [](const Holder& holder) { return !holder.active; });
     const auto used = state_->UsedLocked();
     for (const auto& [id, device] : state_->devices) {
@@ -327,9 +327,9 @@ std::set<std::string> FakeKubelet::InUse() const {
   return state_->UsedLocked();
 }
 
-void FakeKubelet::OfferForeign(const std::string& resource, const std::vector<std::string>& ids) {
+void FakeKubelet::OfferFromOtherPlugin(const std::string& resource, const std::vector<std::string>& ids) {
   std::lock_guard lock(state_->mutex);
-  state_->foreign[resource] = ids;
+  state_->offered_by_others[resource] = ids;
 }
 
 }  // namespace sluice::deviceplugin

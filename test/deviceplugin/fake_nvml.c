@@ -1,7 +1,10 @@
-/* A tiny libnvidia-ml.so.1 that reads its cards from the file $SLUICE_FAKE_NVML at every call, so that a test changes
- * the node while the plugin runs. Lines: driver VERSION hang                          every call blocks while the line
- * is there card UUID MINOR NUMA [FLAG]   FLAG: lost, mig, exclusive, vgpu, recovery event NUMBER UUID XID delivered
- * once, to who waits after the line has appeared; NUMBER rises */
+// A tiny libnvidia-ml.so.1 that reads its cards from the file $SLUICE_FAKE_NVML at every call, so that a test can
+// change the node while the plugin runs. Its lines:
+//
+//   driver VERSION
+//   hang                         every call blocks while this line exists
+//   card UUID MINOR NUMA [FLAG]  FLAG: lost, mig, exclusive, vgpu, recovery
+//   event NUMBER UUID XID        delivered once to each waiter that has not seen a higher NUMBER
 #include <nvml.h>
 #include <poll.h>
 #include <pthread.h>
@@ -40,8 +43,8 @@ struct Event {
   unsigned long long xid;
 };
 
-/* The file as it was read last. The plugin's own work is measured with this library below it, so a call costs no more
- * than a stat while the file stays the same. */
+// The file as last read. The plugin's speed is measured on top of this library, so a call takes only a stat while the
+// file is unchanged.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stat stamp;
 static struct Node current;
@@ -88,13 +91,13 @@ static void read_node(struct Node* node, int after_event) {
   pthread_mutex_unlock(&lock);
 }
 
-static void nap(long ms) {
+static void sleep_ms(long ms) {
   struct timespec t = {ms / 1000, ms % 1000 * 1000000};
   nanosleep(&t, NULL);
 }
 
-static void look(struct Node* node, int after_event) {
-  for (read_node(node, after_event); node->hang; read_node(node, after_event)) nap(5);
+static void read_node_unless_hanging(struct Node* node, int after_event) {
+  for (read_node(node, after_event); node->hang; read_node(node, after_event)) sleep_ms(5);
 }
 
 static struct nvmlDevice_st* handle(const struct nvmlDevice_st* card) {
@@ -105,10 +108,10 @@ static struct nvmlDevice_st* handle(const struct nvmlDevice_st* card) {
   return NULL;
 }
 
-/* 0: the card is not there now. */
+// 0: the card is not present.
 static int find(nvmlDevice_t device, struct nvmlDevice_st* out) {
   struct Node node;
-  look(&node, 0);
+  read_node_unless_hanging(&node, 0);
   for (int i = 0; i < node.count; i++) {
     if (strcmp(node.card[i].uuid, device->uuid)) continue;
     *out = node.card[i];
@@ -124,7 +127,7 @@ static int has(nvmlDevice_t device, const char* flag) {
 
 nvmlReturn_t nvmlInit_v2(void) {
   struct Node node;
-  look(&node, 0);
+  read_node_unless_hanging(&node, 0);
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
@@ -132,21 +135,21 @@ const char* nvmlErrorString(nvmlReturn_t rc) { return rc == NVML_ERROR_GPU_IS_LO
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* out, unsigned length) {
   struct Node node;
-  look(&node, 0);
+  read_node_unless_hanging(&node, 0);
   snprintf(out, length, "%s", node.driver);
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* out) {
   struct Node node;
-  look(&node, 0);
+  read_node_unless_hanging(&node, 0);
   *out = (unsigned)node.count;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* out) {
   struct Node node;
-  look(&node, 0);
+  read_node_unless_hanging(&node, 0);
   if (index >= (unsigned)node.count) return NVML_ERROR_INVALID_ARGUMENT;
   *out = handle(&node.card[index]);
   return strcmp(node.card[index].flag, "lost") ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
@@ -217,7 +220,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
   (void)device, (void)types, (void)set;
   return NVML_SUCCESS;
 }
-/* Sleeps until the file's folder changes, like a driver that has nothing to say. */
+// Waits until the file's folder changes, like a driver without events.
 static void wait_change(unsigned timeout_ms) {
   static int watch = -1;
   const char* path = getenv("SLUICE_FAKE_NVML");
@@ -238,10 +241,10 @@ static void wait_change(unsigned timeout_ms) {
 
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsigned timeout_ms) {
   struct Node node;
-  look(&node, set->seen);
+  read_node_unless_hanging(&node, set->seen);
   if (!node.event) {
     wait_change(timeout_ms);
-    look(&node, set->seen);
+    read_node_unless_hanging(&node, set->seen);
   }
   if (!node.event) return NVML_ERROR_TIMEOUT;
   set->seen = node.event;

@@ -1,5 +1,6 @@
-// The plugin killed before each of its acts, kubelet killed, the node rebooted, the disk full, noise on the socket: a
-// pod is served whole or refused with a reason, nothing is given twice, everything is given back.
+// Faults: the plugin killed before each of its acts, kubelet killed, the node rebooted, the disk full, noise on the
+// socket. A pod is served in full or refused with a reason, no unit is given out twice, and all units and directories
+// are freed in the end.
 #include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <sched.h>
@@ -18,8 +19,8 @@
 #include <random>
 #include <thread>
 
-#include "deviceplugin/channel.h"
-#include "deviceplugin/files.h"
+#include "deviceplugin/grpc/channel.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/kill_point.h"
 #include "test/deviceplugin/rig.h"
 
@@ -29,7 +30,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
 
-// The struct that the preloaded kill_point.c shares with this test.
+// The struct shared with the preloaded kill_point.c.
 class Killer {
  public:
   explicit Killer(const std::string& file) : file_(file) {
@@ -44,12 +45,12 @@ class Killer {
   Killer(const Killer&) = delete;
   Killer& operator=(const Killer&) = delete;
 
-  // For PluginProcess::Start: into the child.
+  // Passed to PluginProcess::Start to run in the child.
   void Preload() const {
     setenv("LD_PRELOAD", SLUICE_KILL_POINT_LIBRARY, 1);
     setenv("SLUICE_KILL_POINT", file_.c_str(), 1);
   }
-  // An empty name only watches.
+  // An empty name only counts acts.
   void Arm(const std::string& name, int ordinal) {
     name.copy(point_->name, sizeof point_->name - 1);
     point_->ordinal = ordinal;
@@ -66,8 +67,8 @@ class Killer {
   KillPoint* point_;
 };
 
-// After a death at any point: another plugin comes, kubelet too where it died as well, and all is as if nothing had
-// been.
+// After a kill at any point: starts another plugin, and another kubelet if that was killed too, and checks that nothing
+// is lost.
 void CheckRecovery(Rig& rig, const Admitted& first, bool kubelet_too) {
   if (kubelet_too) {
     rig.kubelet.Crash();
@@ -85,14 +86,14 @@ void CheckRecovery(Rig& rig, const Admitted& first, bool kubelet_too) {
   if (first.status.ok()) {
     for (const auto& id : second.ids) CHECK_FALSE(ids.contains(id));
   }
-  // What belongs to nobody goes: no half directory stays.
+  // Unreferenced and incomplete directories are removed.
   const size_t living = first.status.ok() ? 2 : 1;
   CHECK(rig.kubelet.Await([&] { return rig.Allocations().size() == living; }));
   CHECK(rig.plugin.Terminate() == 0);
 }
 
-// Runs `life` once to see which acts there are, then once for each of them, in which it is killed there. Returns the
-// names of those at which it died.
+// Runs `life` once to list its acts, then once per act, killed before that act. Returns the names of the acts before
+// which it was killed.
 std::set<std::string> KillAtEach(const std::function<std::vector<std::string>(const std::string&, int, bool*)>& life) {
   bool killed = false;
   const std::vector<std::string> acts = life("", 0, &killed);
@@ -114,7 +115,7 @@ TEST_CASE("killed before each act of start and registration") {
   const auto died = KillAtEach([&](const std::string& name, int ordinal, bool* killed) {
     Rig rig;
     Killer killer(rig.plugin.Path("kill-point"));
-    rig.plugin.Node(PluginProcess::Cards(1));
+    rig.plugin.WriteCards(PluginProcess::Cards(1));
     rig.plugin.Configure("collectSeconds: 1\ncollectGraceSeconds: 0\n");
     rig.kubelet.Start();
     killer.Arm(name, ordinal);
@@ -124,9 +125,9 @@ TEST_CASE("killed before each act of start and registration") {
     *killed = killer.killed();
     *killed ? void(rig.plugin.Wait()) : rig.plugin.Kill();
     INFO(rig.Log());
-    Admitted nobody;
-    nobody.status = {grpc::StatusCode::UNAVAILABLE, ""};
-    CheckRecovery(rig, nobody, ++round % 2 == 0);
+    Admitted none;
+    none.status = {grpc::StatusCode::UNAVAILABLE, ""};
+    CheckRecovery(rig, none, ++round % 2 == 0);
     return killer.seen();
   });
   for (const char* act : {"flock ", "mkdir cdi", "write ", "rename libsluice.so", "rename sluice.dev-gpu_GPU-",
@@ -141,19 +142,19 @@ TEST_CASE("killed before each act of GetPreferredAllocation and Allocate") {
   const auto died = KillAtEach([&](const std::string& name, int ordinal, bool* killed) {
     Rig rig;
     Killer killer(rig.plugin.Path("kill-point"));
-    rig.plugin.Node(PluginProcess::Cards(1));
-    // The keeper rests, so that the acts are those of the calls.
+    rig.plugin.WriteCards(PluginProcess::Cards(1));
+    // A long poll interval, so that all acts are those of the calls.
     rig.plugin.Configure("pollMs: 3600000\ncollectSeconds: 1\ncollectGraceSeconds: 0\n");
     rig.kubelet.Start();
     rig.plugin.Start([&] { killer.Preload(); });
     REQUIRE(rig.kubelet.AwaitDevices(100));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the pass after the registration
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the reconciler's pass after the registration
     killer.Arm(name, ordinal);
     const Admitted first = rig.kubelet.Admit("uid-1", "main", 30);
     killer.Disarm();
     *killed = killer.killed();
     INFO(Text(first.status) << rig.Log());
-    // Who was killed after the answer was sent has answered.
+    // A plugin that was killed after sending its answer has answered.
     CHECK((first.status.ok() || *killed));
     *killed ? void(rig.plugin.Wait()) : rig.plugin.Kill();
     rig.plugin.Configure("collectSeconds: 1\ncollectGraceSeconds: 0\n");
@@ -167,7 +168,7 @@ TEST_CASE("killed before each act of GetPreferredAllocation and Allocate") {
   }
 }
 
-TEST_CASE("the node was rebooted: what kubelet's checkpoint names is there again") {
+TEST_CASE("after a reboot, all allocations of kubelet's checkpoint exist again") {
   Rig rig(2, "preStartWaitMs: 300\n");
   std::vector<Admitted> pods;
   for (int i = 0; i < 4; ++i) pods.push_back(rig.kubelet.Admit("uid-" + std::to_string(i), "main", 30 + i));
@@ -181,15 +182,14 @@ TEST_CASE("the node was rebooted: what kubelet's checkpoint names is there again
   for (const Admitted& pod : pods) before.push_back(described(pod));
   rig.plugin.Kill();
   rig.kubelet.Crash();
-  // What was in memory alone is gone: /run, the CDI folder, and of the disk what nobody has synced, in every stage of
-  // half done.
+  // Lost: /run and the CDI folder, which are in memory, and unsynced files on disk, in every stage of incompleteness.
   fs::remove_all(rig.plugin.Path("run"));
   fs::remove_all(rig.plugin.Path("cdi"));
   fs::remove_all(pods[0].RunDir());
   fs::remove(pods[1].RunDir() + "/allocation.json");
   fs::resize_file(pods[2].RunDir() + "/allocation.json", 0);
   fs::resize_file(pods[3].RunDir() + "/allocation.json", 40);
-  fs::create_directory(rig.plugin.Path("alloc/pod-0-of-nobody"));
+  fs::create_directory(rig.plugin.Path("alloc/pod-0-unreferenced"));
   rig.kubelet.Start();
   rig.StartPlugin(200);
   for (size_t i = 0; i < pods.size(); ++i) {
@@ -203,25 +203,25 @@ TEST_CASE("the node was rebooted: what kubelet's checkpoint names is there again
   CHECK(IsFile(rig.plugin.Path("run/plugin.json")));
 }
 
-TEST_CASE("a card that vanishes while it is allocated, and its return") {
+TEST_CASE("an allocated card may disappear and return") {
   Rig rig(2, "preStartWaitMs: 300\n");
   const Admitted pod = rig.kubelet.Admit("uid-1", "main", 60);
   REQUIRE(Text(pod.status) == "ok");
   const std::string uuid = ParseDeviceId(pod.ids[0])->uuid, other = uuid == "GPU-0" ? "GPU-1" : "GPU-0";
-  rig.plugin.Node("card " + other + " " + other.substr(4) + " 0\n");
+  rig.plugin.WriteCards("card " + other + " " + other.substr(4) + " 0\n");
   REQUIRE(rig.kubelet.AwaitDevices(100, 100));
   CHECK_THAT(Text(rig.kubelet.AllocateIds({uuid + "::99"})), ContainsSubstring(uuid + " is unhealthy"));
   CHECK(Text(rig.kubelet.Admit("uid-2", "main", 60).status) == "ok");
   CHECK_THAT(Text(rig.kubelet.Admit("uid-3", "main", 60).status), ContainsSubstring("unavailable"));
-  // Its container keeps what it was given, and starts again once the card is back.
+  // Its container keeps its units, and can start again once the card is back.
   CHECK(IsFile(pod.RunDir() + "/allocation.json"));
-  rig.plugin.Node(PluginProcess::Cards(2));
+  rig.plugin.WriteCards(PluginProcess::Cards(2));
   REQUIRE(rig.kubelet.AwaitDevices(200));
   FakeAgent agent(pod.RunDir());
   CHECK(Text(rig.kubelet.PreStart(pod.ids)) == "ok");
 }
 
-TEST_CASE("killed at any moment, it comes back and nothing is lost or given twice") {
+TEST_CASE("killed at random moments: nothing is lost or given out twice") {
   Rig rig(4, "collectSeconds: 1\ncollectGraceSeconds: 0\n");
   std::mt19937 random(11);
   std::map<std::string, Admitted> living;
@@ -241,7 +241,7 @@ TEST_CASE("killed at any moment, it comes back and nothing is lost or given twic
     rig.StartPlugin(400);
     while (living.size() > 10) rig.kubelet.Delete(living.begin()->first), living.erase(living.begin());
   }
-  // Where kubelet has no checkpoint at all, nothing is deleted: one more pod sees to that.
+  // Without any checkpoint nothing is deleted: one more pod makes kubelet write one.
   living["last"] = rig.kubelet.Admit("last", "main", 5);
   REQUIRE(Text(living["last"].status) == "ok");
   std::set<std::string> ids;
@@ -254,19 +254,19 @@ TEST_CASE("killed at any moment, it comes back and nothing is lost or given twic
   CHECK(ids.size() == sum);
   for (const auto& [pod, admitted] : living) rig.kubelet.Delete(pod);
   const bool all_back = rig.kubelet.Await([&] { return rig.Allocations().empty(); });
-  INFO(rig.Log() << "left: " << rig.Allocations().size());
+  INFO(rig.Log() << "remaining: " << rig.Allocations().size());
   CHECK(all_back);
 }
 
-TEST_CASE("a full disk refuses the pod and says so") {
+TEST_CASE("on a full disk the pod is refused with the reason") {
   if (geteuid() != 0) SKIP("needs root to mount a small file system");
   Rig rig;
-  rig.plugin.Node(PluginProcess::Cards(1));
+  rig.plugin.WriteCards(PluginProcess::Cards(1));
   rig.kubelet.Start();
   const std::string alloc = rig.plugin.Path("alloc"), mark = rig.plugin.Path("mounted");
   fs::create_directory(alloc);
   rig.plugin.Start([&] {
-    // In the child's own mount namespace. One page is the directory's file, the next write finds no space.
+    // In the child's own mount namespace. One page is for the directory's file; the next write finds no space.
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("tmpfs", alloc.c_str(), "tmpfs", 0, "size=4k,nr_inodes=6") != 0) {
       return;
@@ -274,7 +274,7 @@ TEST_CASE("a full disk refuses the pod and says so") {
     std::ofstream(mark) << "yes";
   });
   REQUIRE(rig.kubelet.AwaitDevices(100));
-  if (!fs::exists(mark)) SKIP("this machine lets nobody mount");
+  if (!fs::exists(mark)) SKIP("this machine allows no mounts");
   int served = 0;
   std::string refusal;
   for (int i = 0; i < 8 && refusal.empty(); ++i) {
@@ -285,7 +285,7 @@ TEST_CASE("a full disk refuses the pod and says so") {
   CHECK_THAT(refusal, ContainsSubstring("No space left on device"));
 }
 
-// One call of any method with any bytes as its message.
+// Calls any method with any bytes as its message.
 grpc::Status CallWith(grpc::GenericStub& stub, const std::string& method, const std::string& bytes) {
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer body(&slice, 1);
@@ -303,9 +303,10 @@ grpc::Status CallWith(grpc::GenericStub& stub, const std::string& method, const 
   return status;
 }
 
-// A request as kubelet sends it, with some of its bytes changed, cut off or doubled.
+// A request like kubelet's, with some bytes changed, cut off or doubled.
 std::string Mutated(std::mt19937& random) {
-  v1beta1::AllocateRequest request;  // PreStartContainer's and GetPreferredAllocation's differ in field numbers only
+  v1beta1::AllocateRequest
+      request;  // PreStartContainer's and GetPreferredAllocation's requests differ in field numbers only
   auto* one = request.add_container_requests();
   for (unsigned i = random() % 30; i > 0; --i) one->add_devices_ids("GPU-0::" + std::to_string(random() % 110));
   std::string bytes = request.SerializeAsString();
@@ -316,14 +317,14 @@ std::string Mutated(std::mt19937& random) {
   return bytes;
 }
 
-TEST_CASE("noise on the socket does not hurt") {
+TEST_CASE("noise on the socket does no harm") {
   Rig rig(1, "preStartWaitMs: 0\ncollectSeconds: 1\ncollectGraceSeconds: 0\nlogLevel: ERROR\n");
   const std::string socket_path = rig.kubelet.plugin_dir() + "/sluice.sock";
   std::mt19937 random(5);
   const auto seconds =
       std::getenv("SLUICE_FUZZ_SECONDS") != nullptr ? std::atoi(std::getenv("SLUICE_FUZZ_SECONDS")) : 2;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-  // HTTP/2's preface and an empty SETTINGS frame, so that part of the noise comes further.
+  // HTTP/2's preface and an empty SETTINGS frame, so that part of the noise reaches the later stages.
   const std::string preface = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9);
   grpc::GenericStub stub(UnixChannel(socket_path));
   const char* const methods[] = {"Allocate", "GetPreferredAllocation", "PreStartContainer", "GetDevicePluginOptions",
@@ -343,7 +344,7 @@ TEST_CASE("noise on the socket does not hurt") {
       (void)!send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
     }
     close(fd);
-    // Well-framed calls with bodies that are no message, or one of nonsense.
+    // Well-framed calls whose bodies are not messages, or are nonsense.
     if (rounds % 10 == 0) {
       std::vector<std::string> ids;
       for (unsigned i = random() % 20; i > 0; --i) {

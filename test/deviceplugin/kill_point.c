@@ -1,8 +1,8 @@
-/* Preloaded into the plugin by the tests: ends the process, as kill -9 would, right before a visible act of
- * the test's choosing. An act is a call by which the plugin changes anything outside of itself (folder,
- * file, socket, message), so all acts together are all points at which its death can make a difference.
- *
- * $SLUICE_KILL_POINT names a file that holds a struct KillPoint, shared with the test. */
+// Preloaded into the plugin by the tests: ends the process, as kill -9 would, right before a chosen act. An act is a
+// call that changes anything outside the process (folder, file, socket, message). So the acts are all the points at
+// which a kill can make a difference.
+//
+// $SLUICE_KILL_POINT names a file that holds a struct KillPoint, shared with the test.
 #define _GNU_SOURCE
 #include "kill_point.h"
 
@@ -108,7 +108,7 @@ ssize_t sendmsg(int fd, const struct msghdr* message, int flags) {
 }
 ssize_t write(int fd, const void* bytes, size_t length) {
   struct stat st;
-  /* gRPC wakes its threads by writes that nobody else sees. */
+  // Ignore the writes by which gRPC wakes its own threads.
   if (fd > 2 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) act("write", NULL);
   return REAL(write)(fd, bytes, length);
 }

@@ -7,13 +7,13 @@
 
 struct KillPoint {
   int armed; /* acts count while it is set */
-  /* The act that is not done any more: its name ("rename allocation.json": up to the first digit, since temporary names
-   * and ids differ from run to run) and which of that name. An empty name: none. */
+  /* The act before which to kill: its name, such as "rename allocation.json", and which act of that name. A name ends
+   * before its first digit, since temporary names and ids differ from run to run. An empty name: none. */
   char name[KILL_POINT_NAME];
   int ordinal;
   int matched; /* acts of that name so far */
   int killed;
-  int acts; /* so far, with their names */
+  int acts; /* number of acts so far, whose names follow */
   char seen[KILL_POINT_ACTS][KILL_POINT_NAME];
 };
 

@@ -15,7 +15,7 @@
 #include <iostream>
 #include <stdexcept>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 
 namespace sluice::deviceplugin {
 
@@ -24,7 +24,7 @@ PluginProcess::PluginProcess(std::string root) : root_(std::move(root)) {
     std::filesystem::create_directories(Path(dir));
   std::ofstream(Path("src/libsluice.so")) << "shim";
   std::ofstream(Path("src/libsluice_engine.so")) << "engine";
-  Node("");
+  WriteCards("");
   Configure("");
 }
 
@@ -44,7 +44,7 @@ void PluginProcess::Configure(const std::string& yaml) {
     throw std::runtime_error("config.yaml");
 }
 
-void PluginProcess::Node(const std::string& lines) {
+void PluginProcess::WriteCards(const std::string& lines) {
   if (!WriteFileAtomically(Path("nvml"), lines, Durable::kNo).ok()) throw std::runtime_error("nvml");
 }
 
@@ -85,7 +85,7 @@ int PluginProcess::Wait() {
   const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (Running()) {
     if (std::chrono::steady_clock::now() > until) {
-      std::cerr << "the plugin does not end:\n";
+      std::cerr << "the plugin does not exit:\n";
       for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task")) {
         for (const char* file : {"comm", "wchan", "stack"})
           std::cerr << ReadFile(task.path() / file).value_or("") << (*file == 'w' ? "\n" : "");
@@ -146,7 +146,7 @@ FakeAgents::FakeAgents(std::string alloc_dir) : alloc_dir_(std::move(alloc_dir))
         const std::string dir = alloc_dir_ + "/" + name;
         if (!IsFile(dir + "/allocation.json")) continue;
         auto& agent = now[dir] = std::move(agents_[dir]);
-        // The directory may go at any moment.
+        // The directory may be removed at any moment.
         try {
           if (!agent) agent = std::make_unique<FakeAgent>(dir);
         } catch (const std::runtime_error&) {

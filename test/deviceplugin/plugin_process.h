@@ -1,4 +1,4 @@
-// The built sluice-device-plugin as a child process, on a folder of the test's own and a fake NVML.
+// Runs the built sluice-device-plugin as a child process, on a folder of the test and with a fake NVML.
 #ifndef SLUICE_TEST_DEVICEPLUGIN_PLUGIN_PROCESS_H_
 #define SLUICE_TEST_DEVICEPLUGIN_PLUGIN_PROCESS_H_
 
@@ -22,21 +22,21 @@ class PluginProcess {
   explicit PluginProcess(std::string root);
   ~PluginProcess();
 
-  // Extra YAML lines, on top of those that point everything below root.
+  // Extra YAML lines, after those that set every path below root.
   void Configure(const std::string& yaml);
-  // For a runtime that looks in one place only.
+  // For a container runtime that reads only one folder.
   void UseCdiDir(const std::string& path) { cdi_dir_ = path; }
   void Start(const std::function<void()>& in_child = {});
   int CheckConfig();  // runs --check-config; its exit status
   void Kill();        // SIGKILL
   int Terminate();    // SIGTERM; its exit status
-  // Its exit status; 128 + signal. One that does not end within a minute is killed, and stderr shows what it hung in.
+  // Its exit status, or 128 + signal. After a minute it is killed, and stderr shows where its threads hang.
   int Wait();
   bool Running();
   pid_t pid() const { return pid_; }
 
-  // The fake NVML's file, replaced at once.
-  void Node(const std::string& lines);
+  // Replaces the fake NVML's file, atomically.
+  void WriteCards(const std::string& lines);
   static std::string Cards(int count, const std::string& flag = "");
 
   std::string Log() const;
@@ -49,7 +49,7 @@ class PluginProcess {
   pid_t pid_ = -1;
 };
 
-// Plays the node agent: binds agent.sock in the allocation's directory.
+// Stands in for the node agent: binds agent.sock in one allocation's directory.
 class FakeAgent {
  public:
   explicit FakeAgent(const std::string& run_dir);
@@ -61,7 +61,7 @@ class FakeAgent {
   int fd_;
 };
 
-// Plays it for every allocation below a folder, those that are yet to come included.
+// Does the same for every allocation below a folder, including later ones.
 class FakeAgents {
  public:
   explicit FakeAgents(std::string alloc_dir);
@@ -69,7 +69,7 @@ class FakeAgents {
 
  private:
   const std::string alloc_dir_;
-  std::map<std::string, std::unique_ptr<FakeAgent>> agents_;  // by directory; of the thread alone
+  std::map<std::string, std::unique_ptr<FakeAgent>> agents_;  // by directory; used by the thread only
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// The built program against a kubelet in the test's process: what only there can be seen. contract_test.cc holds what
-// is true of any kubelet.
+// The built program against a kubelet in the test's process: behaviour that only this kubelet can show.
+// contract_test.cc holds the behaviour under any kubelet.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/rig.h"
 
 namespace sluice::deviceplugin {
@@ -20,14 +20,14 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
 
-TEST_CASE("it registers, lists true ids with their NUMA node, and says what it can") {
+TEST_CASE("the plugin registers, lists device ids with their NUMA node, and reports its options") {
   Rig rig(16, "");
   const auto devices = rig.kubelet.devices();
   CHECK(devices.size() == 1600);
   CHECK(devices.at("GPU-15::99").health == "Healthy");
   CHECK(devices.at("GPU-15::0").numa == 1);
   CHECK(devices.at("GPU-4::0").numa == 0);
-  // Kubelet's client takes 4 MiB, and names of real cards are six times as long.
+  // Kubelet's client accepts 4 MiB, and real cards' names are six times as long.
   CHECK(rig.kubelet.list_bytes() < (4 << 20) / 16);
   v1beta1::DevicePluginOptions options;
   REQUIRE(rig.kubelet.Options(&options).ok());
@@ -37,13 +37,13 @@ TEST_CASE("it registers, lists true ids with their NUMA node, and says what it c
   CHECK_FALSE(fs::exists(rig.kubelet.plugin_dir() + "/sluice.sock"));
 }
 
-TEST_CASE("kubelet's comings and goings are followed") {
+TEST_CASE("the plugin registers again after restarts of either side") {
   Rig rig(1, "");
-  SECTION("restart: folder emptied, socket anew") {
+  SECTION("kubelet restarts: folder emptied, new socket") {
     rig.kubelet.Stop();
     rig.kubelet.Start();
   }
-  SECTION("crash: the dead socket stays for a while") {
+  SECTION("kubelet crashes: its old socket stays for a while") {
     rig.kubelet.Crash();
     rig.kubelet.Start();
   }
@@ -63,7 +63,7 @@ TEST_CASE("kubelet's comings and goings are followed") {
   CHECK(rig.kubelet.AwaitDevices(100));
 }
 
-// Status line and body of a GET; empty where nobody listens.
+// Status line and body of a GET; empty if the connection fails.
 std::string Get(int port, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
@@ -93,10 +93,10 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-TEST_CASE("it says over HTTP how it is, and what it did") {
+TEST_CASE("health, readiness and metrics are served over HTTP") {
   Rig rig;
   const int port = FreePort();
-  rig.plugin.Node(PluginProcess::Cards(1) + "card GPU-1 1 0 mig\n");
+  rig.plugin.WriteCards(PluginProcess::Cards(1) + "card GPU-1 1 0 mig\n");
   rig.plugin.Configure("metricsAddress: 127.0.0.1:" + std::to_string(port) + "\n");
   rig.plugin.Start();
   const auto get = [&](const char* path) { return Get(port, path); };
@@ -119,18 +119,18 @@ TEST_CASE("it says over HTTP how it is, and what it did") {
   }
 }
 
-TEST_CASE("settings are judged before they are used") {
+TEST_CASE("--check-config accepts valid settings and rejects invalid ones") {
   Rig rig;
-  const auto judge = [&](const std::string& yaml) {
+  const auto check = [&](const std::string& yaml) {
     rig.plugin.Configure(yaml);
     return rig.plugin.CheckConfig();
   };
-  CHECK(judge("extender: true\n") == 0);
-  CHECK(judge("extender: perhaps\n") == 2);
+  CHECK(check("extender: true\n") == 0);
+  CHECK(check("extender: perhaps\n") == 2);
   CHECK_THAT(rig.plugin.Log(), ContainsSubstring("extender: 'perhaps' is not accepted; accepted: true, false"));
 }
 
-TEST_CASE("one instance only") {
+TEST_CASE("a second instance refuses to run") {
   Rig rig(1, "");
   PluginProcess second(rig.dir.path());
   second.Start();
@@ -139,60 +139,60 @@ TEST_CASE("one instance only") {
   CHECK(rig.plugin.Running());
 }
 
-TEST_CASE("no GPU, then a driver, then one card more; excluded and exclusive ones are not offered") {
+TEST_CASE("cards that appear later are offered; excluded and exclusive ones are not") {
   Rig rig;
   rig.kubelet.Start();
   rig.plugin.Start();
   REQUIRE(rig.kubelet.Await([&] { return rig.kubelet.registrations() == 1; }));
   CHECK(rig.kubelet.devices().empty());
-  rig.plugin.Node(PluginProcess::Cards(1));
+  rig.plugin.WriteCards(PluginProcess::Cards(1));
   CHECK(rig.kubelet.AwaitDevices(100));
-  rig.plugin.Node(PluginProcess::Cards(3));
+  rig.plugin.WriteCards(PluginProcess::Cards(3));
   CHECK(rig.kubelet.AwaitDevices(300));
   rig.plugin.Configure("exclude: [GPU-1]\n");
   CHECK(rig.kubelet.AwaitDevices(200));
-  rig.plugin.Node(PluginProcess::Cards(2) + "card GPU-2 2 0 exclusive\n");
+  rig.plugin.WriteCards(PluginProcess::Cards(2) + "card GPU-2 2 0 exclusive\n");
   CHECK(rig.kubelet.AwaitDevices(100));
   CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("-c DEFAULT") != std::string::npos; }));
-  // A mistake in the file changes nothing.
+  // An invalid file changes nothing.
   rig.plugin.Configure("exlude: [GPU-0]\n");
-  CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("'exlude' is no setting") != std::string::npos; }));
+  CHECK(rig.kubelet.Await([&] { return rig.plugin.Log().find("'exlude' is not a setting") != std::string::npos; }));
   CHECK(rig.kubelet.AwaitDevices(100));
 }
 
-TEST_CASE("sick cards leave and return") {
-  // A card that had a fault stays sick until this test has seen it.
+TEST_CASE("unhealthy cards are reported and recover") {
+  // The long recovery time keeps the card unhealthy until this test has seen it.
   Rig rig(2, "recoverSeconds: 3600\n");
   SECTION("a fatal XID") {
-    rig.plugin.Node(PluginProcess::Cards(2) + "event 1 GPU-1 79\n");
+    rig.plugin.WriteCards(PluginProcess::Cards(2) + "event 1 GPU-1 79\n");
     CHECK(rig.kubelet.AwaitDevices(100, 100));
     CHECK(rig.kubelet.Await(
         [&] { return ReadFile(rig.plugin.Path("run/plugin.json"))->find("XID 79") != std::string::npos; }));
   }
   SECTION("an application's XID does nothing") {
-    rig.plugin.Node(PluginProcess::Cards(2) + "event 1 GPU-1 31\nevent 2 GPU-0 79\n");
+    rig.plugin.WriteCards(PluginProcess::Cards(2) + "event 1 GPU-1 31\nevent 2 GPU-0 79\n");
     CHECK(rig.kubelet.AwaitDevices(100, 100));
     CHECK(rig.kubelet.devices().at("GPU-1::0").health == "Healthy");
   }
   SECTION("a lost card") {
-    rig.plugin.Node("card GPU-0 0 0\ncard GPU-1 1 1 lost\n");
+    rig.plugin.WriteCards("card GPU-0 0 0\ncard GPU-1 1 1 lost\n");
     CHECK(rig.kubelet.AwaitDevices(100, 100));
   }
   rig.plugin.Configure("recoverSeconds: 1\n");
-  rig.plugin.Node(PluginProcess::Cards(2));
+  rig.plugin.WriteCards(PluginProcess::Cards(2));
   CHECK(rig.kubelet.AwaitDevices(200));
 }
 
-TEST_CASE("a driver that hangs makes its cards sick, and the service answers meanwhile") {
+TEST_CASE("while the driver hangs its cards are unhealthy and the service answers") {
   Rig rig(2, "nvmlTimeoutMs: 500\n");
-  rig.plugin.Node(PluginProcess::Cards(2) + "hang\n");
+  rig.plugin.WriteCards(PluginProcess::Cards(2) + "hang\n");
   CHECK(rig.kubelet.AwaitDevices(0, 200));
   CHECK_THAT(Text(rig.kubelet.AllocateIds({"GPU-0::1"})), ContainsSubstring("NVML hangs"));
-  rig.plugin.Node(PluginProcess::Cards(2));
+  rig.plugin.WriteCards(PluginProcess::Cards(2));
   CHECK(rig.kubelet.AwaitDevices(200));
 }
 
-TEST_CASE("a container starts only when all is there, at each start") {
+TEST_CASE("every start of a container checks hook library, directory and agent") {
   Rig rig(1, "preStartWaitMs: 300\n");
   const Admitted pod = rig.kubelet.Admit("uid-1", "main", 30);
   REQUIRE(pod.status.ok());
@@ -200,25 +200,25 @@ TEST_CASE("a container starts only when all is there, at each start") {
   {
     FakeAgent agent(pod.RunDir());
     CHECK(Text(rig.kubelet.PreStart(pod.ids)) == "ok");
-    // Each deleted before a restart. The plugin lays its own library anew by itself: what is missing for good is
-    // another version.
+    // Each part is deleted before a restart. The plugin installs its own library version again by itself, so only
+    // another version can be missing for good.
     const std::string lib = pod.response.mounts(0).host_path();
     fs::rename(pod.RunDir() + "/allocation.json", rig.dir / "away");
     CHECK_THAT(Text(rig.kubelet.PreStart(pod.ids)), ContainsSubstring("allocation.json is missing"));
     fs::rename(rig.dir / "away", pod.RunDir() + "/allocation.json");
     CHECK(Text(rig.kubelet.PreStart(pod.ids)) == "ok");
-    // At once: the plugin looks for it all the time.
+    // The plugin checks the library in every pass, so it returns at once.
     fs::rename(lib, rig.dir / "old-lib");
     CHECK(rig.kubelet.Await([&] { return rig.kubelet.PreStart(pod.ids).ok(); }));
     CHECK(IsFile(lib + "/libsluice.so"));
   }
-  CHECK_THAT(Text(rig.kubelet.PreStart(pod.ids)), ContainsSubstring("nobody answers"));
+  CHECK_THAT(Text(rig.kubelet.PreStart(pod.ids)), ContainsSubstring("does not answer"));
   fs::remove_all(pod.RunDir());
   CHECK_THAT(Text(rig.kubelet.PreStart(pod.ids)), ContainsSubstring("delete the pod"));
   CHECK_THAT(Text(rig.kubelet.PreStart({"GPU-0::99"})), ContainsSubstring("would run without limits"));
 }
 
-TEST_CASE("PreStart waits for an agent that comes") {
+TEST_CASE("PreStartContainer waits for the agent") {
   Rig rig(1, "preStartWaitMs: 20000\n");
   const Admitted pod = rig.kubelet.Admit("uid-1", "main", 30);
   REQUIRE(pod.status.ok());
@@ -230,7 +230,7 @@ TEST_CASE("PreStart waits for an agent that comes") {
   CHECK(Text(status) == "ok");
 }
 
-TEST_CASE("what kubelet was given stays true over an upgrade of the plugin") {
+TEST_CASE("old responses stay valid after an upgrade of the plugin") {
   Rig rig(1, "preStartWaitMs: 300\ncollectSeconds: 1\ncollectGraceSeconds: 0\n");
   const Admitted pod = rig.kubelet.Admit("uid-1", "main", 30);
   REQUIRE(pod.status.ok());
@@ -244,13 +244,13 @@ TEST_CASE("what kubelet was given stays true over an upgrade of the plugin") {
   REQUIRE(next.status.ok());
   CHECK(next.response.mounts(0).host_path() != old_lib);
   CHECK(IsFile(old_lib + "/libsluice.so"));
-  // Kubelet's entry of the first pod goes with the next admission; then nothing refers to the old version.
+  // Kubelet removes the first pod's entry at the next admission. Then nothing refers to the old version.
   rig.kubelet.Delete("uid-1");
   REQUIRE(rig.kubelet.Admit("uid-3", "main", 5).status.ok());
   CHECK(rig.kubelet.Await([&] { return !fs::exists(old_lib); }));
   CHECK(rig.kubelet.Await([&] { return !fs::exists(pod.RunDir()); }));
   CHECK(IsDir(next.RunDir()));
-  // A library that living containers were given, deleted by hand: refused.
+  // A library version of running containers that was deleted by hand: refused.
   FakeAgent other(next.RunDir());
   rig.plugin.Kill();
   fs::rename(next.response.mounts(0).host_path(), rig.dir / "away");
@@ -259,7 +259,7 @@ TEST_CASE("what kubelet was given stays true over an upgrade of the plugin") {
   CHECK_THAT(Text(rig.kubelet.PreStart(next.ids)), ContainsSubstring("the hook library is missing on the host"));
 }
 
-TEST_CASE("directories of dead pods go, also the last ones; a broken checkpoint deletes nothing") {
+TEST_CASE("directories of ended pods are removed; a broken checkpoint removes none") {
   Rig rig(1, "collectSeconds: 1\ncollectGraceSeconds: 0\n");
   std::vector<std::string> pods;
   for (int i = 0; i < 10; ++i) {
@@ -275,7 +275,7 @@ TEST_CASE("directories of dead pods go, also the last ones; a broken checkpoint 
   CHECK(rig.kubelet.Await([&] { return rig.Allocations().empty(); }));
 }
 
-TEST_CASE("bad requests are refused with their reason, and nothing is left behind") {
+TEST_CASE("invalid requests are refused with the reason and leave no directory") {
   Rig rig(2, "");
   auto refused = [&](const std::vector<std::string>& ids) { return Text(rig.kubelet.AllocateIds(ids)); };
   CHECK_THAT(refused({"GPU-9::1"}), ContainsSubstring("GPU-9 is not on this node"));
@@ -291,7 +291,7 @@ TEST_CASE("bad requests are refused with their reason, and nothing is left behin
   CHECK(rig.plugin.Running());
 }
 
-TEST_CASE("an init container's units go to the next container without a question: both directories serve") {
+TEST_CASE("an init container's units pass to the next container, and both directories must serve") {
   Rig rig(1, "preStartWaitMs: 300\n");
   const Admitted init = rig.kubelet.Admit("uid-1", "init", 20);
   REQUIRE(init.status.ok());
@@ -303,25 +303,25 @@ TEST_CASE("an init container's units go to the next container without a question
   CHECK_THAT(Text(rig.kubelet.PreStart(init.ids)), ContainsSubstring(main.RunDir()));
   FakeAgent two(main.RunDir());
   CHECK(Text(rig.kubelet.PreStart(init.ids)) == "ok");
-  // More than the init container had: from the same card.
+  // More units than the init container had: from the same card.
   const Admitted wide = rig.kubelet.Admit("uid-1", "wide", 60, {init.ids.begin(), init.ids.end()});
   CHECK(Text(wide.status) == "ok");
 }
 
-TEST_CASE("the specs follow the driver") {
+TEST_CASE("CDI specs follow changes of the driver") {
   Rig rig(1, "");
-  const auto says = [&](const std::string& library) {
+  const auto names = [&](const std::string& library) {
     return ReadFile(rig.plugin.Path("cdi/sluice.dev-gpu_GPU-0.json"))->find(library) != std::string::npos;
   };
   fs::create_directory(rig.plugin.Path("driver"));
   for (const char* name : {"driver/libcuda.so.580.1", "driver/libcuda.so.1"})
     std::ofstream(rig.plugin.Path(name)) << "x";
-  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.580.1"); }));
+  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.580.1"); }));
   fs::rename(rig.plugin.Path("driver/libcuda.so.580.1"), rig.plugin.Path("driver/libcuda.so.581.2"));
-  CHECK(rig.kubelet.Await([&] { return says("libcuda.so.581.2") && !says("libcuda.so.580.1"); }));
+  CHECK(rig.kubelet.Await([&] { return names("libcuda.so.581.2") && !names("libcuda.so.580.1"); }));
 }
 
-TEST_CASE("driver access follows the setting, and auto finds NVIDIA's specs") {
+TEST_CASE("driver access follows the setting, and auto finds NVIDIA's CDI specs") {
   Rig rig(1, "driverAccess: auto\n");
   CHECK(rig.kubelet.Admit("uid-1", "main", 10).response.cdi_devices(0).name() == "sluice.dev/gpu=GPU-0");
   rig.plugin.Configure("driverAccess: nvidia-cdi\n");

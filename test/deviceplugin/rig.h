@@ -1,4 +1,4 @@
-// The built plugin and a kubelet in the test's process, with everything of both within the test's reach.
+// The built plugin and a kubelet in the test's process, with both accessible to the test.
 #ifndef SLUICE_TEST_DEVICEPLUGIN_RIG_H_
 #define SLUICE_TEST_DEVICEPLUGIN_RIG_H_
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/files.h"
+#include "deviceplugin/host/files.h"
 #include "test/deviceplugin/fake_kubelet.h"
 #include "test/deviceplugin/plugin_process.h"
 
@@ -19,12 +19,13 @@ struct Rig {
 
   Rig() = default;
   Rig(int cards, const std::string& yaml) {
-    plugin.Node(PluginProcess::Cards(cards));
+    plugin.WriteCards(PluginProcess::Cards(cards));
     plugin.Configure(yaml);
     kubelet.Start();
     StartPlugin(static_cast<size_t>(cards) * 100);
   }
-  // The first one, or one after a death: until it has registered, kubelet may still show the dead one's devices.
+  // Starts the first plugin, or one after a kill. Waits for the registration first, since until then kubelet may still
+  // list the killed plugin's devices.
   void StartPlugin(size_t units) {
     const int before = kubelet.registrations();
     plugin.Start();
@@ -33,7 +34,7 @@ struct Rig {
     REQUIRE(registered);
     REQUIRE(kubelet.AwaitDevices(units));
   }
-  // The plugin's own words, for a failure.
+  // The end of the plugin's log, for failure messages.
   std::string Log() const {
     const std::string log = plugin.Log();
     return log.size() > 6000 ? log.substr(log.size() - 6000) : log;

@@ -1,15 +1,16 @@
 #!/usr/bin/python3
 """control_plane_test.py EXTENDER NODE-FLEET [PHASE...]: sluice-extender between the real API server and the real kube-scheduler.
 
-The schedulers' configuration carries the fragment that the chart renders for a cluster's own scheduler (scheduler.mode=cluster).
+The schedulers' configuration has the fragment that the chart renders for a cluster's own scheduler (scheduler.mode=cluster).
 
-Starts, for each phase (with, without, faults), an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary
-user, in a temporary folder: to begin anew is quicker than to delete ten thousand pods. Nodes exist as
-objects only; behind each stands the device plugin's own allocation code, asked by kubelet's rules, and pods are admitted in any order
-(node_fleet.cc). Asserted: with the extender no node refuses a pod; the default scheduler alone, with the same pods, makes some refuse.
-Then what can go wrong: two schedulers at once, 100 pods for the last cards, the extender gone.
+Each phase (with, without, faults) starts an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary
+user, in a temporary folder: that is quicker than deleting ten thousand pods. Nodes are only objects. Behind each of them,
+node_fleet.cc runs the device plugin's own allocation code, called by kubelet's rules, and admits pods in any order.
 
-NODES and PODS in the environment change the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: the programs are not there.
+Asserts that with the extender no node refuses a pod, and that with the default scheduler alone, and the same pods, some do.
+Then tests faults: two schedulers at once, 100 pods for the last cards, the extender stopped.
+
+NODES and PODS in the environment set the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: programs are missing.
 """
 import collections
 import concurrent.futures
@@ -92,7 +93,7 @@ class Plane:
         lines = ["apiVersion: kubescheduler.config.k8s.io/v1", "kind: KubeSchedulerConfiguration", "leaderElection: {leaderElect: false}",
                  "clientConnection: {kubeconfig: kubeconfig, qps: 500, burst: 500}", f"profiles: [{{schedulerName: {name}}}]"]
         if extender:
-            # As somebody does whose cluster's own scheduler is to ask the extender: the chart's fragment goes below what is there.
+            # As a user does for a cluster's own scheduler: the chart's fragment is appended to its configuration.
             chart = render("scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}")
             lines += ["percentageOfNodesToScore: 100", one(chart, "ConfigMap", "sluice-scheduler")["data"]["fragment.yaml"]]
         (self.dir / f"{name}.yaml").write_text("\n".join(lines))
@@ -130,7 +131,7 @@ class Plane:
                 if process.poll() is not None:
                     raise SystemExit(f"{name} has ended with status {process.returncode}")
             time.sleep(pause)
-        raise SystemExit(f"waited {seconds} s for {what}")
+        raise SystemExit(f"timed out after {seconds} s waiting for {what}")
 
     def metrics(self):
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()
@@ -186,10 +187,10 @@ def units_of(pod):
 
 
 def settled(plane, namespace):
-    """All pods are bound or have been told why not, and all bound ones were admitted or refused."""
+    """All pods are bound or have a reason why not, and all bound ones were admitted or refused."""
     counts, before = plane.fleet_counts(), getattr(plane, "counts", None)
     plane.counts = counts
-    if counts != before or counts["writes"]:  # something goes on: no need to read ten thousand pods
+    if counts != before or counts["writes"]:  # still changing: do not read ten thousand pods
         return False
     pods = plane.pods(namespace)
     bound = [p for p in pods if p["spec"].get("nodeName")]
@@ -197,8 +198,8 @@ def settled(plane, namespace):
             and counts["admitted"] + counts["refused"] == len(bound))
 
 
-def no_card_promised_twice(pods):
-    promised = collections.Counter()
+def no_card_reserved_twice(pods):
+    reserved = collections.Counter()
     for pod in pods:
         if not pod["spec"].get("nodeName") or not units_of(pod):
             continue
@@ -206,10 +207,10 @@ def no_card_promised_twice(pods):
         assert len(cards) == max(1, units_of(pod) // 100), pod["metadata"]
         for card in cards:
             assert card.startswith(f"GPU-{pod['spec']['nodeName']}-"), pod["metadata"]
-            promised[card] += min(100, units_of(pod))
-    over = {card: units for card, units in promised.items() if units > 100}
+            reserved[card] += min(100, units_of(pod))
+    over = {card: units for card, units in reserved.items() if units > 100}
     assert not over, over
-    return sum(promised.values())
+    return sum(reserved.values())
 
 
 def run_mix(plane, namespace, scheduler, *flags):
@@ -225,16 +226,16 @@ def run_mix(plane, namespace, scheduler, *flags):
 def with_extender(plane):
     plane.start_scheduler("sluice-scheduler")
     seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
-    promised = no_card_promised_twice(pods)
+    reserved = no_card_reserved_twice(pods)
     plane.wait("the extender to have seen all that it bound", lambda: plane.metrics()["sluice_extender_reserved_pods"] == 0)
     metrics = plane.metrics()
-    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {promised / plane.nodes / CARDS:.1f} % of the GPUs "
-          f"promised, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
-          f"though on {counts['nodes-out-of-order']} occasions the order of admission differed from that of binding; extender: "
-          f"{plane.resident_mib('extender'):.0f} MiB at most, {plane.cpu_seconds('extender'):.1f} s of CPU")
+    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {reserved / plane.nodes / CARDS:.1f} % of the GPUs "
+          f"reserved, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
+          f"while the order of admission differed from that of binding {counts['nodes-out-of-order']} times; extender: "
+          f"{plane.resident_mib('extender'):.0f} MiB peak, {plane.cpu_seconds('extender'):.1f} s of CPU")
     waiting = [p for p in pods if not p["spec"].get("nodeName")]
     for pod in waiting[:1]:
-        print("a pod that waits:", condition(pod)["message"])
+        print("a waiting pod:", condition(pod)["message"])
     assert counts["refused"] == 0, counts
     assert counts["bound"] > PODS * 0.9, counts
     assert counts["nodes-out-of-order"] > 0, counts
@@ -269,13 +270,13 @@ def faults(plane):
     plane.start_scheduler("sluice-scheduler")
     plane.start_scheduler("second-scheduler")
 
-    # Two schedulers at once, 100 pods in one instant for the eight cards of one node.
+    # Two schedulers at once, and 100 concurrent pods for the eight cards of one node.
     with concurrent.futures.ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda i: make_pod(plane, f"last{i}", ("sluice-scheduler", "second-scheduler")[i % 2], 81, "n0003"), range(100)))
-    plane.wait("all to be bound or told why", lambda: all(
+    plane.wait("all to be bound or to have a reason", lambda: all(
         p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in plane.pods("faults")))
     pods = plane.pods("faults")
-    no_card_promised_twice(pods)
+    no_card_reserved_twice(pods)
     assert sum("nodeName" in p["spec"] for p in pods) == CARDS
     for pod in pods:
         if "nodeName" not in pod["spec"]:
@@ -283,25 +284,25 @@ def faults(plane):
     assert len({p["spec"]["schedulerName"] for p in pods if "nodeName" in p["spec"]}) >= 1
     plane.wait("admission", lambda: plane.fleet_counts()["admitted"] == CARDS)
     assert plane.fleet_counts()["refused"] == 0
-    # One ends: one of the others gets its place.
+    # One pod ends, and a waiting one gets its units.
     first = next(p for p in pods if "nodeName" in p["spec"])["metadata"]["name"]
     plane.call("DELETE", f"/api/v1/namespaces/faults/pods/{first}?gracePeriodSeconds=0")
     plane.wait("the next", lambda: plane.fleet_counts()["admitted"] == CARDS + 1)
-    print("100 pods in one instant for the last 8 cards, two schedulers: 8 run, the others know why not, and one moves up")
+    print("100 concurrent pods for the last 8 cards, two schedulers: 8 run, the others have a reason, and one follows")
 
-    # The extender gone: pods wait and say why, or are placed by sums where that is the setting.
+    # The extender stopped: pods wait with a reason, or, with ignorable, are placed by the node's sum of units.
     plane.stop("extender")
     plane.start_scheduler("ignoring-scheduler", ignorable=True)
-    make_pod(plane, "patient", "sluice-scheduler", 30)
-    make_pod(plane, "careless", "ignoring-scheduler", 30)
-    plane.wait("the pod that does not need the extender", lambda: bound(plane, "careless"))
+    make_pod(plane, "waiting", "sluice-scheduler", 30)
+    make_pod(plane, "ignoring", "ignoring-scheduler", 30)
+    plane.wait("the pod that does not need the extender", lambda: bound(plane, "ignoring"))
     plane.wait("a reason", lambda: "connection refused" in condition(
-        plane.call("GET", "/api/v1/namespaces/faults/pods/patient")).get("message", ""))
-    assert not bound(plane, "patient")
-    assert "sluice.dev/placement" not in plane.call("GET", "/api/v1/namespaces/faults/pods/careless")["metadata"].get("annotations", {})
+        plane.call("GET", "/api/v1/namespaces/faults/pods/waiting")).get("message", ""))
+    assert not bound(plane, "waiting")
+    assert "sluice.dev/placement" not in plane.call("GET", "/api/v1/namespaces/faults/pods/ignoring")["metadata"].get("annotations", {})
     plane.start_extender()
-    plane.wait("the pod that waited", lambda: bound(plane, "patient"))
-    print("extender gone: one pod waited and was told why, the one with ignorable was placed by sums; extender back: the first is placed")
+    plane.wait("the pod that waited", lambda: bound(plane, "waiting"))
+    print("extender stopped: one pod waited with a reason, the one with ignorable was placed by sums; extender back: the first is placed")
 
 
 PHASES = {"with": (with_extender, NODES), "without": (without_extender, NODES), "faults": (faults, 20)}

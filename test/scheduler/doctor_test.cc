@@ -31,7 +31,7 @@ std::string Judge(const std::vector<Json>& pods, const std::vector<Json>& nodes)
   return text;
 }
 
-TEST_CASE("doctor: what waits, what nobody looks at, what was refused, each with its reason") {
+TEST_CASE("doctor: waiting, unscheduled and refused pods are listed with their reasons") {
   const char* const why = "0/3 nodes are available: 3 no single card has 60 units free, the largest has 50.";
   Json refused = MakePod("r", 60);
   refused["spec"]["nodeName"] = "a";
@@ -65,7 +65,7 @@ TEST_CASE("doctor: nodes whose cards the extender cannot read") {
         "ok placement: 1 pod with a fraction placed, none waits, none was refused\n");
 }
 
-TEST_CASE("doctor: many pods are counted, garbage is nothing") {
+TEST_CASE("doctor: many pods are counted, malformed input is ignored") {
   std::vector<Json> pods;
   for (int i = 0; i < 8; ++i) pods.push_back(Waiting("w" + std::to_string(i), "full"));
   CHECK(

@@ -1,7 +1,7 @@
-// An API server as far as the extender sees one: Bindings change pods, pods and nodes come back as JSON, and what
-// kubelet would refuse is found out by counting.
-#ifndef TEST_SCHEDULER_FAKE_CLUSTER_H_
-#define TEST_SCHEDULER_FAKE_CLUSTER_H_
+// An API server as the extender sees it: Bindings change pods, and pods and nodes are returned as JSON. Counts units,
+// to find what kubelet would refuse.
+#ifndef SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
+#define SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_
 
 #include <functional>
 #include <map>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/cluster_state.h"
-#include "scheduler/extender.h"
+#include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/extender.h"
 
 namespace sluice::scheduler {
 
@@ -80,8 +80,8 @@ class FakeBinder : public Binder {
     return pods_[uid];
   }
 
-  // Units promised on each card, over all pods that are bound.
-  std::map<std::string, int> Promised() {
+  // Units reserved on each card, over all bound pods.
+  std::map<std::string, int> ReservedUnits() {
     const std::lock_guard lock(mutex_);
     std::map<std::string, int> sum;
     for (const auto& [uid, pod] : pods_) {
@@ -97,7 +97,7 @@ class FakeBinder : public Binder {
 
   std::function<void()> before;
   absl::Status answer;
-  bool bind_anyway = false;  // binds and answers `answer` all the same: the response was lost
+  bool bind_anyway = false;  // binds and still returns `answer`: the response was lost
 
  private:
   std::mutex mutex_;
@@ -106,4 +106,4 @@ class FakeBinder : public Binder {
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_FAKE_CLUSTER_H_
+#endif  // SLUICE_TEST_SCHEDULER_FAKE_CLUSTER_H_

@@ -1,7 +1,7 @@
-// The device plugin of one simulated node: its own decisions (promises, packing, judgement of a request), without gRPC,
-// NVML and kubelet's files.
-#ifndef TEST_SCHEDULER_FLEET_PLUGIN_H_
-#define TEST_SCHEDULER_FLEET_PLUGIN_H_
+// The device plugin of one simulated node: its own decisions (reservations, unit choice, grant), without gRPC, NVML and
+// kubelet's files.
+#ifndef SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_
+#define SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_
 
 #include <chrono>
 #include <map>
@@ -10,19 +10,21 @@
 #include <string>
 #include <vector>
 
-#include "deviceplugin/device_id.h"
-#include "deviceplugin/grant.h"
-#include "deviceplugin/packing.h"
-#include "deviceplugin/promises.h"
+#include "deviceplugin/decide/device_id.h"
+#include "deviceplugin/decide/grant.h"
+#include "deviceplugin/decide/reservations.h"
+#include "deviceplugin/decide/unit_choice.h"
 #include "kubelet_model.h"
-#include "scheduler/pod_facts.h"
+#include "scheduler/extender/pod_facts.h"
 
 namespace sluice::scheduler {
 
 class FleetPlugin : public PluginUnderKubelet {
  public:
   FleetPlugin(const std::vector<std::string>& cards, bool extender) {
-    if (extender) promises_.emplace(std::chrono::milliseconds(0));  // whoever is admitted here has been told of
+    if (extender)
+      reservations_.emplace(
+          std::chrono::milliseconds(0));  // no wait: every pod that is admitted here has been reported before
     for (std::size_t i = 0; i < cards.size(); ++i) {
       deviceplugin::Card card;
       card.uuid = cards[i];
@@ -32,41 +34,41 @@ class FleetPlugin : public PluginUnderKubelet {
     }
   }
 
-  // The agent tells it of a pod that is bound here, kubelet's checkpoint what that pod got.
-  void Told(const PodFacts& pod) {
-    deviceplugin::ToldPod& told = told_[pod.uid];
-    told.placement = pod.placement;
+  // The agent reports a pod that is bound here; kubelet's checkpoint reports its units.
+  void PodBound(const PodFacts& pod) {
+    deviceplugin::BoundPod& bound = pods_[pod.uid];
+    bound.placement = pod.placement;
     for (const ContainerUnits& container : pod.containers) {
-      if (container.units > 0) told.containers.push_back(container);
+      if (container.units > 0) bound.containers.push_back(container);
     }
-    if (promises_) promises_->Told(told_);
+    if (reservations_) reservations_->SetPods(pods_);
   }
-  void Given(const std::string& pod, const KubeletModel::Held& held) {
+  void PodAdmitted(const std::string& pod, const KubeletModel::Held& held) {
     for (const auto& [container, units] : held) {
-      deviceplugin::GivenOut given;
-      given.pod_uid = pod;
-      given.container = container;
-      given.device_ids = IdsOf(units);
-      given_.push_back(std::move(given));
+      deviceplugin::CheckpointEntry entry;
+      entry.pod_uid = pod;
+      entry.container = container;
+      entry.device_ids = IdsOf(units);
+      checkpoint_.push_back(std::move(entry));
     }
-    if (promises_) promises_->Given(given_);
+    if (reservations_) reservations_->SetCheckpoint(checkpoint_);
   }
-  void Gone(const std::string& pod) {
-    told_.erase(pod);
-    std::erase_if(given_, [&](const deviceplugin::GivenOut& given) { return given.pod_uid == pod; });
-    if (!promises_) return;
-    promises_->Told(told_);
-    promises_->Given(given_);
+  void PodRemoved(const std::string& pod) {
+    pods_.erase(pod);
+    std::erase_if(checkpoint_, [&](const deviceplugin::CheckpointEntry& entry) { return entry.pod_uid == pod; });
+    if (!reservations_) return;
+    reservations_->SetPods(pods_);
+    reservations_->SetCheckpoint(checkpoint_);
   }
 
   absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
                                            int size) override {
     const std::vector<std::string> ids = IdsOf(available), must_ids = IdsOf(must);
-    const deviceplugin::PackRequest request{ids, must_ids, size};
-    const deviceplugin::Pack pack =
-        promises_ ? promises_->Prefer(request, numa_) : deviceplugin::ChooseUnits(request, numa_);
+    const deviceplugin::UnitRequest request{ids, must_ids, size};
+    const deviceplugin::UnitChoice choice =
+        reservations_ ? reservations_->Prefer(request, numa_) : deviceplugin::ChooseUnits(request, numa_);
     std::vector<Unit> units;
-    for (const std::string& id : pack.ids) {
+    for (const std::string& id : choice.ids) {
       const auto parsed = deviceplugin::ParseDeviceId(id);
       units.emplace_back(parsed->uuid, parsed->unit);
     }
@@ -75,10 +77,10 @@ class FleetPlugin : public PluginUnderKubelet {
 
   std::string Allocate(const std::set<Unit>& units) override {
     const std::vector<std::string> ids = IdsOf(units);
-    const auto grant = deviceplugin::JudgeRequest(ids, inventory_);
+    const auto grant = deviceplugin::DecideGrant(ids, inventory_);
     if (!grant.ok()) return std::string(grant.status().message());
-    if (!promises_) return "";
-    return std::string(promises_->MayAllocate(ids, [this] { return given_; }).message());
+    if (!reservations_) return "";
+    return std::string(reservations_->CheckAllocation(ids, [this] { return checkpoint_; }).message());
   }
 
  private:
@@ -91,11 +93,11 @@ class FleetPlugin : public PluginUnderKubelet {
 
   deviceplugin::Inventory inventory_;
   std::map<std::string, int> numa_;
-  std::map<std::string, deviceplugin::ToldPod> told_;
-  std::vector<deviceplugin::GivenOut> given_;
-  std::optional<deviceplugin::Promises> promises_;  // where an extender places pods
+  std::map<std::string, deviceplugin::BoundPod> pods_;
+  std::vector<deviceplugin::CheckpointEntry> checkpoint_;
+  std::optional<deviceplugin::Reservations> reservations_;  // if an extender places pods
 };
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_FLEET_PLUGIN_H_
+#endif  // SLUICE_TEST_SCHEDULER_FLEET_PLUGIN_H_

@@ -1,7 +1,7 @@
-// Kubelet's device manager, as far as it decides which units a container gets (pkg/kubelet/cm/devicemanager/manager.go:
-// Allocate, devicesToAllocate). The plugin behind it is a parameter.
-#ifndef TEST_SCHEDULER_KUBELET_MODEL_H_
-#define TEST_SCHEDULER_KUBELET_MODEL_H_
+// A model of kubelet's device manager: its choice of units for a container (pkg/kubelet/cm/devicemanager/manager.go:
+// Allocate, devicesToAllocate). The plugin is a parameter.
+#ifndef SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_
+#define SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_
 
 #include <map>
 #include <set>
@@ -10,22 +10,22 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/chains.h"
-#include "scheduler/random.h"
-#include "scheduler/slots.h"
+#include "scheduler/placement/chains.h"
+#include "scheduler/placement/pod_reservations.h"
+#include "scheduler/placement/random.h"
 
 namespace sluice::scheduler {
 
 using Unit = std::pair<std::string, int>;  // card, number
 
-// What kubelet asks a device plugin.
+// The calls that kubelet makes to a device plugin.
 class PluginUnderKubelet {
  public:
   virtual ~PluginUnderKubelet() = default;
-  // GetPreferredAllocation. `available` holds what `must` holds.
+  // GetPreferredAllocation. `available` includes `must`.
   virtual absl::StatusOr<std::vector<Unit>> Prefer(const std::set<Unit>& available, const std::set<Unit>& must,
                                                    int size) = 0;
-  // Allocate: empty, or why not.
+  // Allocate: empty, or the reason of the refusal.
   virtual std::string Allocate(const std::set<Unit>& units) = 0;
 };
 
@@ -33,7 +33,7 @@ class KubeletModel {
  public:
   KubeletModel(std::vector<std::string> cards, std::uint64_t seed) : cards_(std::move(cards)), random_(seed) {}
 
-  // Empty: admitted. Otherwise the reason, and nothing is held.
+  // Empty: admitted. Otherwise the reason, and the pod holds nothing.
   std::string Admit(const std::string& pod, const std::vector<ContainerUnits>& containers, PluginUnderKubelet& plugin) {
     std::set<Unit> reusable;
     for (const ContainerUnits& container : containers) {
@@ -78,7 +78,7 @@ class KubeletModel {
     return cards;
   }
 
-  // By card: units by pod, as pod-resources would tell.
+  // Units by pod, by card, as pod-resources would report them.
   std::map<std::string, std::map<std::string, int>> Use() const {
     std::map<std::string, std::map<std::string, int>> use;
     for (const auto& [pod, containers] : held_) {
@@ -94,7 +94,7 @@ class KubeletModel {
  private:
   std::string Allocate(const ContainerUnits& container, const std::set<Unit>& reusable, PluginUnderKubelet& plugin,
                        std::set<Unit>& got) {
-    // "Allocates from reusableDevices list first": in the order of a Go map, that is, any.
+    // "Allocates from reusableDevices list first": in the order of a Go map, so in any order.
     std::vector<Unit> reuse(reusable.begin(), reusable.end());
     random_.Shuffle(reuse);
     for (const Unit& unit : reuse) {
@@ -128,4 +128,4 @@ class KubeletModel {
 
 }  // namespace sluice::scheduler
 
-#endif  // TEST_SCHEDULER_KUBELET_MODEL_H_
+#endif  // SLUICE_TEST_SCHEDULER_KUBELET_MODEL_H_

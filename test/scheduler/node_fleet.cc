@@ -1,12 +1,12 @@
-// A thousand nodes' kubelets, agents and device plugins in one process, on a real API server: behind every node stands
-// the plugin's own allocation code, asked by kubelet's rules. Pods are admitted in any order, not in that of their
-// binding.
+// Stands in for the kubelets, agents and device plugins of a thousand nodes, in one process, on a real API server.
+// Behind every node runs the plugin's own allocation code, called by kubelet's rules. Pods are admitted in any order,
+// not in that of their binding.
 //
 //   node_fleet make --kubeconfig F --nodes N             nodes of 8 cards, as objects (kwok keeps them alive)
 //   node_fleet pods --kubeconfig F --pods N --namespace S --scheduler NAME [--seed K]     the published trace's mix
-//   node_fleet run  --kubeconfig F [--extender]          until SIGTERM; a line of counts on stdout after each round
+//   node_fleet run  --kubeconfig F [--extender]          until SIGTERM; prints a line of counts after each round
 //
-// Admitted pods get a start time (kwok then runs them), refused ones the phase and reason that kubelet gives them.
+// Admitted pods get a start time (kwok then runs them). Refused ones get the phase and reason that kubelet would set.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -31,9 +31,9 @@
 #include "kube/config.h"
 #include "kube/watcher.h"
 #include "kubelet_model.h"
-#include "scheduler/generator.h"
-#include "scheduler/pod_facts.h"
-#include "scheduler/random.h"
+#include "scheduler/extender/pod_facts.h"
+#include "scheduler/placement/random.h"
+#include "scheduler/simulator/generator.h"
 #include "sluice/names.h"
 
 namespace sluice::scheduler {
@@ -51,7 +51,7 @@ struct Options {
   bool extender = false;
 };
 
-// Each piece of work by one of a few connections; ends the program on the first error.
+// Does each piece of work over one of a few connections; ends the program on the first error.
 void InParallel(const kube::ClientConfig& config, std::size_t count,
                 const std::function<absl::Status(kube::Client&, std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
@@ -81,7 +81,7 @@ std::vector<std::string> CardsOfNode(const std::string& node) {
   return cards;
 }
 
-// What the agent writes on its node.
+// The annotation that the agent writes to its node.
 std::string Annotation(const KubeletModel& kubelet) {
   const auto use = kubelet.Use();
   Json cards = Json::array();
@@ -154,8 +154,8 @@ class Fleet {
  public:
   Fleet(const kube::ClientConfig& config, bool extender) : config_(config), extender_(extender) {}
 
-  // From the watch: what the kubelet and the agent of the pod's node see.
-  void See(const Json& object) {
+  // Handles an object of the watch for the kubelet and the agent of the pod's node.
+  void HandleChange(const Json& object) {
     PodFacts pod = ReadPod(object);
     if (pod.node.empty()) return;
     const std::lock_guard lock(mutex_);
@@ -168,25 +168,25 @@ class Fleet {
     }
     if (!node.seen.insert(pod.uid).second) return;
     ++bound_;
-    if (!pod.containers.empty()) node.plugin.Told(pod);
+    if (!pod.containers.empty()) node.plugin.PodBound(pod);
     node.waiting.push_back(std::move(pod));
   }
 
-  void Gone(const Json& object) {
+  void HandleDeletion(const Json& object) {
     const PodFacts pod = ReadPod(object);
     const std::lock_guard lock(mutex_);
     if (const auto found = nodes_.find(pod.node); found != nodes_.end()) found->second->Forget(pod.uid);
   }
 
-  // Some nodes' kubelets work off what waits there, last come often first served.
+  // Some nodes' kubelets admit their waiting pods, in random order.
   void Round() {
     std::vector<Write> writes;
     {
       const std::lock_guard lock(mutex_);
       for (auto& [name, node] : nodes_) {
-        // A kubelet that was busy meanwhile: only so do several pods wait for it.
+        // A kubelet that skips rounds, so that several pods wait for it.
         if (!node->waiting.empty() && random_.Below(4) == 0) Admit(name, *node, writes);
-        // Each change is said twice, as the agent does it.
+        // Each change is written twice, as the agent does.
         const bool again = node->again && *node->again <= std::chrono::steady_clock::now();
         if (!node->dirty && !again) continue;
         if (!node->dirty) node->spaced = !node->spaced;
@@ -200,7 +200,7 @@ class Fleet {
     random_.Shuffle(writes);
     InParallel(config_, writes.size(), [&](kube::Client& client, std::size_t i) {
       const absl::Status status = client.Patch(writes[i].path, writes[i].patch, kube::PatchType::kMerge).status();
-      return absl::IsNotFound(status) ? absl::OkStatus() : status;  // deleted meanwhile
+      return absl::IsNotFound(status) ? absl::OkStatus() : status;  // deleted in between
     });
     std::printf("bound %d admitted %d refused %d nodes-out-of-order %d writes %zu\n", bound_.load(), admitted_,
                 refused_, out_of_order_, writes.size());
@@ -216,7 +216,7 @@ class Fleet {
       if (!seen.contains(uid)) return;
       std::erase_if(waiting, [&](const PodFacts& pod) { return pod.uid == uid; });
       kubelet.Remove(uid);
-      plugin.Gone(uid);
+      plugin.PodRemoved(uid);
       dirty = true;
     }
 
@@ -224,9 +224,9 @@ class Fleet {
     FleetPlugin plugin;
     std::set<std::string> seen;
     std::vector<PodFacts> waiting;
-    bool dirty = false;  // the node's annotation is to be written
+    bool dirty = false;  // the node's annotation must be written
     std::optional<std::chrono::steady_clock::time_point> again;
-    bool spaced = false;  // it ends in a space
+    bool spaced = false;  // the annotation ends in a space
   };
   struct Write {
     std::string path;
@@ -241,7 +241,7 @@ class Fleet {
       std::string refusal;
       if (!pod.containers.empty()) {
         refusal = node.kubelet.Admit(pod.uid, pod.containers, node.plugin);
-        if (refusal.empty()) node.plugin.Given(pod.uid, node.kubelet.HeldBy(pod.uid));
+        if (refusal.empty()) node.plugin.PodAdmitted(pod.uid, node.kubelet.HeldBy(pod.uid));
       }
       char now[32];
       const std::time_t seconds = std::time(nullptr);
@@ -250,7 +250,7 @@ class Fleet {
       if (!refusal.empty()) {
         std::fprintf(stderr, "refused: %s on %s: %s\n", pod.FullName().c_str(), name.c_str(), refusal.c_str());
         status.update({{"phase", "Failed"}, {"reason", "UnexpectedAdmissionError"}, {"message", refusal}});
-        node.plugin.Gone(pod.uid);
+        node.plugin.PodRemoved(pod.uid);
       }
       ++(refusal.empty() ? admitted_ : refused_);
       writes.push_back({absl::StrCat("/api/v1/namespaces/", pod.name_space, "/pods/", pod.name, "/status"),
@@ -277,10 +277,10 @@ void RunFleet(const kube::ClientConfig& config, const Options& options) {
   Fleet fleet(config, options.extender);
   kube::WatchHandler handler;
   handler.replaced = [&fleet](const std::vector<Json>& pods) {
-    for (const Json& pod : pods) fleet.See(pod);
+    for (const Json& pod : pods) fleet.HandleChange(pod);
   };
   handler.changed = [&fleet](kube::Change change, const Json& pod) {
-    change == kube::Change::kDeleted ? fleet.Gone(pod) : fleet.See(pod);
+    change == kube::Change::kDeleted ? fleet.HandleDeletion(pod) : fleet.HandleChange(pod);
   };
   kube::ListOptions bound;
   bound.field_selector = "spec.nodeName!=";
@@ -306,7 +306,7 @@ int main(int argc, char** argv) {
   pods->add_option("--scheduler", options.scheduler)->required();
   pods->add_option("--seed", options.seed);
   CLI::App* const run = app.add_subcommand("run")->fallthrough();
-  run->add_flag("--extender", options.extender, "the plugins are told that an extender places pods");
+  run->add_flag("--extender", options.extender, "the plugins honour an extender's reservations");
   CLI11_PARSE(app, argc, argv);
   const auto config = sluice::kube::FromKubeconfig(options.kubeconfig);
   if (!config.ok()) {

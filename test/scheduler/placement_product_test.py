@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Placement as users meet it, all real but the GPU: helm install with a second scheduler, pods bound to cards, promises kept by the node."""
+"""Placement as users see it, with everything real but the GPU: helm install with a second scheduler, pods bound to cards, reservations honoured."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ SPACE = f"placement-{os.getpid()}"
 
 
 def install(replicas=1):
-    # best-fit: the one policy whose choices do not follow what was asked before.
+    # best-fit: the only policy whose choices do not depend on earlier requests.
     p.install("--set", "scheduler.mode=own", "--set", "scheduler.policy=best-fit", "--set", "webhook.removeRefused.enabled=true",
               "--set", "webhook.removeRefused.afterSeconds=2", "--set", "scheduler.image.repository=sluice.test/kube-scheduler",
               "--set", f"scheduler.replicas={replicas}")
@@ -68,7 +68,7 @@ class Placement(unittest.TestCase):
     def device_inside(self, name):
         return p.kubectl("-n", SPACE, "exec", name, "--", "bash", "-c", "ls /dev/nvidia[0-9]*").strip()
 
-    def test_a_pod_is_bound_to_a_card_and_gets_it(self):
+    def test_a_pod_gets_the_card_it_is_bound_to(self):
         self.create("first", 0.6)
         self.create("second", 0.6)
         self.runs("first", "second")
@@ -77,7 +77,7 @@ class Placement(unittest.TestCase):
         self.assertNotEqual(placement("first"), placement("second"))
         self.assertNotEqual(self.device_inside("first"), self.device_inside("second"))
         p.wait(60, "the node's annotation", lambda: self.free() == [40, 40])
-        # 80 units are free, on no single card.
+        # 80 units are free, but not on a single card.
         self.create("third", 0.6)
         p.wait(90, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
         self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
@@ -85,21 +85,21 @@ class Placement(unittest.TestCase):
         p.kubectl("-n", SPACE, "delete", "pod", "first", "--force", "--grace-period=0")
         self.runs("third")
 
-    def test_admitted_in_another_order_than_bound_nothing_is_refused(self):
+    def test_no_pod_is_refused_when_admitted_in_another_order_than_bound(self):
         self.create("half", 0.5)
         self.runs("half")
         self.create("more", 0.6)
         self.runs("more")
         # Free now: 50 and 40. Bound 40, 25, 25; admitted by best fit in the order 25, 25, 40, the last one would find no card.
         for _ in range(3):
-            self.bind_while_the_kubelet_is_away()
+            self.bind_while_kubelet_is_down()
             messages = [pod_of(name)["status"].get("message", "") for name in ("a25", "b25", "c40")]
             self.assertFalse([m for m in messages if "sluice refuses" in m])
             if not any(messages):
                 break
-            # A kubelet that starts may look at its pods before any device plugin has registered: its own refusal, not ours.
+            # A starting kubelet may check its pods before any device plugin has registered: its own refusal, not the plugin's.
             p.kubectl("-n", SPACE, "delete", "pods", "a25", "b25", "c40", "--force", "--grace-period=0", "--wait=true")
-            p.wait(120, "their places to be free again", lambda: sorted(self.free()) == [40, 50])
+            p.wait(120, "their units to be free again", lambda: sorted(self.free()) == [40, 50])
         self.runs("a25", "b25", "c40")
         self.assertEqual(placement("a25"), placement("b25"))
         self.assertNotEqual(placement("a25"), placement("c40"))
@@ -107,7 +107,7 @@ class Placement(unittest.TestCase):
         self.assertEqual(self.device_inside("a25"), self.device_inside("half"))
         p.wait(60, "the node's annotation", lambda: sorted(self.free()) == [0, 0])
 
-    def bind_while_the_kubelet_is_away(self):
+    def bind_while_kubelet_is_down(self):
         gate = {"schedulingGates": [{"name": "sluice.test/later"}]}
         for name, fraction in (("a25", 0.25), ("b25", 0.25), ("c40", 0.4)):
             self.create(name, fraction, **gate)
@@ -141,24 +141,24 @@ class Placement(unittest.TestCase):
         p.kubectl("-n", SPACE, "scale", "replicaset", "refused", "--replicas=0")
         p.wait(120, "the refused pods to be removed", lambda: not refused())
 
-    def test_the_extender_tells_what_it_sees(self):
+    def test_the_extender_exports_metrics(self):
         pod = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"][0]["metadata"]["name"]
         metrics = p.kubectl("get", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/metrics")
         self.assertIn("sluice_extender_nodes 1\n", metrics)
         self.assertIn("sluice_extender_cards 2\n", metrics)
         self.assertIn("sluice_extender_fragmented_gpus ", metrics)
-        # From there nobody can bind anything.
+        # The metrics address accepts no bind.
         result = p.run("kubectl", "create", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/bind", "-f", "-", text="{}", check=False)
         self.assertNotEqual(result.returncode, 0)
 
-    def test_two_schedulers_of_which_one_leads(self):
+    def test_two_replicas_elect_a_leader(self):
         try:
             install(replicas=2)
             self.create("first", 0.6)
             self.runs("first")
             leader = p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0]
             p.kubectl("-n", p.SPACE, "delete", "pod", leader, "--wait=false")
-            # The other one's extender knows by its watches what was promised.
+            # The other replica's extender knows the reservations from its watches.
             self.create("second", 0.6)
             self.runs("second")
             self.assertNotEqual(placement("first"), placement("second"))
@@ -169,7 +169,7 @@ class Placement(unittest.TestCase):
         finally:
             install()
 
-    def test_doctor_says_what_waits(self):
+    def test_doctor_reports_placed_and_waiting_pods(self):
         self.create("whole", 1)
         self.create("other", 1)
         self.runs("whole", "other")

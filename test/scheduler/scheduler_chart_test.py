@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the chart renders for placement: nothing by default, a second scheduler, or the extender for the cluster's own one."""
+"""The chart's output for placement: nothing by default, a second scheduler, or the extender for the cluster's own one."""
 import pathlib
 import sys
 import unittest
@@ -20,7 +20,7 @@ def daemon_config(objects, key):
 
 
 class Scheduler(unittest.TestCase):
-    def test_off_everything_is_as_before(self):
+    def test_off_renders_nothing_for_placement(self):
         objects = render()
         self.assertFalse([o for o in objects if "scheduler" in o["metadata"]["name"] or "extender" in o["metadata"]["name"]])
         self.assertNotIn("schedulerName", daemon_config(objects, "webhook.yaml"))
@@ -42,18 +42,18 @@ class Scheduler(unittest.TestCase):
         self.assertFalse(call["ignorable"])
         self.assertEqual(call["managedResources"], [{"name": "sluice.dev/gpu-percent", "ignoredByScheduler": False}])
         own = config_of(objects, "extender.yaml")
-        self.assertEqual(own["listen"], "127.0.0.1:8889")  # nobody outside the pod may ask for a Binding
+        self.assertEqual(own["listen"], "127.0.0.1:8889")  # only the pod itself may request a Binding
         self.assertEqual(own["metricsListen"], "0.0.0.0:9404")
         self.assertEqual(extender["ports"], [{"name": "metrics", "containerPort": 9404}])
         for container in (scheduler, extender):
             self.assertTrue(container["securityContext"]["readOnlyRootFilesystem"])
             self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
         self.assertTrue(pod["securityContext"]["runAsNonRoot"])
-        # The webhook sends pods there, plugin and agent keep the promises.
+        # The webhook names the scheduler in pods; agent and plugin handle the reservations.
         self.assertEqual(daemon_config(objects, "webhook.yaml")["schedulerName"], "sluice-scheduler")
         plugin = daemon_config(objects, "device-plugin.yaml")
         self.assertIs(plugin["extender"], True)
-        self.assertEqual(plugin["promiseFile"], "/run/sluice/promises.json")
+        self.assertEqual(plugin["reservationFile"], "/run/sluice/reservations.json")
 
     def test_the_image_follows_the_clusters_version(self):
         for version, tag in {"1.34.4": "v1.34.4", "v1.31.2+k3s1": "v1.31.2", "v1.30.5-gke.1014001": "v1.30.5"}.items():
@@ -80,7 +80,7 @@ class Scheduler(unittest.TestCase):
                  and o["subjects"][0]["name"] == "sluice-scheduler"}
         self.assertEqual(bound, {"sluice-extender"})
 
-    def test_several_replicas_choose_a_leader(self):
+    def test_several_replicas_elect_a_leader(self):
         objects = render(OWN, "scheduler.replicas=2")
         self.assertTrue(config_of(objects, "scheduler.yaml")["leaderElection"]["leaderElect"])
         self.assertEqual(config_of(objects, "scheduler.yaml")["leaderElection"]["resourceName"], "sluice-scheduler")
@@ -88,7 +88,7 @@ class Scheduler(unittest.TestCase):
         self.assertIn({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["sluice-scheduler"],
                        "verbs": ["get", "update"]}, rules)
 
-    def test_for_the_clusters_own_scheduler(self):
+    def test_the_extender_for_the_clusters_own_scheduler(self):
         objects = render(CLUSTER, "scheduler.ignorable=true", "scheduler.policy=spread")
         pod = pod_of(one(objects, "DaemonSet", "sluice-scheduler"))
         self.assertTrue(pod["hostNetwork"])
@@ -101,7 +101,7 @@ class Scheduler(unittest.TestCase):
         self.assertNotIn("schedulerName", daemon_config(objects, "webhook.yaml"))
         self.assertIs(daemon_config(objects, "device-plugin.yaml")["extender"], True)
 
-    def test_removal_of_refused_pods_is_off_and_asks_for_its_rights_alone(self):
+    def test_removal_of_refused_pods_is_off_and_gets_only_its_rights(self):
         self.assertNotIn("removeRefused", daemon_config(render(), "webhook.yaml"))
         objects = render("webhook.removeRefused.enabled=true")
         self.assertEqual(daemon_config(objects, "webhook.yaml")["removeRefused"],

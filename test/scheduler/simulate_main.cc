@@ -1,8 +1,9 @@
-// The simulator alone, for tests and for the picture in docs/; users have it as a subcommand of sluice.
+// The simulator as a program of its own, for tests and for the figure in docs/; users have it as a subcommand of
+// sluice.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
-#include "scheduler/simulate_command.h"
+#include "scheduler/simulator/simulate_command.h"
 
 int main(int argc, char** argv) {
   CLI::App app("placement simulator");

@@ -1,12 +1,12 @@
-#include "scheduler/simulation.h"
+#include "scheduler/simulator/simulation.h"
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <filesystem>
 
-#include "scheduler/generator.h"
-#include "scheduler/svg.h"
+#include "scheduler/simulator/generator.h"
+#include "scheduler/simulator/svg.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -22,7 +22,7 @@ double AllocatedAtFull(const std::vector<Node>& nodes, const std::vector<TracePo
   return sum / seeds * 100;
 }
 
-TEST_CASE("the published trace: our best fit and FGD are the published ones, the default is better") {
+TEST_CASE("the published trace: best fit and FGD reach the published figures, the default exceeds them") {
   const char* folder = std::getenv("SLUICE_OPENB");
   const std::filesystem::path data = folder ? folder : SLUICE_OPENB_DEFAULT;
   if (!std::filesystem::exists(data / "nodes.csv")) {
@@ -37,7 +37,7 @@ TEST_CASE("the published trace: our best fit and FGD are the published ones, the
   CHECK(AllocatedAtFull(*nodes, *pods, "look-ahead", 2) > 95.5);
 }
 
-TEST_CASE("generated data: the order of the policies is the trace's") {
+TEST_CASE("generated data: the policies rank as on the published trace") {
   const auto nodes = GenerateNodes(600);
   const auto pods = GeneratePods(4000, 1);
   const double spread = AllocatedAtFull(nodes, pods, "spread", 1),
@@ -48,7 +48,7 @@ TEST_CASE("generated data: the order of the policies is the trace's") {
   CHECK(fgd < look_ahead);
 }
 
-TEST_CASE("nothing is given twice and what is counted was given") {
+TEST_CASE("allocations never exceed the capacity and sum to the reported figures") {
   const auto nodes = GenerateNodes(40);
   const auto pods = GeneratePods(300, 3);
   const RequestMix mix = MixOfPods(pods);
@@ -69,16 +69,16 @@ TEST_CASE("nothing is given twice and what is counted was given") {
   }
 }
 
-TEST_CASE("a GPU model that no node has fits nowhere") {
+TEST_CASE("a pod for a GPU model that no node has is not placed") {
   auto pods = GeneratePods(10, 1);
-  for (TracePod& pod : pods) pod.models = {"none such"};
+  for (TracePod& pod : pods) pod.models = {"no such model"};
   const auto nodes = GenerateNodes(10);
   const RequestMix mix = MixOfPods(pods);
   const Outcome outcome = Simulate(nodes, pods, **MakePolicy("best-fit", mix, kTraceUnitsPerCard), mix);
   CHECK(std::count(outcome.placed.begin(), outcome.placed.end(), true) == 0);
 }
 
-TEST_CASE("arrivals: all pods first, then until the sum, the same for a seed") {
+TEST_CASE("arrivals: all pods, then repeats up to the sum, equal for equal seeds") {
   const auto nodes = GenerateNodes(20);
   const auto pods = GeneratePods(50, 1);
   CHECK(Arrivals(nodes, pods, 1.3, 7) == Arrivals(nodes, pods, 1.3, 7));
@@ -87,7 +87,7 @@ TEST_CASE("arrivals: all pods first, then until the sum, the same for a seed") {
   CHECK(Arrivals({}, {}, 1.3, 7).empty());
 }
 
-TEST_CASE("CSV is read by column name, and written back the same") {
+TEST_CASE("CSV is read by column name and survives a round trip") {
   const auto pods =
       ParsePods("gpu_milli,name,num_gpu,cpu_milli,memory_mib,gpu_spec\n470,a,1,2000,30,A|B\n1000,b,8,1,2,\n", "p");
   REQUIRE(pods.ok());
@@ -99,7 +99,7 @@ TEST_CASE("CSV is read by column name, and written back the same") {
   CHECK(NodesCsv(*ParseNodes(NodesCsv(*nodes), "again")) == NodesCsv(*nodes));
 }
 
-TEST_CASE("malformed CSV: where, what, and what is accepted") {
+TEST_CASE("errors in CSV name the place, the value and the accepted values") {
   const auto message = [](const std::string& text) {
     return std::string(ParsePods(text, "pods.csv").status().message());
   };
@@ -122,7 +122,7 @@ TEST_CASE("malformed CSV: where, what, and what is accepted") {
         "n:2: gpu is \"65\", accepted is 0..64");
 }
 
-TEST_CASE("the picture holds one curve a policy in each panel, and escapes names") {
+TEST_CASE("the SVG has one curve per policy and panel, and escapes names") {
   const std::string svg = Svg("a < b", {{"one & only", {{0, 0, 0}, {0.9, 0.85, 0.02}, {1.3, 0.95, 0.05}}}});
   std::size_t curves = 0;
   for (std::size_t at = svg.find("<polyline"); at != std::string::npos; at = svg.find("<polyline", at + 1)) ++curves;

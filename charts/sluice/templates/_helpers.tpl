@@ -39,7 +39,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* What the schema cannot say: two listeners of one pod at one port. */ -}}
+{{- /* Refuses two listeners of one pod on one port, which the schema cannot express. */ -}}
 {{- define "sluice.ports" -}}
 {{- $v := .Values -}}
 {{- range list
@@ -47,12 +47,12 @@ imagePullSecrets:
   (list "webhook.port" $v.webhook.port "webhook.metricsPort" $v.webhook.metricsPort)
   (list "scheduler.port" $v.scheduler.port "scheduler.metricsPort" $v.scheduler.metricsPort) }}
 {{- if eq (int (index . 1)) (int (index . 3)) }}
-{{- fail (printf "%s: %d is %s, too; accepted: two ports, since both listen in one pod" (index . 0) (int (index . 1)) (index . 2)) }}
+{{- fail (printf "%s: %d is also %s; accepted: two different ports, since both listen in one pod" (index . 0) (int (index . 1)) (index . 2)) }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* No privilege that a part has no reason for; docs/operate/security.md holds the reasons. */ -}}
+{{- /* No privilege without a reason; docs/operate/security.md gives the reasons. */ -}}
 {{- define "sluice.locked" -}}
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}
@@ -74,7 +74,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{- /* Where the webhook's certificate lies. */ -}}
+{{- /* The Secret with the webhook's certificate. */ -}}
 {{- define "sluice.certificateSecret" -}}
 {{- if eq .Values.webhook.certificate.mode "secret" -}}
 {{- required "webhook.certificate.secretName: missing; accepted: the name of a kubernetes.io/tls Secret in the release's namespace" .Values.webhook.certificate.secretName -}}
@@ -83,11 +83,11 @@ affinity:
 {{- end -}}
 {{- end }}
 
-{{- /* What the variables and volumes of plugin and agent have in common. */ -}}
+{{- /* Variables and volumes that plugin and agent share. */ -}}
 {{- define "sluice.nodeEnv" -}}
 - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
 {{- if ne .Values.driver.access "own" }}
-# NVIDIA's runtime, where this pod runs under it, brings NVML and all cards, for reading; another takes no notice.
+# If this pod runs under NVIDIA's runtime, these bring NVML and all cards, for reading; other runtimes ignore them.
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- end }}
@@ -113,7 +113,7 @@ affinity:
 {{- include (print .Template.BasePath "/configmap.yaml") . | sha256sum -}}
 {{- end }}
 
-{{- /* When the API server asks the webhook, in CEL: the text is the webhook's own (files/conditions.yaml, written by
+{{- /* The CEL condition under which the API server calls the webhook. The webhook prints it (files/conditions.yaml is the output of
 `sluice-webhook --print-policy conditions`; a test holds them equal). */ -}}
 {{- define "sluice.condition" -}}
 {{- $all := .root.Files.Get "files/conditions.yaml" | fromYaml -}}
@@ -128,8 +128,8 @@ caBundle: {{ index (include "sluice.helmCertificate" . | fromYaml) "ca.crt" }}
 {{- end }}
 {{- end }}
 
-{{- /* Mode helm: one certificate for all templates of a render, taken from the cluster where a release has one already, so that
-certificate and CA stay together over upgrades. */ -}}
+{{- /* Mode helm: one certificate for all templates of a render. If the release already has one in the cluster, it is reused, so that
+certificate and CA match after upgrades. */ -}}
 {{- define "sluice.helmCertificate" -}}
 {{- $c := .Values.webhook.certificate -}}
 {{- if not (hasKey $c "made") -}}

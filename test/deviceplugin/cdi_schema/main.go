@@ -1,5 +1,5 @@
-// cdi_schema [-bad] FILE...: judges CDI specs by the project's published schema (of the version that ours claim, 0.6.0), and
-// reads them with the code by which containerd reads them. -bad: each must be refused.
+// cdi_schema [-bad] FILE...: checks CDI specs by the project's published schema (0.6.0, the version of ours), and reads them
+// with containerd's code. -bad: each file must be refused.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	bad := flag.Bool("bad", false, "the files are wrong, and must be refused")
+	bad := flag.Bool("bad", false, "the files are invalid and must be refused")
 	flag.Parse()
 	failed := flag.NArg() == 0
 	for _, path := range flag.Args() {
@@ -28,5 +28,5 @@ func main() {
 	if failed {
 		os.Exit(1)
 	}
-	fmt.Printf("%d specs judged\n", flag.NArg())
+	fmt.Printf("%d specs checked\n", flag.NArg())
 }

@@ -1,6 +1,6 @@
 // devicemanager drives kubelet's own device manager (the package of the pinned k8s.io/kubernetes) against the built
-// sluice-device-plugin: random pods come, go and restart, kubelet and plugin are restarted and killed, cards fall ill. After every step
-// nothing may be given out twice, every share lies on one card, and every container's directory says what kubelet believes.
+// sluice-device-plugin: random pods start, end and restart, kubelet and plugin are restarted and killed, cards become unhealthy.
+// At all times no unit is given out twice, every share is on one card, and every container's directory agrees with kubelet.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 )
 
-// NewManagerImpl has kubelet's own path compiled in; this is the constructor beneath it.
+// NewManagerImpl has kubelet's own path compiled in; this is the constructor that it calls.
 //
 //go:linkname newManagerImpl k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
 func newManagerImpl(socketPath string, topology []cadvisorapi.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error)
@@ -56,15 +56,15 @@ func (ready) AddSource(string) {}
 func (ready) AllReady() bool   { return true }
 
 type node struct {
-	dir     string
-	random  *rand.Rand
-	manager *devicemanager.ManagerImpl
-	process *exec.Cmd
-	pods    map[types.UID]*v1.Pod
-	agents  map[string]net.Listener // by allocation directory
-	sick    map[int]bool
-	counts  map[string]int
-	next    int
+	dir       string
+	random    *rand.Rand
+	manager   *devicemanager.ManagerImpl
+	process   *exec.Cmd
+	pods      map[types.UID]*v1.Pod
+	agents    map[string]net.Listener // by allocation directory
+	unhealthy map[int]bool
+	counts    map[string]int
+	next      int
 }
 
 func (n *node) fail(format string, args ...any) {
@@ -72,7 +72,7 @@ func (n *node) fail(format string, args ...any) {
 	if len(log) > 8000 {
 		log = log[len(log)-8000:]
 	}
-	// The last error alone tells little: what the plugin said is above it.
+	// The plugin's log goes first: the last error alone explains little.
 	fmt.Fprintf(os.Stderr, "%s\nFAILED (seed %d): %s\n", log, *seed, fmt.Sprintf(format, args...))
 	n.killPlugin()
 	os.RemoveAll(n.dir)
@@ -87,11 +87,11 @@ func (n *node) must(err error) {
 	}
 }
 
-// await is bounded so generously that time decides nothing.
+// await has a generous bound, so that no result depends on time.
 func (n *node) await(what string, done func() bool) {
 	for end := time.Now().Add(60 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			n.fail("waited in vain for %s", what)
+			n.fail("timed out waiting for %s", what)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (n *node) writeCards() {
 	var text strings.Builder
 	for i := 0; i < cards; i++ {
 		flag := ""
-		if n.sick[i] {
+		if n.unhealthy[i] {
 			flag = "lost"
 		}
 		fmt.Fprintf(&text, "card GPU-%d %d %d %s\n", i, i, i%2, flag)
@@ -170,14 +170,14 @@ func (n *node) activePods() []*v1.Pod {
 
 func (n *node) awaitDevices() {
 	n.await("the node's units", func() bool {
-		// Capacity may lack a lost card: a plugin that started after the loss has never seen it.
+		// Capacity may lack a lost card, which a plugin that started after the loss has never seen.
 		_, allocatable, _ := n.manager.GetCapacity()
 		healthy := allocatable[gpuPercent]
-		return healthy.Value() == int64(cards-len(n.sick))*100
+		return healthy.Value() == int64(cards-len(n.unhealthy))*100
 	})
 }
 
-// awaitNone waits until kubelet has seen that the plugin is gone. Before that it holds what it knew.
+// awaitNone waits until kubelet has noticed that the plugin is gone; until then it keeps the old devices.
 func (n *node) awaitNone() {
 	n.await("kubelet to notice", n.none)
 }
@@ -188,14 +188,14 @@ func (n *node) none() bool {
 	return healthy.Value() == 0
 }
 
-// registrations of all the plugin's lives.
+// registrations counts over all runs of the plugin.
 func (n *node) registrations() int {
 	log, err := os.ReadFile(n.path("plugin.log"))
 	n.must(err)
 	return strings.Count(string(log), `"msg":"registration","result":"ok"`)
 }
 
-// settled tells whether the plugin has registered since it last began to serve.
+// settled reports whether the plugin has registered since it last began to serve.
 func (n *node) settled() bool {
 	log, err := os.ReadFile(n.path("plugin.log"))
 	n.must(err)
@@ -224,7 +224,7 @@ func (n *node) randomUnits() int {
 	}
 }
 
-// held returns the units of each living container, by card.
+// held returns the units of a container, sorted.
 func (n *node) held(pod *v1.Pod, name string) []string {
 	var out []string
 	for _, instances := range n.manager.GetDevices(string(pod.UID), name) {
@@ -236,11 +236,11 @@ func (n *node) held(pod *v1.Pod, name string) []string {
 	return out
 }
 
-// fits says whether a first container of a pod can be served from what is free now.
+// fits reports whether the free units can serve a pod's first container.
 func (n *node) fits(want int) bool {
 	free := make([]int, cards)
 	for i := range free {
-		if !n.sick[i] {
+		if !n.unhealthy[i] {
 			free[i] = 100
 		}
 	}
@@ -253,7 +253,7 @@ func (n *node) fits(want int) bool {
 	for id := range used {
 		var card, unit int
 		fmt.Sscanf(id, "GPU-%d::%d", &card, &unit)
-		if !n.sick[card] {
+		if !n.unhealthy[card] {
 			free[card]--
 		}
 	}
@@ -297,14 +297,14 @@ func (n *node) admit() {
 	}
 	all := containers(pod)
 	fits := n.fits(units(all[0]))
-	// Kubelet knows a pod before it admits it; a refused one is not active any more.
+	// Kubelet knows a pod before it admits it; a refused pod is no longer active.
 	n.pods[pod.UID] = pod
 	for i, c := range all {
 		if err := n.manager.Allocate(pod, c); err != nil {
 			if i == 0 && fits {
-				n.fail("%d units fit on a card, and were refused: %v", units(c), err)
+				n.fail("%d units fit on a card but were refused: %v", units(c), err)
 			}
-			// Kubelet's own words: too few are free, or it has lost the plugin (killed a moment ago) and not heard of it again.
+			// Kubelet's messages if too few units are free, or if the plugin was just killed and has not registered again.
 			reasons := []string{"sluice refuses: ", "requested number of devices unavailable", "no healthy devices present", "cannot allocate unregistered device"}
 			if !slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(err.Error(), reason) }) {
 				n.fail("a refusal without a reason: %v", err)
@@ -314,7 +314,7 @@ func (n *node) admit() {
 			return
 		}
 		if i == 0 && !fits {
-			n.fail("%d units of %s fit on no card, and were given", units(c), pod.Name)
+			n.fail("%d units of %s fit on no card but were allocated", units(c), pod.Name)
 		}
 	}
 	n.counts["admitted"]++
@@ -324,9 +324,9 @@ func (n *node) admit() {
 	}
 }
 
-// start is what kubelet does before each start of a container, restarts included.
+// start does kubelet's part before each start of a container, restarts included.
 func (n *node) start(pod *v1.Pod, c *v1.Container) {
-	// PreStartContainer looks at every container that holds these devices, an init container's too.
+	// PreStartContainer checks every container with these devices, init containers included.
 	for _, each := range containers(pod) {
 		n.agent(pod, each)
 	}
@@ -347,7 +347,7 @@ func (n *node) start(pod *v1.Pod, c *v1.Container) {
 	}
 }
 
-// runDir is the allocation's directory as kubelet's checkpoint has it.
+// runDir is the allocation's directory from kubelet's checkpoint.
 func (n *node) runDir(pod *v1.Pod, c *v1.Container) string {
 	for _, entry := range n.checkpoint() {
 		if entry.uid == string(pod.UID) && entry.container == c.Name {
@@ -401,7 +401,7 @@ func (n *node) anyPod() *v1.Pod {
 	for uid := range n.pods {
 		uids = append(uids, string(uid))
 	}
-	sort.Strings(uids) // the steps of a seed are the same in each run
+	sort.Strings(uids) // so that each run of a seed takes the same steps
 	return n.pods[types.UID(uids[n.random.Intn(len(uids))])]
 }
 
@@ -440,7 +440,7 @@ func (n *node) check() {
 			n.must(json.Unmarshal(text, &allocation))
 			sort.Strings(allocation.Devices)
 			if strings.Join(allocation.Devices, " ") != strings.Join(ids, " ") {
-				n.fail("%s/%s: kubelet believes %v, the directory says %v", pod.Name, c.Name, ids, allocation.Devices)
+				n.fail("%s/%s: kubelet has %v, the directory has %v", pod.Name, c.Name, ids, allocation.Devices)
 			}
 		}
 	}
@@ -476,24 +476,24 @@ func (n *node) step() {
 		n.awaitDevices()
 		n.counts["plugin kills"]++
 	case roll < 990:
-		// Devices are there before the plugin has noted that it is registered; its line must not pass for the next one.
-		n.await("the plugin's own word", n.settled)
+		// Kubelet has the devices before the plugin logs its registration; that line must not count as the next one.
+		n.await("the plugin to log its registration", n.settled)
 		before := n.registrations()
 		n.must(os.Remove(n.path("kubelet/device-plugins/sluice.sock")))
-		// A busy machine may see nothing of the third of a second between.
+		// A busy machine may miss the third of a second without devices.
 		n.await("the plugin's return", func() bool { return n.none() || n.registrations() > before })
 		n.awaitDevices()
 		n.counts["socket deletions"]++
 	default:
 		card := n.random.Intn(cards)
-		if n.sick[card] {
-			delete(n.sick, card)
-		} else if len(n.sick) < 2 {
-			n.sick[card] = true
+		if n.unhealthy[card] {
+			delete(n.unhealthy, card)
+		} else if len(n.unhealthy) < 2 {
+			n.unhealthy[card] = true
 		}
 		n.writeCards()
 		n.awaitDevices()
-		n.counts["cards ill or well"]++
+		n.counts["changes of card health"]++
 	}
 }
 
@@ -512,7 +512,7 @@ func main() {
 		panic(err)
 	}
 	n := &node{dir: dir, random: rand.New(rand.NewSource(*seed)), pods: map[types.UID]*v1.Pod{}, agents: map[string]net.Listener{},
-		sick: map[int]bool{}, counts: map[string]int{}}
+		unhealthy: map[int]bool{}, counts: map[string]int{}}
 	n.setUp()
 	n.startKubelet()
 	n.startPlugin()
@@ -525,11 +525,11 @@ func main() {
 		}
 	}
 	n.check()
-	// Everything is given back: the checkpoint of a last pod lets all directories but its own go.
+	// Everything is freed: after the checkpoint of a last pod, all directories but its own are removed.
 	for _, pod := range n.activePods() {
 		n.remove(pod)
 	}
-	n.sick = map[int]bool{}
+	n.unhealthy = map[int]bool{}
 	n.writeCards()
 	n.awaitDevices()
 	last := n.next
@@ -539,7 +539,7 @@ func main() {
 	for _, pod := range n.activePods() {
 		directories += len(containers(pod))
 	}
-	n.await("the directories of dead pods to go", func() bool {
+	n.await("the directories of ended pods to be removed", func() bool {
 		names, _ := os.ReadDir(n.path("alloc"))
 		return len(names) == directories
 	})

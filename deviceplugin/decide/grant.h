@@ -1,0 +1,38 @@
+// Decides whether the devices that kubelet passes to Allocate form a valid share. Pure.
+#ifndef SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
+#define SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "deviceplugin/decide/cards.h"
+
+namespace sluice::deviceplugin {
+
+struct GrantedCard {
+  std::string uuid;
+  int units = 0;
+  int minor = -1;
+  bool operator==(const GrantedCard&) const = default;
+};
+
+// One card with up to 100 units, or several whole cards.
+struct Grant {
+  std::vector<GrantedCard> cards;  // ordered by uuid
+  std::vector<std::string> ids;    // as requested, sorted
+  int Units() const;
+  std::string Fraction() const;  // "0.50", "1", "2"
+};
+
+// The error holds the message for `kubectl describe pod` and a reason for the metric: malformed, duplicate, unknown,
+// unhealthy, not-offered, split, size. Keeps no ledger: kubelet ensures that a unit is given out only once.
+absl::StatusOr<Grant> DecideGrant(std::span<const std::string> ids, const Inventory& inventory);
+
+absl::Status Refusal(std::string_view reason, std::string_view message);
+std::string RefusalReason(const absl::Status& status);  // "internal" for a status that Refusal did not make
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_DECIDE_GRANT_H_

@@ -1,0 +1,44 @@
+#include "deviceplugin/decide/response.h"
+
+#include "deviceplugin/text.h"
+#include "sluice/names.h"
+
+namespace sluice::deviceplugin {
+
+std::string_view ToString(DriverAccess access) {
+  switch (access) {
+    case DriverAccess::kNvidiaCdi:
+      return "nvidia-cdi";
+    case DriverAccess::kNvidiaRuntime:
+      return "nvidia-runtime";
+    case DriverAccess::kOwn:
+      return "own";
+  }
+  return "?";
+}
+
+ContainerResponse MakeResponse(const ResponseInput& input) {
+  ContainerResponse out;
+  out.mounts = {{SLUICE_CONTAINER_LIB_DIR, input.lib_dir}, {SLUICE_CONTAINER_RUN_DIR, input.run_dir}};
+  // LD_PRELOAD here too, so that a pod that the webhook did not see is hooked with defaults. The webhook's value
+  // overrides it.
+  out.envs = {{"LD_PRELOAD", SLUICE_CONTAINER_SHIM},
+              {SLUICE_ENV_SOCKET, SLUICE_CONTAINER_SOCKET},
+              {SLUICE_ENV_GPU_FRACTION, input.grant->Fraction()}};
+  std::string uuids;
+  for (const GrantedCard& card : input.grant->cards) {
+    uuids += (uuids.empty() ? "" : ",") + card.uuid;
+    if (input.access == DriverAccess::kNvidiaCdi) out.cdi_names.push_back(StrCat(kNvidiaCdiKind, "=", card.uuid));
+    if (input.access == DriverAccess::kOwn) out.cdi_names.push_back(StrCat(kOwnCdiKind, "=", card.uuid));
+  }
+  // CUDA images set NVIDIA_VISIBLE_DEVICES=all. With NVIDIA's runtime as the node's default they would see every card.
+  if (input.access == DriverAccess::kNvidiaRuntime) {
+    out.envs["NVIDIA_VISIBLE_DEVICES"] = uuids;
+    out.envs["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility";
+  } else {
+    out.envs["NVIDIA_VISIBLE_DEVICES"] = "void";
+  }
+  return out;
+}
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,253 @@
+// NVML through dlopen, so that the plugin runs on nodes without a driver and finds one that is installed later.
+#include <dlfcn.h>
+#include <nvml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "common/mutex.h"
+#include "deviceplugin/host/files.h"
+#include "deviceplugin/nvml/nvml_api.h"
+#include "deviceplugin/text.h"
+
+namespace sluice::deviceplugin {
+namespace {
+
+// Entry points under their exported names. nvml.h's macros rename functions, so the names are spelled out.
+struct Entries {
+  decltype(&::nvmlInit_v2) init = nullptr;
+  decltype(&::nvmlShutdown) shutdown = nullptr;
+  decltype(&::nvmlErrorString) error_string = nullptr;
+  decltype(&::nvmlSystemGetDriverVersion) driver_version = nullptr;
+  decltype(&::nvmlDeviceGetCount_v2) count = nullptr;
+  decltype(&::nvmlDeviceGetHandleByIndex_v2) by_index = nullptr;
+  decltype(&::nvmlDeviceGetUUID) uuid = nullptr;
+  decltype(&::nvmlDeviceGetName) name = nullptr;
+  decltype(&::nvmlDeviceGetMemoryInfo) memory = nullptr;
+  // Older drivers may lack the entries from here on.
+  decltype(&::nvmlDeviceGetMinorNumber) minor = nullptr;
+  decltype(&::nvmlDeviceGetPciInfo_v3) pci = nullptr;
+  decltype(&::nvmlDeviceGetMemoryAffinity) affinity = nullptr;
+  decltype(&::nvmlDeviceGetEccMode) ecc = nullptr;
+  decltype(&::nvmlDeviceGetComputeMode) compute_mode = nullptr;
+  decltype(&::nvmlDeviceGetMigMode) mig = nullptr;
+  decltype(&::nvmlDeviceGetVirtualizationMode) virtualization = nullptr;
+  decltype(&::nvmlDeviceGetFieldValues) fields = nullptr;
+  decltype(&::nvmlEventSetCreate) set_create = nullptr;
+  decltype(&::nvmlEventSetFree) set_free = nullptr;
+  decltype(&::nvmlDeviceRegisterEvents) register_events = nullptr;
+  decltype(&::nvmlEventSetWait_v2) wait = nullptr;
+};
+
+template <class F>
+bool Find(void* library, const char* name, F* out) {
+  *out = reinterpret_cast<F>(dlsym(library, name));
+  return *out != nullptr;
+}
+
+const char* ModeName(nvmlComputeMode_t mode) {
+  switch (mode) {
+    case NVML_COMPUTEMODE_DEFAULT:
+      return "Default";
+    case NVML_COMPUTEMODE_EXCLUSIVE_THREAD:
+      return "Exclusive_Thread";
+    case NVML_COMPUTEMODE_PROHIBITED:
+      return "Prohibited";
+    case NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return "Exclusive_Process";
+    default:
+      return "unknown";
+  }
+}
+
+class DriverNvml final : public NvmlApi {
+ public:
+  DriverNvml(std::string library, std::string sys_root)
+      : library_name_(std::move(library)), sys_(std::move(sys_root)) {}
+
+  absl::Status Open() override {
+    MutexLock lock(mutex_);
+    // The old library stays mapped, since another thread's call may be inside it. A new driver comes with a new file,
+    // so reopening the soname gives the new one.
+    if (entries_.shutdown != nullptr) entries_.shutdown();
+    entries_ = {};
+    set_ = nullptr;
+    void* library = dlopen(library_name_.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return absl::NotFoundError(StrCat("no NVIDIA driver library: ", dlerror()));
+    Entries e;
+    const bool all = Find(library, "nvmlInit_v2", &e.init) & Find(library, "nvmlShutdown", &e.shutdown) &
+                     Find(library, "nvmlErrorString", &e.error_string) &
+                     Find(library, "nvmlSystemGetDriverVersion", &e.driver_version) &
+                     Find(library, "nvmlDeviceGetCount_v2", &e.count) &
+                     Find(library, "nvmlDeviceGetHandleByIndex_v2", &e.by_index) &
+                     Find(library, "nvmlDeviceGetUUID", &e.uuid) & Find(library, "nvmlDeviceGetName", &e.name) &
+                     Find(library, "nvmlDeviceGetMemoryInfo", &e.memory);
+    if (!all) return absl::FailedPreconditionError(StrCat(library_name_, " lacks NVML functions"));
+    Find(library, "nvmlDeviceGetMinorNumber", &e.minor);
+    Find(library, "nvmlDeviceGetPciInfo_v3", &e.pci);
+    Find(library, "nvmlDeviceGetMemoryAffinity", &e.affinity);
+    Find(library, "nvmlDeviceGetEccMode", &e.ecc);
+    Find(library, "nvmlDeviceGetComputeMode", &e.compute_mode);
+    Find(library, "nvmlDeviceGetMigMode", &e.mig);
+    Find(library, "nvmlDeviceGetVirtualizationMode", &e.virtualization);
+    Find(library, "nvmlDeviceGetFieldValues", &e.fields);
+    Find(library, "nvmlEventSetCreate", &e.set_create);
+    Find(library, "nvmlEventSetFree", &e.set_free);
+    Find(library, "nvmlDeviceRegisterEvents", &e.register_events);
+    Find(library, "nvmlEventSetWait_v2", &e.wait);
+    if (nvmlReturn_t rc = e.init(); rc != NVML_SUCCESS) {
+      return absl::UnavailableError(StrCat("nvmlInit: ", e.error_string(rc)));
+    }
+    entries_ = e;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> DriverVersion() override {
+    const Entries e = Copy();
+    if (e.driver_version == nullptr) return NotOpen();
+    char text[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = {};
+    if (auto s = Check(e, "nvmlSystemGetDriverVersion", e.driver_version(text, sizeof text)); !s.ok()) return s;
+    return std::string(text);
+  }
+
+  absl::StatusOr<int> Count() override {
+    const Entries e = Copy();
+    if (e.count == nullptr) return NotOpen();
+    unsigned count = 0;
+    if (auto s = Check(e, "nvmlDeviceGetCount", e.count(&count)); !s.ok()) return s;
+    return static_cast<int>(count);
+  }
+
+  absl::StatusOr<CardReading> Read(int index) override {
+    const Entries e = Copy();
+    if (e.by_index == nullptr) return NotOpen();
+    nvmlDevice_t device = nullptr;
+    if (auto s = Check(e, "nvmlDeviceGetHandleByIndex", e.by_index(static_cast<unsigned>(index), &device)); !s.ok())
+      return s;
+    CardReading out;
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {}, name[NVML_DEVICE_NAME_V2_BUFFER_SIZE] = {};
+    if (auto s = Check(e, "nvmlDeviceGetUUID", e.uuid(device, uuid, sizeof uuid)); !s.ok()) return s;
+    if (auto s = Check(e, "nvmlDeviceGetName", e.name(device, name, sizeof name)); !s.ok()) return s;
+    nvmlMemory_t memory = {};
+    if (auto s = Check(e, "nvmlDeviceGetMemoryInfo", e.memory(device, &memory)); !s.ok()) return s;
+    out.uuid = uuid;
+    out.model = name;
+    out.memory_bytes = memory.total;
+    unsigned minor = 0;
+    out.minor = e.minor != nullptr && e.minor(device, &minor) == NVML_SUCCESS ? static_cast<int>(minor) : index;
+    out.numa = Numa(e, device);
+    nvmlEnableState_t current = NVML_FEATURE_DISABLED, pending = NVML_FEATURE_DISABLED;
+    out.ecc = e.ecc != nullptr && e.ecc(device, &current, &pending) == NVML_SUCCESS && current == NVML_FEATURE_ENABLED;
+    nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
+    if (e.compute_mode != nullptr && e.compute_mode(device, &mode) == NVML_SUCCESS) {
+      out.exclusive = mode != NVML_COMPUTEMODE_DEFAULT;
+      out.compute_mode = ModeName(mode);
+    }
+    unsigned mig = NVML_DEVICE_MIG_DISABLE, mig_pending = 0;
+    out.mig = e.mig != nullptr && e.mig(device, &mig, &mig_pending) == NVML_SUCCESS && mig == NVML_DEVICE_MIG_ENABLE;
+    nvmlGpuVirtualizationMode_t virtualization = NVML_GPU_VIRTUALIZATION_MODE_NONE;
+    // Pass-through into a VM gives a whole card. A vGPU (guest) or a host that splits its cards into vGPUs does not.
+    out.vgpu = e.virtualization != nullptr && e.virtualization(device, &virtualization) == NVML_SUCCESS &&
+               virtualization != NVML_GPU_VIRTUALIZATION_MODE_NONE &&
+               virtualization != NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH;
+    nvmlFieldValue_t action = {};
+    action.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+    if (e.fields != nullptr && e.fields(device, 1, &action) == NVML_SUCCESS && action.nvmlReturn == NVML_SUCCESS) {
+      out.recovery_needed = action.value.uiVal != NVML_GPU_RECOVERY_ACTION_NONE;
+    }
+    return out;
+  }
+
+  absl::StatusOr<std::optional<NvmlEvent>> WaitEvent(std::chrono::milliseconds timeout) override {
+    const Entries e = Copy();
+    if (e.set_create == nullptr || e.wait == nullptr || e.register_events == nullptr) {
+      return absl::UnimplementedError("this driver sends no events");
+    }
+    nvmlEventSet_t set = nullptr;
+    if (auto s = EventSet(e, &set); !s.ok()) return s;
+    nvmlEventData_t data = {};
+    const nvmlReturn_t rc = e.wait(set, &data, static_cast<unsigned>(timeout.count()));
+    if (rc == NVML_ERROR_TIMEOUT) return std::optional<NvmlEvent>();
+    if (auto s = Check(e, "nvmlEventSetWait", rc); !s.ok()) return s;
+    NvmlEvent event;
+    char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = {};
+    if (data.device != nullptr && e.uuid(data.device, uuid, sizeof uuid) == NVML_SUCCESS) event.uuid = uuid;
+    event.type =
+        data.eventType == nvmlEventTypeDoubleBitEccError ? NvmlEvent::Type::kDoubleBitEcc : NvmlEvent::Type::kXid;
+    event.xid = data.eventType == nvmlEventTypeXidCriticalError ? data.eventData : 0;
+    return std::optional<NvmlEvent>(event);
+  }
+
+ private:
+  Entries Copy() {
+    MutexLock lock(mutex_);
+    return entries_;
+  }
+
+  static absl::Status NotOpen() { return absl::UnavailableError("NVML is not loaded"); }
+
+  static absl::Status Check(const Entries& e, const char* call, nvmlReturn_t rc) {
+    if (rc == NVML_SUCCESS) return absl::OkStatus();
+    const std::string text = StrCat(call, ": ", e.error_string(rc));
+    return rc == NVML_ERROR_GPU_IS_LOST || rc == NVML_ERROR_NOT_FOUND ? absl::NotFoundError(text)
+                                                                      : absl::UnavailableError(text);
+  }
+
+  int Numa(const Entries& e, nvmlDevice_t device) {
+    nvmlPciInfo_t pci = {};
+    if (e.pci != nullptr && e.pci(device, &pci) == NVML_SUCCESS) {
+      std::string bus = pci.busId;  // "00000000:65:00.0"; sysfs uses a domain of four digits, in lower case
+      if (bus.size() > 12) bus = bus.substr(bus.size() - 12);
+      std::transform(bus.begin(), bus.end(), bus.begin(), [](unsigned char c) { return std::tolower(c); });
+      if (auto text = ReadFile(StrCat(sys_, "/bus/pci/devices/", bus, "/numa_node"), 64); text.ok()) {
+        return std::atoi(text->c_str());
+      }
+    }
+    unsigned long nodes = 0;
+    if (e.affinity != nullptr && e.affinity(device, 1, &nodes, NVML_AFFINITY_SCOPE_NODE) == NVML_SUCCESS &&
+        nodes != 0) {
+      return __builtin_ctzl(nodes);
+    }
+    return -1;
+  }
+
+  absl::Status EventSet(const Entries& e, nvmlEventSet_t* out) {
+    MutexLock lock(mutex_);
+    if (set_ == nullptr) {
+      nvmlEventSet_t set = nullptr;
+      if (auto s = Check(e, "nvmlEventSetCreate", e.set_create(&set)); !s.ok()) return s;
+      unsigned count = 0, registered = 0;
+      e.count(&count);
+      for (unsigned i = 0; i < count; ++i) {
+        nvmlDevice_t device = nullptr;
+        if (e.by_index(i, &device) != NVML_SUCCESS) continue;
+        const auto types = nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError;
+        // Cards without ECC refuse the second event type.
+        registered += e.register_events(device, types, set) == NVML_SUCCESS ||
+                      e.register_events(device, nvmlEventTypeXidCriticalError, set) == NVML_SUCCESS;
+      }
+      if (registered == 0) {
+        if (e.set_free != nullptr) e.set_free(set);
+        return absl::UnimplementedError("no card sends events");
+      }
+      set_ = set;
+    }
+    *out = set_;
+    return absl::OkStatus();
+  }
+
+  const std::string library_name_, sys_;
+  Mutex mutex_;
+  Entries entries_ SLUICE_GUARDED_BY(mutex_);
+  nvmlEventSet_t set_ SLUICE_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<NvmlApi> MakeDriverNvml(std::string library, std::string sys_root) {
+  return std::make_shared<DriverNvml>(std::move(library), std::move(sys_root));
+}
+
+}  // namespace sluice::deviceplugin

@@ -1,0 +1,34 @@
+// A thread that follows the agent's reservation file and kubelet's checkpoint by inotify, and passes both to
+// Reservations.
+#ifndef SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
+#define SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "deviceplugin/decide/reservations.h"
+
+namespace sluice::deviceplugin {
+
+class ReservationWatcher {
+ public:
+  // Both files have been read when it returns.
+  ReservationWatcher(std::string reservation_file, std::string kubelet_dir, std::shared_ptr<Reservations> reservations);
+  ~ReservationWatcher();
+
+ private:
+  void Watch();
+  void Run();
+  void ReadReservationFile();
+  void ReadCheckpointFile();
+
+  const std::string file_, kubelet_dir_;
+  const std::shared_ptr<Reservations> reservations_;
+  int inotify_ = -1, stop_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace sluice::deviceplugin
+
+#endif  // SLUICE_DEVICEPLUGIN_RESERVATION_WATCHER_H_

@@ -1,0 +1,160 @@
+#include "scheduler/extender/extender.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/extender/extender_args.h"
+#include "sluice/names.h"
+
+namespace sluice::scheduler {
+namespace {
+
+using Json = nlohmann::json;
+
+Reply BadRequest(const std::string& why) { return {400, Json{{"Error", why}}.dump()}; }
+
+std::string TextOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+void Extender::Count(Call call, bool refused) {
+  const MutexLock lock(counts_mutex_);
+  ++calls_[call];
+  refusals_[call] += refused;
+}
+
+Reply Extender::Filter(const std::string& body) {
+  const auto args = ReadExtenderArgs(body);
+  if (!args.ok()) return BadRequest(std::string(args.status().message()));
+  // With an incomplete view a refusal would be wrong. After an error the scheduler tries again.
+  if (!cluster_.Synced()) return {200, Json{{"Error", "sluice-extender has not read the cluster yet"}}.dump()};
+  if (!MayBePlaced(args->pod)) {
+    return {200, Json{{"Error", absl::StrCat("pod ", args->pod.FullName(), ": a binding of it is under way")}}.dump()};
+  }
+  const FilterResult result = cluster_.Filter(args->pod, args->nodes);
+  Count(kFilter, result.fitting == 0);
+  // Written by hand, like the list below: the documents have a thousand members.
+  std::string fitting = "{\"NodeNames\":[", failed = "],\"FailedNodes\":{";
+  fitting.reserve(body.size());
+  for (std::size_t i = 0; i < args->nodes.size(); ++i) {
+    const int reason = result.reason_index[i];
+    std::string& out = reason == FilterResult::kFits ? fitting : failed;
+    if (out.back() == '"') out += ',';
+    AppendJsonString(args->nodes[i], out);
+    if (reason == FilterResult::kFits) continue;
+    out += ':';
+    AppendJsonString(result.reasons[reason], out);
+  }
+  return {200, absl::StrCat(fitting, failed, "}}")};
+}
+
+// Guards against placing a pod twice. If the scheduler missed the answer to a bind and its own watch is late, it asks
+// again about a pod that is being bound or is bound. A second placement would leave the pod with two reservations, or
+// drop a valid one.
+bool Extender::MayBePlaced(const PodFacts& pod) {
+  const Binding binding = cluster_.BindingOf(pod.uid);
+  if (binding == Binding::kNone) return true;
+  if (binding != Binding::kUnknown) return false;
+  absl::StatusOr<PodFacts> now = binder_.Get(pod.name_space, pod.name);
+  if (!now.ok() && !absl::IsNotFound(now.status())) return false;
+  if (now.ok() && now->uid == pod.uid && !now->node.empty()) {
+    cluster_.PutPod(*std::move(now));
+    return false;
+  }
+  cluster_.Release(pod.uid);
+  return true;
+}
+
+Reply Extender::Prioritize(const std::string& body) {
+  const auto args = ReadExtenderArgs(body);
+  if (!args.ok()) return BadRequest(std::string(args.status().message()));
+  const std::vector<int> scores = cluster_.Prioritize(args->pod, args->nodes);
+  std::string list = "[";
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    list += i == 0 ? "{\"Host\":" : ",{\"Host\":";
+    AppendJsonString(args->nodes[i], list);
+    absl::StrAppend(&list, ",\"Score\":", scores[i], "}");
+  }
+  list += ']';
+  Count(kPrioritize, false);
+  return {200, std::move(list)};
+}
+
+Reply Extender::Bind(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return BadRequest("the body is no JSON object");
+  const std::string name_space = TextOf(json, "PodNamespace"), name = TextOf(json, "PodName"),
+                    uid = TextOf(json, "PodUID"), node = TextOf(json, "Node");
+  if (name_space.empty() || name.empty() || uid.empty() || node.empty()) {
+    return BadRequest("PodName, PodNamespace, PodUID and Node are needed");
+  }
+  const absl::Status status = BindPod(name_space, name, uid, node);
+  Count(kBind, !status.ok());
+  return {200, Json{{"Error", std::string(status.message())}}.dump()};
+}
+
+absl::Status Extender::BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
+                               const std::string& node) {
+  std::optional<PodFacts> pod = cluster_.FindPod(uid);
+  if (!pod) {
+    absl::StatusOr<PodFacts> fetched = binder_.Get(name_space, name);
+    if (!fetched.ok()) return fetched.status();
+    if (fetched->uid != uid)
+      return absl::NotFoundError(absl::StrCat("pod ", name_space, "/", name, " is another one now"));
+    pod = *std::move(fetched);
+  }
+  if (!pod->node.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("pod ", pod->FullName(), " is bound to ", pod->node, " already"));
+  }
+  std::map<std::string, std::string> annotations;
+  if (!pod->containers.empty()) {
+    absl::StatusOr<ContainerCards> placement = cluster_.Reserve(*pod, node);
+    if (!placement.ok()) return placement.status();
+    annotations[SLUICE_DOMAIN "/" SLUICE_KEY_PLACEMENT] = FormatPlacement(*placement);
+  }
+  const absl::Status status = binder_.Bind(*pod, node, annotations);
+  if (status.ok()) {
+    cluster_.Report(uid, Binding::kDone);
+  } else if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    // The outcome is unknown, so the cards stay reserved until the watch shows the pod or the scheduler asks again.
+    cluster_.Report(uid, Binding::kUnknown);
+  } else {
+    cluster_.Release(uid);
+  }
+  return status;
+}
+
+std::string Extender::Metrics() const {
+  const ClusterFigures figures = cluster_.Figures();
+  std::string text;
+  const auto gauge = [&text](const char* name, const char* help, double value) {
+    absl::StrAppend(&text, "# HELP ", name, " ", help, "\n# TYPE ", name, " gauge\n", name, " ", value, "\n");
+  };
+  gauge("sluice_extender_nodes", "Nodes known.", figures.nodes);
+  gauge("sluice_extender_nodes_without_cards", "Nodes without a readable list of cards.", figures.nodes_without_cards);
+  gauge("sluice_extender_cards", "GPUs known.", figures.cards);
+  gauge("sluice_extender_free_gpus", "Free GPUs, parts of GPUs summed.", figures.free_cards);
+  gauge("sluice_extender_fragmented_gpus", "Free GPUs that a request of the usual mix cannot use, in expectation.",
+        figures.fragment_cards);
+  gauge("sluice_extender_reserved_pods", "Pods whose binding is under way.", figures.reserved_pods);
+  constexpr const char* kNames[kCalls] = {"filter", "prioritize", "bind"};
+  const MutexLock lock(counts_mutex_);
+  absl::StrAppend(&text, "# HELP sluice_extender_calls_total Calls by the scheduler.\n",
+                  "# TYPE sluice_extender_calls_total counter\n");
+  for (int call = 0; call < kCalls; ++call) {
+    absl::StrAppend(&text, "sluice_extender_calls_total{call=\"", kNames[call], "\"} ", calls_[call], "\n");
+  }
+  absl::StrAppend(&text, "# HELP sluice_extender_refusals_total Calls that found no node, or failed.\n",
+                  "# TYPE sluice_extender_refusals_total counter\n");
+  for (int call = 0; call < kCalls; ++call) {
+    absl::StrAppend(&text, "sluice_extender_refusals_total{call=\"", kNames[call], "\"} ", refusals_[call], "\n");
+  }
+  return text;
+}
+
+}  // namespace sluice::scheduler

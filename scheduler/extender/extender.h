@@ -1,0 +1,59 @@
+// The scheduler extender's three calls (k8s.io/kube-scheduler/extender/v1): JSON in, JSON out, no sockets.
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/mutex.h"
+#include "scheduler/extender/cluster_state.h"
+#include "scheduler/extender/pod_facts.h"
+
+namespace sluice::scheduler {
+
+// Writes Bindings: the only request that the extender makes to the API server.
+class Binder {
+ public:
+  virtual ~Binder() = default;
+  // kUnavailable and kDeadlineExceeded: the pod may or may not be bound. Every other error: it is not bound.
+  virtual absl::Status Bind(const PodFacts& pod, const std::string& node,
+                            const std::map<std::string, std::string>& annotations) = 0;
+  // Reads a pod that the watch has not shown yet. NotFound: it does not exist.
+  virtual absl::StatusOr<PodFacts> Get(const std::string& name_space, const std::string& name) = 0;
+};
+
+struct Reply {
+  int status = 200;
+  std::string body;
+};
+
+// Thread-safe.
+class Extender {
+ public:
+  Extender(ClusterState& cluster, Binder& binder) : cluster_(cluster), binder_(binder) {}
+
+  Reply Filter(const std::string& body);
+  Reply Prioritize(const std::string& body);
+  Reply Bind(const std::string& body);
+  // In Prometheus' text format.
+  std::string Metrics() const;
+
+ private:
+  enum Call { kFilter, kPrioritize, kBind, kCalls };
+  void Count(Call call, bool refused);
+  // True: nothing is reserved for the pod (any more). False: it is bound, or may be.
+  bool MayBePlaced(const PodFacts& pod);
+  absl::Status BindPod(const std::string& name_space, const std::string& name, const std::string& uid,
+                       const std::string& node);
+
+  ClusterState& cluster_;
+  Binder& binder_;
+  mutable Mutex counts_mutex_;
+  std::uint64_t calls_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
+  std::uint64_t refusals_[kCalls] SLUICE_GUARDED_BY(counts_mutex_) = {};
+};
+
+}  // namespace sluice::scheduler
+
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_H_

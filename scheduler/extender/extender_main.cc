@@ -1,0 +1,98 @@
+// sluice-extender: the scheduler extender. A container beside kube-scheduler in one pod.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "common/command_line.h"
+#include "kube/config.h"
+#include "scheduler/extender/extender.h"
+#include "scheduler/extender/extender_config.h"
+#include "scheduler/extender/extender_server.h"
+#include "scheduler/extender/kube_link.h"
+#include "sluice/version.h"
+
+namespace {
+
+using sluice::scheduler::ExtenderConfig;
+
+int Fail(const absl::Status& status, int exit_status = 1) {
+  std::fprintf(stderr, "sluice-extender: %s\n", std::string(status.message()).c_str());
+  return exit_status;
+}
+
+int Run(const ExtenderConfig& config, const std::string& config_file) {
+  // Blocked before any thread starts, so that only sigtimedwait below receives them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const auto link =
+      config.kubeconfig.empty() ? sluice::kube::InCluster() : sluice::kube::FromKubeconfig(config.kubeconfig);
+  if (!link.ok()) return Fail(link.status());
+  auto policies = sluice::scheduler::PolicyRefresher::Make(config.policy);
+  if (!policies.ok()) return Fail(policies.status());
+  sluice::scheduler::ClusterState cluster(**policies);
+  sluice::scheduler::KubeBinder binder(*link);
+  sluice::scheduler::Extender extender(cluster, binder);
+  const auto calls = sluice::scheduler::ParseEndpoint(config.listen);
+  if (!calls) return Fail(absl::InvalidArgumentError("listen: '" + config.listen + "'"));  // checked by main
+  const auto server = sluice::scheduler::ExtenderServer::Start(
+      *calls, sluice::scheduler::ParseEndpoint(config.metrics_listen), extender, cluster);
+  if (!server.ok()) return Fail(server.status());
+  sluice::scheduler::KubeFeed feed(*link, cluster);
+  std::fprintf(stderr, "sluice-extender " SLUICE_VERSION ": listening on %s, port %d, policy %s\n",
+               config.listen.c_str(), (*server)->port(), config.policy.c_str());
+
+  // The configuration is read again every few seconds (a ConfigMap's file changes without a signal) and on SIGHUP.
+  std::string policy = config.policy;
+  while (true) {
+    const timespec timeout{.tv_sec = 5, .tv_nsec = 0};
+    const int signal = sigtimedwait(&signals, nullptr, &timeout);
+    if (signal == SIGINT || signal == SIGTERM) return 0;
+    if (config_file.empty()) continue;
+    const auto again = sluice::scheduler::ReadExtenderConfig(config_file);
+    if (!again.ok()) {
+      if (signal == SIGHUP) Fail(again.status());
+    } else if (again->policy != policy && (*policies)->SetName(again->policy).ok()) {
+      policy = again->policy;
+      std::fprintf(stderr, "sluice-extender: policy is %s now\n", policy.c_str());
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("sluice-extender: places pods with fractions of GPUs where a card can hold them");
+  app.set_version_flag("--version", std::string("sluice-extender " SLUICE_VERSION));
+  std::string config_file, listen, kubeconfig;
+  bool check = false;
+  app.add_option("--config", config_file, "YAML: listen, metricsListen, policy, kubeconfig");
+  app.add_option("--listen", listen, "ADDRESS:PORT, instead of the file's");
+  app.add_option("--kubeconfig", kubeconfig, "instead of the file's; without one, the pod's service account");
+  app.add_flag("--check-config", check, "check the configuration and exit");
+  if (const auto ended = sluice::ReadCommandLine(app, "sluice-extender", argc, argv)) return *ended;
+  ExtenderConfig config;
+  if (!config_file.empty()) {
+    auto read = sluice::scheduler::ReadExtenderConfig(config_file);
+    if (!read.ok()) return Fail(read.status(), 2);
+    config = *read;
+  }
+  if (!listen.empty()) config.listen = listen;
+  if (!kubeconfig.empty()) config.kubeconfig = kubeconfig;
+  // The flags pass the same check as the file.
+  const auto checked =
+      sluice::scheduler::ParseExtenderConfig("listen: '" + config.listen + "'\npolicy: '" + config.policy + "'\n",
+                                             config_file.empty() ? "flags" : config_file);
+  if (!checked.ok()) return Fail(checked.status(), 2);
+  if (check) {
+    std::fprintf(stderr, "sluice-extender: the configuration is valid\n");
+    return 0;
+  }
+  return Run(config, config_file);
+}

@@ -1,0 +1,34 @@
+// Serves the extender over HTTP, on an address that only the scheduler's pod can reach (127.0.0.1).
+#ifndef SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
+#define SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "scheduler/extender/extender.h"
+#include "scheduler/extender/extender_config.h"
+
+namespace sluice::scheduler {
+
+// POST /filter, /prioritize, /bind; GET /healthz, /readyz (200 once the cluster has been read), /metrics. Bodies up to
+// 16 MiB. The second address may be reachable by others and answers GET only.
+class ExtenderServer {
+ public:
+  // Error: it cannot listen on an address.
+  static absl::StatusOr<std::unique_ptr<ExtenderServer>> Start(const Endpoint& calls,
+                                                               const std::optional<Endpoint>& metrics,
+                                                               Extender& extender, const ClusterState& cluster);
+  ~ExtenderServer();  // answers the calls in flight
+  int port() const;
+  int metrics_port() const;  // 0: no second address
+
+ private:
+  ExtenderServer();
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::scheduler
+
+#endif  // SLUICE_SCHEDULER_EXTENDER_EXTENDER_SERVER_H_

@@ -1,0 +1,38 @@
+// The distinct sets of cards that one request can take on one node.
+#ifndef SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
+#define SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "scheduler/placement/node_model.h"
+
+namespace sluice::scheduler {
+
+// CPU and memory suffice. Ignores the cards.
+bool HostFits(const Node& node, const Request& request);
+
+// Every choice that a policy can tell apart. For a part of a card: one card of each (free units, NUMA node), the first
+// of equals. For several cards: whole cards from as few NUMA nodes as possible. A request without cards has one choice,
+// the empty set. An empty list means that the request does not fit. Ignores CPU and memory.
+std::vector<CardSet> Choices(const Node& node, const Request& request);
+
+// Calls `each` for every choice without building a list: a scheduler asks about a thousand nodes for each pod.
+template <class Function>
+void ForEachChoice(const Node& node, const Request& request, Function each) {
+  if (request.cards != 1) {
+    for (const CardSet& cards : Choices(node, request)) each(cards);
+    return;
+  }
+  CardSet choice(1);
+  for (auto card = node.cards.begin(); card != node.cards.end(); ++card) {
+    if (card->free < request.units || std::find(node.cards.begin(), card, *card) != card) continue;
+    choice[0] = static_cast<int>(card - node.cards.begin());
+    each(std::as_const(choice));
+  }
+}
+
+}  // namespace sluice::scheduler
+
+#endif  // SLUICE_SCHEDULER_PLACEMENT_CHOICES_H_
