@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "sluice/names.h"
-#include "sluice/promise.h"
+#include "sluice/reservation.h"
 
 namespace sluice::deviceplugin {
 
@@ -28,7 +28,7 @@ struct Config {
   std::string state_file = SLUICE_HOST_AGENT_RUN_DIR "/plugin.json";
   std::chrono::milliseconds nvml_timeout{5000};
   bool extender = false;  // the scheduler extender places this cluster's pods: its promises are kept
-  std::string promise_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_PROMISE_FILE;
+  std::string promise_file = SLUICE_HOST_AGENT_RUN_DIR "/" SLUICE_RESERVATION_FILE;
 
   // Taken live.
   std::string driver_access = "auto";

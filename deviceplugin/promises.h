@@ -1,5 +1,5 @@
 // Keeps on this node what the scheduler extender promised: which card a request gets, so that no pod that was bound
-// here is refused here. Joins what the agent tells of the node's pods (sluice/promise.h) with what kubelet's checkpoint
+// here is refused here. Joins what the agent tells of the node's pods (sluice/reservation.h) with what kubelet's checkpoint
 // says was given out; scheduler/promise_keeper.h decides. Only where an extender is configured.
 #ifndef SLUICE_DEVICEPLUGIN_PROMISES_H_
 #define SLUICE_DEVICEPLUGIN_PROMISES_H_
@@ -28,7 +28,7 @@ struct ToldPod {
   scheduler::ContainerCards placement;                // empty: not placed by the extender
 };
 
-// By pod uid. DATA_LOSS: another version, or not of the form in sluice/promise.h.
+// By pod uid. DATA_LOSS: another version, or not of the form in sluice/reservation.h.
 absl::StatusOr<std::map<std::string, ToldPod>> ParsePromises(std::string_view json);
 
 // Thread-safe.

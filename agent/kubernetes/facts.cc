@@ -90,7 +90,7 @@ std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut&
   return Dump(out);
 }
 
-std::string Promises(const Pods& pods) {
+std::string Reservations(const Pods& pods) {
   Json list = Json::array();
   for (const auto& [uid, pod] : pods) {
     if (pod.facts.ended || pod.facts.containers.empty()) continue;
