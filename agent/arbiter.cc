@@ -156,8 +156,8 @@ Nanos Arbiter::Lease(Nanos quantum) const {
 
 Arbiter::ClientId Arbiter::NextClient(Nanos now) const {
   // Order: use in proportion to the request, clients below their request first. Use is judged over a tenth of the
-  // window. A share that holds over every such period holds over the whole window, and a client that wakes gets its
-  // share at once instead of running alone until half a window is made good.
+  // window: a share that holds over every tenth also holds over the whole. A client that wakes gets its share at once.
+  // Over the whole window it would run alone until half a window is made good.
   const Nanos recent = policy_.window / kPeriodsPerWindow;
   // A client that pauses between bursts leaves the GPU to one whose memory is resident, until that memory has paid for
   // its fetch.

@@ -110,8 +110,8 @@ class Arbiter {
   ClientId NextClient(Nanos now) const;  // 0: none may run
   void EndGrant(Nanos now, Nanos used);
   void Charge(Client& c, Nanos used, Nanos now) const;
-  // Time slices are long under pressure. A client that waits after little use need not wait for the end of a slice that
-  // has paid for its switch: from when the current grant may be ended for it. nullopt: no such client waits.
+  // Time slices are long under pressure, but a slice that has paid for its switch ends early for a client with little
+  // use. Returns when the current grant may end for such a client; nullopt: none waits.
   std::optional<Nanos> EarliestEnd(Nanos now) const;
   Nanos Lease(Nanos quantum) const;
 

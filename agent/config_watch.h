@@ -1,4 +1,4 @@
-// Calls back when the configuration file changes. Lives on the agent's loop.
+// Runs a function when the configuration file changes. Lives on the agent's loop.
 #ifndef SLUICE_AGENT_CONFIG_WATCH_H_
 #define SLUICE_AGENT_CONFIG_WATCH_H_
 

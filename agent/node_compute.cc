@@ -12,9 +12,9 @@ constexpr uint64_t kSilentNs = 2500 * kMs;  // a running hook writes its heartbe
 
 }  // namespace
 
-// The group that has the token gets its whole working set. Other working sets stay resident in the memory that is left
-// beside the floors, first the one whose last time slice is longest ago: slices go round-robin, so it gets the token
-// next, and then finds its memory resident.
+// The group that has the token gets its whole working set. Others stay resident in the memory that is left beside the
+// floors, first the one whose last time slice is longest ago. Slices go round-robin: that group gets the token next,
+// and then finds its memory resident.
 void Node::ChooseResident(CardState& card) {
   Bytes left = card.ledger.capacity();
   std::map<GroupId, Bytes> floors;

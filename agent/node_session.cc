@@ -151,7 +151,7 @@ void Node::Admit(Session& s, uint64_t now_ns) {
     host_.AddMember(Member(s.id, i), a.group);
     if (returning) {
       const sluice_gpu_counters c = Read(s, i);
-      // The process still follows its old budget and may hold that much. Borrowed bytes are believed only after a
+      // The process still follows its old budget and may hold that much. Borrowed bytes are accepted only after a
       // restart, when the ledger is new.
       const bool restarted = now_ns < recover_until_ns_ + kReturningNs;
       const Bytes limit = restarted ? ledger.capacity() : Guaranteed(a, i);

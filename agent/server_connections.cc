@@ -114,7 +114,7 @@ void Server::Accept(const std::string& id) {
   }
 }
 
-// Plans once for a batch of events. A plan walks over all processes, so the share of time for plans is bounded: a
+// Plans once for a batch of events. A plan walks over all processes, so the share of time for plans is bounded. A
 // thousand processes that attach at once do not cause a plan for every few of them.
 void Server::SettleSoon() {
   if (settle_posted_) return;

@@ -4,9 +4,9 @@
 
 namespace sluice::agent {
 
-// Unmaps the code of this process. Relocation and the registrations of gRPC and OpenSSL touch 9 MiB of code, with the
-// fault handler's 64 KiB around it, and these pages would count as this process's for ever. Code that runs again is
-// mapped from the page cache. Any thread.
+// Unmaps the code of this process. Relocation and the registrations of gRPC and OpenSSL touch 9 MiB of code; each fault
+// maps 64 KiB. These pages would count as this process's for ever. Code that runs again is mapped from the page cache.
+// Any thread.
 void DropStartupPages();
 
 }  // namespace sluice::agent

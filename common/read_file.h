@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// The bytes of `path`. nullopt with `error`, as "PATH: Is a directory": it cannot be opened or read to its end, or has
-// more than `max_bytes` bytes (/dev/zero). std::ifstream also opens a folder: a configuration that was mounted as one
-// would then be an empty file, or its read throws.
+// The bytes of `path`. Returns nullopt with `error` ("PATH: Is a directory") where it cannot be opened or read to its
+// end, or has more than `max_bytes` bytes (/dev/zero). Not std::ifstream, which also opens a folder: a configuration
+// that was mounted as one would be an empty file.
 inline std::optional<std::string> ReadWholeFile(const std::string& path, std::string& error,
                                                 size_t max_bytes = size_t{64} << 20) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

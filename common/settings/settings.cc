@@ -42,7 +42,7 @@ std::string Join(bool (*wanted)(const Key&)) {
 }
 
 template <typename T>
-bool Store(std::optional<T>& field, const Kind<T>& kind, std::string_view text) {
+bool Store(std::optional<T>& field, const ValueKind<T>& kind, std::string_view text) {
   const std::optional<T> value = kind.parse(text);
   if (value) field = value;
   return value.has_value();
@@ -60,7 +60,7 @@ bool Assign(Settings& s, Id id, std::string_view text) {
 
 // The default where none was given; 0 where that is words for people.
 template <typename T>
-T ValueOr(const std::optional<T>& given, const Kind<T>& kind, std::string_view fallback) {
+T ValueOr(const std::optional<T>& given, const ValueKind<T>& kind, std::string_view fallback) {
   return given ? *given : kind.parse(fallback).value_or(T{});
 }
 

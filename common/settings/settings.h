@@ -34,7 +34,7 @@ enum class LogLevel : uint8_t {
 
 // One kind of value. `format` gives text that `parse` reads back to the same value.
 template <typename T>
-struct Kind {
+struct ValueKind {
   using Value = T;
   std::optional<T> (*parse)(std::string_view text);  // nullopt: not accepted
   std::string (*format)(T value);
@@ -43,14 +43,14 @@ struct Kind {
 
 // The kinds that proto/settings.def names.
 namespace kinds {
-const Kind<uint32_t>& Fraction();  // percent of one GPU: 1..100, or 100 for each of several: 200 is two whole GPUs
-const Kind<uint64_t>& Memory();    // bytes, at least 1 MiB
-const Kind<uint32_t>& Share();     // millionths, 1..1000000
-const Kind<uint32_t>& Percent();   // 1..100
-const Kind<settings::Visible>& VisibleMemory();
-const Kind<settings::Prefetch>& PrefetchMode();
-const Kind<settings::LogLevel>& Level();
-const Kind<bool>& Boolean();
+const ValueKind<uint32_t>& Fraction();  // percent of one GPU: 1..100, or 100 for each of several: 200 is two whole GPUs
+const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
+const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
+const ValueKind<uint32_t>& Percent();   // 1..100
+const ValueKind<settings::Visible>& VisibleMemory();
+const ValueKind<settings::Prefetch>& PrefetchMode();
+const ValueKind<settings::LogLevel>& Level();
+const ValueKind<bool>& Boolean();
 }  // namespace kinds
 
 enum class Id {

@@ -117,10 +117,10 @@ std::optional<uint32_t> ParseWhole(std::string_view text) {
 }
 
 template <uint32_t kMin, uint32_t kMax>
-const Kind<uint32_t>& Whole() {
+const ValueKind<uint32_t>& Whole() {
   static const auto& kind =
-      *new Kind<uint32_t>{ParseWhole<kMin, kMax>, [](uint32_t value) { return std::to_string(value); },
-                          "a whole number from " + std::to_string(kMin) + " to " + std::to_string(kMax)};
+      *new ValueKind<uint32_t>{ParseWhole<kMin, kMax>, [](uint32_t value) { return std::to_string(value); },
+                               "a whole number from " + std::to_string(kMin) + " to " + std::to_string(kMax)};
   return kind;
 }
 
@@ -141,24 +141,24 @@ template <const auto& kWords>
 const auto& OneOf() {
   using T = decltype(kWords[0].value);
   static const auto& kind =
-      *new Kind<std::remove_const_t<T>>{[](std::string_view text) -> std::optional<std::remove_const_t<T>> {
-                                          for (const auto& w : kWords) {
-                                            if (w.text == text) return w.value;
-                                          }
-                                          return std::nullopt;
-                                        },
-                                        [](std::remove_const_t<T> value) {
-                                          for (const auto& w : kWords) {
-                                            if (w.value == value) return std::string(w.text);
-                                          }
-                                          return std::string();
-                                        },
-                                        [] {
-                                          std::string all;
-                                          for (const auto& w : kWords)
-                                            all += (all.empty() ? "" : ", ") + std::string(w.text);
-                                          return all;
-                                        }()};
+      *new ValueKind<std::remove_const_t<T>>{[](std::string_view text) -> std::optional<std::remove_const_t<T>> {
+                                               for (const auto& w : kWords) {
+                                                 if (w.text == text) return w.value;
+                                               }
+                                               return std::nullopt;
+                                             },
+                                             [](std::remove_const_t<T> value) {
+                                               for (const auto& w : kWords) {
+                                                 if (w.value == value) return std::string(w.text);
+                                               }
+                                               return std::string();
+                                             },
+                                             [] {
+                                               std::string all;
+                                               for (const auto& w : kWords)
+                                                 all += (all.empty() ? "" : ", ") + std::string(w.text);
+                                               return all;
+                                             }()};
   return kind;
 }
 
@@ -167,26 +167,26 @@ const auto& OneOf() {
 // Never destroyed: the hook's threads outlive exit.
 namespace kinds {
 
-const Kind<uint32_t>& Fraction() {
-  static const auto& kind = *new Kind<uint32_t>{
+const ValueKind<uint32_t>& Fraction() {
+  static const auto& kind = *new ValueKind<uint32_t>{
       ParseFraction, FormatFraction,
       "0.01 to 1 in steps of 0.01, or a whole number of GPUs up to " + std::to_string(SLUICE_MAX_GPUS)};
   return kind;
 }
-const Kind<uint64_t>& Memory() {
-  static const auto& kind =
-      *new Kind<uint64_t>{ParseMemory, FormatQuantity, "a Kubernetes quantity of bytes from 1Mi on, as 4Gi or 512M"};
+const ValueKind<uint64_t>& Memory() {
+  static const auto& kind = *new ValueKind<uint64_t>{ParseMemory, FormatQuantity,
+                                                     "a Kubernetes quantity of bytes from 1Mi on, as 4Gi or 512M"};
   return kind;
 }
-const Kind<uint32_t>& Share() {
-  static const auto& kind = *new Kind<uint32_t>{ParseShare, FormatShare, "a number above 0 and up to 1, as 0.25"};
+const ValueKind<uint32_t>& Share() {
+  static const auto& kind = *new ValueKind<uint32_t>{ParseShare, FormatShare, "a number above 0 and up to 1, as 0.25"};
   return kind;
 }
-const Kind<uint32_t>& Percent() { return Whole<1, 100>(); }
-const Kind<settings::Visible>& VisibleMemory() { return OneOf<kVisible>(); }
-const Kind<settings::Prefetch>& PrefetchMode() { return OneOf<kPrefetch>(); }
-const Kind<settings::LogLevel>& Level() { return OneOf<kLevels>(); }
-const Kind<bool>& Boolean() { return OneOf<kBooleans>(); }
+const ValueKind<uint32_t>& Percent() { return Whole<1, 100>(); }
+const ValueKind<settings::Visible>& VisibleMemory() { return OneOf<kVisible>(); }
+const ValueKind<settings::Prefetch>& PrefetchMode() { return OneOf<kPrefetch>(); }
+const ValueKind<settings::LogLevel>& Level() { return OneOf<kLevels>(); }
+const ValueKind<bool>& Boolean() { return OneOf<kBooleans>(); }
 
 }  // namespace kinds
 

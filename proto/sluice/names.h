@@ -35,10 +35,11 @@
 #define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: launches never access host memory remotely */
 #define SLUICE_ENV_DISCARD "SLUICE_DISCARD"         /* 0: freed contents are copied like others */
 #define SLUICE_ENV_OVERWRITES "SLUICE_OVERWRITES"   /* 0: memory that a call overwrites whole is fetched first */
-#define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: memory that only copies write gets no read-only duplicates \
-                                                     */
-#define SLUICE_ENV_LEARN "SLUICE_LEARN"             /* 0: pointer ranges are not learned from launches' faults */
-#define SLUICE_ENV_SENDERS "SLUICE_SENDERS"         /* number of eviction threads; 0: the driver's own calls evict */
+#define SLUICE_ENV_READ_MOSTLY                                                                               \
+  "SLUICE_READ_MOSTLY"                      /* 0: memory that only copies write gets no read-only duplicates \
+                                             */
+#define SLUICE_ENV_LEARN "SLUICE_LEARN"     /* 0: pointer ranges are not learned from launches' faults */
+#define SLUICE_ENV_SENDERS "SLUICE_SENDERS" /* number of eviction threads; 0: the driver's own calls evict */
 #define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes, as 8Gi: cap of managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND"             /* managed (default) */
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */

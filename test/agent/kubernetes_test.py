@@ -223,7 +223,7 @@ class Test(Case):
         ):
             said = self.kubectl("set", "named", "-n", "team", wrong)
             self.assertEqual((said.returncode, why in said.stderr), (2, True), said.stderr)
-        self.assertEqual(self.kubectl("set", "nobody", "-n", "team", "memory-factor=70").returncode, 1)
+        self.assertEqual(self.kubectl("set", "unknown", "-n", "team", "memory-factor=70").returncode, 1)
 
     def test_9_restarts_lose_no_change(self):
         """Of the API server, then of the agent: changes meanwhile are applied afterwards."""

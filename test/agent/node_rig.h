@@ -1,4 +1,4 @@
-// A node with one GPU of 8 GiB, driven by hand: frames in, frames out, pages as plain memory.
+// A node with one GPU of 8 GiB, driven by hand: frames in, frames out, pages in ordinary memory.
 #ifndef SLUICE_TEST_AGENT_NODE_RIG_H_
 #define SLUICE_TEST_AGENT_NODE_RIG_H_
 

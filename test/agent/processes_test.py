@@ -101,9 +101,11 @@ def removed_sockets_are_made_again(a):
     sock = a.allocate("one", 50)
     h = a.hook(sock)
     for replaced in (False, True):
-        sock.unlink()
-        if replaced:
-            sock.write_text("a file")
+        if replaced:  # in one step: the agent restores a removed socket at once
+            (sock.parent / "file").write_text("a file")
+            os.rename(sock.parent / "file", sock)
+        else:
+            sock.unlink()
         wait_for("the allocation's socket", sock.is_socket)
         a.hook(sock).expect("budget")
     assert not h.seen("lost")
