@@ -1,5 +1,5 @@
-// allocation.json: what one container was given (proto/sluice/names.h). Written by the device plugin, or here for
-// `sluice run`.
+// allocation.json: the GPUs and settings of one container (proto/sluice/names.h). Written by the device plugin, or here
+// for `sluice run`.
 #ifndef SLUICE_AGENT_ALLOCATION_FILE_H_
 #define SLUICE_AGENT_ALLOCATION_FILE_H_
 
@@ -22,19 +22,19 @@ struct AllocationSpec {
   std::vector<GpuUnits> gpus;
   settings::Settings settings;
   std::string pod, ns, container;
-  std::vector<std::string> devices;  // kubelet's ids, where it gave them
-  // Made for a `sluice run`, whose process id it is: an agent that finds the folder at its start ends it as soon as
-  // that process has ended and nobody is attached.
+  std::vector<std::string> devices;  // kubelet's ids; empty: not made by kubelet
+  // Made for the `sluice run` with process id `owner`. An agent that finds the folder at its start removes it once that
+  // process has ended and no process is attached.
   bool tied = false;
   int64_t owner = 0;
 };
 
-// Unknown members are ignored (a newer plugin may write them); a wrong known one is a refusal with a sentence.
+// Ignores unknown members, which a newer plugin may write. False with a sentence for a wrong value of a known one.
 bool ParseAllocation(const std::string& text, AllocationSpec* spec, std::string* error);
 bool ReadAllocation(const std::string& path, AllocationSpec* spec, std::string* error);
 std::string WriteAllocation(const AllocationSpec& spec);
 
-// Ids are folder names: letters, digits, '-', '_' and '.', 1 to 63, not beginning with '.'.
+// Ids are folder names: 1 to 63 letters, digits, '-', '_' and '.', not beginning with '.'.
 bool IsAllocationId(const std::string& id);
 
 }  // namespace sluice::agent

@@ -27,7 +27,7 @@ std::string AllocationByMount(std::string_view mountinfo) {
     std::string id, parent, device, root, point;
     if (!(fields >> id >> parent >> device >> root >> point) || point != SLUICE_CONTAINER_RUN_DIR) continue;
     const size_t slash = root.rfind('/');
-    if (slash != std::string::npos) found = root.substr(slash + 1);  // the last one covers those before
+    if (slash != std::string::npos) found = root.substr(slash + 1);  // the last mount hides earlier ones
   }
   return found;
 }

@@ -14,7 +14,7 @@
 namespace sluice::agent {
 namespace {
 
-// Thrown within this file only: yaml-cpp throws anyway.
+// Thrown within this file only, as yaml-cpp's own exceptions are.
 struct Refusal : std::exception {
   Refusal(int at, std::string why) : line(at), text(std::move(why)) {}
   int line;
@@ -116,8 +116,8 @@ Handler Flag(bool* to) {
   };
 }
 
-// request, limit and memory are Gemini's words for what sluice calls compute-request, compute-limit and gpu-memory.
-std::string Gemini(const std::string& key) {
+// Gemini's names of compute-request, compute-limit and gpu-memory are accepted too.
+std::string FromGemini(const std::string& key) {
   if (key == "request") return SLUICE_KEY_COMPUTE_REQUEST;
   if (key == "limit") return SLUICE_KEY_COMPUTE_LIMIT;
   if (key == "memory") return SLUICE_KEY_GPU_MEMORY;
@@ -127,13 +127,13 @@ std::string Gemini(const std::string& key) {
 void Client(const YAML::Node& row, const std::string& where, ClientRule* rule) {
   Handlers handlers = {{"id", Text(&rule->id)}};
   for (const settings::Key& k : settings::Table()) {
-    if (k.id == settings::Id::kInject || k.id == settings::Id::kVisibleMemory) continue;
+    if (!k.settable) continue;
     handlers[std::string(k.name)] = [rule, &k](const YAML::Node& n, const std::string& key) {
       const std::string error = settings::Set(rule->settings, k, Scalar(n, key), key);
       if (!error.empty()) throw Refusal{LineOf(n), error};
     };
   }
-  for (const char* word : {"request", "limit", "memory"}) handlers[word] = handlers.at(Gemini(word));
+  for (const char* word : {"request", "limit", "memory"}) handlers[word] = handlers.at(FromGemini(word));
   Walk(row, where, handlers);
   if (rule->id.empty())
     throw Refusal{LineOf(row), where + ".id: missing; accepted: an allocation id or namespace/pod/container"};
@@ -159,7 +159,7 @@ void Read(const YAML::Node& root, Config* c) {
                              {"floor_percent", Number(&c->ledger.floor_percent, 0, 100)},
                              {"step", Quantity(&c->ledger.step, false)},
                              {"idle_after_s", Number(&c->idle_after_s, 1, 86400)},
-                             {"callback_late_ms", Number(&c->callback_late_ms, 1, 600000)}})},
+                             {"reclaim_late_ms", Number(&c->reclaim_late_ms, 1, 600000)}})},
         {"compute", section({{"window_ms", Number(&c->window_ms, 100, 600000)},
                              {"quantum_min_us", Number(&c->quantum_min_us, 10, 10000000)},
                              {"quantum_max_us", Number(&c->quantum_max_us, 10, 60000000)},

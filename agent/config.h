@@ -1,4 +1,4 @@
-// The agent's configuration file: YAML, every key known, every value checked; the sentence of a refusal names the line.
+// The agent's configuration file: YAML. Unknown keys and wrong values are refused with a sentence that names the line.
 #ifndef SLUICE_AGENT_CONFIG_H_
 #define SLUICE_AGENT_CONFIG_H_
 
@@ -11,18 +11,19 @@
 
 namespace sluice::agent {
 
-// One row of `clients`: settings put over those of the allocations that it names, live.
+// One row of `clients`: settings that override those of the allocations that it names, also while they run.
 struct ClientRule {
   std::string id;               // allocation id, or "<namespace>/<pod>/<container>"; "*" matches any run of characters
-  settings::Settings settings;  // compute-request, compute-limit, gpu-memory, memory-limit, ...
+  settings::Settings settings;  // the settable ones of proto/settings.def
 };
 
-// What the agent does with the Kubernetes API (agent/kubernetes).
+// For agent/kubernetes.
 struct KubernetesConfig {
   bool enabled = false;
-  std::string kubeconfig;                                       // empty: the pod's own service account
-  std::string kubelet_dir = "/var/lib/kubelet/device-plugins";  // kubelet's checkpoint: whose allocation is whose
-  bool aliases = false;  // the webhook's setting: also read gpu-memory without prefix
+  std::string kubeconfig;  // empty: the pod's service account
+  std::string kubelet_dir =
+      "/var/lib/kubelet/device-plugins";  // of kubelet's checkpoint: containers and their allocations
+  bool aliases = false;                   // as in the webhook: gpu-memory is also read without prefix
   bool operator==(const KubernetesConfig&) const = default;
 };
 
@@ -30,22 +31,22 @@ struct Config {
   std::string node;                                 // for logs and metrics; default: the host's name
   std::string alloc_dir = "/var/lib/sluice/alloc";  // overridden by --alloc-dir
   std::string nvml = "libnvidia-ml.so.1";
-  Bytes reserve = 0;            // of each card, beyond what the driver itself reserves
-  Bytes host_memory_bytes = 0;  // cap for evicted bytes of all; 0: host_memory_percent of RAM
+  Bytes reserve = 0;            // of each GPU, beyond the driver's own reserve
+  Bytes host_memory_bytes = 0;  // cap of the evicted bytes of all; 0: host_memory_percent of RAM
   uint32_t host_memory_percent = 50;
   Ledger::Policy ledger;
-  uint32_t idle_after_s = 10;                              // no launch for so long: idle, its working set may be lent
-  uint32_t callback_late_ms = 1000;                        // a debt older than this is reported
+  uint32_t idle_after_s = 10;                              // without a launch for so long, a working set may be lent
+  uint32_t reclaim_late_ms = 1000;                         // memory that is overdue for so long is reported
   uint32_t window_ms = 10000;                              // compute shares hold over any such time
   uint32_t quantum_min_us = 1000, quantum_max_us = 50000;  // shares are judged over a tenth of the window
   uint32_t lease_factor = 4;                               // wall time of a lease in quanta, plus 100 ms
-  uint32_t pressure_window_ms = 30000;   // while working sets exceed the card: shares hold over any such time
+  uint32_t pressure_window_ms = 30000;   // replaces window_ms while working sets exceed a GPU's memory
   std::string metrics_listen;            // "ADDR:PORT"; empty: none
   uint32_t attest_interval_s = 10;       // 0: never
   std::string on_not_hooked = "report";  // report, evict
   std::string log_format = "text";       // text, json
   std::string log_level = "info";        // debug, info, warn, error
-  std::string pod_resources;             // kubelet's pod-resources socket; empty: not asked
+  std::string pod_resources;             // kubelet's pod-resources socket; empty: not used
   KubernetesConfig kubernetes;
   uint32_t max_processes = 4096;  // of one allocation
   std::vector<ClientRule> clients;

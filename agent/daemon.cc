@@ -1,14 +1,9 @@
 #include "agent/daemon.h"
 
 #include <fcntl.h>
-#include <link.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
-#include <sys/inotify.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -20,12 +15,13 @@
 #include <ctime>
 #include <filesystem>
 #include <future>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <thread>
 #include <utility>
 
-#include "agent/attest.h"
+#include "agent/attestation.h"
+#include "agent/config_watch.h"
+#include "agent/log.h"
+#include "agent/startup_pages.h"
 #ifdef SLUICE_HAVE_KUBERNETES
 #include "agent/kubernetes/kubernetes.h"
 #endif
@@ -40,72 +36,26 @@
 namespace sluice::agent {
 namespace {
 
-constexpr uint64_t kRecoverNs = 1'000'000'000;  // hooks try at least every half second
+constexpr uint64_t kRecoverNs = 1'000'000'000;  // hooks try to connect at least every half second
 constexpr int kScanMs = 10'000;
 constexpr int kCardsMs = 10'000;
 constexpr int kKubeletMs = 30'000;
 constexpr int kStartedMs = 2'000;
 
+// It rises over restarts of the agent and does not follow changes of the clock. It begins anew with the machine, as the
+// hooks do.
 uint64_t FirstGeneration() {
-  // Rises over restarts of the agent, is not moved by a changed clock, and begins anew only with the machine, as the
-  // hooks do.
   timespec t{};
   clock_gettime(CLOCK_BOOTTIME, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// One line an event. JSON by nlohmann: text comes from containers.
-void LogEvent(const Config& config, const Event& e) {
-  const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "callback late" ||
-                   e.kind == "foreign process" || e.kind == "configuration refused" || e.kind == "metrics";
-  const auto level = bad ? spdlog::level::warn : spdlog::level::info;
-  if (config.log_format == "json") {
-    spdlog::log(level, "{}",
-                nlohmann::json{{"event", e.kind}, {"allocation", e.allocation}, {"text", e.text}}.dump(
-                    -1, ' ', false, nlohmann::json::error_handler_t::replace));
-  } else {
-    spdlog::log(level, "{}{}{}: {}", e.allocation, e.allocation.empty() ? "" : " ", e.kind, e.text);
-  }
-}
-
-void SetUpLog(const Config& config) {
-  auto logger = std::make_shared<spdlog::logger>("agent", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(spdlog::level::from_str(config.log_level));
-  logger->set_pattern(config.log_format == "json" ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
-                                                  : "%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-  spdlog::set_default_logger(std::move(logger));
-}
-
-// In JSON every message is a JSON value.
-void Say(const Config& config, spdlog::level::level_enum level, const std::string& text) {
-  spdlog::log(level, "{}", config.log_format == "json" ? nlohmann::json(text).dump() : text);
-}
-
 std::string NodeName(const Config& config) {
   if (!config.node.empty()) return config.node;
-  if (const char* name = std::getenv("NODE_NAME"); name != nullptr && *name != '\0') return name;  // by the chart
+  if (const char* name = std::getenv("NODE_NAME"); name != nullptr && *name != '\0') return name;  // from the chart
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
   return name;
-}
-
-// Code that only the start ran through, and the fault handler's 64 KiB around it (relocation, gRPC's and OpenSSL's
-// registrations: 9 MiB), would count as this process's for ever. What is needed again comes back from the page cache.
-void DropPagesOfStart() {
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, size_t, void*) {
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-          const ElfW(Phdr)& part = object->dlpi_phdr[i];
-          if (part.p_type != PT_LOAD || (part.p_flags & PF_W) != 0) continue;  // never written: nothing is lost
-          const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)),
-                          begin = object->dlpi_addr + part.p_vaddr;
-          const uintptr_t from = begin / page * page;
-          // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader tells addresses as numbers
-          madvise(reinterpret_cast<void*>(from), begin + part.p_filesz - from, MADV_DONTNEED);
-        }
-        return 0;
-      },
-      nullptr);
 }
 
 class Daemon {
@@ -115,13 +65,15 @@ class Daemon {
         config_(config),
         server_(&loop_, options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
         node_(&server_, config, FirstGeneration()),
-        service_(&loop_, &node_, &server_) {
+        service_(&loop_, &node_, &server_),
+        attestation_(&node_, options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
+        config_watch_(&loop_, [this] { Reload(); }) {
     server_.Attach(&node_);
     node_.OnEvent([this](Event& e) {
       e.unix_ms = UnixMs();
       LogEvent(config_, e);
 #ifdef SLUICE_HAVE_KUBERNETES
-      if (kubernetes_) kubernetes_->Saw(e);
+      if (kubernetes_) kubernetes_->OnEvent(e);
 #endif
     });
   }
@@ -133,7 +85,7 @@ class Daemon {
     FindCards();
     if (!server_.Start(error)) return false;
     if (server_.found_allocations()) {
-      if (!config_.pod_resources.empty()) TakeKubeletsWord(AskKubelet(config_.pod_resources, 500, &kubelet_error_));
+      if (!config_.pod_resources.empty()) UseDevices(ListDevicesInUse(config_.pod_resources, 500, &kubelet_error_));
       node_.RecoverUntil(MonotonicNs() + kRecoverNs);
       loop_.After(static_cast<int>(kRecoverNs / 1000000) + 500, [this] { server_.DropOrphans(); });
     }
@@ -141,26 +93,25 @@ class Daemon {
     WatchConfig();
     Periodically(kScanMs, [this] {
       server_.Scan();
-      KeepService();
+      RestoreService();
     });
     Periodically(kCardsMs, [this] { FindCards(); });
-    Periodically(kKubeletMs, [this] { WatchKubelet(); });
+    Periodically(kKubeletMs, [this] { AskKubelet(); });
     Attest();
     ServeMetrics();
     return !config_.kubernetes.enabled || StartKubernetes(error);
   }
 
   void Run() {
-    Say(config_, spdlog::level::info,
-        "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
-    loop_.After(kStartedMs, DropPagesOfStart);
+    LogInfo(config_, "sluice-agent " SLUICE_VERSION " serves " + options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET);
+    loop_.After(kStartedMs, DropStartupPages);
     loop_.Run([this] {
-      server_.Settle();  // for those that came since; a tick's own plan is not theirs
+      server_.Settle();  // for processes that attached since: the tick's own plan is not charged to them
       return node_.Tick(MonotonicNs());
     });
     if (stopper_.joinable()) stopper_.join();
     if (asker_.joinable()) asker_.join();
-    if (mender_.joinable()) mender_.join();
+    if (restorer_.joinable()) restorer_.join();
     unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
   }
 
@@ -195,19 +146,19 @@ class Daemon {
     return ok;
   }
 
-  // Somebody has removed its socket: nobody could ask the agent anything any more.
-  void KeepService() {
+  // Makes the gRPC socket again where it was removed: without it no tool reaches the agent.
+  void RestoreService() {
     const std::string path = options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET;
-    if (stopper_.joinable() || mending_service_ || service_.InPlace(path)) return;
-    mending_service_ = true;
-    if (mender_.joinable()) mender_.join();
-    mender_ = std::thread([this, path] {
-      service_.Shutdown();  // its calls are answered on the loop
+    if (stopper_.joinable() || restoring_ || service_.HasSocket(path)) return;
+    restoring_ = true;
+    if (restorer_.joinable()) restorer_.join();
+    restorer_ = std::thread([this, path] {
+      service_.Shutdown();  // the loop answers its calls, so not on the loop's thread
       loop_.Post([this, path] {
-        mending_service_ = false;
+        restoring_ = false;
         std::string error;
         if (stopper_.joinable()) return;
-        if (!service_.Start(path, &error)) Say(config_, spdlog::level::warn, error);
+        if (!service_.Start(path, &error)) LogWarning(config_, error);
       });
     });
   }
@@ -215,38 +166,38 @@ class Daemon {
   void Stop() {
     if (stopper_.joinable()) return;
     stopper_ = std::thread([this] {
-      service_.Shutdown();  // its calls are answered on the loop, so the loop ends after it
+      service_.Shutdown();  // the loop answers its calls, so the loop ends after it
       loop_.Stop();
     });
   }
 
-  void TakeKubeletsWord(const std::optional<DevicesInUse>& in_use) {
+  void UseDevices(const std::optional<DevicesInUse>& in_use) {
     if (in_use) {
       node_.SetDevicesInUse(*in_use);
       node_.Settle();
-    } else if (kubelet_error_ != kubelet_said_) {
-      Say(config_, spdlog::level::warn, kubelet_error_);
+    } else if (kubelet_error_ != kubelet_logged_) {
+      LogWarning(config_, kubelet_error_);
     }
-    kubelet_said_ = in_use ? "" : kubelet_error_;
+    kubelet_logged_ = in_use ? "" : kubelet_error_;
   }
 
-  // On a thread of its own: kubelet may take its time.
-  void WatchKubelet() {
+  // On a thread of its own: kubelet may be slow.
+  void AskKubelet() {
     if (config_.pod_resources.empty() || asking_) return;
     asking_ = true;
     if (asker_.joinable()) asker_.join();
     asker_ = std::thread([this, socket = config_.pod_resources] {
       std::string error;
-      auto in_use = AskKubelet(socket, 5000, &error);
+      auto in_use = ListDevicesInUse(socket, 5000, &error);
       loop_.Post([this, error, in_use = std::move(in_use)] {
         asking_ = false;
         kubelet_error_ = error;
-        TakeKubeletsWord(in_use);
+        UseDevices(in_use);
       });
     });
   }
 
-  // `sluice run` may be killed in any way; its agent and its folder must not outlive it.
+  // `sluice run` may be killed; its agent and its folder must not outlive it.
   bool EndWith(int pid, std::string* error) {
     const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     if (fd < 0) {
@@ -261,43 +212,9 @@ class Daemon {
     });
   }
 
-  // Every GPU process is attached, or in somebody's container without a hook, or none of ours.
   void Attest() {
     loop_.After(static_cast<int>(std::max(config_.attest_interval_s, 1u)) * 1000, [this] { Attest(); });
-    if (!nvml_ || config_.attest_interval_s == 0) return;
-    std::map<std::string, std::vector<int64_t>> unhooked;
-    std::set<int64_t> hooked, seen;
-    for (const auto& [id, pids] : node_.AttachedPids()) {
-      unhooked[id];
-      hooked.insert(pids.begin(), pids.end());
-    }
-    const std::string alloc_dir = options_.alloc_dir.empty() ? config_.alloc_dir : options_.alloc_dir;
-    for (const CardStatus& card : node_.Status().cards) {
-      const std::vector<GpuProcess> processes = nvml_->Processes(card.uuid);
-      std::map<int64_t, Bytes> used;
-      for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
-      node_.SetProcesses(card.uuid, used);
-      for (const GpuProcess& p : processes) {
-        if (hooked.contains(p.pid) || !seen.insert(p.pid).second) continue;
-        const std::string id = AllocationOfProcess("/proc", p.pid, alloc_dir);
-        const auto it = unhooked.find(id);
-        if (it != unhooked.end()) {
-          it->second.push_back(p.pid);
-        } else if (foreign_.contains(p.pid) && told_.insert(p.pid).second) {
-          // At the second look: who is just ending is still listed, and no longer to be told by its folder.
-          node_.AddEvent(
-              "", "foreign process",
-              "pid " + std::to_string(p.pid) + " uses GPU " + card.uuid + " and is in no container of sluice");
-        }
-      }
-    }
-    for (const auto& [id, pids] : unhooked) {
-      node_.SetUnhooked(id, pids);
-      for (const int64_t pid : pids) seen.erase(pid);
-    }
-    foreign_ = std::move(seen);
-    std::erase_if(told_, [this](int64_t pid) { return !foreign_.contains(pid); });
-    node_.Settle();
+    if (nvml_ && config_.attest_interval_s > 0) attestation_.Check(*nvml_);
   }
 
   void ServeMetrics() {
@@ -313,12 +230,12 @@ class Daemon {
         now.attach = server_.attach_times();
         answer->set_value(std::move(now));
       });
-      // A loop that has ended answers nobody.
+      // A loop that has ended does not answer.
       return status.wait_for(std::chrono::seconds(2)) == std::future_status::ready ? status.get() : NodeStatus{};
     });
     std::string error;
     if (metrics_->Start(&error)) {
-      Say(config_, spdlog::level::info, "metrics at port " + std::to_string(metrics_->port()));
+      LogInfo(config_, "metrics at port " + std::to_string(metrics_->port()));
     } else {
       metrics_.reset();
       node_.AddEvent("", "metrics", error);
@@ -337,7 +254,7 @@ class Daemon {
     kubernetes_ = std::make_unique<Kubernetes>(&loop_, &node_, NodeName(config_), options_.run_dir, &config_);
     return kubernetes_->Start(error);
 #else
-    *error = "kubernetes.enabled: this agent was built without it";
+    *error = "kubernetes.enabled: this agent was built without Kubernetes";
     return false;
 #endif
   }
@@ -354,8 +271,8 @@ class Daemon {
     std::string error;
     if (!nvml_) nvml_ = Nvml::Load(options_.nvml.empty() ? config_.nvml : options_.nvml, &error);
     if (!nvml_) {
-      // An agent for one program answers that program's only question with it.
-      if (error != card_error_ && options_.end_with == 0) Say(config_, spdlog::level::warn, error);
+      // The agent of one program gives this error as the answer to the program's only request.
+      if (error != card_error_ && options_.end_with == 0) LogWarning(config_, error);
     } else {
       const std::vector<Card> cards = nvml_->Cards();
       if (cards.empty()) error = "NVML lists no GPU";
@@ -367,32 +284,16 @@ class Daemon {
     service_.SetCardError(error);
   }
 
-  // The folder is watched, not the file: editors and Kubernetes replace files by rename.
   void WatchConfig() {
-    if (options_.config_path.empty()) return;
-    config_watch_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    const std::string folder = std::filesystem::absolute(options_.config_path).parent_path();
-    if (config_watch_ < 0 ||
-        inotify_add_watch(config_watch_, folder.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE) < 0) {
-      Say(config_, spdlog::level::warn, folder + ": cannot be watched; changes of the configuration need a restart");
-      return;
-    }
-    loop_.Add(config_watch_, EPOLLIN, [this](uint32_t) {
-      char buffer[8192];
-      while (read(config_watch_, buffer, sizeof(buffer)) > 0) {
-      }
-      if (reload_pending_) return;
-      reload_pending_ = true;
-      loop_.After(100, [this] { Reload(); });  // a file that is still being written is read once
-    });
+    std::string error;
+    if (!options_.config_path.empty() && !config_watch_.Start(options_.config_path, &error)) LogWarning(config_, error);
   }
 
   void Reload() {
-    reload_pending_ = false;
     Config fresh;
     std::string error;
     if (!LoadConfig(options_.config_path, &fresh, &error)) {
-      if (error != config_error_) node_.AddEvent("", "configuration refused", error + "; the old one stays");
+      if (error != config_error_) node_.AddEvent("", "configuration refused", error + "; the old one stays in force");
       config_error_ = error;
       node_.SetConfigError(error);
       return;
@@ -411,23 +312,23 @@ class Daemon {
 
   const DaemonOptions options_;
   Config config_;
-  int lock_ = -1, config_watch_ = -1;
-  bool reload_pending_ = false;
+  int lock_ = -1;
   std::string card_error_, config_error_;
   EventLoop loop_;
   Server server_;
   Node node_;
   Service service_;
+  Attestation attestation_;
+  ConfigWatch config_watch_;
   std::unique_ptr<Nvml> nvml_;
-  std::set<int64_t> foreign_, told_;  // at the last look; those of them that were told
   std::string metrics_listen_;
   std::unique_ptr<MetricsServer> metrics_;
-  std::thread stopper_, asker_, mender_;
-  bool mending_service_ = false;
+  std::thread stopper_, asker_, restorer_;
+  bool restoring_ = false;
   bool asking_ = false;
-  std::string kubelet_error_, kubelet_said_;
+  std::string kubelet_error_, kubelet_logged_;
 #ifdef SLUICE_HAVE_KUBERNETES
-  std::unique_ptr<Kubernetes> kubernetes_;  // after all that it uses
+  std::unique_ptr<Kubernetes> kubernetes_;  // last: it uses the members above
 #endif
 };
 
@@ -437,14 +338,14 @@ int RunDaemon(const DaemonOptions& options, Config config) {
   if (options.quiet) config.log_level = "warn";
   SetUpLog(config);
   rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // two descriptors a process
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // each process takes two descriptors
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
   Daemon daemon(options, config);
   std::string error;
   if (!daemon.Start(&error)) {
-    Say(config, spdlog::level::err, error);
+    LogError(config, error);
     return 1;
   }
   daemon.Run();

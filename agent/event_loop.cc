@@ -70,28 +70,31 @@ void EventLoop::Remove(int fd) {
   keys_.erase(it);
 }
 
-void EventLoop::Post(std::function<void()> work) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    posted_.push_back(std::move(work));
-  }
+void EventLoop::Wake() const {
   const uint64_t one = 1;
   (void)!write(wake_, &one, sizeof(one));
 }
 
+void EventLoop::Post(std::function<void()> work) {
+  {
+    const MutexLock lock(mutex_);
+    posted_.push_back(std::move(work));
+  }
+  Wake();
+}
+
 void EventLoop::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof(one));
+  Wake();
 }
 
 void EventLoop::RunPosted() {
   std::vector<std::function<void()>> work;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     work.swap(posted_);
   }
   for (const auto& w : work) w();
@@ -105,12 +108,12 @@ void EventLoop::Run(const std::function<int()>& tick) {
   uint64_t due = MonotonicNs();
   for (;;) {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return;
     }
     uint64_t now = MonotonicNs();
-    if (hurry_ || now >= due) {
-      hurry_ = false;
+    if (tick_soon_ || now >= due) {
+      tick_soon_ = false;
       const int ms = tick();
       now = MonotonicNs();
       due = now + static_cast<uint64_t>(ms < 1 ? 1 : ms) * 1000000u;
@@ -124,7 +127,7 @@ void EventLoop::Run(const std::function<int()>& tick) {
     epoll_event events[64];
     const uint64_t next = timers_.empty() ? due : std::min(due, timers_.begin()->first);
     const int wait = next > now ? static_cast<int>((next - now + 999999u) / 1000000u) : 0;
-    const int n = epoll_wait(epoll_, events, 64, hurry_ || !soon_.empty() ? 0 : wait);
+    const int n = epoll_wait(epoll_, events, 64, tick_soon_ || !soon_.empty() ? 0 : wait);
     for (int i = 0; i < n; ++i) {
       const auto it = handlers_.find(events[i].data.u64);
       if (it == handlers_.end()) continue;  // removed by an earlier handler of this batch

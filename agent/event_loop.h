@@ -1,14 +1,15 @@
-// One thread's epoll loop: file descriptors, one periodic tick, and work posted from other threads. Handlers may add
-// and remove descriptors, their own included.
+// One thread's epoll loop: file descriptors, a tick, timers, and work posted by other threads. Handlers may add and
+// remove descriptors, their own included. Used by the loop's thread only, except Post() and Stop().
 #ifndef SLUICE_AGENT_EVENT_LOOP_H_
 #define SLUICE_AGENT_EVENT_LOOP_H_
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "common/mutex.h"
 
 namespace sluice::agent {
 
@@ -21,44 +22,46 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Level-triggered. The caller keeps the descriptor and removes it before closing it. False: the system refused
+  // Level-triggered. The caller keeps the descriptor, and removes it before closing it. False: the system refused
   // (errno).
   bool Add(int fd, uint32_t events, Handler handler);
   void Change(int fd, uint32_t events);
   void Remove(int fd);
 
-  // Thread-safe: runs on the loop's thread, in order, soon.
-  void Post(std::function<void()> work);
-  void Stop();  // thread-safe
-  // The same from the loop's own thread, behind the events that are being handled.
+  // Any thread: the work runs soon on the loop's thread, in the order of the calls.
+  void Post(std::function<void()> work) SLUICE_EXCLUDES(mutex_);
+  void Stop() SLUICE_EXCLUDES(mutex_);  // any thread
+  // Runs the work after the current batch of events.
   void Soon(std::function<void()> work) { soon_.push_back(std::move(work)); }
-  // Runs once on the loop's thread, `ms` from now. Loop's thread only.
+  // Runs the work once, in `ms` milliseconds.
   void After(int ms, std::function<void()> work);
 
-  // Runs until Stop(). `tick` is called when the time it returned last (milliseconds from then) is over, first at once.
-  void Run(const std::function<int()>& tick);
-  // Asks for the tick at once, whatever time was left. Loop's thread only.
-  void Hurry() { hurry_ = true; }
+  // Runs until Stop(). Calls `tick` at once, then each time when the milliseconds that it returned are over.
+  void Run(const std::function<int()>& tick) SLUICE_EXCLUDES(mutex_);
+  // Brings the next tick forward to now.
+  void TickSoon() { tick_soon_ = true; }
 
  private:
-  void RunPosted();
+  void RunPosted() SLUICE_EXCLUDES(mutex_);
+  void Wake() const;
 
   int epoll_ = -1;
   int wake_ = -1;
   uint64_t next_key_ = 1;
-  bool hurry_ = false;
-  // A key, not the descriptor's number, goes to the kernel: within one batch a number may be closed and taken again.
+  bool tick_soon_ = false;
+  // The kernel gets a key instead of the descriptor's number: within one batch of events a number may be closed and
+  // reused.
   std::unordered_map<int, uint64_t> keys_;
   std::unordered_map<uint64_t, Handler> handlers_;
   std::multimap<uint64_t, std::function<void()>> timers_;
   std::vector<std::function<void()>> soon_;
-  std::mutex mutex_;  // guards posted_ and stop_
-  std::vector<std::function<void()>> posted_;
-  bool stop_ = false;
+  Mutex mutex_;
+  std::vector<std::function<void()>> posted_ SLUICE_GUARDED_BY(mutex_);
+  bool stop_ SLUICE_GUARDED_BY(mutex_) = false;
 };
 
 uint64_t MonotonicNs();
-uint64_t ThreadNs();  // this thread's processor time
+uint64_t ThreadNs();  // CPU time of this thread
 int64_t UnixMs();
 
 }  // namespace sluice::agent

@@ -19,7 +19,7 @@ std::vector<Bytes> ShareOut(Bytes total, const std::vector<Claim>& claims) {
   for (size_t i = 0; i < claims.size(); ++i) {
     if (claims[i].cap > 0 && claims[i].weight > 0) open.push_back(i);
   }
-  // Whoever reaches its cap leaves the round; at most one round a claim.
+  // A claim that reaches its cap leaves the loop, so there are at most as many rounds as claims.
   while (!open.empty() && total > 0) {
     uint64_t weights = 0;
     for (const size_t i : open) weights += claims[i].weight;
@@ -35,7 +35,7 @@ std::vector<Bytes> ShareOut(Bytes total, const std::vector<Claim>& claims) {
         still.push_back(i);
       }
     }
-    if (still.size() == open.size()) {  // nobody is capped any more: the last round
+    if (still.size() == open.size()) {  // no claim is capped any more: the last round
       for (const size_t i : open) out[i] += MulDiv(total, claims[i].weight, weights);
       break;
     }
@@ -83,21 +83,21 @@ void Ledger::RemoveMember(MemberId member) {
 void Ledger::Restore(MemberId member, Bytes held) {
   const auto it = members_.find(member);
   if (it == members_.end() || held == 0) return;
-  // It is the holder's word: more than the card has left cannot be true.
+  // The holder claims so; more than the pool has left cannot be true.
   held = std::min(held, Minus(capacity_, exposure()));
   it->second.held = held;
   it->second.exposure = std::max(it->second.exposure, held);
 }
 
-void Ledger::Tell(MemberId member, const Report& report) {
+void Ledger::Update(MemberId member, const Report& report) {
   const auto it = members_.find(member);
   if (it == members_.end()) return;
   MemberView& m = it->second;
   m.held = report.held;
   m.wanted = report.wanted;
   if (m.generation != 0 && report.generation >= m.generation) {
-    // It follows the budget in force: from now on it only shrinks to it, so what it holds is all that it may still
-    // hold.
+    // It follows the budget in force: from now on it only shrinks to it, so it may still hold no more than it holds
+    // now.
     m.followed = true;
     m.exposure = std::max(m.budget, std::min(m.held, m.exposure));
   }
@@ -106,16 +106,17 @@ void Ledger::Tell(MemberId member, const Report& report) {
 void Ledger::SetGroupTargets() {
   std::vector<Group*> all;
   std::vector<Bytes> base, want;
-  // Promised more than there is: first by allocations of pods that have ended and whose folders are still there (the
-  // same units were given again), which must not shrink the living.
-  const bool only_living = guaranteed() > capacity_;
-  const auto promised = [&](const Group& g) { return only_living && g.vacant ? 0 : g.guaranteed; };
+  // The guarantees exceed the capacity. Vacant groups yield first: their pods have ended while their folders remain,
+  // and their units were given out again. They must not shrink groups with members.
+  const bool exceeded = guaranteed() > capacity_;
+  const auto guarantee = [&](const Group& g) { return exceeded && g.vacant ? 0 : g.guaranteed; };
   Bytes guarantees = 0;
-  for (const auto& [id, g] : groups_) guarantees += promised(g);
+  for (const auto& [id, g] : groups_) guarantees += guarantee(g);
   for (auto& [id, g] : groups_) {
     all.push_back(&g);
-    // Still more (a card that shrank, allocations that overlap while one ends): everyone gives in proportion.
-    base.push_back(guarantees > capacity_ ? MulDiv(capacity_, promised(g), guarantees) : promised(g));
+    // They still exceed it (the GPU's capacity shrank, or allocations overlap while one ends): all shrink in
+    // proportion.
+    base.push_back(guarantees > capacity_ ? MulDiv(capacity_, guarantee(g), guarantees) : guarantee(g));
     Bytes w = 0;
     for (const Member* m : g.members) w += m->wanted;
     want.push_back(w);
@@ -147,7 +148,7 @@ void Ledger::SetGroupTargets() {
     pool -= borrowed[i];
     owners.push_back({Minus(base[i], all[i]->target), Minus(base[i], all[i]->target)});
   }
-  // What nobody borrows stays with its owners.
+  // Memory that no group borrows stays with its owners.
   const std::vector<Bytes> back = ShareOut(pool, owners);
   for (size_t i = 0; i < all.size(); ++i) all[i]->target += back[i];
 }
@@ -167,8 +168,8 @@ void Ledger::SetMemberTargets(const Group& group) const {
       left -= first[i];
     }
   }
-  // The rest in parts of a power of two: a thousand processes that arrive one by one change everybody's part ten times,
-  // not a thousand.
+  // The rest in parts of a power of two: a thousand processes that arrive one by one change each part ten times, not a
+  // thousand times.
   const Bytes part = left / std::bit_ceil(group.members.size());
   for (Member* m : group.members) m->target += part;
 }
@@ -177,7 +178,7 @@ std::vector<Ledger::Change> Ledger::Plan() {
   SetGroupTargets();
   const auto small = [&](Bytes a, Bytes b) { return (a > b ? a - b : b - a) < policy_.step; };
 
-  // Down first: it costs nobody anything and opens room once it is followed.
+  // Budgets fall first, which frees memory as soon as the holders follow.
   Bytes exposed = 0;
   for (auto& [id, g] : groups_) {
     SetMemberTargets(g);
@@ -188,7 +189,7 @@ std::vector<Ledger::Change> Ledger::Plan() {
       exposed += m->exposure;
     }
   }
-  // Then up, owners below their guarantee before borrowers, within what is free on the card and in the group.
+  // Then they rise, owners below their guarantee before borrowers, within the free bytes of the pool and of the group.
   Bytes free = Minus(capacity_, exposed);
   bool waiting = false;
   for (const bool borrowers : {false, true}) {
@@ -200,7 +201,7 @@ std::vector<Ledger::Change> Ledger::Plan() {
       for (Member* m : g.members) {
         const Bytes t = m->target;
         if (t <= m->budget) continue;
-        // Within its exposure a holder may grow again for nothing: that room is its own already.
+        // A holder may grow again within its exposure without using free bytes.
         const Bytes owned = std::min(t, m->exposure);
         const Bytes room = std::min(free, Minus(group_cap, group_exposure));
         const Bytes to = std::min(t, std::max(owned, m->exposure) + room);
@@ -226,7 +227,7 @@ std::vector<Ledger::Change> Ledger::Plan() {
         m->followed = false;
         changes.push_back({m->id, m->budget, m->generation});
       }
-      if (m->debt() > 0) settled_ = false;
+      if (m->overdue() > 0) settled_ = false;
     }
   }
   return changes;

@@ -1,46 +1,17 @@
-// Node: allocations and settings. Sessions and frames: node_session.cc. Status: node_status.cc.
+// Node: GPUs and allocations. Settings: node_settings.cc. Connections and frames: node_session.cc. Pages and budgets:
+// node_budgets.cc. Tokens: node_compute.cc. Status: node_status.cc.
 #include "agent/node.h"
 
 #include <algorithm>
 
 #include "agent/node_private.h"
-#include "sluice/names.h"
 
 namespace sluice::agent {
 namespace {
 
 constexpr size_t kMaxEvents = 2000;
 constexpr uint64_t kVacantNs = 10'000'000'000;  // longer than most containers need between two processes
-
-Bytes PercentOf(Bytes capacity, uint32_t percent) {
-  return static_cast<Bytes>(static_cast<unsigned __int128>(capacity) * percent / SLUICE_UNITS_PER_GPU);
-}
-
-// As many units as that is worth of a card.
-uint32_t UnitsIn(Bytes bytes, Bytes capacity) {
-  return capacity == 0 ? 0
-                       : static_cast<uint32_t>(static_cast<unsigned __int128>(bytes) * SLUICE_UNITS_PER_GPU / capacity);
-}
-
-template <typename T>
-void Over(std::optional<T>& to, const std::optional<T>& from) {
-  if (from) to = from;
-}
-
-// A fraction and an amount of memory exclude each other: the one that is said last wins.
-void Layer(settings::Settings& to, const settings::Settings& from) {
-  if (from.gpu_percent) to.gpu_memory.reset();
-  if (from.gpu_memory) to.gpu_percent.reset();
-  Over(to.gpu_percent, from.gpu_percent);
-  Over(to.gpu_memory, from.gpu_memory);
-  Over(to.memory_limit, from.memory_limit);
-  Over(to.visible, from.visible);
-  Over(to.memory_factor, from.memory_factor);
-  Over(to.compute_request, from.compute_request);
-  Over(to.compute_limit, from.compute_limit);
-  Over(to.prefetch, from.prefetch);
-  Over(to.log_level, from.log_level);
-}
+constexpr Bytes kMaxContextBytes = 1ull << 30;  // memory beyond a context and its code is the program's own
 
 }  // namespace
 
@@ -90,7 +61,6 @@ void Node::SetHostLimit(Bytes bytes) {
 }
 
 void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>& used) {
-  constexpr Bytes kContextMost = 1ull << 30;  // more than a context and its code take is the program's
   const auto it = cards_.find(uuid);
   if (it == cards_.end()) return;
   CardState& card = *it->second;
@@ -100,14 +70,14 @@ void Node::SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>&
     if (s->phase != Session::Phase::kServed) continue;
     for (size_t i = 0; i < s->allocation->spec.gpus.size(); ++i) {
       if (s->allocation->spec.gpus[i].uuid != uuid) continue;
-      s->beyond[i] = 0;
-      const auto mine = others.find(s->pid);
-      if (mine == others.end()) continue;
-      const Bytes told = Read(*s, i).plain_bytes, extra = mine->second > told ? mine->second - told : 0;
-      const Bytes context = std::min(extra, kContextMost);
-      s->beyond[i] = extra - context;
+      s->uncounted[i] = 0;
+      const auto own = others.find(s->pid);
+      if (own == others.end()) continue;
+      const Bytes counted = Read(*s, i).unmanaged_bytes, extra = own->second > counted ? own->second - counted : 0;
+      const Bytes context = std::min(extra, kMaxContextBytes);
+      s->uncounted[i] = extra - context;
       contexts += context;
-      others.erase(mine);
+      others.erase(own);
     }
   }
   for (const auto& [pid, bytes] : others) contexts += bytes;
@@ -126,7 +96,7 @@ size_t Node::Processes(const std::string& id) const {
 
 void Node::SetDevicesInUse(const DevicesInUse& in_use) {
   for (auto& [group, a] : allocations_) {
-    if (a->spec.devices.empty()) continue;  // not kubelet's
+    if (a->spec.devices.empty()) continue;  // not made by kubelet
     const DeviceOwner* owner = nullptr;
     for (const std::string& device : a->spec.devices) {
       if (const auto it = in_use.find(device); it != in_use.end()) owner = &it->second;
@@ -148,45 +118,6 @@ void Node::SetDevicesInUse(const DevicesInUse& in_use) {
 void Node::SetUsed(const std::string& uuid, Bytes bytes) {
   const auto it = cards_.find(uuid);
   if (it != cards_.end()) it->second->used = bytes;
-}
-
-settings::Settings Node::Effective(const Allocation& a, const settings::Settings& live) const {
-  settings::Settings out = a.spec.settings;
-  if (a.pod) {
-    settings::Settings said = a.pod->settings;
-    said.gpu_percent.reset();
-    const auto card = cards_.find(a.spec.gpus.front().uuid);
-    if (said.gpu_memory && card != cards_.end()) {
-      const Bytes worth = card->second->card.memory / SLUICE_UNITS_PER_GPU * a.spec.gpus.front().units;
-      said.gpu_memory = std::min(*said.gpu_memory, worth);
-    }
-    Layer(out, said);
-  }
-  const std::string pod = a.pod ? a.pod->pod : a.spec.pod;
-  const std::string path =
-      a.pod ? a.pod->ns + "/" + pod + "/" + a.pod->container : a.spec.ns + "/" + pod + "/" + a.spec.container;
-  for (const ClientRule& rule : config_.clients) {
-    if (Matches(rule.id, a.spec.id) || (!pod.empty() && Matches(rule.id, path))) Layer(out, rule.settings);
-  }
-  Layer(out, live);
-  return out;
-}
-
-Bytes Node::Guaranteed(const Allocation& a, size_t gpu) const {
-  const GpuUnits& g = a.spec.gpus[gpu];
-  const auto card = cards_.find(g.uuid);
-  if (card == cards_.end() || a.stale) return 0;
-  const Bytes capacity = card->second->ledger.capacity();
-  if (a.effective.gpu_memory) return std::min(*a.effective.gpu_memory, capacity);
-  return PercentOf(capacity, Percent(a, gpu));
-}
-
-uint32_t Node::Percent(const Allocation& a, size_t gpu) const {
-  // The units are what the scheduler gave; a fraction counts where it was changed since.
-  if (a.effective.gpu_percent && a.effective.gpu_percent != a.spec.settings.gpu_percent) {
-    return std::min<uint32_t>(*a.effective.gpu_percent, SLUICE_UNITS_PER_GPU);
-  }
-  return a.spec.gpus[gpu].units;
 }
 
 bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live,
@@ -220,7 +151,7 @@ bool Node::AddAllocation(const AllocationSpec& spec, const std::map<std::string,
   return true;
 }
 
-void Node::SetPod(const std::string& id, const PodOf& pod) {
+void Node::SetPod(const std::string& id, const PodInfo& pod) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end() || it->second->pod == pod) return;
   it->second->pod = pod;
@@ -234,7 +165,7 @@ void Node::RemoveAllocation(const std::string& id) {
   Allocation* a = it->second;
   by_id_.erase(it);
   a->removed = true;
-  if (!a->sessions.empty()) return;  // Drop() of the last one ends it
+  if (!a->sessions.empty()) return;  // Drop() of the last session ends it
   Forget(*a);
   dirty_ = true;
 }
@@ -245,7 +176,7 @@ void Node::Forget(const Allocation& a) {
     cards_.at(g.uuid)->arbiter.RemoveClient(a.group);
   }
   host_.RemoveGroup(a.group);
-  allocations_.erase(a.group);  // `a` is gone
+  allocations_.erase(a.group);  // destroys `a`
 }
 
 void Node::RecoverUntil(uint64_t now_ns) {
@@ -263,19 +194,6 @@ void Node::Vacate(uint64_t now_ns) {
     if (now_ns - a->used_ns < kVacantNs) continue;
     for (const GpuUnits& g : a->spec.gpus) cards_.at(g.uuid)->ledger.Vacate(group);
   }
-}
-
-std::pair<uint32_t, uint32_t> Node::Compute(const Allocation& a, size_t gpu) const {
-  const uint32_t limit = a.effective.compute_limit.value_or(1000000);
-  return {a.effective.compute_request.value_or(std::min(Percent(a, gpu) * 10000, limit)), limit};
-}
-
-Arbiter::Policy Node::TokenPolicy() const {
-  return {.window = config_.window_ms * 1'000'000ull,
-          .quantum_min = config_.quantum_min_us * 1000ull,
-          .quantum_max = config_.quantum_max_us * 1000ull,
-          .lease_factor = config_.lease_factor,
-          .pressure_window = config_.pressure_window_ms * 1'000'000ull};
 }
 
 void Node::Refresh(Allocation& a) {
@@ -321,115 +239,20 @@ bool Node::ResolveId(const std::string& prefix, std::string* id, std::string* er
   return false;
 }
 
-bool Node::CheckSet(const std::string& id, const std::map<std::string, std::string>& change,
-                    std::map<std::string, std::string>* live, std::string* error) const {
-  const Allocation& a = *by_id_.at(id);
-  for (const auto& [name, value] : change) {
-    const settings::Key* key = settings::Find(name);
-    if (key != nullptr && key->id != settings::Id::kInject && key->id != settings::Id::kVisibleMemory) continue;
-    *error = name + (key == nullptr ? ": this key is unknown" : ": cannot change while a container runs") +
-             "; accepted: gpu-fraction, gpu-memory, " + settings::LiveNames();
-    return false;
-  }
-  settings::Settings parsed;
-  *live = a.live_text;
-  for (const auto& [name, value] : change) {
-    if (value.empty()) {  // takes away what was set
-      if (live->erase(name) > 0) continue;
-      std::string set;
-      for (const auto& [key, unused] : a.live_text) set += (set.empty() ? "" : ", ") + key;
-      *error = name + ": nothing was set that an empty value could take away; set: " + (set.empty() ? "nothing" : set);
-      return false;
-    }
-    *error = settings::Set(parsed, *settings::Find(name), value, name);
-    if (!error->empty()) return false;
-    if (name == SLUICE_KEY_GPU_FRACTION) live->erase(SLUICE_KEY_GPU_MEMORY);
-    if (name == SLUICE_KEY_GPU_MEMORY) live->erase(SLUICE_KEY_GPU_FRACTION);
-    (*live)[name] = value;
-  }
-  if (parsed.gpu_percent && parsed.gpu_memory) {
-    *error = settings::Conflicts(parsed, "").front();
-    return false;
-  }
-  Allocation would;  // as it would be
-  would.spec = a.spec;
-  would.pod = a.pod;
-  would.stale = a.stale;
-  would.effective = Effective(a, settings::ParseAll(*live, "").settings);
-  const auto conflicts = settings::Conflicts(would.effective, "");
-  if (!conflicts.empty()) {
-    *error = conflicts.front();
-    return false;
-  }
-  // A fraction of each card, or as many whole ones as it has.
-  if (parsed.gpu_percent > SLUICE_UNITS_PER_GPU && parsed.gpu_percent != SLUICE_UNITS_PER_GPU * a.spec.gpus.size()) {
-    *error = "gpu-fraction: '" + change.at(SLUICE_KEY_GPU_FRACTION) + "' is not accepted; accepted: 0.01 to 1, as " +
-             id + " has " + std::to_string(a.spec.gpus.size()) + " GPU(s)";
-    return false;
-  }
-  for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
-    const Ledger& ledger = cards_.at(a.spec.gpus[i].uuid)->ledger;
-    if (parsed.gpu_memory && *parsed.gpu_memory > ledger.capacity()) {
-      *error = "gpu-memory: '" + change.at(SLUICE_KEY_GPU_MEMORY) + "' is not accepted; accepted: at most " +
-               settings::FormatQuantity(ledger.capacity() >> 20 << 20) + ", GPU " + a.spec.gpus[i].uuid +
-               " less its reserve";
-      return false;
-    }
-    const Bytes others = ledger.guaranteed() - Guaranteed(a, i);
-    if (Guaranteed(would, i) <= Guaranteed(a, i) || others + Guaranteed(would, i) <= ledger.capacity()) continue;
-    const Bytes left = ledger.capacity() - std::min(others, ledger.capacity());
-    const bool bytes = would.effective.gpu_memory.has_value();
-    const char* key = bytes ? SLUICE_KEY_GPU_MEMORY : SLUICE_KEY_GPU_FRACTION;
-    const auto said = change.find(key);  // or, where what was set is taken away, what then holds
-    const std::string value = said != change.end() && !said->second.empty() ? said->second
-                              : bytes ? settings::FormatQuantity(*would.effective.gpu_memory)
-                                      : settings::FormatFraction(Percent(would, i));
-    *error = std::string(key) + ": '" + value + "' is more than GPU " + a.spec.gpus[i].uuid +
-             " has left; accepted: at most " +
-             (bytes ? settings::FormatQuantity(left >> 20 << 20)
-                    : settings::FormatFraction(UnitsIn(left, ledger.capacity())));
-    return false;
-  }
-  return true;
-}
-
-void Node::ApplyLive(const std::string& id, const std::map<std::string, std::string>& live) {
-  const auto it = by_id_.find(id);
-  if (it == by_id_.end()) return;
-  it->second->live_text = live;
-  it->second->live = settings::ParseAll(live, "").settings;
-  Refresh(*it->second);
-  dirty_ = true;
-}
-
 uint32_t Node::FreeUnits(const std::string& uuid) const {
   uint32_t used = 0;
-  Bytes promised = 0;  // memory may have been raised beyond what the units are worth
+  Bytes guaranteed = 0;  // `sluice set` may raise memory beyond the worth of the units
   for (const auto& [group, a] : allocations_) {
     if ((a->removed || a->stale) && a->sessions.empty()) continue;
     for (size_t i = 0; i < a->spec.gpus.size(); ++i) {
       if (a->spec.gpus[i].uuid != uuid) continue;
       used += Percent(*a, i);
-      promised += Guaranteed(*a, i);
+      guaranteed += Guaranteed(*a, i);
     }
   }
   const Bytes capacity = cards_.at(uuid)->ledger.capacity();
-  if (used >= SLUICE_UNITS_PER_GPU || promised >= capacity) return 0;
-  return std::min(SLUICE_UNITS_PER_GPU - used, UnitsIn(capacity - promised, capacity));
-}
-
-std::string Node::Beyond(const std::string& id) const {
-  const Allocation& a = *by_id_.at(id);
-  for (size_t i = 0; i < a.spec.gpus.size() && !a.spec.tied; ++i) {
-    const GpuUnits& g = a.spec.gpus[i];
-    const Bytes capacity = cards_.at(g.uuid)->ledger.capacity();
-    if (Guaranteed(a, i) <= PercentOf(capacity, g.units)) continue;
-    return "this is more than its " + std::to_string(g.units) +
-           " units of " SLUICE_RESOURCE
-           ": the scheduler may give the others to somebody else, and then every guarantee on GPU " +
-           g.uuid + " shrinks in proportion";
-  }
-  return "";
+  if (used >= SLUICE_UNITS_PER_GPU || guaranteed >= capacity) return 0;
+  return std::min(SLUICE_UNITS_PER_GPU - used, UnitsIn(capacity - guaranteed, capacity));
 }
 
 std::string Node::ChooseCard(uint32_t units, const std::vector<std::string>& taken) const {

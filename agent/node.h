@@ -1,5 +1,6 @@
-// The agent's core: what is allocated, who is attached, what everyone may have. Frames, times and pages come in, frames
-// go out through a port; no socket, file, clock or thread of its own, so that tests drive it by hand. One thread only.
+// The agent's core: allocations, attached processes, and the budgets and tokens that they get. Frames, times and pages
+// come in, frames go out through a port. It has no socket, file, clock or thread of its own, so tests drive it by hand.
+// Used by one thread only.
 #ifndef SLUICE_AGENT_NODE_H_
 #define SLUICE_AGENT_NODE_H_
 
@@ -14,18 +15,18 @@
 #include <vector>
 
 #include "agent/allocation_file.h"
+#include "agent/arbiter.h"
 #include "agent/config.h"
 #include "agent/demand.h"
 #include "agent/ledger.h"
 #include "agent/status.h"
-#include "agent/tokens.h"
 #include "sluice/wire.h"
 
 namespace sluice::agent {
 
 using SessionId = uint64_t;
 
-// Where frames go. A session that was closed by Close() gets no Closed() call back.
+// Where frames go. After Close() the node gets no Closed() for that session.
 class Port {
  public:
   virtual ~Port() = default;
@@ -40,14 +41,14 @@ struct Card {
   int numa = -1;
 };
 
-// Whose an allocation is, by the API server, and what the pod's annotations say of the container.
-struct PodOf {
+// The pod of an allocation by the API server, and the settings of its annotations for the container.
+struct PodInfo {
   std::string ns, pod, container;
   settings::Settings settings;
-  bool operator==(const PodOf&) const = default;
+  bool operator==(const PodInfo&) const = default;
 };
 
-// Kubelet's word on its devices: who has which.
+// Kubelet's devices in use: the container that each is assigned to.
 struct DeviceOwner {
   std::string ns, pod, container;
 };
@@ -55,7 +56,7 @@ using DevicesInUse = std::map<std::string, DeviceOwner>;
 
 class Node {
  public:
-  // `first_generation` must exceed every generation that an earlier agent of this node gave out.
+  // `first_generation` must exceed all generations that an earlier agent of this node sent.
   Node(Port* port, const Config& config, uint64_t first_generation);
   ~Node();
 
@@ -63,55 +64,55 @@ class Node {
   void SetConfig(const Config& config);
   void SetConfigError(const std::string& error) { config_error_ = error; }
   void SetHostLimit(Bytes bytes);
-  // Used bytes of a card by NVML.
+  // Used bytes of a GPU by NVML.
   void SetUsed(const std::string& uuid, Bytes bytes);
-  // What each process holds of a card by NVML, managed memory apart. Contexts and code, and what others hold, are not
-  // given to containers; what a process holds beyond that and beyond what its hook knows of counts as its container's.
+  // Bytes of a GPU that each process uses by NVML, without managed memory. Contexts, code and other processes reduce
+  // the capacity for containers. Bytes of a hooked process beyond a context's and beyond its counters are charged to
+  // its container.
   void SetProcesses(const std::string& uuid, const std::map<int64_t, Bytes>& used);
-  // Which allocations still stand: one whose devices kubelet has given to nobody is promised nothing. Names are taken
-  // where the allocation has none.
+  // An allocation without a device in use is guaranteed nothing. Pod names are taken where the allocation has none.
   void SetDevicesInUse(const DevicesInUse& in_use);
-  // After a restart: until then only returning processes are served, so that nothing is handed out that one of them
-  // still holds. Allocations known by now are older than the agent: those to which no process returns are vacant.
+  // After a restart: until then only returning processes are served, so that no bytes are given out that one of them
+  // still holds. The allocations known by now are older than this agent: those without a returning process are vacant.
   void RecoverUntil(uint64_t now_ns);
 
   // False with a sentence: not served.
   bool AddAllocation(const AllocationSpec& spec, const std::map<std::string, std::string>& live, std::string* error);
-  // Not served any more; what is attached stays until it ends.
+  // Serves no new process; attached ones stay until they end.
   void RemoveAllocation(const std::string& id);
   bool HasAllocation(const std::string& id) const { return by_id_.contains(id); }
-  // Its settings stand between those of allocation.json and the clients' rules. They raise no one's guarantee: the
-  // units are what the scheduler gave, and gpu-memory is held to what they are worth.
-  void SetPod(const std::string& id, const PodOf& pod);
-  // The id itself, or the one id that begins so. Otherwise false with a sentence.
+  // The pod's settings rank between those of allocation.json and the rules of `clients`. They raise no guarantee: the
+  // scheduler gave the units, and gpu-memory is capped at their worth.
+  void SetPod(const std::string& id, const PodInfo& pod);
+  // The id itself, or the one id that begins with it. Otherwise false with a sentence.
   bool ResolveId(const std::string& prefix, std::string* id, std::string* error) const;
-  // Checks a live change (an empty value takes away what was set) and returns all live settings of the allocation after
-  // it; ApplyLive puts them in force.
+  // Checks a live change, and returns all live settings of the allocation after it. An empty value removes a setting.
+  // ApplyLive puts them in force.
   bool CheckSet(const std::string& id, const std::map<std::string, std::string>& change,
                 std::map<std::string, std::string>* live, std::string* error) const;
   void ApplyLive(const std::string& id, const std::map<std::string, std::string>& live);
-  // The card with the most free units that has `units`; empty: none.
+  // The GPU with the most free units, at least `units`; empty: none.
   std::string ChooseCard(uint32_t units, const std::vector<std::string>& taken) const;
-  // A sentence where live settings guarantee more than the units that the scheduler gave; else empty.
-  std::string Beyond(const std::string& id) const;
-  // Units (hundredths) of a card not given to allocations, nor promised to them since (`sluice set`).
+  // A sentence where live settings guarantee more than the scheduler's units; else empty.
+  std::string ExcessNote(const std::string& id) const;
+  // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
   uint32_t FreeUnits(const std::string& uuid) const;
 
-  // A process connected to the socket of allocation `id`. `page` lives until Closed() or Port::Close().
+  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close().
   void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns);
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
   void Closed(SessionId session, uint64_t now_ns);
 
-  // Sends the budgets that arrivals, departures and settings have changed since. Call it after each batch of events.
+  // Sends the budgets that changed with processes and settings. Call it after each batch of events.
   void Settle();
-  // Reads the pages, moves budgets. Returns the milliseconds after which it wants to be called again.
+  // Reads the pages and moves budgets. Returns the milliseconds until the next call.
   int Tick(uint64_t now_ns);
 
   NodeStatus Status() const;
   std::vector<Event> EventsAfter(uint64_t number) const;
   void AddEvent(const std::string& allocation, const std::string& kind, const std::string& text);
   void OnEvent(std::function<void(Event&)> listener) { listener_ = std::move(listener); }
-  // Attestation: a GPU process without a hook was seen, or not, in the allocation's cgroup.
+  // Attestation: the GPU processes without a hook in the allocation's container.
   void SetUnhooked(const std::string& id, const std::vector<int64_t>& pids);
   std::vector<std::pair<std::string, std::set<int64_t>>> AttachedPids() const;
   size_t sessions() const { return sessions_.size(); }
@@ -126,45 +127,52 @@ class Node {
     Ledger ledger;
     Bytes used = 0;
     Arbiter arbiter;
-    Bytes contexts = 0;   // of processes, as measured: not for containers' memory
-    bool tokens = false;  // demanded, and everyone was told
-    // Memory follows the token while working sets exceed the card.
-    GroupId turn = 0;  // whose working set the card is for; 0: nobody's
-    // Whose working sets lie there together, in the order of their last turns.
-    std::vector<GroupId> seated;
-    uint64_t seated_ns = 0;          // the last one took its seat
-    std::map<GroupId, Bytes> holds;  // live bytes of those who work, when the pages were last read
-    uint64_t turn_ns = 0;            // memory began to change hands then, and is not settled yet; 0: settled
-    uint64_t switch_ns = 0;          // what a change costs, as measured; 0: not yet
+    Bytes contexts = 0;   // of processes, as measured: not available to containers
+    bool tokens = false;  // launches need tokens, and all processes know
+    // While working sets exceed the GPU's memory, memory follows the token.
+    GroupId favored = 0;  // the group that gets its whole working set; 0: none
+    // The groups whose working sets are resident together, ordered by their last time slices.
+    std::vector<GroupId> resident;
+    uint64_t resident_ns = 0;       // since when the last of them is
+    std::map<GroupId, Bytes> held;  // live bytes of the working groups, when the pages were last read
+    uint64_t switch_began_ns = 0;   // the switch in progress began then; 0: none
+    uint64_t switch_ns = 0;         // duration of a switch, as measured; 0: not yet
   };
 
+  // node.cc
   Bytes Capacity(const Card& card, Bytes contexts) const;
-  Bytes Guaranteed(const Allocation& a, size_t gpu) const;
-  uint32_t Percent(const Allocation& a, size_t gpu) const;  // of the card, of its time too unless a request is said
-  settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
   void Forget(const Allocation& a);
-  void Vacate(uint64_t now_ns);  // tells the ledgers which allocations nobody uses
-  void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to everyone
+  void Vacate(uint64_t now_ns);  // marks allocations without a process in the ledgers
+  void Refresh(Allocation& a);   // settings changed: groups, and a BUDGET to each process
+  // node_settings.cc
+  Bytes Guaranteed(const Allocation& a, size_t gpu) const;
+  uint32_t Percent(const Allocation& a, size_t gpu) const;  // of the GPU; of its time too without compute-request
+  settings::Settings Effective(const Allocation& a, const settings::Settings& live) const;
+  std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
+  Arbiter::Policy TokenPolicy() const;
+  // node_session.cc
   void Hello(Session& s, const sluice_hello& hello, uint64_t now_ns);
-  void Welcome(Session& s, uint64_t now_ns);
+  void Welcome(Session& s);
   void Admit(Session& s, uint64_t now_ns);  // into the ledgers; the first budgets go out
   void Refuse(Session& s, const std::string& reason);
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
-  void Token(Session& s, const sluice_frame& frame, uint64_t now_ns);
-  void Pump(CardState& card, uint64_t now_ns);  // grants and revocations that are due
-  // Do the working sets of containers together exceed the card?
-  void Weigh(const std::map<CardState*, std::map<GroupId, Bytes>>& working);
-  void FollowTurn(CardState& card, uint64_t now_ns);  // memory goes to whom the token went
-  void Seat(CardState& card);                         // whose working sets may stay
-  void WatchHolders(uint64_t now_ns);                 // who is stopped with a token loses it
-  Bytes Wants(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
-  void WatchTokens(uint64_t now_ns);  // are tokens demanded, and does everyone know?
-  std::pair<uint32_t, uint32_t> Compute(const Allocation& a, size_t gpu) const;  // request and limit, millionths
-  Arbiter::Policy TokenPolicy() const;
+  // node_budgets.cc
   void SendBudget(Session& s, size_t gpu);
   void ReadPages(uint64_t now_ns);
+  void CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns);
+  Bytes Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const;
   sluice_gpu_counters Read(const Session& s, size_t gpu) const;
+  // node_compute.cc
+  void Token(Session& s, const sluice_frame& frame, uint64_t now_ns);
+  void Pump(CardState& card, uint64_t now_ns);  // grants and revocations that are due
+  // Decides for each GPU whether the working sets of its containers exceed the memory.
+  void SetPressure(const std::map<CardState*, std::map<GroupId, Bytes>>& working);
+  void FollowToken(CardState& card, uint64_t now_ns);  // memory goes to the group that got the token
+  void ChooseResident(CardState& card);
+  void ExpireSilentHolders(uint64_t now_ns);  // a stopped process loses its token
+  void UpdateDemand(uint64_t now_ns);         // tells all processes whether launches need tokens
+  // node_status.cc
   AllocationStatus StatusOf(const Allocation& a) const;
   static MemberId Member(SessionId session, size_t gpu) { return session * SLUICE_MAX_GPUS + gpu; }
   static sluice_frame Frame(Session& s, uint16_t type);
@@ -182,12 +190,11 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0;
-  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for somebody; 0: none does
-  uint64_t read_ns_ = 0;       // the pages were read then
-  uint64_t now_ns_ = 0;        // of the call that is being served
+  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
+  uint64_t now_ns_ = 0;        // of the current call
   uint64_t next_generation_;   // on the wire
-  bool dirty_ = false;         // budgets may have to move
-  bool launching_ = false;     // someone launched since the last tick
+  bool dirty_ = false;         // budgets may have to change
+  bool launching_ = false;     // a process launched since the last tick
 };
 
 }  // namespace sluice::agent

@@ -1,26 +1,33 @@
-// The inner records of Node; included by its own sources only.
+// The inner records of Node, and helpers of its sources; included by these only.
 #ifndef SLUICE_AGENT_NODE_PRIVATE_H_
 #define SLUICE_AGENT_NODE_PRIVATE_H_
 
+#include <cstring>
+
 #include "agent/node.h"
+#include "sluice/names.h"
 
 namespace sluice::agent {
+
+inline constexpr uint64_t kMs = 1'000'000;  // ns
+// A returning hook that has not answered PING by then is served as a new one.
+inline constexpr uint64_t kReturningNs = 1000 * kMs;
 
 struct Node::Allocation {
   GroupId group = 0;
   AllocationSpec spec;
-  std::optional<PodOf> pod;
-  settings::Settings live;  // by `sluice set`, over everything else
+  std::optional<PodInfo> pod;
+  settings::Settings live;  // by `sluice set`: overrides all other settings
   std::map<std::string, std::string> live_text;
   settings::Settings effective;
   std::set<SessionId> sessions;
   std::vector<int64_t> unhooked;
   std::vector<sluice_gpu_counters> ended;
-  uint64_t used_ns = 0;  // a process was attached then, or it was first seen; 0: not seen by a tick yet
+  uint64_t used_ns = 0;  // last time with a process, or when first seen; 0: no tick has seen it yet
   bool removed = false;
   bool ever_attached = false;
   bool refused = false;
-  bool stale = false;  // kubelet has taken its devices back; its folder is still there
+  bool stale = false;  // kubelet has taken its devices back, while its folder is still there
 };
 
 struct Node::Session {
@@ -33,19 +40,39 @@ struct Node::Session {
   Phase phase = Phase::kConnected;
   uint64_t seq = 0;
   std::string command, version;
-  struct Sent {  // which ledger generations the hook was told, and with which generation of the wire
+  struct Sent {  // the ledgers' generations that the hook knows, and the wire's generation that carried each
     uint64_t card = 0, card_since = 0, host = 0, host_since = 0;
   };
-  std::vector<Sent> sent;               // one a GPU
-  std::vector<uint64_t> kernel_ns;      // one a GPU: as last seen,
-  std::vector<uint64_t> kernel_since;   // and when it had last changed
-  bool asks = false;                    // for tokens: its time is charged by grants
-  std::vector<Demand> demand;           // one a GPU
-  std::vector<uint64_t> debt_since_ns;  // one a GPU; 0: none
-  std::vector<Bytes> beyond;            // one a GPU: held by NVML's word beyond what the hook tells
+  // One of each a GPU:
+  std::vector<Sent> sent;
+  std::vector<uint64_t> kernel_ns;     // as last read
+  std::vector<uint64_t> kernel_since;  // when it last changed
+  std::vector<Demand> demand;
+  std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
+  std::vector<Bytes> uncounted;            // held by NVML beyond a context and beyond the hook's counters
+  bool uses_tokens = false;                // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
-  bool closing = false;
 };
+
+inline Bytes PercentOf(Bytes capacity, uint32_t percent) {
+  return static_cast<Bytes>(static_cast<unsigned __int128>(capacity) * percent / SLUICE_UNITS_PER_GPU);
+}
+
+// The units of a GPU that so many bytes are worth.
+inline uint32_t UnitsIn(Bytes bytes, Bytes capacity) {
+  return capacity == 0 ? 0
+                       : static_cast<uint32_t>(static_cast<unsigned __int128>(bytes) * SLUICE_UNITS_PER_GPU / capacity);
+}
+
+// Saturating: counters are another process's claim.
+inline Bytes Sum(Bytes a, Bytes b) { return a + b < a ? UINT64_MAX : a + b; }
+
+inline void SetText(char* to, size_t size, const std::string& text) {
+  std::memset(to, 0, size);
+  text.copy(to, size - 1);
+}
+
+inline uint64_t Load(const uint64_t& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
 
 }  // namespace sluice::agent
 

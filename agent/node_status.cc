@@ -1,7 +1,6 @@
-// Node: what it tells people.
+// Node: its status for people and for metrics.
 #include <tuple>
 
-#include "agent/node.h"
 #include "agent/node_private.h"
 
 namespace sluice::agent {
@@ -48,7 +47,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
       const Ledger::MemberView* view = cards_.at(share.uuid)->ledger.Find(Member(s, i));
       if (view == nullptr) continue;
       share.budget += view->budget;
-      share.debt += view->debt();
+      share.overdue += view->overdue();
     }
     out.gpus.push_back(share);
   }
@@ -68,7 +67,7 @@ NodeStatus Node::Status() const {
   NodeStatus out;
   out.config_error = config_error_;
   out.malformed_frames = malformed_;
-  out.late_callbacks = late_;
+  out.late_reclaims = late_;
   out.host_limit = host_.capacity();
   out.host_bytes = host_.held();
   for (const auto& [uuid, c] : cards_) {
@@ -79,7 +78,7 @@ NodeStatus Node::Status() const {
     card.reserve = c->card.memory - c->ledger.capacity();
     card.guaranteed = c->ledger.guaranteed();
     card.lent = c->ledger.lent();
-    card.debt = c->ledger.debt();
+    card.overdue = c->ledger.overdue();
     card.used = c->used;
     card.numa = c->card.numa;
     card.tokens = c->tokens;

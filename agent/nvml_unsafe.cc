@@ -10,8 +10,7 @@
 namespace sluice::agent {
 namespace {
 
-// nvml.h renames functions by macro; the name in the library is asked for, and an older one where an old driver lacks
-// it.
+// nvml.h renames functions by macro. Looks up the name in the library, or an older one where an old driver lacks it.
 template <typename F>
 F* Symbol(void* library, const char* name, const char* older = nullptr) {
   void* p = dlsym(library, name);
@@ -53,7 +52,7 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    *error = "NVML: looked for '" + library + "' and found none: " + (why == nullptr ? "unknown" : why);
+    *error = "NVML: '" + library + "' was not found: " + (why == nullptr ? "unknown" : why);
     return nullptr;
   }
   auto api = std::make_unique<Api>();

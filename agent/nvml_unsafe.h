@@ -1,5 +1,5 @@
-// NVML, loaded at run time: the cards, their used memory, the processes on them. A node without the library has no
-// cards.
+// NVML, loaded at run time: the GPUs, their used memory and their processes. A node without the library has no GPUs.
+// Used by one thread.
 #ifndef SLUICE_AGENT_NVML_UNSAFE_H_
 #define SLUICE_AGENT_NVML_UNSAFE_H_
 
@@ -14,12 +14,12 @@ namespace sluice::agent {
 
 struct GpuProcess {
   int64_t pid = 0;
-  uint64_t bytes = 0;  // 0 where the driver does not tell
+  uint64_t bytes = 0;  // 0: the driver does not report them
 };
 
 class Nvml {
  public:
-  // nullptr with a sentence that says what was looked for.
+  // nullptr with a sentence that names the library.
   static std::unique_ptr<Nvml> Load(const std::string& library, std::string* error);
   ~Nvml();
   Nvml(const Nvml&) = delete;

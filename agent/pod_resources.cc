@@ -9,7 +9,7 @@
 
 namespace sluice::agent {
 
-std::optional<DevicesInUse> AskKubelet(const std::string& socket, int timeout_ms, std::string* error) {
+std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   arguments.SetString("grpc.default_authority", "localhost");  // Go's server refuses a path as authority

@@ -1,4 +1,4 @@
-// Whose devices kubelet holds to be in use: its pod-resources service (v1).
+// The devices in use by kubelet's pod-resources service (v1).
 #ifndef SLUICE_AGENT_POD_RESOURCES_H_
 #define SLUICE_AGENT_POD_RESOURCES_H_
 
@@ -9,8 +9,8 @@
 
 namespace sluice::agent {
 
-// Waits at most `timeout_ms`. nullopt with a sentence where kubelet does not answer.
-std::optional<DevicesInUse> AskKubelet(const std::string& socket, int timeout_ms, std::string* error);
+// Waits at most `timeout_ms`. nullopt with a sentence: kubelet does not answer.
+std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error);
 
 }  // namespace sluice::agent
 

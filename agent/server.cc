@@ -29,7 +29,7 @@ constexpr uint32_t kWatched = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELET
 
 std::string Errno(const std::string& what) { return what + ": " + std::strerror(errno); }
 
-// Temporary name, sync, rename: a reader sees the old content or the new.
+// Temporary name, sync, rename: a reader sees the old content or the new one.
 bool WriteFile(const std::string& path, const std::string& text, std::string* error) {
   const std::string temporary = path + ".tmp";
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -79,7 +79,7 @@ bool Server::Start(std::string* error) {
       char buffer[8192];
       while (read(inotify_, buffer, sizeof(buffer)) > 0) {
       }
-      Scan();  // what changed is seen by looking: a lost event then loses nothing
+      Scan();  // compares everything, so a lost event does no harm
     });
   }
   Scan();
@@ -93,7 +93,7 @@ void Server::Watch(const std::string& folder) {
 void Server::Scan() {
   std::error_code ec;
   std::set<std::string> there;
-  Watch(alloc_dir_);  // before looking: what changes after the look is then an event
+  Watch(alloc_dir_);  // before the scan: a change during it is an event then
   for (fs::directory_iterator it(alloc_dir_, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string id = it->path().filename();
     if (!IsAllocationId(id) || !it->is_directory(ec)) continue;
@@ -108,14 +108,14 @@ void Server::Scan() {
     }
     const int64_t mtime = st.st_mtim.tv_sec * 1000000000ll + st.st_mtim.tv_nsec;
     const bool known = place.listener >= 0 && place.mtime_ns == mtime && place.inode == st.st_ino;
-    if (known && InPlace(id, place)) continue;
+    if (known && HasSocket(id, place)) continue;
     std::string error;
     if (known ? Listen(id, &place, &error) : Serve(id, &place, &error)) {
       place.mtime_ns = mtime;
       place.inode = st.st_ino;
-      place.said.clear();
-    } else if (error != place.said) {
-      place.said = error;
+      place.logged.clear();
+    } else if (error != place.logged) {
+      place.logged = error;
       node_->AddEvent(id, "refused", error);
     }
   }
@@ -139,7 +139,7 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
     return false;
   }
   if (!node_->AddAllocation(spec, LoadLive(id), error)) return false;
-  if (place->listener >= 0) return InPlace(id, *place) || Listen(id, place, error);
+  if (place->listener >= 0) return HasSocket(id, *place) || Listen(id, place, error);
   if (spec.tied && id != creating_ && !orphans_.contains(id)) {
     const int owner =
         spec.owner > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(spec.owner), 0)) : -1;
@@ -158,24 +158,24 @@ bool Server::Serve(const std::string& id, Place* place, std::string* error) {
   return false;
 }
 
-// Whether processes that come find us.
-bool Server::InPlace(const std::string& id, const Place& place) const {
+// Whether the listener's socket is still under its name.
+bool Server::HasSocket(const std::string& id, const Place& place) const {
   struct stat st{};
   return lstat((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str(), &st) == 0 && S_ISSOCK(st.st_mode) &&
          st.st_ino == place.socket;
 }
 
-// In place of a socket that somebody has removed, too: who is connected stays so.
+// Also replaces a socket that was removed; connections stay.
 bool Server::Listen(const std::string& id, Place* place, std::string* error) {
-  // Bound through the folder's descriptor: a path longer than sockaddr_un holds works too.
+  // Bound through the folder's descriptor, so that a path longer than sockaddr_un works too.
   const int dir = open(Directory(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_un addr{};
   addr.sun_family = AF_UNIX;
   std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
-  unlink(addr.sun_path);  // of an agent that was killed
+  unlink(addr.sun_path);  // left by an agent that was killed
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
-  // Whoever sees the folder may connect: the folder is mounted into its container only, and containers run as any user.
+  // Every user may connect: only the container sees the folder, and it runs as any user.
   ok = ok && chmod(addr.sun_path, 0666) == 0 && listen(fd, 4096) == 0;
   struct stat st{};
   ok = ok && lstat(addr.sun_path, &st) == 0;
@@ -230,7 +230,7 @@ bool Server::Create(const AllocationSpec& spec, std::string* directory, std::str
   creating_.clear();
   const auto it = places_.find(spec.id);
   if (it != places_.end() && it->second.listener >= 0) return true;
-  *error = it == places_.end() ? *directory + ": went away" : it->second.said;
+  *error = it == places_.end() ? *directory + ": was removed" : it->second.logged;
   Release(spec.id);
   return false;
 }

@@ -1,4 +1,4 @@
-// Server: one process's connection.
+// Server: connections of processes.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -22,8 +22,10 @@ namespace sluice::agent {
 namespace {
 
 constexpr int kAcceptsPerWake = 64;
-constexpr int kFramesPerWake = 16;          // then the others have their turn
-constexpr uint64_t kCreditNs = 10'000'000;  // of time without plans is made up for
+constexpr int kFramesPerWake = 16;  // of one connection, before others are read
+// Plans may take a fifth of the time. Time without plans counts for at most this long.
+constexpr uint64_t kPlanShare = 5;
+constexpr uint64_t kMaxCreditNs = 10'000'000;
 constexpr size_t kMaxWaiting = size_t{4} * SLUICE_MAX_GPUS;
 
 int MakePage(sluice_page** page) {
@@ -41,8 +43,8 @@ int MakePage(sluice_page** page) {
   return fd;
 }
 
-// The process at the other end, to be polled for its end. SO_PEERPIDFD has no race; before Linux 6.5 the pid might have
-// been taken by another process between the two calls, which would only delay the release until the socket closes.
+// A pidfd of the process at the other end, to be polled for its end. SO_PEERPIDFD has no race. Before Linux 6.5 another
+// process might get the pid between the two calls, which only delays the release until the socket closes.
 int PeerPidfd(int fd, int64_t* pid) {
   ucred cred{};
   socklen_t size = sizeof(cred);
@@ -53,7 +55,8 @@ int PeerPidfd(int fd, int64_t* pid) {
   return *pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(*pid), 0)) : -1;
 }
 
-bool SameKind(const sluice_frame& a, const sluice_frame& b) {
+// Whether a newer frame makes the waiting one obsolete.
+bool Replaces(const sluice_frame& a, const sluice_frame& b) {
   if (a.h.type != b.h.type) return false;
   switch (a.h.type) {
     case SLUICE_BUDGET:
@@ -76,10 +79,11 @@ void Server::Accept(const std::string& id) {
     const int fd = accept4(place->second.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno != EMFILE && errno != ENFILE) return;
-      // No descriptor left: the connection is taken with the spare one and closed, or it would wake us for ever.
+      // No descriptor is left: the connection is accepted with the spare one and closed. Else it would wake the loop
+      // for ever.
       close(spare_fd_);
-      const int turned_away = accept4(place->second.listener, nullptr, nullptr, SOCK_CLOEXEC);
-      if (turned_away >= 0) close(turned_away);
+      const int refused = accept4(place->second.listener, nullptr, nullptr, SOCK_CLOEXEC);
+      if (refused >= 0) close(refused);
       spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
       return;
     }
@@ -96,7 +100,7 @@ void Server::Accept(const std::string& id) {
     }
     loop_->Add(fd, EPOLLIN | EPOLLRDHUP, [this, session](uint32_t events) { Readable(session, events); });
     if (c.pidfd >= 0) {
-      // A forked child may hold a copy of the socket; the process that connected is what counts.
+      // A forked child may hold a copy of the socket: the session ends with the process that connected.
       loop_->Add(c.pidfd, EPOLLIN, [this, session](uint32_t) {
         node_->Closed(session, MonotonicNs());
         Destroy(session);
@@ -106,12 +110,12 @@ void Server::Accept(const std::string& id) {
     const sluice_page* page = c.page;
     Connection& kept = connections_[session] = std::move(c);
     node_->Opened(session, id, pid, page, MonotonicNs());
-    kept.attach_ns = ThreadNs() - began;  // a refused one is destroyed in the loop's next round
+    kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
   }
 }
 
-// Once a batch of events, however many arrived, left or spoke in it; and where a thousand arrive at once, not for each
-// few of them: plans may take a fifth of the time, and a little more at first.
+// Plans once for a batch of events. A plan walks over all processes, so the share of time for plans is bounded. A
+// thousand processes that attach at once do not cause a plan for every few of them.
 void Server::SettleSoon() {
   if (settle_posted_) return;
   settle_posted_ = true;
@@ -119,33 +123,33 @@ void Server::SettleSoon() {
     settle_posted_ = false;
     const uint64_t begin = MonotonicNs();
     Settle();
-    paid_until_ns_ = std::max(paid_until_ns_, begin - kCreditNs) + 5 * (MonotonicNs() - begin);
+    next_plan_ns_ = std::max(next_plan_ns_, begin - kMaxCreditNs) + kPlanShare * (MonotonicNs() - begin);
     if (drop_orphans_ && !orphans_.empty()) DropOrphans();
-    // What was called back is watched from now on; not more often than every 10 ms, however many come.
-    if (hurry_planned_) return;
-    hurry_planned_ = true;
+    // Ticks follow reclaimed memory, at most one every 10 ms.
+    if (tick_planned_) return;
+    tick_planned_ = true;
     loop_->After(10, [this] {
-      hurry_planned_ = false;
-      loop_->Hurry();
+      tick_planned_ = false;
+      loop_->TickSoon();
     });
   };
   const uint64_t now = MonotonicNs();
-  if (now >= paid_until_ns_) {
+  if (now >= next_plan_ns_) {
     loop_->Soon(settle);
   } else {
-    loop_->After(static_cast<int>((paid_until_ns_ - now) / 1000000) + 1, settle);
+    loop_->After(static_cast<int>((next_plan_ns_ - now) / 1000000) + 1, settle);
   }
 }
 
 void Server::Settle() {
-  BookAttached(0);  // what others had Node send
+  RecordAttached(0);  // first budgets that other calls caused
   const uint64_t began = ThreadNs(), sent = budgets_sent_;
   node_->Settle();
-  // A plan may move the budgets of many: it was made for all of them.
-  if (budgets_sent_ > sent) BookAttached((ThreadNs() - began) / (budgets_sent_ - sent));
+  // The plan is charged in equal parts to all processes whose budgets it set.
+  if (budgets_sent_ > sent) RecordAttached((ThreadNs() - began) / (budgets_sent_ - sent));
 }
 
-void Server::BookAttached(uint64_t plan_ns) {
+void Server::RecordAttached(uint64_t plan_ns) {
   for (const SessionId session : std::exchange(fresh_, {})) {
     const auto it = connections_.find(session);
     if (it != connections_.end()) attach_times_.Add(it->second.attach_ns + plan_ns);
@@ -163,7 +167,7 @@ void Server::Readable(SessionId session, uint32_t events) {
       Flush(session);
       if (!connections_.contains(session)) return;
     }
-    // No control space: descriptors that a client sends along are dropped by the kernel.
+    // No control space: the kernel drops descriptors that a client sends along.
     char data[SLUICE_FRAME_BYTES + 1];
     const ssize_t got = recv(c.fd, data, sizeof(data), MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
@@ -187,13 +191,13 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
     ++budgets_sent_;
     if (!std::exchange(c.attached, true)) fresh_.push_back(session);
   }
-  const auto same = std::ranges::find_if(c.waiting, [&](const sluice_frame& w) { return SameKind(w, frame); });
+  const auto same = std::ranges::find_if(c.waiting, [&](const sluice_frame& w) { return Replaces(w, frame); });
   if (same != c.waiting.end()) {
     *same = frame;
   } else if (c.waiting.size() < kMaxWaiting) {
     c.waiting.push_back(frame);
   }
-  // The first budget follows at once, or PING: the process is woken once for both.
+  // The first budget or PING follows at once: the process is woken once for both.
   if (frame.h.type == SLUICE_WELCOME || c.blocked) return;
   SendWaiting(c);
   if (c.waiting.empty()) return;
@@ -219,11 +223,11 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
   }
   const ssize_t n = sendmsg(c.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR)) return false;
-  if (with_page && n > 0) {  // mapped here and there: the descriptor is of no more use
+  if (with_page && n > 0) {  // both ends have mapped it
     close(c.page_fd);
     c.page_fd = -1;
   }
-  return true;  // sent, or the peer is gone, which the next read tells
+  return true;  // sent, or the peer is gone: then the next read fails
 }
 
 void Server::Flush(SessionId session) {
@@ -242,8 +246,7 @@ void Server::SendWaiting(Connection& c) {
 void Server::Close(SessionId session) {
   const auto it = connections_.find(session);
   if (it == connections_.end()) return;
-  // Not from under a caller's feet: the descriptor goes in the loop's next round. What is queued in the socket is still
-  // read by the peer.
+  // Destroyed later: the caller may still use the connection. The peer still reads the frames in the socket.
   it->second.closing = true;
   loop_->Soon([this, session] { Destroy(session); });
 }

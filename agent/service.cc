@@ -61,7 +61,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return reactor;
   }
 
-  // One status an interval until the caller goes.
+  // One status an interval until the caller ends the call.
   class Watcher final : public ServerWriteReactor<v1::Status> {
    public:
     Watcher(Impl* service, int interval_ms) : service_(service), interval_ms_(interval_ms) {
@@ -106,7 +106,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     Impl* const service_;
     const int interval_ms_;
     v1::Status status_;
-    // The loop's thread only: Finish once, and no deletion while a timer still names this.
+    // Of the loop's thread: Finish is called once, and this is not deleted while a timer refers to it.
     bool writing_ = false, waiting_ = false, cancelled_ = false, ended_ = false, done_ = false;
   };
 
@@ -114,7 +114,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return new Watcher(this, static_cast<int>(std::clamp(request->interval_ms(), 50u, 60000u)));
   }
 
-  // The allocation lives as long as the call.
+  // Holds an allocation as long as the call lasts.
   class Holder final : public ServerWriteReactor<v1::Allocation> {
    public:
     Holder(Impl* service, const v1::CreateAllocationRequest& request) : service_(service), request_(request) {
@@ -156,9 +156,10 @@ class Service::Impl final : public v1::Agent::CallbackService {
   }
 
   bool Start(const std::string& path, std::string* error) {
-    grpc_.reset();  // takes its socket's name away with it
+    grpc_.reset();  // removes its socket
     std::error_code ec;
-    std::filesystem::remove(path, ec);  // of an agent that was killed, or what somebody put there; no folder with files
+    std::filesystem::remove(path,
+                            ec);  // a socket of an agent that was killed, or another file; not a folder with files
     grpc::ServerBuilder builder;
     builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
@@ -173,7 +174,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
   void Shutdown() {
     if (grpc_) grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   }
-  bool InPlace(const std::string& path) const {
+  bool HasSocket(const std::string& path) const {
     struct stat now{};
     return lstat(path.c_str(), &now) == 0 && now.st_ino == socket_.st_ino && S_ISSOCK(now.st_mode);
   }
@@ -199,7 +200,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     for (const auto& [key, value] : change) text += (text.empty() ? "" : ", ") + key + "=" + value;
     node_->AddEvent(id, "set", text);
     if (change.contains(SLUICE_KEY_GPU_FRACTION) || change.contains(SLUICE_KEY_GPU_MEMORY))
-      out->set_note(node_->Beyond(id));
+      out->set_note(node_->ExcessNote(id));
     for (const AllocationStatus& a : node_->Status().allocations) {
       if (a.id == id) *out->mutable_settings() = {a.settings.begin(), a.settings.end()};
     }
@@ -220,7 +221,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     for (const v1::GpuShare& g : request.gpus()) {
       uint32_t units = g.units();
       std::string uuid = g.uuid();
-      if (units == 0 && spec.settings.gpu_memory) {  // of the card with the most room
+      if (units == 0 && spec.settings.gpu_memory) {  // of the GPU with the most free units
         const std::string card = uuid.empty() ? node_->ChooseCard(0, taken) : uuid;
         const Ledger* ledger = node_->LedgerOf(card);
         const Bytes capacity = ledger == nullptr ? 0 : ledger->capacity();
@@ -238,7 +239,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
       if (uuid.empty() || node_->LedgerOf(uuid) == nullptr) return NoCard(request, g.uuid(), units);
       if (node_->FreeUnits(uuid) < units) {
         return {StatusCode::RESOURCE_EXHAUSTED, "GPU " + uuid + " has " + std::to_string(node_->FreeUnits(uuid)) +
-                                                    " of 100 units left, " + std::to_string(units) + " are asked for"};
+                                                    " of 100 units left, " + std::to_string(units) + " are requested"};
       }
       taken.push_back(uuid);
       spec.gpus.push_back({uuid, units});
@@ -256,7 +257,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
     return grpc::Status::OK;
   }
 
-  // FAILED_PRECONDITION: there is no card at all.
+  // FAILED_PRECONDITION: there is no GPU at all.
   grpc::Status NoCard(const v1::CreateAllocationRequest& request, const std::string& uuid, uint32_t units) const {
     std::string known;
     const auto cards = node_->Status().cards;
@@ -270,7 +271,7 @@ class Service::Impl final : public v1::Agent::CallbackService {
       return {StatusCode::RESOURCE_EXHAUSTED, "GPU '" + uuid + "' is not on this node; accepted: " + known};
     if (static_cast<size_t>(request.gpus_size()) > cards.size()) {
       return {StatusCode::RESOURCE_EXHAUSTED, std::to_string(request.gpus_size()) +
-                                                  " GPUs are asked for, this node has " + std::to_string(cards.size())};
+                                                  " GPUs are requested, this node has " + std::to_string(cards.size())};
     }
     return {StatusCode::RESOURCE_EXHAUSTED, "no GPU has " + std::to_string(units) + " of 100 units left: " + known};
   }
@@ -286,7 +287,7 @@ Service::Service(EventLoop* loop, Node* node, Server* server) : impl_(std::make_
 Service::~Service() = default;
 bool Service::Start(const std::string& socket_path, std::string* error) { return impl_->Start(socket_path, error); }
 void Service::Shutdown() { impl_->Shutdown(); }
-bool Service::InPlace(const std::string& path) const { return impl_->InPlace(path); }
+bool Service::HasSocket(const std::string& path) const { return impl_->HasSocket(path); }
 void Service::SetCardError(const std::string& error) { impl_->card_error = error; }
 
 }  // namespace sluice::agent

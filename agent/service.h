@@ -1,5 +1,5 @@
-// The gRPC service of proto/agent.proto on the run directory's socket. gRPC's threads only carry: everything is
-// answered on the loop's thread. gRPC's headers stay in service.cc.
+// The gRPC service of proto/agent.proto on the run directory's socket. gRPC's threads only pass calls on: the loop's
+// thread answers them. gRPC's headers stay in service.cc. Used by the loop's thread, except Shutdown().
 #ifndef SLUICE_AGENT_SERVICE_H_
 #define SLUICE_AGENT_SERVICE_H_
 
@@ -20,13 +20,13 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Again after Shutdown(), too.
+  // Also after Shutdown(). False with a sentence.
   bool Start(const std::string& socket_path, std::string* error);
   // Whether the socket is still under its name.
-  bool InPlace(const std::string& socket_path) const;
-  // Ends all calls; the loop must still run meanwhile. Any thread but the loop's.
+  bool HasSocket(const std::string& socket_path) const;
+  // Ends all calls, while the loop runs on. Any thread but the loop's.
   void Shutdown();
-  // Why there is no GPU, for those who ask for one.
+  // The reason why there is no GPU, for callers that need one.
   void SetCardError(const std::string& error);
 
  private:

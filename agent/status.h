@@ -1,4 +1,4 @@
-// What the agent knows, as plain values: made on the core's thread, read by the gRPC service, metrics and tests.
+// The agent's status as plain values: made on the core's thread, read by the gRPC service, metrics and tests.
 #ifndef SLUICE_AGENT_STATUS_H_
 #define SLUICE_AGENT_STATUS_H_
 
@@ -12,19 +12,20 @@
 
 namespace sluice::agent {
 
+// Bytes, except where a member says otherwise.
 struct CardStatus {
   std::string uuid, model;
-  uint64_t memory = 0, reserve = 0, guaranteed = 0, lent = 0, debt = 0, used = 0;
+  uint64_t memory = 0, reserve = 0, guaranteed = 0, lent = 0, overdue = 0, used = 0;
   int numa = -1;
   uint32_t free_units = 100;
-  bool tokens = false;  // demanded now
+  bool tokens = false;  // launches need them now
 };
 
 struct ShareStatus {
   std::string uuid;
   uint32_t units = 0;
   uint32_t percent = 0;  // in force: the units, or a fraction that was set since
-  uint64_t guaranteed = 0, budget = 0, limit = 0, debt = 0;
+  uint64_t guaranteed = 0, budget = 0, limit = 0, overdue = 0;
   uint32_t compute_request = 0, compute_limit = 0;  // millionths
   double compute_used = 0;                          // share of the window
 };
@@ -43,8 +44,8 @@ struct AllocationStatus {
   std::map<std::string, std::string> settings;
 };
 
-// The agent's own processor time for each process that attached: from taking its connection to its first budget, with
-// its part of the plan that this budget came from (which is shared by all whose budgets it set).
+// The agent's CPU time for each process that attached, from accept() to its first budget. The plan that set the budget
+// counts in equal parts for all processes whose budgets it set.
 struct AttachTimes {
   // Upper bounds; the last count is of those beyond.
   static constexpr std::array<uint32_t, 16> kBoundsUs = {10, 20,  30,  40,  50,  60,   70,   80,
@@ -66,7 +67,7 @@ struct NodeStatus {
   std::vector<AllocationStatus> allocations;
   std::string config_error;
   uint64_t host_bytes = 0, host_limit = 0;
-  uint64_t malformed_frames = 0, late_callbacks = 0;
+  uint64_t malformed_frames = 0, late_reclaims = 0;
   AttachTimes attach;
 };
 

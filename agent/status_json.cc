@@ -22,12 +22,12 @@ std::string StatusJson(const NodeStatus& status) {
       p.clear_hook_version();
     }
   }
-  if (!message.config_error().empty()) message.set_config_error("the agent's log says why");
+  if (!message.config_error().empty()) message.set_config_error("the agent's log shows the error");
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   options.always_print_primitive_fields = true;
   std::string out;
-  // Only text that is no UTF-8 could fail, and names of pods are checked by the API server.
+  // Only text that is not UTF-8 could fail, and the API server checks the names of pods.
   if (!google::protobuf::util::MessageToJsonString(message, &out, options).ok()) return "{}\n";
   return out + "\n";
 }

@@ -1,5 +1,5 @@
-// The node's status as read-only JSON (v1.Status of proto/agent.proto), for `kubectl sluice` by way of the API server's
-// proxy. No process, command or setting of a container is in it: it says no more than /metrics.
+// The node's status as read-only JSON (v1.Status of proto/agent.proto), for `kubectl sluice` through the API server's
+// proxy. It leaves out processes' ids and commands and containers' settings: it shows no more than /metrics.
 #ifndef SLUICE_AGENT_STATUS_JSON_H_
 #define SLUICE_AGENT_STATUS_JSON_H_
 

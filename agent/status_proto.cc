@@ -7,29 +7,8 @@ namespace {
 
 void Put(const sluice_gpu_counters& c, v1::Counters* to) {
   to->set_uuid(c.uuid);
-  to->set_budget_bytes(c.budget_bytes);
-  to->set_resident_bytes(c.resident_bytes);
-  to->set_plain_bytes(c.plain_bytes);
-  to->set_live_bytes(c.live_bytes);
-  to->set_host_bytes(c.host_bytes);
-  to->set_over_budget_max(c.over_budget_max);
-  to->set_bytes_in(c.bytes_in);
-  to->set_bytes_out(c.bytes_out);
-  to->set_bytes_saved(c.bytes_saved);
-  to->set_fault_bytes(c.fault_bytes);
-  to->set_launches(c.launches);
-  to->set_launches_known(c.launches_known);
-  to->set_hits(c.hits);
-  to->set_misses(c.misses);
-  to->set_stall_ns(c.stall_ns);
-  to->set_over_budget_launches(c.over_budget_launches);
-  to->set_wrong_predictions(c.wrong_predictions);
-  to->set_kernel_ns(c.kernel_ns);
-  to->set_working_set_bytes(c.working_set_bytes);
-  to->set_factor(c.factor);
-  to->set_fault_exact(c.fault_exact != 0);
-  to->set_requested_bytes(c.requested_bytes);
-  to->set_generation(c.generation);
+#define SLUICE_COUNTER(name, ...) to->set_##name(static_cast<decltype(to->name())>(c.name));
+#include "counters.def"
 }
 
 void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
@@ -78,7 +57,7 @@ void ToProto(const NodeStatus& from, v1::Status* to) {
     gpu->set_reserve_bytes(c.reserve);
     gpu->set_guaranteed_bytes(c.guaranteed);
     gpu->set_lent_bytes(c.lent);
-    gpu->set_debt_bytes(c.debt);
+    gpu->set_overdue_bytes(c.overdue);
     gpu->set_used_bytes(c.used);
   }
   for (const AllocationStatus& a : from.allocations) Put(a, to->add_allocations());

@@ -30,7 +30,7 @@ bool AgentListens(const std::string& socket_path) {
 
 std::unique_ptr<v1::Agent::Stub> Connect(const std::string& socket) {
   grpc::ChannelArguments args;
-  // gRPC takes the path as the host by default, which other servers refuse as malformed.
+  // By default gRPC sends the path as the host, which other servers refuse as malformed.
   args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   args.SetMaxReceiveMessageSize(64 << 20);
   return v1::Agent::NewStub(grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), args));
@@ -38,7 +38,7 @@ std::unique_ptr<v1::Agent::Stub> Connect(const std::string& socket) {
 
 void AddRunDirOption(CLI::App& command, std::string* run_dir) {
   *run_dir = SLUICE_HOST_AGENT_RUN_DIR;
-  command.add_option("--run-dir", *run_dir, "the agent's run directory, " SLUICE_HOST_AGENT_RUN_DIR " by default")
+  command.add_option("--run-dir", *run_dir, "the agent's run directory; default: " SLUICE_HOST_AGENT_RUN_DIR)
       ->envname("SLUICE_RUN_DIR");
 }
 
@@ -51,7 +51,7 @@ std::unique_ptr<v1::Agent::Stub> NeedAgent(const std::string& run_dir) {
   const std::string socket = SocketIn(run_dir);
   if (AgentListens(socket)) return Connect(socket);
   Fail(1, "no agent answers at " + socket + (errno == EACCES ? ": permission denied" : "") +
-              "; start sluice-agent, or name its folder with --run-dir");
+              "; start sluice-agent, or give its folder by --run-dir");
 }
 
 void FailCall(const grpc::Status& status) {

@@ -11,7 +11,7 @@ namespace sluice::cli {
 namespace {
 
 sigset_t g_before;
-// SIGTSTP and SIGTTOU keep their meaning: the shell stops the whole group.
+// Not SIGTSTP and SIGTTOU: with them the shell stops the whole group.
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM};
 
 sigset_t Waited() {
@@ -58,7 +58,7 @@ int WaitForwarding(pid_t pid) {
     siginfo_t info{};
     const int sig = sigwaitinfo(&set, &info);
     if (sig <= 0 || sig == SIGCHLD) continue;
-    // What the terminal sends (SI_KERNEL) went to the whole foreground group, the program included.
+    // The terminal's signals (SI_KERNEL) reach the whole foreground group, the program included.
     if (info.si_code != SI_KERNEL) kill(pid, sig);
   }
 }

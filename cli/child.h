@@ -1,4 +1,4 @@
-// Programs that `sluice run` starts: the user's, and where none runs, an agent.
+// Child processes of `sluice run`: the user's program, and an agent where none runs.
 #ifndef SLUICE_CLI_CHILD_H_
 #define SLUICE_CLI_CHILD_H_
 
@@ -9,15 +9,15 @@
 
 namespace sluice::cli {
 
-// Blocks the signals that are forwarded or waited for; call it first, before any thread is made. Children get the mask
-// from before.
+// Blocks the signals that are forwarded or waited for. Call it before any thread is made. Children get the earlier
+// mask.
 void BlockSignals();
 
-// Starts `args` with `environment`, found along PATH. Returns the pid, or -1 with errno. `own_group`: not reached by
-// the terminal's Ctrl-C.
+// Starts `args`, found along PATH, with `environment`. Returns the pid, or -1 with errno. `own_group`: the terminal's
+// Ctrl-C does not reach it.
 pid_t Spawn(const std::vector<std::string>& args, const std::vector<std::string>& environment, bool own_group);
 
-// Waits for `pid`, forwarding signals meanwhile. Returns its exit status, 128 + signal where a signal ended it.
+// Waits for `pid` and forwards signals meanwhile. Returns its exit status; 128 + signal: a signal ended it.
 int WaitForwarding(pid_t pid);
 
 }  // namespace sluice::cli

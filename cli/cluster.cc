@@ -37,7 +37,7 @@ struct Options {
   double interval = 2;
 };
 
-// The agent of one node, or why it does not answer.
+// The answer of one node's agent, or the reason why there is none.
 struct NodeAnswer {
   std::string node, pod, space, error;
   v1::Status status;
@@ -58,7 +58,7 @@ int MetricsPort(const Json& pod) {
 }
 
 bool ReadStatus(const std::string& text, v1::Status* status) {
-  google::protobuf::util::JsonParseOptions newer;  // an agent of a later version may say more
+  google::protobuf::util::JsonParseOptions newer;  // an agent of a later version may send more fields
   newer.ignore_unknown_fields = true;
   return google::protobuf::util::JsonStringToMessage(text, status, newer).ok();
 }
@@ -80,7 +80,7 @@ std::vector<NodeAnswer> Ask(const Options& o) {
     if (!answer.ok()) {
       a.error = answer.Reason();
     } else if (!ReadStatus(answer.out, &a.status)) {
-      a.error = "its answer is not this program's: the agent is of another version";
+      a.error = "its answer is not understood: the agent has another version";
     }
     out.push_back(std::move(a));
   }
@@ -92,8 +92,8 @@ std::vector<NodeAnswer> Ask(const Options& o) {
   return out;
 }
 
-// All nodes as one, for one table.
-v1::Status Together(const std::vector<NodeAnswer>& answers) {
+// All nodes in one status, for one table.
+v1::Status Merged(const std::vector<NodeAnswer>& answers) {
   v1::Status all;
   for (const NodeAnswer& a : answers) {
     if (!a.error.empty()) continue;
@@ -136,7 +136,7 @@ void Top(const Options& o) {
   v1::Status before;
   for (bool first = true;; first = false) {
     const std::vector<NodeAnswer> answers = Ask(o);
-    const v1::Status now = Together(answers);
+    const v1::Status now = Merged(answers);
     if (o.output == "json") {
       PrintJson(answers);
     } else {
@@ -150,7 +150,7 @@ void Top(const Options& o) {
   }
 }
 
-// Annotations of the pod: so RBAC, webhook and audit apply, and the agent follows.
+// Writes annotations of the pod, which the agent follows: RBAC, webhook and audit apply.
 void Set(const Options& o) {
   std::vector<std::string> arguments = {"annotate", "--overwrite", "pod", o.pod};
   if (!o.space.empty()) arguments.insert(arguments.end(), {"-n", o.space});
@@ -200,7 +200,7 @@ void Webhook(const Options& o, Report& report) {
   report.Bad("webhook: not registered: annotations have no effect", "helm install, or helm status sluice");
 }
 
-// What the node offers to the scheduler, beside what its agent sees.
+// Compares the node's offer to the scheduler with its agent's GPUs.
 void Node(const Options& o, const NodeAnswer& a, Report& report) {
   const std::string who = "node " + a.node + ": ";
   if (!a.error.empty()) return report.Bad(who + a.error, "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
@@ -216,12 +216,12 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
               std::to_string(a.status.allocations_size()) + " container(s)");
   }
   if (TextAt(node, "/metadata/annotations/sluice.dev~1gpus").empty()) {
-    report.Bad(who + "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": gpu-memory and the extender do not know its cards",
+    report.Bad(who + "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": gpu-memory and the extender do not know its GPUs",
                "kubectl -n " + a.space + " logs " + a.pod + " -c agent | grep 'api server'");
   }
   if (a.status.agent_version() != SLUICE_VERSION) {
     report.Bad(who + "agent " + a.status.agent_version() + ", this tool " SLUICE_VERSION,
-               "finish the upgrade, or take the tool of that version");
+               "finish the upgrade, or use the tool of that version");
   }
   if (!a.status.config_error().empty())
     report.Bad(who + "its agent refuses its configuration", "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
@@ -229,7 +229,7 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
     const std::string name = allocation.namespace_() + "/" + allocation.pod() + "/" + allocation.container();
     if (allocation.hook_state() == "not hooked") {
       report.Bad(who + name + " uses the GPU without the hook",
-                 "is LD_PRELOAD kept, is the program dynamically linked? kubectl describe pod says since when");
+                 "is LD_PRELOAD kept, is the program dynamically linked? kubectl describe pod shows since when");
     }
     if (allocation.hook_state() == "refused") {
       report.Bad(who + name + " has a hook that the agent refuses",
@@ -238,7 +238,7 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
   }
 }
 
-// Which pods wait for a share, or were refused, and why.
+// Pods that wait for a share or were refused, with the reason.
 void Placement(const Options& o, Report& report) {
   const Kubectl::Answer pods = o.kubectl.Run({"get", "pods", "--all-namespaces", "-o", "json"});
   const Kubectl::Answer nodes = o.kubectl.Run({"get", "nodes", "-o", "json"});
@@ -280,8 +280,9 @@ CLI::App* Add(CLI::App& app, const std::shared_ptr<Options>& o, const char* name
 void AddClusterCommands(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* top = Add(app, o, "top", "containers of all nodes, the most stalled first", Top);
-  CLI::App* status = Add(app, o, "status", "what each node's agent knows", Status);
-  CLI::App* doctor = Add(app, o, "doctor", "check webhook, placement, nodes and agents, and say what to mend", Doctor);
+  CLI::App* status = Add(app, o, "status", "the status of each node's agent", Status);
+  CLI::App* doctor =
+      Add(app, o, "doctor", "check webhook, placement, nodes and agents, and say how to fix them", Doctor);
   CLI::App* set = Add(app, o, "set", "change settings of a running pod, as its annotations: set POD key=value...", Set);
   for (CLI::App* command : {top, status, doctor}) command->add_option("--node", o->node, "this node only");
   AddOutput(*top, o.get());
@@ -293,7 +294,7 @@ void AddClusterCommands(CLI::App& app) {
   set->add_option("-n,--namespace", o->space, "the pod's");
   set->add_option("-c,--container", o->container, "this container only");
   set->add_option("POD", o->pod, "the pod")->required();
-  set->add_option("key=value", o->assignments, settings::LiveNames() + "; an empty value takes it away")->required();
+  set->add_option("key=value", o->assignments, settings::LiveNames() + "; an empty value removes it")->required();
 }
 
 }  // namespace sluice::cli

@@ -1,5 +1,5 @@
-// kubectl sluice: the commands of a cluster's people. They read what the nodes' agents serve as JSON, through the API
-// server's proxy, and write nothing but pods' annotations.
+// kubectl sluice: commands for a whole cluster. They read the agents' JSON status through the API server's proxy, and
+// write pods' annotations only.
 #ifndef SLUICE_CLI_CLUSTER_H_
 #define SLUICE_CLI_CLUSTER_H_
 
@@ -9,7 +9,7 @@ class App;
 
 namespace sluice::cli {
 
-// top, status, set and doctor, in place of those of one node.
+// Adds top, status, set and doctor of a cluster, instead of those of one node.
 void AddClusterCommands(CLI::App& app);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// The commands of this folder. Those of other parts come from their own libraries, with the same signature. A callback
+// The commands of this folder. Other parts bring theirs in libraries of their own, with the same signature. A callback
 // gives its exit status by throwing CLI::RuntimeError.
 #ifndef SLUICE_CLI_COMMANDS_H_
 #define SLUICE_CLI_COMMANDS_H_
@@ -12,8 +12,7 @@ class App;
 
 namespace sluice::cli {
 
-// What stands behind "--" of `sluice run`: taken off before the flags are parsed, so that nothing in it is taken for
-// one of ours.
+// The arguments behind "--" of `sluice run`. main() takes them off before it parses flags: none of them is ours.
 std::vector<std::string>& ProgramArguments();
 
 void AddRunCommand(CLI::App& app);

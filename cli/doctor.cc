@@ -1,4 +1,4 @@
-// doctor: what is there, what is not, and what to do about it.
+// doctor: checks this node or container, and says how to fix it.
 #include <dlfcn.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ void Driver(Report& report) {
   if (lib == nullptr) {
     const char* why = dlerror();
     report.Bad(
-        "driver: libcuda.so.1 was looked for and not found: " + std::string(why != nullptr ? why : ""),
+        "driver: libcuda.so.1 was not found: " + std::string(why != nullptr ? why : ""),
         "install NVIDIA's driver (535 or newer); in a container, let the runtime or sluice's device plugin mount it");
     return;
   }
@@ -72,8 +72,8 @@ void Driver(Report& report) {
       report.Warn(
           "GPU " + std::to_string(i) + ": " +
               (coherent != 0 ? "memory is coherent with the host's" : "no concurrent managed access (vGPU, WSL2)") +
-              ": memory stays plain and the budget is a hard limit",
-          "nothing to mend; oversubscription needs a GPU with demand paging of its own");
+              ": memory stays unmanaged and the budget is a hard limit",
+          "nothing to fix; oversubscription needs a GPU with demand paging of its own");
     }
   }
 }
@@ -81,13 +81,13 @@ void Driver(Report& report) {
 void Library(Report& report) {
   const std::string shim = FindShim();
   if (shim.empty()) {
-    report.Bad("library: looked for and not found: " + Join(ShimCandidates(), ", "),
-               "build it, or install the package");
+    report.Bad("library: not found: " + Join(ShimCandidates(), ", "), "build it, or install the package");
     return;
   }
   const fs::path engine = fs::path(shim).parent_path() / SLUICE_ENGINE_NAME;
   if (access(engine.c_str(), R_OK) != 0) {
-    report.Bad("library: " + shim + " is there, its engine is not: " + engine.string(), "install both from one build");
+    report.Bad("library: " + shim + " was found, its engine was not: " + engine.string(),
+               "install both from one build");
     return;
   }
   report.Ok("library: " + shim);
@@ -96,8 +96,8 @@ void Library(Report& report) {
 void Agent(const Options& o, Report& report) {
   const std::string socket = SocketIn(o.run_dir);
   if (!AgentListens(socket)) {
-    report.Warn("agent: nobody answers at " + socket,
-                "start sluice-agent, or name its folder with --run-dir; `sluice run` starts its own");
+    report.Warn("agent: no agent answers at " + socket,
+                "start sluice-agent, or give its folder by --run-dir; `sluice run` starts its own");
     return;
   }
   grpc::ClientContext context;
@@ -116,21 +116,22 @@ void Agent(const Options& o, Report& report) {
     report.Ok("agent: version " + status.agent_version() + ", " + std::to_string(status.gpus_size()) + " GPU(s), " +
               std::to_string(status.allocations_size()) + " allocation(s)");
   }
-  if (status.gpus().empty()) report.Bad("agent: it sees no GPU", "see its log for where it looked for NVML");
+  if (status.gpus().empty()) report.Bad("agent: it sees no GPU", "its log names the library that it tried to load");
   if (!status.config_error().empty())
-    report.Warn("agent: configuration refused: " + status.config_error(), "mend the file; it is read at once");
+    report.Warn("agent: configuration refused: " + status.config_error(),
+                "correct the file; the agent reads it at once");
   for (const v1::AllocationStatus& a : status.allocations()) {
     if (a.hook_state() == "not hooked") {
       report.Bad("allocation " + a.id() + ": a process uses the GPU without the hook",
-                 "is LD_PRELOAD in the container what it was given, and is the program dynamically linked? does "
+                 "is LD_PRELOAD in the container unchanged, and is the program dynamically linked? does "
                  "/proc/PID/maps of the process name " SLUICE_SHIM_NAME "?");
     }
   }
 }
 
-// What a command prints; empty where it fails.
+// The output of a command; empty: it failed.
 std::string OutputOf(const char* command) {
-  FILE* pipe = popen(command, "r");  // NOLINT(bugprone-command-processor): the commands stand below, word for word
+  FILE* pipe = popen(command, "r");  // NOLINT(bugprone-command-processor): the commands are literals below
   if (pipe == nullptr) return "";
   std::string text;
   char buffer[1 << 16];
@@ -139,7 +140,7 @@ std::string OutputOf(const char* command) {
 }
 
 bool HasKubectl() {
-  // NOLINTNEXTLINE(bugprone-command-processor): as it stands here
+  // NOLINTNEXTLINE(bugprone-command-processor): a literal
   return std::system("command -v kubectl >/dev/null 2>&1") == 0;
 }
 
@@ -193,8 +194,7 @@ bool Mapped(const char* name) {
   return false;
 }
 
-// In a container that sluice serves (or beside a socket that $SLUICE_SOCKET names): is this process hooked, and if not,
-// why?
+// In a container of sluice, or beside a socket that $SLUICE_SOCKET names: is this process hooked?
 void Container(const std::string& socket_path, Report& report) {
   const char* preload = std::getenv("LD_PRELOAD");
   const bool named = preload != nullptr && std::strstr(preload, SLUICE_SHIM_NAME) != nullptr;
@@ -210,7 +210,7 @@ void Container(const std::string& socket_path, Report& report) {
     report.Bad("hook: LD_PRELOAD names it, but it is not loaded into this process: " + std::string(preload),
                "is the file there and readable? a static or setuid program ignores LD_PRELOAD");
   } else {
-    report.Ok("hook: " SLUICE_SHIM_NAME " is loaded into this process, so into its siblings");
+    report.Ok("hook: " SLUICE_SHIM_NAME " is loaded into this process, and so into others of this container");
   }
   sockaddr_un addr{};
   addr.sun_family = AF_UNIX;
@@ -220,7 +220,7 @@ void Container(const std::string& socket_path, Report& report) {
     report.Ok("agent: answers at " + socket_path);
   } else {
     report.Bad("agent: " + socket_path + ": " + std::strerror(errno),
-               errno == ENOENT ? "is the agent's pod running on this node? the last budget holds meanwhile"
+               errno == ENOENT ? "is the agent's pod running on this node? the last budget stays in force meanwhile"
                                : "see the agent's log on the node");
   }
   if (fd >= 0) close(fd);
@@ -248,7 +248,7 @@ void Doctor(const Options& o) {
 void AddDoctorCommand(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("doctor", "check driver, library, agent, plugin and webhook, and say what to mend");
+      app.add_subcommand("doctor", "check driver, library, agent, plugin and webhook, and say how to fix them");
   AddRunDirOption(*command, &o->run_dir);
   command->add_option("--kubelet-dir", o->kubelet_dir, "kubelet's folder of device plugins");
   command->callback([o] { Doctor(*o); });

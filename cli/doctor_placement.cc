@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr long kPatience = 30;     // seconds
-constexpr std::size_t kNames = 5;  // pods or nodes named in a line; the others are counted
+constexpr long kMinWaitSeconds = 30;
+constexpr std::size_t kMaxNames = 5;  // pods or nodes named in a line; the others are counted
 
 const Json& At(const Json& object, const char* pointer) {
   static const Json kNull;
@@ -42,7 +42,7 @@ long AgeOf(const Json& pod, long now) {
   return strptime(made.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time) == nullptr ? now : now - timegm(&time);
 }
 
-// Why the scheduler leaves it: its own words, which hold the extender's.
+// The scheduler's message about a waiting pod, which contains the extender's.
 std::string WhyUnscheduled(const Json& pod) {
   for (const Json& condition : At(pod, "/status/conditions")) {
     if (Text(condition, "/type") == "PodScheduled" && Text(condition, "/status") == "False") {
@@ -56,11 +56,11 @@ class Names {
  public:
   void Add(const std::string& name) {
     ++count_;
-    if (count_ <= kNames) text_ += (count_ == 1 ? "" : ", ") + name;
+    if (count_ <= kMaxNames) text_ += (count_ == 1 ? "" : ", ") + name;
   }
   std::size_t count() const { return count_; }
   std::string Text() const {
-    return count_ > kNames ? text_ + " and " + std::to_string(count_ - kNames) + " more" : text_;
+    return count_ > kMaxNames ? text_ + " and " + std::to_string(count_ - kMaxNames) + " more" : text_;
   }
 
  private:
@@ -83,7 +83,7 @@ void JudgePods(const Json& pods, long now, std::vector<Finding>& out) {
       refused[message.substr(message.find(SLUICE_REFUSAL))].Add(NameOf(pod));
     } else if (!Text(pod, "/spec/nodeName").empty()) {
       ++placed;
-    } else if (AgeOf(pod, now) >= kPatience) {
+    } else if (AgeOf(pod, now) >= kMinWaitSeconds) {
       const std::string why = WhyUnscheduled(pod);
       if (why.empty()) {
         unseen[Text(pod, "/spec/schedulerName")].Add(NameOf(pod));

@@ -1,4 +1,4 @@
-// What `sluice doctor` says about placement: which pods wait for a fraction, or were refused, and why.
+// The findings of `sluice doctor` about placement: pods that wait for a fraction or were refused, with the reason.
 #ifndef SLUICE_CLI_DOCTOR_PLACEMENT_H_
 #define SLUICE_CLI_DOCTOR_PLACEMENT_H_
 
@@ -10,11 +10,11 @@ namespace sluice::cli {
 struct Finding {
   enum Kind { kOk, kWarn, kBad } kind = kOk;
   std::string what;
-  std::string mend;  // empty: nothing to mend
+  std::string fix;  // empty: nothing to fix
 };
 
-// `pods` and `nodes` are lists as `kubectl get -o json` prints them. What cannot be read counts as absent. `now`:
-// seconds since the epoch; a pod that has waited for less than half a minute is not stuck.
+// `pods` and `nodes` are lists as `kubectl get -o json` prints them; unreadable parts count as absent. `now`: seconds
+// since the epoch. A pod that has waited for less than half a minute is not reported.
 std::vector<Finding> JudgePlacement(const std::string& pods, const std::string& nodes, long now);
 
 }  // namespace sluice::cli

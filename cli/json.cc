@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 Json Object(const Message& m);
 
-// One value: of a repeated field at `i`, else of a single one.
+// One value: the `i`-th of a repeated field, else the only one.
 Json Value(const Message& m, const FieldDescriptor* f, int i) {
   const Reflection* r = m.GetReflection();
   const bool many = f->is_repeated();

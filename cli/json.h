@@ -1,5 +1,5 @@
-// Messages as JSON for scripts: proto field names, numbers as numbers (protobuf's own JSON makes strings of 64-bit
-// ones), every field present.
+// Messages as JSON for scripts: proto field names, every field present, numbers as numbers (protobuf's own JSON writes
+// 64-bit ones as strings).
 #ifndef SLUICE_CLI_JSON_H_
 #define SLUICE_CLI_JSON_H_
 

@@ -18,7 +18,7 @@
 namespace sluice::cli {
 namespace {
 
-// Both at once: a child that fills one pipe while the other is read would wait for ever.
+// Reads both at once: a child that fills one pipe while the other is read would wait for ever.
 void ReadBoth(int out, int error, Kubectl::Answer* answer) {
   pollfd fds[2] = {{out, POLLIN, 0}, {error, POLLIN, 0}};
   std::string* texts[2] = {&answer->out, &answer->error};
@@ -93,7 +93,7 @@ nlohmann::json Kubectl::Get(std::vector<std::string> arguments) const {
   const Answer answer = Run(std::move(arguments));
   if (!answer.ok()) Fail(1, answer.Reason());
   auto json = nlohmann::json::parse(answer.out, nullptr, false);
-  if (!json.is_object()) Fail(1, "kubectl: its answer is no JSON");
+  if (!json.is_object()) Fail(1, "kubectl: its answer is not JSON");
   return json;
 }
 

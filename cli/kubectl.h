@@ -1,4 +1,4 @@
-// kubectl as a child process: it knows kubeconfig, contexts and login plugins, so this program need not.
+// Runs kubectl, which reads kubeconfigs, contexts and login plugins: this program needs no code for them.
 #ifndef SLUICE_CLI_KUBECTL_H_
 #define SLUICE_CLI_KUBECTL_H_
 
@@ -10,17 +10,17 @@ namespace sluice::cli {
 
 class Kubectl {
  public:
-  // Put before the arguments of every call: --context, --kubeconfig.
+  // Arguments of every call: --context, --kubeconfig.
   std::vector<std::string>* global() { return &global_; }
 
   struct Answer {
     int status = 0;  // exit status; 127: no kubectl
     std::string out, error;
     bool ok() const { return status == 0; }
-    std::string Reason() const;  // one line: what kubectl says, without the log of how it came to that
+    std::string Reason() const;  // one line: kubectl's error without its log lines
   };
   Answer Run(std::vector<std::string> arguments) const;
-  // `get ... -o json`; Fail()s with kubectl's own words.
+  // `get ... -o json`. Fail()s with kubectl's error.
   nlohmann::json Get(std::vector<std::string> arguments) const;
 
  private:

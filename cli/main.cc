@@ -1,4 +1,4 @@
-// sluice, and kubectl-sluice: the same program; under that name, top, status, set and doctor mean the cluster.
+// sluice and kubectl-sluice are one program. Under the second name, top, status, set and doctor are those of a cluster.
 #include <CLI/CLI.hpp>
 #include <cstring>
 #include <string_view>
@@ -18,7 +18,7 @@
 #endif
 
 int main(int argc, char** argv) {
-  CLI::App app{"sluice: share a GPU in fractions, each with more memory than its fraction holds"};
+  CLI::App app{"sluice: run programs on fractions of a GPU, with more memory than a fraction holds"};
   app.set_version_flag("--version", SLUICE_VERSION);
   app.require_subcommand(1);
   if (std::string_view(argv[0]).ends_with("kubectl-sluice")) {

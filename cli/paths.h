@@ -1,4 +1,4 @@
-// Where this build's files lie, from where this program lies: build/bin and build/lib, or an installed pair.
+// Paths of this build's files, relative to this program: build/bin and build/lib, or an installed pair.
 #ifndef SLUICE_CLI_PATHS_H_
 #define SLUICE_CLI_PATHS_H_
 
@@ -8,8 +8,8 @@
 namespace sluice::cli {
 
 std::string BinDir();                       // of this program
-std::vector<std::string> ShimCandidates();  // in the order in which they are looked for
-std::string FindShim();                     // empty: none of the candidates is there
+std::vector<std::string> ShimCandidates();  // in the order in which they are tried
+std::string FindShim();                     // the first candidate that exists; empty: none
 std::string SimGpuDir();                    // ../lib/simgpu
 std::string Join(const std::vector<std::string>& parts, const std::string& between);
 

@@ -1,4 +1,4 @@
-// run: a program under a fraction of a GPU.
+// run: runs a program on a fraction of a GPU.
 #include <dirent.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/wait.h>
@@ -27,18 +27,18 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace sluice::cli {
 namespace {
 
-constexpr int kOwnFailure = 125;  // as env, timeout and docker do: sluice's own, not the program's
+constexpr int kOwnFailure = 125;  // sluice itself failed; the same status as env, timeout and docker use
 
 struct Options {
   std::map<std::string, std::string> values;  // by key of the settings table
-  std::set<settings::Id> by_variable;         // those that a variable said, and no flag
+  std::set<settings::Id> by_variable;         // given by a variable, not by a flag
   std::string run_dir, gpu = "auto", backend, on_error;
-  std::vector<std::string> before;  // words of a program that no -- stands before
+  std::vector<std::string> misplaced;  // words of a program without -- before it
   bool run_dir_given = false;
   bool own_agent = false;
 };
 
-// An agent of our own, for this one program: it ends with us, however we end.
+// An agent for this one program. It ends with this process, even if that is killed.
 class OwnAgent {
  public:
   ~OwnAgent() {
@@ -52,7 +52,7 @@ class OwnAgent {
   std::string Start(const std::string& nvml) {
     const char* tmp = std::getenv("TMPDIR");
     std::string pattern = std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") + "/sluice-XXXXXX";
-    // The agent's socket must fit into 107 characters.
+    // The path of the agent's socket must fit into 107 characters.
     if (pattern.size() > 80) pattern = "/tmp/sluice-XXXXXX";
     if (mkdtemp(pattern.data()) == nullptr) Fail(kOwnFailure, pattern + ": " + std::strerror(errno));
     dir_ = pattern;
@@ -71,7 +71,7 @@ class OwnAgent {
       if (AgentListens(socket)) return socket;
       if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
         pid_ = -1;
-        Fail(kOwnFailure, "the agent that was started for this program ended at once; its words are above");
+        Fail(kOwnFailure, "the agent that was started for this program ended at once; its error is above");
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -83,7 +83,7 @@ class OwnAgent {
   std::string dir_;
 };
 
-// What no flag says and a variable of the shell's does: the agent's word would go before it in the program.
+// Takes variables of the shell where no flag is given: in the program the agent's values would override them.
 void TakeVariables(Options* o) {
   const auto given = [o](const char* key) { return o->values.contains(key); };
   const bool sized = given(SLUICE_KEY_GPU_FRACTION) || given(SLUICE_KEY_GPU_MEMORY);
@@ -135,7 +135,7 @@ v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& 
   return request;
 }
 
-// The environment with these variables set or replaced; those of no value are taken out.
+// The environment with these variables set or replaced. An empty value removes the variable.
 std::vector<std::string> Environment(const std::map<std::string, std::string>& changed) {
   std::vector<std::string> out;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -149,7 +149,7 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& c
   return out;
 }
 
-std::string Before(const std::string& first, const char* variable) {
+std::string Prepended(const std::string& first, const char* variable) {
   const char* old = std::getenv(variable);
   return old != nullptr && *old != '\0' ? first + ":" + old : first;
 }
@@ -157,24 +157,24 @@ std::string Before(const std::string& first, const char* variable) {
 int Run(Options o, const std::vector<std::string>& program) {
   TakeVariables(&o);
   const settings::Settings s = Check(o);
-  if (!o.before.empty())
-    Fail(2, "run: '" + o.before.front() + "' has no -- before it; accepted: sluice run [flags] -- CMD...");
+  if (!o.misplaced.empty())
+    Fail(2, "run: '" + o.misplaced.front() + "' has no -- before it; accepted: sluice run [flags] -- CMD...");
   if (program.empty()) Fail(2, "run: no program is given; accepted: sluice run [flags] -- CMD...");
   const std::string shim = FindShim();
-  if (shim.empty()) Fail(kOwnFailure, "the hook library was looked for and not found: " + Join(ShimCandidates(), ", "));
+  if (shim.empty()) Fail(kOwnFailure, "the hook library was not found: " + Join(ShimCandidates(), ", "));
   const bool sim = o.gpu == "sim";
   const std::string sim_nvml = SimGpuDir() + "/libnvidia-ml.so.1";
   if (sim && access(sim_nvml.c_str(), R_OK) != 0) {
-    Fail(kOwnFailure, "--gpu sim: the simulated driver was looked for and not found: " + sim_nvml);
+    Fail(kOwnFailure, "--gpu sim: the simulated driver was not found: " + sim_nvml);
   }
 
   OwnAgent own;
   std::string socket = SocketIn(o.run_dir);
-  // The node's agent knows real cards; a simulated one is served by it only where its folder was named.
+  // The node's agent serves real GPUs. It serves a simulated one only where its folder was given.
   const bool node = !o.own_agent && (!sim || o.run_dir_given) && AgentListens(socket);
   if (o.run_dir_given && !o.own_agent && !node) {
     Fail(kOwnFailure, "no agent answers at " + socket + "; start sluice-agent --run-dir " + o.run_dir +
-                          ", or leave --run-dir and SLUICE_RUN_DIR out: then the program has an agent of its own");
+                          ", or leave out --run-dir and SLUICE_RUN_DIR: then the program gets an agent of its own");
   }
   if (!node) socket = own.Start(sim ? sim_nvml : "");
 
@@ -185,22 +185,21 @@ int Run(Options o, const std::vector<std::string>& program) {
   if (!stream->Read(&allocation)) {
     const grpc::Status status = stream->Finish();
     const bool caller = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
-    // The agent has no card at all. A simulated one is served by an agent of our own, so not where one was named.
+    // The agent has no GPU at all. A simulated one needs an agent of its own, so not where a folder was given.
     const bool simulate = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION && !o.run_dir_given &&
                           access(sim_nvml.c_str(), R_OK) == 0;
-    Fail(caller ? 2 : kOwnFailure,
-         status.error_message() + (simulate ? "; --gpu sim runs it on the simulated card" : ""));
+    Fail(caller ? 2 : kOwnFailure, status.error_message() + (simulate ? "; --gpu sim runs it on a simulated GPU" : ""));
   }
 
   std::map<std::string, std::string> environment;
-  environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // one of them at most
+  environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // at most one of them is set
   for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
-  environment["LD_PRELOAD"] = Before(shim, "LD_PRELOAD");
+  environment["LD_PRELOAD"] = Prepended(shim, "LD_PRELOAD");
   environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;
   if (!o.backend.empty()) environment[SLUICE_ENV_BACKEND] = o.backend;
   if (!o.on_error.empty()) environment[SLUICE_ENV_ON_ERROR] = o.on_error;
-  if (sim) environment["LD_LIBRARY_PATH"] = Before(SimGpuDir(), "LD_LIBRARY_PATH");
-  // Where there is a choice, CUDA must see the card that was given.
+  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(SimGpuDir(), "LD_LIBRARY_PATH");
+  // On a node with further GPUs, CUDA must see the allocated ones only.
   v1::Status status;
   grpc::ClientContext status_context;
   if (stub->GetStatus(&status_context, {}, &status).ok() && status.gpus_size() > allocation.gpus_size()) {
@@ -231,8 +230,8 @@ std::vector<std::string>& ProgramArguments() {
 
 void AddRunCommand(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "run", "run a program under a fraction of a GPU: sluice run --fraction 0.5 -- python train.py");
+  CLI::App* command =
+      app.add_subcommand("run", "run a program on a fraction of a GPU: sluice run --fraction 0.5 -- python train.py");
   for (const settings::Key& key : settings::Table()) {
     if (key.flag.empty()) continue;
     const std::string name(key.name);
@@ -244,10 +243,10 @@ void AddRunCommand(CLI::App& app) {
   command->add_option("--backend", o->backend, "how memory is moved: managed");
   command->add_option("--on-error", o->on_error,
                       "where the hook's engine cannot be loaded: run (unhooked, default), stop");
-  command->add_option("--gpu", o->gpu, "auto: the card with most room; sim: the simulated one; or a UUID");
+  command->add_option("--gpu", o->gpu, "auto: the GPU with the most free units; sim: a simulated one; or a UUID");
   AddRunDirOption(*command, &o->run_dir);
-  command->add_option("CMD", o->before, "the program and its arguments, after --");
-  command->add_flag("--own-agent", o->own_agent, "with an agent of its own, even where the node has one");
+  command->add_option("CMD", o->misplaced, "the program and its arguments, after --");
+  command->add_flag("--own-agent", o->own_agent, "start an agent for this program, even where the node has one");
   command->callback([o, command] {
     o->run_dir_given = command->get_option("--run-dir")->count() > 0;
     BlockSignals();

@@ -89,7 +89,7 @@ void Events(const Options& o) {
 
 void AddStatusCommand(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("status", "what this node's agent knows, once");
+  CLI::App* command = app.add_subcommand("status", "the status of this node's agent");
   AddRunDirOption(*command, &o->run_dir);
   AddOutputOption(*command, o.get());
   command->callback([o] { Status(*o); });
@@ -100,17 +100,16 @@ void AddSetCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("set", "change settings of a running container: sluice set ID key=value...");
   AddRunDirOption(*command, &o->run_dir);
   AddOutputOption(*command, o.get());
-  command->add_option("ID", o->id, "allocation, or how its id begins")->required();
+  command->add_option("ID", o->id, "allocation id, or a unique prefix of it")->required();
   command
-      ->add_option("key=value", o->assignments,
-                   "gpu-fraction, gpu-memory, " + settings::LiveNames() + "; an empty value takes away what was set")
+      ->add_option("key=value", o->assignments, settings::SettableNames() + "; an empty value removes an earlier one")
       ->required();
   command->callback([o] { Set(*o); });
 }
 
 void AddEventsCommand(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("events", "what happened: attached, refused, late callbacks, ...");
+  CLI::App* command = app.add_subcommand("events", "events of this node: attached, refused, reclaim late, ...");
   AddRunDirOption(*command, &o->run_dir);
   AddOutputOption(*command, o.get());
   command->add_option("--after", o->after, "only events with a higher number")

@@ -1,4 +1,4 @@
-// Text tables for terminals: columns as wide as their widest cell, numbers to the right.
+// Text tables for terminals: each column is as wide as its widest cell.
 #ifndef SLUICE_CLI_TABLE_H_
 #define SLUICE_CLI_TABLE_H_
 
@@ -22,7 +22,7 @@ class Table {
 };
 
 std::string Percent(double share);                 // "41%"
-std::string Ratio(uint64_t part, uint64_t whole);  // "41%", "-" of nothing
+std::string Ratio(uint64_t part, uint64_t whole);  // "41%"; of 0: "-"
 std::string Bytes(uint64_t bytes);                 // "4.0 GiB"
 
 }  // namespace sluice::cli

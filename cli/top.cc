@@ -26,7 +26,7 @@ struct Options {
 
 volatile std::sig_atomic_t g_stop = 0;
 
-// As many lines and columns as the terminal has; a longer table is cut, not wrapped.
+// Cut to the terminal's lines and columns: a longer table is not wrapped.
 std::string Fit(const std::string& text) {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return text;
@@ -66,7 +66,7 @@ void Top(const Options& o) {
   const bool ended = o.once || g_stop != 0;
   context.TryCancel();
   const grpc::Status r = stream->Finish();
-  if (!ended) Fail(1, "the agent went away: " + r.error_message());
+  if (!ended) Fail(1, "the agent ended the stream: " + r.error_message());
 }
 
 }  // namespace

@@ -5,38 +5,21 @@
 #include <vector>
 
 #include "cli/table.h"
+#include "common/counter_rules.h"
 
 namespace sluice::cli {
 namespace {
 
-// Sums over the processes of one allocation, and over its GPUs.
-struct Sum {
-  uint64_t resident = 0, plain = 0, live = 0, host = 0, in = 0, out = 0, fault = 0, hits = 0, misses = 0, stall_ns = 0,
-           launches = 0, known = 0, kernel_ns = 0;
-  uint32_t factor = 0;
-};
-
-Sum SumOf(const v1::AllocationStatus& a) {
-  Sum s;
+// Over the attached processes of one allocation, and over its GPUs.
+v1::Counters SumOf(const v1::AllocationStatus& a) {
+  v1::Counters sum;
   for (const v1::Process& p : a.processes()) {
     for (const v1::Counters& c : p.gpus()) {
-      s.resident += c.resident_bytes();
-      s.plain += c.plain_bytes();
-      s.live += c.live_bytes();
-      s.host += c.host_bytes();
-      s.in += c.bytes_in();
-      s.out += c.bytes_out();
-      s.fault += c.fault_bytes();
-      s.hits += c.hits();
-      s.misses += c.misses();
-      s.stall_ns += c.stall_ns();
-      s.launches += c.launches();
-      s.known += c.launches_known();
-      s.kernel_ns += c.kernel_ns();
-      s.factor = std::max(s.factor, c.factor());
+#define SLUICE_COUNTER(name, type, rule, ...) sum.set_##name(Combined<CounterRule::k##rule>(sum.name(), c.name()));
+#include "counters.def"
     }
   }
-  return s;
+  return sum;
 }
 
 std::string NameOf(const v1::AllocationStatus& a) {
@@ -44,6 +27,7 @@ std::string NameOf(const v1::AllocationStatus& a) {
   return a.id();
 }
 
+// Differences of two answers. A process that ended makes a sum fall: then 0.
 uint64_t Less(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
 
 std::string Rate(uint64_t bytes, double seconds) {
@@ -55,19 +39,19 @@ std::string Rate(uint64_t bytes, double seconds) {
 std::string StatusText(const v1::Status& status) {
   std::string out = "agent " + status.agent_version() + "\n";
   if (!status.config_error().empty())
-    out += "configuration refused, the old one stays: " + status.config_error() + "\n";
+    out += "configuration refused, the old one stays in force: " + status.config_error() + "\n";
   out += "host memory for evicted bytes: " + Bytes(status.host_bytes()) + " of " + Bytes(status.host_limit_bytes()) +
          "\n\n";
-  Table gpus({"GPU", "MODEL", ">MEMORY", ">RESERVE", ">GUARANTEED", ">LENT", ">DEBT", ">USED"});
+  Table gpus({"GPU", "MODEL", ">MEMORY", ">RESERVE", ">GUARANTEED", ">LENT", ">OVERDUE", ">USED"});
   for (const v1::Gpu& g : status.gpus()) {
     gpus.Add({g.uuid(), g.model(), Bytes(g.memory_bytes()), Bytes(g.reserve_bytes()), Bytes(g.guaranteed_bytes()),
-              Bytes(g.lent_bytes()), Bytes(g.debt_bytes()), Bytes(g.used_bytes())});
+              Bytes(g.lent_bytes()), Bytes(g.overdue_bytes()), Bytes(g.used_bytes())});
   }
   out += gpus.Text() + "\n";
   Table table({"ALLOCATION", "CONTAINER", "HOOK", ">UNITS", ">SHARE", ">GUARANTEED", ">BUDGET", ">RESIDENT", ">LIVE",
                ">LIMIT", ">REQUEST", ">MAX", ">PROCESSES"});
   for (const v1::AllocationStatus& a : status.allocations()) {
-    const Sum s = SumOf(a);
+    const v1::Counters s = SumOf(a);
     uint64_t guaranteed = 0, budget = 0, limit = 0;
     uint32_t units = 0, percent = 0;
     for (const v1::GpuShare& g : a.gpus()) {
@@ -78,17 +62,17 @@ std::string StatusText(const v1::Status& status) {
       limit += g.limit_bytes();
     }
     const double request = a.gpus().empty() ? 0 : a.gpus(0).compute_request();
-    const double most = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
+    const double compute_limit = a.gpus().empty() ? 0 : a.gpus(0).compute_limit();
     table.Add({a.id(), a.pod().empty() ? a.container() : NameOf(a), a.hook_state(), std::to_string(units),
                percent == 0 ? "-" : Percent(percent / 100.0), Bytes(guaranteed), Bytes(budget),
-               Bytes(s.resident + s.plain), Bytes(s.live + s.plain), Bytes(limit), Percent(request), Percent(most),
-               std::to_string(a.processes_size())});
+               Bytes(s.resident_bytes() + s.unmanaged_bytes()), Bytes(s.live_bytes() + s.unmanaged_bytes()),
+               Bytes(limit), Percent(request), Percent(compute_limit), std::to_string(a.processes_size())});
   }
   return out + table.Text();
 }
 
 std::string TopText(const v1::Status* before, const v1::Status& now) {
-  std::map<std::string, Sum> old;
+  std::map<std::string, v1::Counters> old;
   double seconds = 0;
   if (before != nullptr) {
     for (const v1::AllocationStatus& a : before->allocations()) old[a.id()] = SumOf(a);
@@ -100,9 +84,9 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
   };
   std::vector<Row> rows;
   for (const v1::AllocationStatus& a : now.allocations()) {
-    const Sum s = SumOf(a);
-    const Sum o = old.contains(a.id()) ? old[a.id()] : Sum{};
-    const uint64_t stall = Less(s.stall_ns, o.stall_ns), kernel = Less(s.kernel_ns, o.kernel_ns);
+    const v1::Counters s = SumOf(a);
+    const v1::Counters& o = old[a.id()];
+    const uint64_t stall = Less(s.stall_ns(), o.stall_ns()), kernel = Less(s.kernel_ns(), o.kernel_ns());
     const double share = stall + kernel == 0 ? 0 : static_cast<double>(stall) / static_cast<double>(stall + kernel);
     uint64_t budget = 0;
     double used = 0;
@@ -110,23 +94,25 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
       budget += g.budget_bytes();
       used = std::max(used, g.compute_used());
     }
-    const uint64_t hits = Less(s.hits, o.hits), all = hits + Less(s.misses, o.misses);
-    rows.push_back({share,
-                    {NameOf(a), a.hook_state(), Percent(share), Bytes(budget), Bytes(s.resident + s.plain),
-                     Bytes(s.live + s.plain), Rate(Less(s.in, o.in), seconds), Rate(Less(s.out, o.out), seconds),
-                     Rate(Less(s.fault, o.fault), seconds), Ratio(hits, all),
-                     Ratio(Less(s.known, o.known), Less(s.launches, o.launches)), Percent(used),
-                     s.factor == 0 ? "-" : std::to_string(s.factor)}});
+    const uint64_t hits = Less(s.hits(), o.hits()), all = hits + Less(s.misses(), o.misses());
+    rows.push_back(
+        {share,
+         {NameOf(a), a.hook_state(), Percent(share), Bytes(budget), Bytes(s.resident_bytes() + s.unmanaged_bytes()),
+          Bytes(s.live_bytes() + s.unmanaged_bytes()), Rate(Less(s.fetched_bytes(), o.fetched_bytes()), seconds),
+          Rate(Less(s.evicted_bytes(), o.evicted_bytes()), seconds),
+          Rate(Less(s.fault_bytes(), o.fault_bytes()), seconds), Ratio(hits, all),
+          Ratio(Less(s.launches_known(), o.launches_known()), Less(s.launches(), o.launches())), Percent(used),
+          s.factor() == 0 ? "-" : std::to_string(s.factor())}});
   }
   std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.stall > b.stall; });
   std::string out;
   for (const v1::Gpu& g : now.gpus()) {
     out += g.uuid() + "  " + g.model() + "  " + Bytes(g.used_bytes()) + " of " + Bytes(g.memory_bytes()) + " used, " +
-           Bytes(g.guaranteed_bytes()) + " guaranteed, " + Bytes(g.lent_bytes()) + " lent, " + Bytes(g.debt_bytes()) +
-           " in debt\n";
+           Bytes(g.guaranteed_bytes()) + " guaranteed, " + Bytes(g.lent_bytes()) + " lent, " +
+           Bytes(g.overdue_bytes()) + " overdue\n";
   }
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
-  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">IN", ">OUT", ">FAULTS", ">HITS",
+  Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">FETCH", ">EVICT", ">FAULT", ">HITS",
                ">KNOWN", ">GPU", ">FACTOR"});
   for (Row& r : rows) table.Add(std::move(r.cells));
   return out + "\n" + table.Text();

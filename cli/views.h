@@ -1,4 +1,4 @@
-// What `status` and `top` show, as text: pure functions of the agent's answer.
+// The text of `status` and `top`: pure functions of the agent's answer.
 #ifndef SLUICE_CLI_VIEWS_H_
 #define SLUICE_CLI_VIEWS_H_
 
@@ -10,8 +10,8 @@ namespace sluice::cli {
 
 std::string StatusText(const v1::Status& status);
 
-// Rates are differences between two answers; where `before` is null, averages since the processes attached. Sorted by
-// stall share.
+// Rates are differences of two answers. `before` null: ratios are averages since the processes attached, and rates are
+// "-". Sorted by the share of time that streams stall.
 std::string TopText(const v1::Status* before, const v1::Status& now);
 
 }  // namespace sluice::cli

@@ -56,8 +56,8 @@ function(sluice_test name)
     PROPERTIES ${labels} TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 4)
 endfunction()
 
-# sluice_grpc(TARGET FILE...): a static library of the messages and gRPC stubs of the .proto files (paths relative to the
-# current folder; included as "<name>.pb.h").
+# sluice_grpc(TARGET FILE...): a static library of the messages and gRPC stubs of the .proto files, which may import one
+# another by name (paths relative to the current folder, or absolute; included as "<name>.pb.h").
 function(sluice_grpc target)
   include(SluiceStaticGrpc)
   sluice_find_grpc()
@@ -66,7 +66,7 @@ function(sluice_grpc target)
   target_include_directories(${target} SYSTEM PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
   target_compile_options(${target} PRIVATE -w)
   set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "")
-  protobuf_generate(TARGET ${target} LANGUAGE cpp)
-  protobuf_generate(TARGET ${target} LANGUAGE grpc GENERATE_EXTENSIONS .grpc.pb.h .grpc.pb.cc
+  protobuf_generate(TARGET ${target} APPEND_PATH LANGUAGE cpp)
+  protobuf_generate(TARGET ${target} APPEND_PATH LANGUAGE grpc GENERATE_EXTENSIONS .grpc.pb.h .grpc.pb.cc
     PLUGIN "protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>")
 endfunction()

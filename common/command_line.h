@@ -1,5 +1,5 @@
-// How every program of ours reads its command line: what its caller wrote wrong is one line on stderr that says the
-// name, the value and what is accepted, and exit status 2.
+// How every program of ours reads its command line. A mistake of the caller gives exit status 2 and one line on stderr:
+// the name, the value and the accepted values. Used before a program starts threads.
 #ifndef SLUICE_COMMON_COMMAND_LINE_H_
 #define SLUICE_COMMON_COMMAND_LINE_H_
 
@@ -18,8 +18,8 @@
 
 namespace sluice {
 
-// One line, without the program's name.
-inline std::string WhatWasWrittenWrong(const CLI::App& app, const std::string& program, const CLI::ParseError& error) {
+// The mistake in one line, without the program's name.
+inline std::string Mistake(const CLI::App& app, const std::string& program, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   std::string typed = program;
   while (!command->get_subcommands().empty()) {
@@ -28,22 +28,22 @@ inline std::string WhatWasWrittenWrong(const CLI::App& app, const std::string& p
   }
   const auto subcommands = command->get_subcommands([](const CLI::App*) { return true; });
   const std::vector<std::string> unknown = command->remaining();
-  std::string said;
+  std::string text;
   if (!subcommands.empty()) {
-    said =
+    text =
         unknown.empty() ? "no subcommand is given; accepted:" : "'" + unknown.front() + "' is not accepted; accepted:";
-    for (const CLI::App* one : subcommands) said += (one == subcommands.front() ? " " : ", ") + one->get_name();
+    for (const CLI::App* one : subcommands) text += (one == subcommands.front() ? " " : ", ") + one->get_name();
   } else if (!unknown.empty()) {
-    // Said before what is missing: that is often what the unknown word was meant to be.
-    said = "'" + unknown.front() + "' is not accepted; accepted: what " + typed + " --help names";
+    // Before a missing option: the unknown word is often a mistyped one.
+    text = "'" + unknown.front() + "' is not accepted; accepted: the words of " + typed + " --help";
   } else {
-    said = error.what();
+    text = error.what();
   }
-  std::replace(said.begin(), said.end(), '\n', ' ');
-  return said;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
-// CLI::Range for numbers with a fraction, which "nan" passes: it is not below the one end and not above the other.
+// CLI::Range for numbers with a fraction. That accepts "nan", which is neither below the minimum nor above the maximum.
 inline CLI::Validator Between(double low, double high) {
   const CLI::Range range(low, high);
   return {[range](std::string& text) {
@@ -54,9 +54,8 @@ inline CLI::Validator Between(double low, double high) {
           range.get_description()};
 }
 
-// At the program's end: what was printed must have reached its reader. On a full disk a table that was cut off would
-// look whole, with exit status 0.
-inline void MindStdout(const std::string& program) {
+// Checks at the program's end that its output was written. On a full disk a table would be cut off, with exit status 0.
+inline void CheckStdoutAtExit(const std::string& program) {
   static std::string name;
   name = program;
   std::atexit([] {
@@ -66,18 +65,18 @@ inline void MindStdout(const std::string& program) {
   });
 }
 
-// Empty: the program goes on. Else its exit status; what is to be said has been said.
+// Empty: the program continues. Else its exit status; the message is printed.
 inline std::optional<int> ReadCommandLine(CLI::App& app, const std::string& program, int argc,
                                           const char* const* argv) {
-  MindStdout(program);
+  CheckStdoutAtExit(program);
   try {
     app.parse(argc, argv);
     return std::nullopt;
-  } catch (const CLI::RuntimeError& error) {  // from a subcommand's callback, which has spoken for itself
+  } catch (const CLI::RuntimeError& error) {  // of a subcommand's callback, which printed its message
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), WhatWasWrittenWrong(app, program, error).c_str());
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), Mistake(app, program, error).c_str());
     return 2;
   }
 }

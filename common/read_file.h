@@ -1,4 +1,4 @@
-// How every program of ours reads a file that its caller names: whole, or with the sentence why not.
+// How every program of ours reads a file that its caller names: whole, or with a sentence of error. Any thread.
 #ifndef SLUICE_COMMON_READ_FILE_H_
 #define SLUICE_COMMON_READ_FILE_H_
 
@@ -13,11 +13,11 @@
 
 namespace sluice {
 
-// The bytes of `path`; nullopt with `error` "PATH: Is a directory" where it cannot be opened or read to its end, or
-// holds more than `most` bytes (/dev/zero). std::ifstream opens a folder as well: a configuration that was mounted as
-// one would then be an empty file, or its read throws. Any thread.
+// The bytes of `path`. Returns nullopt with `error` ("PATH: Is a directory") where it cannot be opened or read to its
+// end, or has more than `max_bytes` bytes (/dev/zero). Not std::ifstream, which also opens a folder: a configuration
+// that was mounted as one would be an empty file.
 inline std::optional<std::string> ReadWholeFile(const std::string& path, std::string& error,
-                                                size_t most = size_t{64} << 20) {
+                                                size_t max_bytes = size_t{64} << 20) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   std::string bytes;
   ssize_t n = fd < 0 ? -1 : 1;
@@ -25,9 +25,9 @@ inline std::optional<std::string> ReadWholeFile(const std::string& path, std::st
   while (n > 0 || (n < 0 && fd >= 0 && errno == EINTR)) {
     n = read(fd, piece, sizeof piece);
     if (n > 0) bytes.append(piece, static_cast<size_t>(n));
-    if (bytes.size() > most) {
+    if (bytes.size() > max_bytes) {
       close(fd);
-      error = path + ": is larger than " + std::to_string(most >> 20) + " MiB";
+      error = path + ": is larger than " + std::to_string(max_bytes >> 20) + " MiB";
       return std::nullopt;
     }
   }
@@ -38,8 +38,8 @@ inline std::optional<std::string> ReadWholeFile(const std::string& path, std::st
   return std::nullopt;
 }
 
-// Whether what a program writes beside `path` may be renamed to it: nothing is there, or a plain file. A rename would
-// put a file in the place of a device, as of /dev/null. `error` as above.
+// Whether a new file may be renamed to `path`: the name is free, or a regular file has it. A rename would also replace
+// a device, as /dev/null. `error` as above.
 inline bool MayBeReplaced(const std::string& path, std::string& error) {
   struct stat st{};
   if (stat(path.c_str(), &st) != 0 || S_ISREG(st.st_mode)) return true;

@@ -36,7 +36,7 @@
 #define SLUICE_RELEASE_SHARED(...) SLUICE_THREAD_ATTRIBUTE(release_shared_capability(__VA_ARGS__))
 // The first argument is the return value that means "taken".
 #define SLUICE_TRY_ACQUIRE(...) SLUICE_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
-// The analysis takes the lock for held from this call on: for callbacks whose caller holds it.
+// The analysis assumes that the lock is held from this call on: for callbacks whose caller holds it.
 #define SLUICE_ASSERT_HELD(...) SLUICE_THREAD_ATTRIBUTE(assert_capability(__VA_ARGS__))
 // The function returns a reference to the lock.
 #define SLUICE_LOCK_RETURNED(lock) SLUICE_THREAD_ATTRIBUTE(lock_returned(lock))
@@ -44,7 +44,7 @@
 #define SLUICE_NO_THREAD_SAFETY_ANALYSIS SLUICE_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 // --- on classes ---
-// `kind` is the word of the diagnostics: "mutex", or "role" for what only one thread does.
+// `kind` appears in diagnostics: "mutex", or "role" for the work of one thread.
 #define SLUICE_CAPABILITY(kind) SLUICE_THREAD_ATTRIBUTE(capability(kind))
 // A class that takes a lock in its constructor and releases it in its destructor.
 #define SLUICE_SCOPED_LOCK SLUICE_THREAD_ATTRIBUTE(scoped_lockable)

@@ -1,5 +1,4 @@
-// docs/operate/annotations.md. The table and every accepted value come from common/settings; a test holds the file
-// equal.
+// docs/operate/annotations.md. The tables come from proto/settings.def; a test compares the file with this output.
 #include <nlohmann/json.hpp>
 
 #include "common/settings/settings.h"
@@ -10,40 +9,8 @@
 namespace sluice::webhook {
 namespace {
 
-// One value that the table's row accepts, and one that it denies. A row without them does not compile: see the switch.
-struct Example {
-  const char* good;
-  const char* bad;
-};
-
-Example ExampleOf(settings::Id id) {
-  switch (id) {
-    case settings::Id::kGpuFraction:
-      return {"0.5", "1.5"};
-    case settings::Id::kGpuMemory:
-      return {"10Gi", "ten"};
-    case settings::Id::kMemoryLimit:
-      return {"64Gi", "0"};
-    case settings::Id::kVisibleMemory:
-      return {"limit", "all"};
-    case settings::Id::kMemoryFactor:
-      return {"80", "101"};
-    case settings::Id::kComputeRequest:
-      return {"0.25", "0"};
-    case settings::Id::kComputeLimit:
-      return {"0.75", "2"};
-    case settings::Id::kPrefetch:
-      return {"launch", "on"};
-    case settings::Id::kLogLevel:
-      return {"INFO", "info"};
-    case settings::Id::kInject:
-      return {"false", "no"};
-  }
-  return {"", ""};
-}
-
-// What the webhook says to a pod with this annotation.
-std::string Said(const settings::Key& key, const char* value) {
+// The webhook's answer to a pod with this annotation.
+std::string Answer(const settings::Key& key, std::string_view value) {
   const std::string annotation = std::string(SLUICE_DOMAIN "/") + std::string(key.name);
   Json annotations = {{annotation, value}};
   const bool size = key.id == settings::Id::kGpuFraction || key.id == settings::Id::kGpuMemory;
@@ -88,9 +55,8 @@ clamped. All errors of a pod come in one message.
 |---|---|
 )";
   for (const settings::Key& k : settings::Table()) {
-    const Example e = ExampleOf(k.id);
-    for (const char* value : {e.good, e.bad}) {
-      out += "| `" + std::string(SLUICE_DOMAIN "/") + std::string(k.name) + ": \"" + value + "\"` | " + Said(k, value) +
+    for (const std::string_view value : {k.good, k.bad}) {
+      out += "| `" SLUICE_DOMAIN "/" + std::string(k.name) + ": \"" + std::string(value) + "\"` | " + Answer(k, value) +
              " |\n";
     }
   }

@@ -1,4 +1,4 @@
-// What the agent makes of pods, of kubelet's checkpoint and of the plugin's state: text for others. Pure functions.
+// Reads pods and the plugin's state, and writes the texts that other parts read. Pure functions.
 #ifndef SLUICE_AGENT_KUBERNETES_FACTS_H_
 #define SLUICE_AGENT_KUBERNETES_FACTS_H_
 
@@ -17,36 +17,36 @@ namespace sluice::agent {
 // A pod of this node.
 struct PodRecord {
   scheduler::PodFacts facts;
-  std::map<std::string, settings::Settings> settings;  // by container: what the annotations say of it
-  std::vector<std::string> errors;                     // annotations that cannot be taken, each with a sentence
+  std::map<std::string, settings::Settings> settings;  // of the annotations, by container
+  std::vector<std::string> errors;                     // a sentence for each annotation that is not accepted
 };
 
-// The same rules as the webhook's, since it is the webhook's code. `aliases`: also gpu-memory without prefix.
+// By the webhook's own code, so that both read annotations alike. `aliases`: also gpu-memory without prefix.
 PodRecord ReadPodRecord(const nlohmann::json& pod, bool aliases);
 
 using Pods = std::map<std::string, PodRecord>;                // by uid
 using GivenOut = std::vector<deviceplugin::CheckpointEntry>;  // kubelet's checkpoint
 
-// A card as the device plugin sees it.
+// A GPU in the device plugin's state.
 struct PluginCard {
   std::string state;   // healthy, unhealthy, not-offered
   std::string detail;  // for people
 };
 using PluginCards = std::map<std::string, PluginCard>;  // by uuid
 
-// The plugin's state file. Empty where it is none.
+// Reads the plugin's state file. Empty: the text is none.
 PluginCards ReadPluginState(const std::string& text);
 
-// The value of the node annotation sluice.dev/gpus (proto/sluice/names.h). Units of pods that have ended are free, as
-// they are for the scheduler, though kubelet's checkpoint still names them; a card that the plugin does not offer has
-// none.
+// The value of the node annotation sluice.dev/gpus (proto/sluice/names.h). Units of ended pods are free, as they are
+// for the scheduler, although kubelet's checkpoint still lists them. A GPU that the plugin does not offer has no free
+// units.
 std::string NodeAnnotation(const std::vector<CardStatus>& cards, const GivenOut& given, const Pods& pods,
                            const PluginCards& plugin);
 
-// The content of reservations.json (proto/sluice/reservation.h).
+// The content of the reservations file (proto/sluice/reservation.h).
 std::string Reservations(const Pods& pods);
 
-// The name of an allocation's folder, from its path.
+// The name of the allocation's folder, from its path.
 std::string AllocationOf(const deviceplugin::CheckpointEntry& given);
 
 }  // namespace sluice::agent

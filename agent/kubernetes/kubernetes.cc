@@ -18,33 +18,33 @@ namespace {
 
 constexpr int kSoonMs = 20;
 constexpr int kAgainMs = 1000;
-constexpr int kLookMs = 1000;  // what inotify does not tell: a folder that came later, an allocation without a name
+constexpr int kReconcileMs = 1000;  // for changes without inotify: a folder made later, an allocation without a name
 constexpr size_t kMaxUnnamed = 200;
 constexpr const char* kPluginState =
     "plugin.json";  // the plugin's stateFile, by the chart in the agent's run directory
 
-struct Kind {
-  const char* reason;
+struct Reason {
+  const char* name;
   bool warning;
 };
 
-// Which of the agent's events people find in `kubectl describe pod`.
-const std::map<std::string, Kind>& Kinds() {
-  static const auto* kinds = new std::map<std::string, Kind>{
+// The kinds of the agent's events that become Events on pods, shown by `kubectl describe pod`.
+const std::map<std::string, Reason>& Reasons() {
+  static const auto* reasons = new std::map<std::string, Reason>{
       {"attached", {"SluiceAttached", false}},
       {"not hooked", {"SluiceNotHooked", true}},
       {"thrash began", {"SluiceThrash", true}},
       {"thrash ended", {"SluiceThrashEnded", false}},
       {"limit reached", {"SluiceLimitReached", true}},
       {"engine failed", {"SluiceEngineFailed", true}},
-      {"plain VMM", {"SluicePlainMemory", false}},
-      {"callback late", {"SluiceCallbackLate", true}},
+      {"unmanaged VMM", {"SluiceUnmanagedMemory", false}},
+      {"reclaim late", {"SluiceReclaimLate", true}},
       {"refused", {"SluiceRefused", true}},
   };
-  return *kinds;
+  return *reasons;
 }
 
-// Changes when the file does; empty: not there.
+// Changes when the file changes. Empty: there is no file.
 std::string Stamp(const std::string& path) {
   struct stat st{};
   if (stat(path.c_str(), &st) != 0) return "";
@@ -90,17 +90,17 @@ bool Kubernetes::Start(std::string* error) {
       char buffer[8192];
       while (read(inotify_, buffer, sizeof(buffer)) > 0) {
       }
-      Soon();
+      ReconcileSoon();
     });
   }
   kube::ListOptions mine;
   mine.field_selector = "spec.nodeName=" + name_;
   watcher_ = std::make_unique<kube::Watcher>(*api, "/api/v1/pods", mine, Handler(), "sluice-agent");
-  Look();
+  ReconcilePeriodically();
   return true;
 }
 
-// Called from the watcher's thread: objects become records there, and only these cross over.
+// Called on the watcher's thread. It turns objects into records and posts these to the loop.
 kube::WatchHandler Kubernetes::Handler() {
   const bool aliases = config_->kubernetes.aliases;
   kube::WatchHandler handler;
@@ -116,7 +116,7 @@ kube::WatchHandler Kubernetes::Handler() {
   };
   handler.changed = [this, aliases, alive = alive_](kube::Change change, const kube::Json& object) {
     auto pod = std::make_shared<PodRecord>(ReadPodRecord(object, aliases));
-    if (pod->facts.containers.empty()) return;  // asks for no units, which never changes
+    if (pod->facts.containers.empty()) return;  // it asks for no units, and never will
     loop_->Post([this, alive, change, pod] {
       if (*alive) Changed(change == kube::Change::kDeleted, std::move(*pod));
     });
@@ -132,7 +132,7 @@ kube::WatchHandler Kubernetes::Handler() {
 void Kubernetes::Replaced(Pods pods) {
   pods_ = std::move(pods);
   listed_ = true;
-  std::erase_if(evicted_, [this](const std::string& uid) { return !pods_.contains(uid); });
+  std::erase_if(deleted_, [this](const std::string& uid) { return !pods_.contains(uid); });
   std::erase_if(refused_, [this](const auto& entry) { return !pods_.contains(entry.first); });
   Reconcile();
 }
@@ -141,32 +141,32 @@ void Kubernetes::Changed(bool gone, PodRecord pod) {
   const std::string uid = pod.facts.uid;
   if (gone) {
     const auto old = pods_.find(uid);
-    // It may never have come to be in the annotation.
+    // The annotation may never have shown it.
     if (old != pods_.end() && !old->second.facts.placement.empty()) AnnotateAgain();
     pods_.erase(uid);
-    evicted_.erase(uid);
+    deleted_.erase(uid);
     refused_.erase(uid);
   } else {
     pods_[uid] = std::move(pod);
   }
-  Soon();
+  ReconcileSoon();
 }
 
 void Kubernetes::Trouble(const char* about, const std::string& text) {
-  std::string& said = troubles_[about];
-  if (said == text) return;
-  said = text;
+  std::string& reported = troubles_[about];
+  if (reported == text) return;
+  reported = text;
   node_->AddEvent("", "api server", std::string(about) + (text.empty() ? ": works again" : ": " + text));
 }
 
-void Kubernetes::Look() {
+void Kubernetes::ReconcilePeriodically() {
   Reconcile();
-  loop_->After(kLookMs, [this, alive = alive_] {
-    if (*alive) Look();
+  loop_->After(kReconcileMs, [this, alive = alive_] {
+    if (*alive) ReconcilePeriodically();
   });
 }
 
-void Kubernetes::Soon() {
+void Kubernetes::ReconcileSoon() {
   if (soon_) return;
   soon_ = true;
   loop_->After(kSoonMs, [this, alive = alive_] {
@@ -183,7 +183,7 @@ void Kubernetes::Reconcile() {
   if (listed_) {
     WriteReservations();
     const std::vector<CardStatus> cards = node_->Status().cards;
-    // Before the cards are known the last agent's word stands.
+    // Until the GPUs are known, the annotation of the last agent stays.
     std::string value = cards.empty() ? annotation_ : NodeAnnotation(cards, given_, pods_, plugin_);
     if (value != annotation_) {
       annotation_ = std::move(value);
@@ -195,9 +195,9 @@ void Kubernetes::Reconcile() {
 
 void Kubernetes::Annotate() { outbox_->Annotate(annotation_ + (spaced_ ? " " : "")); }
 
-// A change of the node makes the scheduler ask the extender about the pods that wait, perhaps before the extender's own
-// watch has shown it: the refused pod would wait for the next change, for minutes. So there is one more, which says the
-// same.
+// A change of the node makes the scheduler ask the extender again about waiting pods. The extender's own watch may not
+// have shown the change yet, and a pod that is refused then waits for the next change, for minutes. So the same value
+// is written once more.
 void Kubernetes::AnnotateAgain() {
   loop_->After(kAgainMs, [this, alive = alive_, number = ++changes_] {
     if (!*alive || number != changes_ || annotation_.empty()) return;
@@ -208,14 +208,14 @@ void Kubernetes::AnnotateAgain() {
 
 void Kubernetes::ReadCheckpoint() {
   const std::string& folder = config_->kubernetes.kubelet_dir;
-  // Adding a watch that is there changes nothing; one on a folder that was made anew is a new one.
+  // An existing watch stays as it is; a folder that was made anew gets a new one.
   if (inotify_ >= 0) inotify_add_watch(inotify_, folder.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE | IN_ONLYDIR);
   const std::string stamp = Stamp(folder + "/" + deviceplugin::kCheckpointName);
   if (stamp == checkpoint_stamp_) return;
   checkpoint_stamp_ = stamp;
   auto given = stamp.empty() ? GivenOut{} : deviceplugin::ReadCheckpoint(folder);
   Trouble("kubelet's checkpoint", given.ok() ? "" : std::string(given.status().message()));
-  if (!given.ok()) return;  // what was read last stands
+  if (!given.ok()) return;  // the last readable checkpoint stays in force
   given_ = *std::move(given);
   holders_.clear();
   for (const deviceplugin::CheckpointEntry& g : given_) holders_[AllocationOf(g)] = {g.pod_uid, g.container};
@@ -230,9 +230,9 @@ void Kubernetes::ReadPlugin() {
   for (const auto& [uuid, card] : now) {
     const auto old = plugin_.find(uuid);
     if (card.state == "healthy" || (old != plugin_.end() && old->second.detail == card.detail)) continue;
-    outbox_->Tell({"Node", "", name_, name_, ""},
-                  {true, card.state == "not-offered" ? "SluiceGpuNotOffered" : "SluiceGpuUnhealthy",
-                   "GPU " + uuid + ": " + card.detail});
+    outbox_->WriteEvent({"Node", "", name_, name_, ""},
+                        {true, card.state == "not-offered" ? "SluiceGpuNotOffered" : "SluiceGpuUnhealthy",
+                         "GPU " + uuid + ": " + card.detail});
   }
   plugin_ = std::move(now);
 }
@@ -243,11 +243,12 @@ void Kubernetes::NameAllocations() {
     if (pod == pods_.end() || !node_->HasAllocation(id)) continue;
     const scheduler::PodFacts& facts = pod->second.facts;
     if (!pod->second.errors.empty()) {
-      // What cannot be taken changes nothing; the webhook refuses it, where it is up.
-      std::string& said = refused_[holder.pod_uid];
-      if (said != pod->second.errors.front()) {
-        said = pod->second.errors.front();
-        outbox_->Tell(AboutPod(pod->second, ""), {true, "SluiceSettingRefused", said + "; what was set before holds"});
+      // A wrong annotation changes nothing. The webhook denies it while it is up.
+      std::string& reported = refused_[holder.pod_uid];
+      if (reported != pod->second.errors.front()) {
+        reported = pod->second.errors.front();
+        outbox_->WriteEvent(SubjectOf(pod->second, ""),
+                            {true, "SluiceSettingRefused", reported + "; the settings before stay in force"});
       }
       continue;
     }
@@ -256,9 +257,9 @@ void Kubernetes::NameAllocations() {
                        settings == pod->second.settings.end() ? settings::Settings{} : settings->second});
   }
   node_->Settle();
-  std::vector<std::pair<std::string, Said>> waiting;
+  std::vector<std::pair<std::string, EventText>> waiting;
   waiting.swap(unnamed_);
-  for (auto& [allocation, said] : waiting) Speak(allocation, said);
+  for (auto& [allocation, text] : waiting) WriteEvent(allocation, text);
 }
 
 void Kubernetes::WriteReservations() {
@@ -273,38 +274,38 @@ void Kubernetes::WriteReservations() {
   if (ok) reservations_ = std::move(text);
 }
 
-About Kubernetes::AboutPod(const PodRecord& pod, const std::string& container) const {
+Subject Kubernetes::SubjectOf(const PodRecord& pod, const std::string& container) const {
   return {"Pod", pod.facts.name_space, pod.facts.name, pod.facts.uid, container};
 }
 
-void Kubernetes::Speak(const std::string& allocation, const Said& said) {
+void Kubernetes::WriteEvent(const std::string& allocation, const EventText& text) {
   const auto holder = holders_.find(allocation);
   const auto pod = holder == holders_.end() ? pods_.end() : pods_.find(holder->second.pod_uid);
   if (pod != pods_.end()) {
-    outbox_->Tell(AboutPod(pod->second, holder->second.container), said);
-    if (said.reason == "SluiceNotHooked") Evict(allocation);
+    outbox_->WriteEvent(SubjectOf(pod->second, holder->second.container), text);
+    if (text.reason == "SluiceNotHooked") DeletePod(allocation);
   } else if (node_->HasAllocation(allocation) && unnamed_.size() < kMaxUnnamed) {
-    unnamed_.emplace_back(allocation, said);  // kubelet's checkpoint and the watch may be behind
+    unnamed_.emplace_back(allocation, text);  // kubelet's checkpoint and the watch may be late
   }
 }
 
-void Kubernetes::Saw(const Event& event) {
-  const auto kind = Kinds().find(event.kind);
-  if (kind == Kinds().end() || event.allocation.empty() || outbox_ == nullptr) return;
-  Speak(event.allocation, {kind->second.warning, kind->second.reason, event.text});
+void Kubernetes::OnEvent(const Event& event) {
+  const auto reason = Reasons().find(event.kind);
+  if (reason == Reasons().end() || event.allocation.empty() || outbox_ == nullptr) return;
+  WriteEvent(event.allocation, {reason->second.warning, reason->second.name, event.text});
 }
 
-// Deleted, not evicted through the API: a DELETE shows the policy the pod's node (charts/, policy.yaml).
-void Kubernetes::Evict(const std::string& allocation) {
+// A DELETE instead of an Eviction: it shows the pod's node to the chart's policy (charts/, policy.yaml).
+void Kubernetes::DeletePod(const std::string& allocation) {
   if (config_->on_not_hooked != "evict") return;
   const Holder& holder = holders_.at(allocation);
   const PodRecord& pod = pods_.at(holder.pod_uid);
-  if (!evicted_.insert(holder.pod_uid).second) return;
-  outbox_->Tell(AboutPod(pod, holder.container),
-                {true, "SluiceEvicted",
-                 "a process of container " + holder.container +
-                     " uses the GPU without the hook (attestation.on_not_hooked: evict); the pod is deleted"});
-  outbox_->Remove(pod.facts.name_space, pod.facts.name, holder.pod_uid);
+  if (!deleted_.insert(holder.pod_uid).second) return;
+  outbox_->WriteEvent(SubjectOf(pod, holder.container),
+                      {true, "SluiceEvicted",
+                       "a process of container " + holder.container +
+                           " uses the GPU without the hook (attestation.on_not_hooked: evict); the pod is deleted"});
+  outbox_->DeletePod(pod.facts.name_space, pod.facts.name, holder.pod_uid);
 }
 
 }  // namespace sluice::agent

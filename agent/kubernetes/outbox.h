@@ -1,86 +1,86 @@
-// What goes to the API server, from a thread of its own: the node's annotation, Events on pods, removal of pods.
-// Nothing here waits for the API server but that thread; what it cannot write it tries again, the annotation and
-// removals for ever, an Event a few times.
+// Writes to the API server on a thread of its own: the node's annotation, Events, deletions of pods. Only that thread
+// waits for the API server. A failed write is tried again: the annotation and deletions for ever, an Event a few times.
+// Thread-safe.
 #ifndef SLUICE_AGENT_KUBERNETES_OUTBOX_H_
 #define SLUICE_AGENT_KUBERNETES_OUTBOX_H_
 
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "common/mutex.h"
 #include "kube/client.h"
 
 namespace sluice::agent {
 
-// What an Event is about; `uid` of a node is its name, as kubelet has it.
-struct About {
+// The object of an Event. `uid` of a node is its name, as kubelet has it.
+struct Subject {
   std::string kind, ns, name, uid;
   std::string container;  // empty: the pod as a whole
-  auto operator<=>(const About&) const = default;
+  auto operator<=>(const Subject&) const = default;
 };
 
-struct Said {
+struct EventText {
   bool warning = false;
   std::string reason, message;
 };
 
 class Outbox {
  public:
-  // `trouble`: what could not be written and why, once a change; empty: it works again. Called from the thread.
+  // `trouble`: the write that fails and its reason, once a change; empty: writes work again. Called on the thread.
   Outbox(const kube::ClientConfig& config, std::string node, std::function<void(const std::string&)> trouble);
   ~Outbox();
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Thread-safe, all of them.
-  void Annotate(std::string value);
+  void Annotate(std::string value) SLUICE_EXCLUDES(mutex_);
   // Equal reasons on one object become one Event with a count, written at most every five seconds.
-  void Tell(const About& about, const Said& said);
-  void Remove(const std::string& ns, const std::string& name, const std::string& uid);
+  void WriteEvent(const Subject& subject, const EventText& text) SLUICE_EXCLUDES(mutex_);
+  void DeletePod(const std::string& ns, const std::string& name, const std::string& uid) SLUICE_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Series {
-    Said last;
+    EventText last;
     int count = 0, written = 0, failed = 0;
-    std::string first_time, last_time, name;  // name: of the Event, once it is there
+    std::string first_time, last_time, name;  // name: of the Event, once it is written
     Clock::time_point next{};
   };
-  struct Removal {
+  struct Deletion {
     std::string ns, name, uid;
   };
 
-  void Run();
-  bool WriteAnnotation(std::unique_lock<std::mutex>& lock);
-  bool WriteRemoval(std::unique_lock<std::mutex>& lock);
-  bool WriteEvent(std::unique_lock<std::mutex>& lock);
-  static absl::Status Unlocked(std::unique_lock<std::mutex>& lock, const std::function<absl::Status()>& call);
-  void Worked(std::unique_lock<std::mutex>& lock) { Report(lock, ""); }
-  void Failed(std::unique_lock<std::mutex>& lock, const std::string& what, const absl::Status& status);
-  void Report(std::unique_lock<std::mutex>& lock, const std::string& trouble);
-  Clock::time_point NextDue() const;
+  void Run() SLUICE_EXCLUDES(mutex_);
+  // Each writes one item if one is due, without the lock meanwhile. False: nothing was due.
+  bool WriteNextDeletion() SLUICE_REQUIRES(mutex_);
+  bool WriteAnnotation() SLUICE_REQUIRES(mutex_);
+  bool WriteNextEvent() SLUICE_REQUIRES(mutex_);
+  absl::Status PutEvent(const Subject& subject, const Series& series, std::string* name);
+  void Succeeded() SLUICE_REQUIRES(mutex_) { Report(""); }
+  void Failed(const std::string& what, const absl::Status& status) SLUICE_REQUIRES(mutex_);
+  void Report(const std::string& trouble) SLUICE_REQUIRES(mutex_);
+  Clock::time_point NextDue() const SLUICE_REQUIRES(mutex_);
 
   const std::string node_;
   const std::function<void(const std::string&)> trouble_;
-  kube::Client client_;
-  kube::Backoff backoff_;
+  kube::Client client_;    // used by the thread only
+  kube::Backoff backoff_;  // the same
 
-  std::mutex mutex_;  // guards all below
-  std::condition_variable wake_;
-  bool stop_ = false;
-  std::string annotation_;  // wanted; empty: not known yet
-  std::optional<std::string> annotated_;
-  Clock::time_point annotated_at_{}, not_before_{};
-  std::map<std::pair<About, std::string>, Series> events_;  // by object and reason
-  std::deque<Removal> removals_;
-  std::string said_;
-  std::thread thread_;
+  Mutex mutex_;
+  Condition wake_;
+  bool stop_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::string annotation_ SLUICE_GUARDED_BY(mutex_);  // to be written; empty: not known yet
+  std::optional<std::string> annotated_ SLUICE_GUARDED_BY(mutex_);
+  Clock::time_point annotated_at_ SLUICE_GUARDED_BY(mutex_){}, not_before_ SLUICE_GUARDED_BY(mutex_){};
+  std::map<std::pair<Subject, std::string>, Series> events_ SLUICE_GUARDED_BY(mutex_);  // by object and reason
+  std::deque<Deletion> deletions_ SLUICE_GUARDED_BY(mutex_);
+  std::string reported_ SLUICE_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace sluice::agent

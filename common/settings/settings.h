@@ -1,5 +1,6 @@
 // The one parser of every value that people write: annotations, SLUICE_* variables, `sluice run` flags, `sluice set`,
-// allocation.json and the agent's client list. Plain C++20 without other libraries. Pure functions: thread-safe.
+// allocation.json and the agent's list `clients`. All settings: proto/settings.def. C++20 without other libraries.
+// Pure functions: thread-safe.
 #ifndef SLUICE_COMMON_SETTINGS_SETTINGS_H_
 #define SLUICE_COMMON_SETTINGS_SETTINGS_H_
 
@@ -9,98 +10,124 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "sluice/wire.h"
+
 namespace sluice::settings {
 
-enum class Id {
-  kGpuFraction,
-  kGpuMemory,
-  kMemoryLimit,
-  kVisibleMemory,
-  kMemoryFactor,
-  kComputeRequest,
-  kComputeLimit,
-  kPrefetch,
-  kLogLevel,
-  kInject
+// The values of the enums are those of sluice/wire.h.
+enum class Visible : uint8_t { kBudget = SLUICE_VISIBLE_BUDGET, kLimit = SLUICE_VISIBLE_LIMIT };
+enum class Prefetch : uint8_t {
+  kOff = SLUICE_PREFETCH_OFF,
+  kLaunch = SLUICE_PREFETCH_LAUNCH,
+  kPredict = SLUICE_PREFETCH_PREDICT
+};
+enum class LogLevel : uint8_t {
+  kError = SLUICE_LOG_ERROR,
+  kWarn = SLUICE_LOG_WARN,
+  kInfo = SLUICE_LOG_INFO,
+  kDebug = SLUICE_LOG_DEBUG
 };
 
-// One row of the table. `name` is the annotation key without its prefix; `flag` is the option of `sluice run`, empty if
-// none.
+// One kind of value. `format` gives text that `parse` reads back to the same value.
+template <typename T>
+struct ValueKind {
+  using Value = T;
+  std::optional<T> (*parse)(std::string_view text);  // nullopt: not accepted
+  std::string (*format)(T value);
+  std::string accepted;  // completes the sentence "accepted: ..."
+};
+
+// The kinds that proto/settings.def names.
+namespace kinds {
+const ValueKind<uint32_t>& Fraction();  // percent of one GPU: 1..100, or 100 for each of several: 200 is two whole GPUs
+const ValueKind<uint64_t>& Memory();    // bytes, at least 1 MiB
+const ValueKind<uint32_t>& Share();     // millionths, 1..1000000
+const ValueKind<uint32_t>& Percent();   // 1..100
+const ValueKind<settings::Visible>& VisibleMemory();
+const ValueKind<settings::Prefetch>& PrefetchMode();
+const ValueKind<settings::LogLevel>& Level();
+const ValueKind<bool>& Boolean();
+}  // namespace kinds
+
+enum class Id {
+#define SLUICE_SETTING(id, ...) id,
+#include "settings.def"
+};
+
+enum class Change { kLive, kSize, kFixed };
+
+// One row of proto/settings.def, which says what the members mean.
 struct Key {
   Id id;
   std::string_view name;
   std::string_view variable;
   std::string_view flag;
-  std::string_view accepted;  // completes the sentence "accepted: ..."
+  std::string_view accepted;
   std::string_view meaning;
   std::string_view default_text;
-  bool live;  // may change while the container runs
+  std::string_view good, bad;
+  bool live;      // may change on a running pod
+  bool settable;  // `sluice set` and the agent's list `clients` may change it: live, or a size
 };
 
 std::span<const Key> Table();
 const Key* Find(std::string_view name);  // nullptr: unknown
-std::string Names();                     // "gpu-fraction, gpu-memory, ...", for messages about unknown keys
-std::string LiveNames();                 // those that may change while the container runs
+const Key& Of(Id id);
+std::string Names();          // "gpu-fraction, gpu-memory, ...", for messages about unknown keys
+std::string LiveNames();      // of those that are live
+std::string SettableNames();  // of those that are settable
 
-// The values of the enums are those of proto/sluice/wire.h.
-enum class Visible : uint8_t { kBudget = 0, kLimit = 1 };
-enum class Prefetch : uint8_t { kOff = 0, kLaunch = 1, kPredict = 2 };
-enum class LogLevel : uint8_t { kError = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
-
-// What was said; an empty field was not said, and the default of the table holds.
+// The values that were given. An empty field: the default of its row holds.
 struct Settings {
-  std::optional<uint32_t> gpu_percent;   // 1..100, or 100 per GPU: 200 is two whole GPUs
-  std::optional<uint64_t> gpu_memory;    // bytes
-  std::optional<uint64_t> memory_limit;  // bytes
-  std::optional<Visible> visible;
-  std::optional<uint8_t> memory_factor;     // 1..100
-  std::optional<uint32_t> compute_request;  // millionths, 1..1000000
-  std::optional<uint32_t> compute_limit;    // millionths, 1..1000000
-  std::optional<Prefetch> prefetch;
-  std::optional<LogLevel> log_level;
-  std::optional<bool> inject;
+#define SLUICE_SETTING(id, field, key, variable, flag, kind, ...) \
+  std::optional<std::remove_cvref_t<decltype(kinds::kind())>::Value> field;
+#include "settings.def"
 
   bool operator==(const Settings&) const = default;
 };
 
-// Parses `value` and stores it. Returns an empty string, or the sentence for people, which begins with `field` (however
-// the reader wrote it: annotation, variable or flag): "sluice.dev/gpu-fraction: '1.5' is not accepted; accepted: 0.01
-// to 1 in steps ...".
+// Parses `value` and stores it. Returns an empty string, or the sentence for people. It begins with `field`, the name
+// as the reader wrote it (annotation, variable or flag): "sluice.dev/gpu-fraction: '1.5' is not accepted; accepted:
+// 0.01 to 1 in steps ...".
 std::string Set(Settings& settings, const Key& key, std::string_view value, std::string_view field);
 
-// What only shows in several values together: fraction beside memory, limit below budget, request above limit. Empty:
-// none. `prefix` is put before the keys ("sluice.dev/", "--", or nothing).
+// Contradictions between several values: a fraction beside memory, a limit below the budget or the request. Empty:
+// none. `prefix` is put before the keys ("sluice.dev/", or nothing); "--" stands for the names of the flags.
 std::vector<std::string> Conflicts(const Settings& settings, std::string_view prefix);
+
+// Puts the values of `from` over those of `to`. A fraction and an amount of memory exclude each other: the one in
+// `from` wins. Settings about the pod alone are left out.
+void Layer(Settings& to, const Settings& from);
+
+// Writes into the BUDGET frame what its rows mark as Sent.
+void FillBudget(const Settings& settings, sluice_budget& budget);
 
 struct Parsed {
   Settings settings;
-  std::vector<std::string> errors;  // empty: all was accepted
+  std::vector<std::string> errors;  // empty: everything was accepted
   bool ok() const { return errors.empty(); }
 };
 
-// A whole map of key (without prefix) to value: unknown keys, each value, and conflicts. All errors are listed, not the
-// first only.
+// A whole map of key (without prefix) to value: unknown keys, each value, and conflicts. Lists all errors, not only the
+// first.
 Parsed ParseAll(const std::map<std::string, std::string>& values, std::string_view prefix);
+std::map<std::string, std::string> Format(const Settings& settings);  // keys without prefix
 
-// The single kinds of values. nullopt: not accepted.
+// Single values. nullopt: not accepted.
 std::optional<uint32_t> ParseFraction(
     std::string_view text);  // percent: "0.5" 50, "1" 100, "3" 300; steps of 0.01 up to 1, then whole
 std::optional<uint64_t> ParseQuantity(
     std::string_view text);  // a positive Kubernetes quantity in bytes, rounded up: "1.5Gi", "2e9", "512M"
 std::optional<uint32_t> ParseShare(std::string_view text);  // millionths of (0,1], up to six digits after the point
-std::optional<LogLevel> ParseLogLevel(std::string_view text);
 
 // Back to text that the parser accepts and gives the same value.
 std::string FormatQuantity(uint64_t bytes);    // "1536Mi": the largest binary unit that is exact
 std::string FormatFraction(uint32_t percent);  // "0.5", "2"
 std::string FormatShare(uint32_t millionths);  // "0.25"
-std::string_view FormatPrefetch(Prefetch value);
-std::string_view FormatLogLevel(LogLevel value);
-std::string_view FormatVisible(Visible value);
-std::map<std::string, std::string> Format(const Settings& settings);  // keys without prefix
 
 // "4.0 GiB": for people only, never parsed.
 std::string HumanBytes(uint64_t bytes, int decimals = 1);

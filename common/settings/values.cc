@@ -1,4 +1,4 @@
-// The single kinds of values, to and from text.
+// The kinds of values, to and from text.
 #include <array>
 #include <cctype>
 #include <cstdio>
@@ -17,8 +17,7 @@ struct Decimal {
   int scale = 0;
 };
 
-// Reads the longest decimal number at the start of `text` and removes it. At most 28 digits, so that later products
-// fit.
+// Reads the longest decimal number at the start of `text` and removes it. At most 28 digits: later products fit.
 std::optional<Decimal> TakeDecimal(std::string_view& text) {
   Decimal d;
   size_t i = 0;
@@ -56,7 +55,7 @@ Wide Pow10(int n) {
 
 struct Suffix {
   std::string_view text;
-  uint64_t binary;  // factor, or 0 where the suffix is a power of ten
+  uint64_t binary;  // factor; 0: the suffix is a power of ten
   int exponent;
 };
 // https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
@@ -77,7 +76,7 @@ constexpr std::array<Suffix, 16> kSuffixes = {{{"", 1, 0},
                                                {"P", 0, 15},
                                                {"E", 0, 18}}};
 
-// "e9", "E-3": nullopt where it is not an exponent.
+// "e9", "E-3". nullopt: not an exponent.
 std::optional<int> ParseExponent(std::string_view text) {
   if (text.size() < 2 || (text[0] != 'e' && text[0] != 'E')) return std::nullopt;
   size_t i = 1;
@@ -98,7 +97,98 @@ std::string TrimZeros(std::string s) {
   return s;
 }
 
+// A number that was meant as MiB or GiB and lacks its suffix would be a budget of a few KiB, in which nothing runs.
+constexpr uint64_t kMinMemoryBytes = uint64_t{1} << 20;
+
+std::optional<uint64_t> ParseMemory(std::string_view text) {
+  const auto bytes = ParseQuantity(text);
+  return bytes && *bytes >= kMinMemoryBytes ? bytes : std::nullopt;
+}
+
+template <uint32_t kMin, uint32_t kMax>
+std::optional<uint32_t> ParseWhole(std::string_view text) {
+  if (text.empty() || text.size() > 9) return std::nullopt;
+  uint32_t n = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    n = n * 10 + static_cast<uint32_t>(c - '0');
+  }
+  return n < kMin || n > kMax ? std::nullopt : std::optional(n);
+}
+
+template <uint32_t kMin, uint32_t kMax>
+const ValueKind<uint32_t>& Whole() {
+  static const auto& kind =
+      *new ValueKind<uint32_t>{ParseWhole<kMin, kMax>, [](uint32_t value) { return std::to_string(value); },
+                               "a whole number from " + std::to_string(kMin) + " to " + std::to_string(kMax)};
+  return kind;
+}
+
+// The words of a value that is one of a few.
+template <typename T>
+struct Word {
+  T value;
+  std::string_view text;
+};
+constexpr std::array<Word<Visible>, 2> kVisible = {{{Visible::kBudget, "budget"}, {Visible::kLimit, "limit"}}};
+constexpr std::array<Word<Prefetch>, 3> kPrefetch = {
+    {{Prefetch::kOff, "off"}, {Prefetch::kLaunch, "launch"}, {Prefetch::kPredict, "predict"}}};
+constexpr std::array<Word<LogLevel>, 4> kLevels = {
+    {{LogLevel::kError, "ERROR"}, {LogLevel::kWarn, "WARN"}, {LogLevel::kInfo, "INFO"}, {LogLevel::kDebug, "DEBUG"}}};
+constexpr std::array<Word<bool>, 2> kBooleans = {{{true, "true"}, {false, "false"}}};
+
+template <const auto& kWords>
+const auto& OneOf() {
+  using T = decltype(kWords[0].value);
+  static const auto& kind =
+      *new ValueKind<std::remove_const_t<T>>{[](std::string_view text) -> std::optional<std::remove_const_t<T>> {
+                                               for (const auto& w : kWords) {
+                                                 if (w.text == text) return w.value;
+                                               }
+                                               return std::nullopt;
+                                             },
+                                             [](std::remove_const_t<T> value) {
+                                               for (const auto& w : kWords) {
+                                                 if (w.value == value) return std::string(w.text);
+                                               }
+                                               return std::string();
+                                             },
+                                             [] {
+                                               std::string all;
+                                               for (const auto& w : kWords)
+                                                 all += (all.empty() ? "" : ", ") + std::string(w.text);
+                                               return all;
+                                             }()};
+  return kind;
+}
+
 }  // namespace
+
+// Never destroyed: the hook's threads outlive exit.
+namespace kinds {
+
+const ValueKind<uint32_t>& Fraction() {
+  static const auto& kind = *new ValueKind<uint32_t>{
+      ParseFraction, FormatFraction,
+      "0.01 to 1 in steps of 0.01, or a whole number of GPUs up to " + std::to_string(SLUICE_MAX_GPUS)};
+  return kind;
+}
+const ValueKind<uint64_t>& Memory() {
+  static const auto& kind = *new ValueKind<uint64_t>{ParseMemory, FormatQuantity,
+                                                     "a Kubernetes quantity of bytes from 1Mi on, as 4Gi or 512M"};
+  return kind;
+}
+const ValueKind<uint32_t>& Share() {
+  static const auto& kind = *new ValueKind<uint32_t>{ParseShare, FormatShare, "a number above 0 and up to 1, as 0.25"};
+  return kind;
+}
+const ValueKind<uint32_t>& Percent() { return Whole<1, 100>(); }
+const ValueKind<settings::Visible>& VisibleMemory() { return OneOf<kVisible>(); }
+const ValueKind<settings::Prefetch>& PrefetchMode() { return OneOf<kPrefetch>(); }
+const ValueKind<settings::LogLevel>& Level() { return OneOf<kLevels>(); }
+const ValueKind<bool>& Boolean() { return OneOf<kBooleans>(); }
+
+}  // namespace kinds
 
 std::optional<uint32_t> ParseFraction(std::string_view text) {
   auto d = TakeDecimal(text);
@@ -141,7 +231,7 @@ std::optional<uint64_t> ParseQuantity(std::string_view text) {
   DropTrailingZeros(*d);
   if (d->digits == 0) return std::nullopt;
   exponent -= d->scale;
-  // Multiply step by step: 2^64 is the end, long before 128 bits overflow.
+  // Multiplies step by step: a value beyond 2^64 ends the loop long before 128 bits overflow.
   constexpr Wide kEnd = ~Wide{0} >> 8;
   if (d->digits > kEnd / factor) return std::nullopt;
   Wide value = d->digits * factor;
@@ -157,14 +247,6 @@ std::optional<uint64_t> ParseQuantity(std::string_view text) {
   value += inexact ? 1 : 0;
   if (value > INT64_MAX) return std::nullopt;  // Kubernetes' own bound
   return static_cast<uint64_t>(value);
-}
-
-std::optional<LogLevel> ParseLogLevel(std::string_view text) {
-  if (text == "ERROR") return LogLevel::kError;
-  if (text == "WARN") return LogLevel::kWarn;
-  if (text == "INFO") return LogLevel::kInfo;
-  if (text == "DEBUG") return LogLevel::kDebug;
-  return std::nullopt;
 }
 
 std::string FormatQuantity(uint64_t bytes) {
@@ -187,15 +269,6 @@ std::string FormatShare(uint32_t millionths) {
   char text[32];
   std::snprintf(text, sizeof(text), "%u.%06u", millionths / 1000000, millionths % 1000000);
   return TrimZeros(text);
-}
-
-std::string_view FormatPrefetch(Prefetch value) {
-  return value == Prefetch::kOff ? "off" : value == Prefetch::kLaunch ? "launch" : "predict";
-}
-std::string_view FormatVisible(Visible value) { return value == Visible::kBudget ? "budget" : "limit"; }
-std::string_view FormatLogLevel(LogLevel value) {
-  static constexpr std::array<std::string_view, 4> kLevels = {"ERROR", "WARN", "INFO", "DEBUG"};
-  return kLevels[static_cast<size_t>(value)];
 }
 
 std::string HumanBytes(uint64_t bytes, int decimals) {

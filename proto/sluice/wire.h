@@ -1,16 +1,21 @@
-/* The wire format between a hooked process and the node agent: fixed-size frames on a SOCK_SEQPACKET Unix socket, and a
- * page of counters that the agent reads without a call. Plain C11, usable alone by shim, engine, agent and fuzzer.
+/* The wire format between a hooked process and the node agent: frames of a fixed size on a SOCK_SEQPACKET Unix socket,
+ * and a page of counters that the agent reads without a call. Plain C11 without dependencies: shim, engine, agent and
+ * fuzzer use it alone.
  *
- * Identity is the socket that a process connected to; no frame claims one. All integers are little-endian host order
- * (both ends run on one machine). Strings are NUL-terminated, unused bytes zero. A frame of another size, magic or
- * major version, or of an unknown type, is refused (agent: REFUSE, then close). A receiver ignores what a newer minor
- * version put into reserved bytes.
+ * The socket that a process connected to identifies its allocation; no frame claims an identity. Integers have the
+ * host's byte order: both ends run on one machine. Strings end with NUL, unused bytes are zero. The receiver refuses a
+ * frame of another size, magic or major version, or of an unknown type (the agent sends REFUSE and closes). It ignores
+ * reserved bytes, which a newer minor version may fill.
  *
- * Conversation: hook sends HELLO; agent answers WELCOME (carrying the counters page's memfd, SCM_RIGHTS, sealed against
- * resizing) and one BUDGET per GPU of the allocation, or REFUSE. Then, at any time: agent sends BUDGET (new values; the
- * hook follows and reports what it holds in the page: that is the answer), TOKEN_GRANT, TOKEN_REVOKE, PING; hook sends
- * TOKEN_REQUEST, TOKEN_RELEASE, NOTICE, PONG. A TOKEN_REQUEST that is repeated while it waits is answered by PING: a
- * hook that hears nothing for 10 s takes the agent for lost. A closed socket releases all that the process held. */
+ * Conversation:
+ *   1. The hook sends HELLO.
+ *   2. The agent answers WELCOME and one BUDGET for each GPU of the allocation, or REFUSE. WELCOME carries the memfd of
+ *      the counters page (SCM_RIGHTS), sealed against resizing.
+ *   3. From then on, at any time: the agent sends BUDGET, TOKEN_GRANT, TOKEN_REVOKE and PING; the hook sends
+ *      TOKEN_REQUEST, TOKEN_RELEASE, NOTICE and PONG.
+ * The hook answers BUDGET in its page: it follows the new values, then stores the generation and its counters.
+ * The agent answers a repeated TOKEN_REQUEST by PING while the first one waits. A hook that receives nothing for 10 s
+ * takes the agent for lost. A closed socket releases everything that the process held. */
 #ifndef SLUICE_WIRE_H_
 #define SLUICE_WIRE_H_
 
@@ -31,9 +36,9 @@ enum sluice_frame_type {
   SLUICE_BUDGET = 4,        /* agent -> hook */
   SLUICE_TOKEN_REQUEST = 5, /* hook -> agent */
   SLUICE_TOKEN_GRANT = 6,   /* agent -> hook */
-  SLUICE_TOKEN_REVOKE = 7,  /* agent -> hook: release as soon as what is queued is done */
+  SLUICE_TOKEN_REVOKE = 7,  /* agent -> hook: release as soon as the queued work is done */
   SLUICE_TOKEN_RELEASE = 8, /* hook -> agent */
-  SLUICE_NOTICE = 9,        /* hook -> agent: something worth an event */
+  SLUICE_NOTICE = 9,        /* hook -> agent: the agent records an event */
   SLUICE_PING = 10,         /* agent -> hook */
   SLUICE_PONG = 11          /* hook -> agent */
 };
@@ -42,20 +47,20 @@ struct sluice_header {
   uint32_t magic;
   uint8_t major, minor;
   uint16_t type; /* enum sluice_frame_type */
-  uint64_t seq;  /* sender's count, from 1 */
+  uint64_t seq;  /* counted by the sender, from 1 */
 };
 
-/* sluice_hello.flags. RETURNING: the process was served before and its page has content. The agent sends WELCOME and
- * PING; the hook moves its page into the new memfd before it answers PONG; only then does the agent read it and send
- * BUDGET. */
+/* sluice_hello.flags. RETURNING: an agent served the process before, so its page has content. The agent sends WELCOME
+ * and PING. The hook copies its page into the new memfd, then answers PONG. Only then does the agent read the page and
+ * send BUDGET. */
 #define SLUICE_HELLO_RETURNING 1u
 
 struct sluice_hello {
-  int32_t pid; /* in the sender's own namespace; for people only, identity is the socket */
+  int32_t pid; /* in the sender's own namespace, for people; the socket identifies the process */
   uint32_t flags;
   uint64_t start_ticks; /* field 22 of /proc/self/stat */
   char version[SLUICE_VERSION_CHARS];
-  char command[64]; /* /proc/self/comm and what fits of the arguments */
+  char command[64]; /* /proc/self/comm and the arguments, cut to size */
 };
 
 struct sluice_welcome {
@@ -73,33 +78,33 @@ enum sluice_prefetch { SLUICE_PREFETCH_OFF = 0, SLUICE_PREFETCH_LAUNCH = 1, SLUI
 enum sluice_log_level { SLUICE_LOG_ERROR = 0, SLUICE_LOG_WARN = 1, SLUICE_LOG_INFO = 2, SLUICE_LOG_DEBUG = 3 };
 enum sluice_visible { SLUICE_VISIBLE_BUDGET = 0, SLUICE_VISIBLE_LIMIT = 1 };
 
-/* All that may change while a process runs. Shares in millionths. */
+/* All settings that may change while a process runs. Shares in millionths. common/settings fills the members that carry
+ * a setting alone. New members go to the end: the rest of the frame is zero, which must mean the default. */
 struct sluice_budget {
   char uuid[SLUICE_UUID_CHARS];
-  uint64_t budget_bytes; /* resident bytes, plain memory included, that the process may hold now */
-  uint64_t
-      guaranteed_bytes; /* what memory queries report as the total when visible is BUDGET: does not follow lending */
-  uint64_t limit_bytes; /* live bytes; 0: the card's memory */
-  uint64_t host_bytes;  /* bytes that may lie evicted in host memory; UINT64_MAX: not limited by the agent */
-  uint64_t generation;  /* rises with every change; the hook copies it into its page once it has followed */
-  uint32_t compute_request; /* 0..1000000 */
-  uint32_t compute_limit;   /* 1..1000000 */
-  uint8_t memory_factor;    /* 1..100, 0: chosen by the hook */
-  uint8_t prefetch;         /* enum sluice_prefetch */
-  uint8_t log_level;        /* enum sluice_log_level */
-  uint8_t visible;          /* enum sluice_visible */
-  uint8_t tokens;           /* 1: launches need a token now */
+  uint64_t budget_bytes;     /* bytes that may be resident now, unmanaged memory included */
+  uint64_t guaranteed_bytes; /* total of memory queries while visible is BUDGET; lending does not change it */
+  uint64_t limit_bytes;      /* live bytes; 0: the GPU's memory */
+  uint64_t host_bytes;       /* evicted bytes in host memory; UINT64_MAX: the agent sets no limit */
+  uint64_t generation;       /* rises with every change; the hook copies it into its page once it follows */
+  uint32_t compute_request;  /* 0..1000000 */
+  uint32_t compute_limit;    /* 1..1000000 */
+  uint8_t memory_factor;     /* percent, 1..100; 0: the hook chooses */
+  uint8_t prefetch;          /* enum sluice_prefetch */
+  uint8_t log_level;         /* enum sluice_log_level */
+  uint8_t visible;           /* enum sluice_visible */
+  uint8_t tokens;            /* 1: launches need a token now */
   uint8_t reserved[3];
 };
 
 struct sluice_token {
   char uuid[SLUICE_UUID_CHARS];
   uint64_t quantum_ns; /* GRANT: GPU time that may be spent */
-  uint64_t lease_ns;   /* GRANT: wall time after which the arbiter takes it back by itself */
+  uint64_t lease_ns;   /* GRANT: wall time after which the arbiter takes the token back */
   uint64_t used_ns;    /* RELEASE: kernel time by GPU events */
   uint64_t burst_ns;   /* REQUEST, RELEASE: last measured burst */
   uint64_t id;         /* of the grant; REVOKE and RELEASE repeat it */
-  uint32_t estimated;  /* RELEASE: 1 if part of used_ns was measured without events */
+  uint32_t estimated;  /* RELEASE: 1 if a part of used_ns is not from events */
   uint32_t reserved;
 };
 
@@ -108,7 +113,7 @@ enum sluice_notice_kind {
   SLUICE_NOTICE_THRASH_ENDED = 2,
   SLUICE_NOTICE_LIMIT_REACHED = 3,
   SLUICE_NOTICE_ENGINE_FAILED = 4, /* the shim could not load the engine */
-  SLUICE_NOTICE_PLAIN_VMM = 5      /* allocates through VMM: not oversubscribed */
+  SLUICE_NOTICE_PLAIN_VMM = 5      /* the program allocates by VMM: unmanaged, not oversubscribed */
 };
 
 struct sluice_notice {
@@ -130,35 +135,25 @@ struct sluice_frame {
   } u;
 };
 
-/* Counters of one GPU in one process. The hook writes (relaxed atomic stores), the agent reads; a reader may see two
- * counters of different moments. Bytes and nanoseconds since the process attached unless a line says "now". */
+/* Counters of one GPU in one process, one a row of counters.def. The hook writes by relaxed atomic stores, the agent
+ * reads; one reading may hold counters of different moments. */
+#define SLUICE_COUNTER_U64 uint64_t
+#define SLUICE_COUNTER_U32 uint32_t
+#define SLUICE_COUNTER_Flag uint32_t
+enum {
+  SLUICE_COUNTER_BYTES = 0
+#define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
+#include "counters.def"
+};
+#define SLUICE_GPU_COUNTERS_BYTES 272
 struct sluice_gpu_counters {
-  char uuid[SLUICE_UUID_CHARS];      /* empty: slot unused */
-  uint64_t generation;               /* of the BUDGET that is in force */
-  uint64_t budget_bytes;             /* now, in force */
-  uint64_t resident_bytes;           /* now: tracked bytes believed resident */
-  uint64_t plain_bytes;              /* now: application memory that is not managed (VMM, pools, arrays, NCCL) */
-  uint64_t live_bytes;               /* now: tracked bytes allocated and not freed (or reported freed) */
-  uint64_t requested_bytes;          /* now: managed memory requested from the driver */
-  uint64_t host_bytes;               /* high-water mark of bytes evicted: what is charged to host memory */
-  uint64_t over_budget_max;          /* largest excess of resident + plain over budget ever seen */
-  uint64_t bytes_in, bytes_out;      /* moved by fetches and evictions */
-  uint64_t bytes_saved;              /* fetches and evictions that needed no copy (dead or fresh blocks) */
-  uint64_t fault_bytes;              /* by demand faults; estimated unless fault_exact */
-  uint64_t launches, launches_known; /* all; with a complete access set */
-  uint64_t hits, misses;             /* blocks that a launch needed: resident already, not resident */
-  uint64_t stall_ns;                 /* streams waited for transfers; estimated from event times */
-  uint64_t over_budget_launches;
-  uint64_t wrong_predictions;
-  uint64_t kernel_ns; /* GPU time used, by GPU events; of it kernel_estimated_ns without a token, from samples */
-  uint64_t working_set_bytes; /* now: bytes that the last 10 s in which something was launched touched */
-  uint32_t factor;            /* now: percent in force */
-  uint32_t fault_exact;
-  uint64_t kernel_estimated_ns;
-  uint64_t reserved[5];
+  char uuid[SLUICE_UUID_CHARS]; /* empty: the slot is unused, as are those behind it */
+#define SLUICE_COUNTER(name, type, ...) SLUICE_COUNTER_##type name;
+#include "counters.def"
+  uint8_t reserved[SLUICE_GPU_COUNTERS_BYTES - SLUICE_UUID_CHARS - SLUICE_COUNTER_BYTES];
 };
 
-/* The shared page. Made by the agent, one per process, zero at first. */
+/* The shared page: one for each process, made by the agent, zero at first. */
 struct sluice_page {
   uint32_t magic;
   uint16_t major, minor;
@@ -174,7 +169,7 @@ static_assert(sizeof(struct sluice_header) == 16, "layout");
 static_assert(sizeof(struct sluice_budget) == 104, "layout");
 static_assert(sizeof(struct sluice_token) == 96, "layout");
 static_assert(sizeof(struct sluice_frame) == SLUICE_FRAME_BYTES, "layout");
-static_assert(sizeof(struct sluice_gpu_counters) == 272, "layout");
+static_assert(sizeof(struct sluice_gpu_counters) == SLUICE_GPU_COUNTERS_BYTES, "layout");
 static_assert(sizeof(struct sluice_page) <= SLUICE_PAGE_BYTES, "layout");
 
 #endif /* SLUICE_WIRE_H_ */

@@ -1,7 +1,10 @@
-// Many processes at one agent: bench_attach SOCKET COUNT AGENT_PID. Forks COUNT processes that attach at once, prints
-// how long that took and what it cost the agent, then does what standard input says:
-//   budget: waits until every process has had another BUDGET since the last command, prints when the first and the last
-//   did tokens: round trips of a compute token · rest: the agent's processor time while nothing happens · end
+// Attaches many processes to one agent: bench_attach SOCKET COUNT AGENT_PID. Forks COUNT processes that attach at once,
+// and prints the time and the agent's CPU time. Then it follows commands on standard input:
+//   budget   waits until each process had another BUDGET since the last command; prints the first and the last time
+//   tokens   round trips of a compute token
+//   singles  processes that attach one after the other
+//   rest     the agent's CPU time while nothing happens
+//   end
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -42,7 +45,7 @@ double Mib(const std::string& pid, const std::string& name) {
   return 0;
 }
 
-// Milliseconds of processor time of all threads, to the nanosecond.
+// CPU time of all threads in milliseconds, exact to the nanosecond.
 double CpuMs(const std::string& pid) {
   double sum = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/" + pid + "/task")) {
@@ -62,19 +65,19 @@ int Connect(const char* path) {
   return fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0 ? fd : -1;
 }
 
-bool Say(int fd, uint16_t type, const sluice_token* token = nullptr) {
+bool Send(int fd, uint16_t type, const sluice_token* token = nullptr) {
   sluice_frame f{};
   f.h = {SLUICE_WIRE_MAGIC, SLUICE_WIRE_MAJOR, SLUICE_WIRE_MINOR, type, 1};
   if (token != nullptr) f.u.token = *token;
   return send(fd, &f, sizeof(f), 0) == sizeof(f);
 }
 
-// The page that the agent passes is mapped, as a hook does, and the budget is followed in it.
+// Maps the agent's page as a hook does, and follows the budget in it.
 void RunChild(const char* path, Child& me) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   me.started = NowMs();
   const int fd = Connect(path);
-  if (fd < 0 || !Say(fd, SLUICE_HELLO)) _exit(1);
+  if (fd < 0 || !Send(fd, SLUICE_HELLO)) _exit(1);
   sluice_page* page = nullptr;
   for (;;) {
     sluice_frame f{};
@@ -113,35 +116,35 @@ void Tokens(const char* path) {
   const int fd = Connect(path);
   sluice_frame f{};
   sluice_token t{};
-  Say(fd, SLUICE_HELLO);
+  Send(fd, SLUICE_HELLO);
   while (recv(fd, &f, sizeof(f), 0) == sizeof(f) && f.h.type != SLUICE_BUDGET) {
   }
   std::memcpy(t.uuid, f.u.budget.uuid, sizeof(t.uuid));
   std::vector<double> us;
   for (int i = 0; i < 1000; ++i) {
     const double begin = NowMs();
-    Say(fd, SLUICE_TOKEN_REQUEST, &t);
+    Send(fd, SLUICE_TOKEN_REQUEST, &t);
     do {
       if (recv(fd, &f, sizeof(f), 0) != sizeof(f)) return;
     } while (f.h.type != SLUICE_TOKEN_GRANT);
     us.push_back((NowMs() - begin) * 1000);
     t.id = f.u.token.id;
-    Say(fd, SLUICE_TOKEN_RELEASE, &t);
+    Send(fd, SLUICE_TOKEN_RELEASE, &t);
     if (i % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   close(fd);
   std::printf("token round trip: p50 %.0f us, p99 %.0f us\n", Percentile(us, 0.5), Percentile(us, 0.99));
 }
 
-// One after the other, beside those that are attached: from connect to the first budget, which is the agent's work and
-// the machine's switching to and fro.
+// One after the other, beside the attached ones: from connect to the first budget. The time has the agent's work and
+// the context switches.
 void Singles(const char* path) {
   std::vector<double> us;
   for (int i = 0; i < 100; ++i) {
     sluice_frame f{};
     const double begin = NowMs();
     const int fd = Connect(path);
-    Say(fd, SLUICE_HELLO);
+    Send(fd, SLUICE_HELLO);
     while (recv(fd, &f, sizeof(f), 0) == sizeof(f) && f.h.type != SLUICE_BUDGET) {
     }
     us.push_back((NowMs() - begin) * 1000);
@@ -183,7 +186,7 @@ int main(int argc, char** argv) {
   std::printf(
       "%zu processes: forked in %.0f ms, all attached %.0f ms after the first began, %zu lost; each within %.0f ms of "
       "its start "
-      "(p50 %.1f); agent: %.0f us of processor time each, %.1f MiB resident (%.1f private)\n",
+      "(p50 %.1f); agent: %.0f us of CPU time each, %.1f MiB resident (%.1f private)\n",
       count, forked - begin, last - begin, lost, Percentile(own, 1), Percentile(own, 0.5),
       (CpuMs(pid) - cpu_before) * 1000 / static_cast<double>(count), Mib(pid, "VmRSS:"), Mib(pid, "RssAnon:"));
   std::fflush(stdout);

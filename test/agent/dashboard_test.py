@@ -1,10 +1,29 @@
 #!/usr/bin/env python3
-"""Every query of the Grafana dashboard, asked of a real Prometheus that scrapes a real agent: dashboard_test.py BIN_DIR TEST_DIR."""
-import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile, time, urllib.error, urllib.parse, urllib.request
+"""Asks a real Prometheus, which scrapes a real agent, every query of the Grafana dashboard.
+
+dashboard_test.py BIN_DIR TEST_DIR
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN, TOOLS = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-CACHE = pathlib.Path(os.environ.get("SLUICE_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "sluice")
+CACHE = pathlib.Path(
+    os.environ.get("SLUICE_CACHE")
+    or pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "sluice"
+)
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -41,11 +60,23 @@ def main():
     metrics, web = free_port(), free_port()
     (folder / "agent.yaml").write_text(f"metrics: {{listen: '127.0.0.1:{metrics}'}}\n")
     (folder / "prometheus.yml").write_text(
-        f"global: {{scrape_interval: 500ms}}\nscrape_configs: [{{job_name: a, static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]}}]\n")
+        "global: {scrape_interval: 500ms}\n"
+        f"scrape_configs: [{{job_name: a, static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]}}]\n"
+    )
     allocation = folder / "alloc/one"
     allocation.mkdir(parents=True)
-    (allocation / "allocation.json").write_text(json.dumps(
-        {"version": 1, "id": "one", "gpus": [{"uuid": CARD, "units": 50}], "pod": "p", "namespace": "team", "container": "c"}))
+    (allocation / "allocation.json").write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "id": "one",
+                "gpus": [{"uuid": CARD, "units": 50}],
+                "pod": "p",
+                "namespace": "team",
+                "container": "c",
+            }
+        )
+    )
     started = []
 
     def start(*command, **more):
@@ -57,24 +88,53 @@ def main():
         try:
             return json.load(urllib.request.urlopen(f"http://127.0.0.1:{web}/api/v1/query?{data}"))
         except urllib.error.HTTPError as e:
-            text = e.read()  # JSON from the query engine, plain words while Prometheus is starting
-            return json.loads(text) if text.startswith(b"{") else {"status": "error", "error": str(e), "data": {"result": []}}
+            text = e.read()  # JSON from the query engine, plain text while Prometheus starts
+            return (
+                json.loads(text)
+                if text.startswith(b"{")
+                else {"status": "error", "error": str(e), "data": {"result": []}}
+            )
 
     try:
-        start(BIN / "sluice-agent", "--config", folder / "agent.yaml", "--run-dir", folder / "run", "--alloc-dir", folder / "alloc",
-              "--nvml", TOOLS / "libfake-nvml.so.1")
-        start(program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{web}")
+        start(
+            BIN / "sluice-agent",
+            "--config",
+            folder / "agent.yaml",
+            "--run-dir",
+            folder / "run",
+            "--alloc-dir",
+            folder / "alloc",
+            "--nvml",
+            TOOLS / "libfake-nvml.so.1",
+        )
+        start(
+            program,
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{web}",
+        )
         wait_for("the agent's socket", (allocation / "agent.sock").exists)
         hook = start(TOOLS / "fake_hook", allocation / "agent.sock", "3000", stdin=subprocess.PIPE)
-        wait_for("four scrapes of the container", lambda: float(
-            (ask('count_over_time(sluice_processes{pod="p"}[1m])')["data"]["result"] or [{"value": [0, 0]}])[0]["value"][1]) > 4)
+        wait_for(
+            "four scrapes of the container",
+            lambda: (
+                float(
+                    (ask('count_over_time(sluice_processes{pod="p"}[1m])')["data"]["result"] or [{"value": [0, 0]}])[0][
+                        "value"
+                    ][1]
+                )
+                > 4
+            ),
+        )
         hook.stdin.write(b"live 1000000\nlaunch\n")
         hook.stdin.flush()
         failed, count = [], 0
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 count += 1
-                text = target["expr"].replace("$__rate_interval", "1m").replace("$namespace", ".*").replace("$pod", ".*")
+                text = (
+                    target["expr"].replace("$__rate_interval", "1m").replace("$namespace", ".*").replace("$pod", ".*")
+                )
                 answer = ask(text)
                 if answer["status"] != "success":
                     failed.append(f"{panel['title']}: {text}: {answer['error']}")
@@ -88,7 +148,7 @@ def main():
             found = ask(f"count by ({label.strip()}) ({inner.replace('$namespace', '.*')})")["data"].get("result")
             if not found or label.strip() not in found[0]["metric"]:
                 failed.append(f"variable {variable['name']}: no value")
-        # A query that names what is not there must be found out: the check can fail.
+        # A query of an unknown metric, and a broken one, must fail: the check works.
         assert not ask("sluice_no_such_metric")["data"]["result"] and ask("rate(")["status"] != "success"
         print(f"{count} queries, {len(failed)} failed")
         sys.exit("\n".join(failed) if failed else 0)

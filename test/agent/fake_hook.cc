@@ -1,5 +1,5 @@
-// A process with a hook and no GPU, for tests of the agent: speaks through the real client library, does what standard
-// input says, prints what the agent says. `fake_hook SOCKET`; commands: see Command().
+// A hooked process without a GPU, for tests of the agent. It uses the real client library, follows commands on standard
+// input and prints the agent's frames: `fake_hook SOCKET [WAIT_MS]`. Commands: see Command().
 #include <unistd.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ class Hook : public sluice::client::Observer {
   void OnLost() noexcept override { Print("lost"); }
   void OnRefused(const char* reason) noexcept override { Print(std::string("refused ") + reason); }
 
-  // An ideal holder: holds what it wants as far as the budget goes.
+  // Holds its live bytes as far as the budget allows.
   void Follow(const sluice_budget& b) {
     sluice_gpu_counters* c = client->Slot(b.uuid);
     if (c == nullptr || !follow) return;
@@ -58,9 +58,14 @@ class Hook : public sluice::client::Observer {
   sluice_budget last{};
 };
 
-// live N: live bytes of the last GPU · launch: one more launch · follow 0|1 · fork: a child that lives on and does
-// nothing · attach-child: a forked child that attaches by itself · notice, thrash-began, thrash-ended TEXT · request /
-// release ID USED · state · end
+//   live N            live bytes of the last GPU, and one launch
+//   launch            one more launch
+//   follow 0|1        whether it follows budgets
+//   fork              a child that stays and does nothing
+//   attach-child      a forked child that attaches by itself
+//   notice, thrash-began, thrash-ended TEXT
+//   request 0 BURST, release ID USED    a compute token
+//   state, end
 bool Command(const std::string& line, Hook& hook, AgentClient& client) {
   std::istringstream in(line);
   std::string word;

@@ -1,6 +1,5 @@
-/* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS cards (default 1) of $FAKE_NVML_BYTES (default 8 GiB);
- * the processes on them are the pids in the file $FAKE_NVML_PROCESSES. The simulated GPU of simgpu is the faithful
- * one; this one needs nothing. */
+/* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS GPUs (default 1) of $FAKE_NVML_BYTES (default 8 GiB). The
+ * file $FAKE_NVML_PROCESSES lists the pids on them. simgpu has a faithful NVML; this one needs no state. */
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,11 @@
-// libFuzzer target: what four processes of two containers may say to the agent, in any order, and what they may write
-// into their pages; the books must stay whole. A record is one byte, session in its low two bits, action in the next
-// two: 0 a frame follows (256 bytes), 1 a length and so many bytes, 2 a page's counters follow (272 bytes), 3 the next
-// byte: odd closes the session, even lets so many times 10 ms pass. ../webhook/fuzz_replay.cc runs it without
-// libFuzzer.
+// libFuzzer target: frames of four processes in two containers, in any order, and any content of their pages. The
+// ledgers must stay consistent. ../webhook/fuzz_replay.cc runs it without libFuzzer.
+//
+// A record is one byte and its data. The low two bits are the session, the next two the action:
+//   0  a frame (256 bytes)
+//   1  a length, and so many bytes
+//   2  the counters of a page (272 bytes)
+//   3  one byte: odd closes the session, even n lets n times 10 ms pass
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -29,9 +32,9 @@ class NullPort : public Port {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   NullPort port;
   Node node(&port, {}, 1000);
-  constexpr Bytes kCard = 8ull << 30;
-  node.SetCards({{"GPU-a", "A", kCard, 0, -1}});
-  node.SetHostLimit(kCard);
+  constexpr Bytes kMemory = 8ull << 30;
+  node.SetCards({{"GPU-a", "A", kMemory, 0, -1}});
+  node.SetHostLimit(kMemory);
   for (const char* id : {"x", "y"}) {
     AllocationSpec spec;
     spec.id = id;
@@ -41,8 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   sluice_page pages[4] = {};
   uint64_t now = 1'000'000'000'000;
-  const auto take = [&](void* to, size_t most) {
-    const size_t n = std::min(most, size);
+  const auto take = [&](void* to, size_t limit) {
+    const size_t n = std::min(limit, size);
     std::memcpy(to, data, n);
     data += n;
     size -= n;
@@ -80,11 +83,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           node.Closed(s, now);
         } else {
           now += more * 10'000'000ull;
-          if (node.Tick(now) < 1) std::abort();  // a loop that never sleeps starves everybody
+          if (node.Tick(now) < 1) std::abort();  // the loop would never sleep
         }
     }
     node.Settle();
-    if (node.LedgerOf("GPU-a")->exposure() > kCard) std::abort();
+    if (node.LedgerOf("GPU-a")->exposure() > kMemory) std::abort();
   }
   const NodeStatus status = node.Status();
   if (status.allocations.size() != 2) std::abort();

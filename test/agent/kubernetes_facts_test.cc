@@ -37,7 +37,7 @@ deviceplugin::CheckpointEntry Given(const std::string& pod, const std::string& c
 
 }  // namespace
 
-TEST_CASE("annotations reach the containers that they mean") {
+TEST_CASE("an annotation applies to the containers that it names") {
   const PodRecord pod = ReadPodRecord(Pod("u", {{"sluice.dev/memory-limit", "8Gi"},
                                                 {"memory-limit.sluice.dev/load", "4Gi"},
                                                 {"sluice.dev/compute-limit", "0.5"}}),
@@ -46,12 +46,12 @@ TEST_CASE("annotations reach the containers that they mean") {
   CHECK(pod.settings.at("main").memory_limit == uint64_t{8} << 30);
   CHECK(pod.settings.at("load").memory_limit == uint64_t{4} << 30);
   CHECK(pod.settings.at("load").compute_limit == 500000u);
-  CHECK(!pod.settings.contains("log"));  // asks for nothing
+  CHECK(!pod.settings.contains("log"));  // it asks for no units
   CHECK(pod.facts.FullName() == "team/p");
   CHECK(!pod.facts.ended);
 }
 
-TEST_CASE("an annotation that cannot be taken is told") {
+TEST_CASE("a wrong annotation gives a sentence") {
   const PodRecord pod = ReadPodRecord(Pod("u", {{"sluice.dev/memory-limit", "lots"}}), false);
   REQUIRE(pod.errors.size() >= 1);
   CHECK(pod.errors.front().find("sluice.dev/memory-limit: 'lots' is not accepted") == 0);
@@ -63,13 +63,15 @@ TEST_CASE("gpu-memory without prefix is read only where the webhook reads it") {
   CHECK(!ReadPodRecord(pod, false).settings["main"].gpu_memory);
 }
 
-TEST_CASE("what is no pod is none") { CHECK(ReadPodRecord(Json::array(), false).facts.uid.empty()); }
+TEST_CASE("an object that is not a pod gives an empty record") {
+  CHECK(ReadPodRecord(Json::array(), false).facts.uid.empty());
+}
 
-TEST_CASE("the node's annotation: units of living pods are taken, once") {
+TEST_CASE("the node's annotation counts the units of running pods once") {
   Pods pods;
   pods["a"] = ReadPodRecord(Pod("a", Json::object()), false);
   pods["b"] = ReadPodRecord(Pod("b", Json::object(), "Succeeded"), false);
-  // The init container's units are the container's after it; b has ended; c is of a pod that is gone.
+  // The container reuses the init container's units; pod b has ended; pod c is deleted.
   const GivenOut given = {Given("a", "load", "GPU-1", 0, 49), Given("a", "main", "GPU-1", 0, 49),
                           Given("b", "main", "GPU-1", 50, 69), Given("c", "main", "GPU-2", 0, 9)};
   const Json out = Json::parse(NodeAnnotation({Card("GPU-1"), Card("GPU-2"), Card("GPU-3")}, given, pods,
@@ -86,7 +88,7 @@ TEST_CASE("the node's annotation: units of living pods are taken, once") {
   CHECK(out[2]["free"] == 0);
 }
 
-TEST_CASE("reservations name every pod that asks and has not ended") {
+TEST_CASE("reservations list every pod that asks for units and has not ended") {
   Pods pods;
   pods["a"] = ReadPodRecord(Pod("a", {{"sluice.dev/placement", R"({"main":["GPU-1"],"load":["GPU-1"]})"}}), false);
   pods["b"] = ReadPodRecord(Pod("b", {{"sluice.dev/placement", "garbage"}}, "Pending"), false);
@@ -102,7 +104,7 @@ TEST_CASE("reservations name every pod that asks and has not ended") {
                {{"uid", "b"}, {"containers", containers}}}}});
 }
 
-TEST_CASE("the plugin's state file, and what is none") {
+TEST_CASE("the plugin's state file is read, and other text gives no GPUs") {
   const PluginCards cards = ReadPluginState(R"({"cards":[{"uuid":"GPU-1","state":"not-offered","detail":"d"},{}]})");
   CHECK(cards.size() == 1);
   CHECK(cards.at("GPU-1").detail == "d");

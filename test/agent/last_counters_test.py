@@ -1,7 +1,19 @@
 #!/usr/bin/env python3
-"""What a process did up to its end is what the agent keeps of it: last_counters_test.py BUILD. The line that the hook prints at exit against
-`sluice status` after it, on the simulated card."""
-import json, os, pathlib, re, shlex, signal, subprocess, sys, tempfile, time
+"""The agent keeps a process's counters up to its end: last_counters_test.py BUILD.
+
+Compares the line that the hook prints at exit with `sluice status` after it, on a simulated GPU.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 TRACE = pathlib.Path(__file__).resolve().parents[2] / "experiments/traces/transformer.sltrace"
@@ -13,25 +25,42 @@ def main():
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_"))}
         env.update(SIMGPU_PROFILE="card-8g", SIMGPU_STATE=str(folder / "state"))
         run_dir = ("--run-dir", str(folder / "run"))
-        agent = subprocess.Popen([BUILD / "bin/sluice-agent", *run_dir, "--alloc-dir", folder / "alloc", "--nvml",
-                                  BUILD / "lib/simgpu/libnvidia-ml.so.1", "--quiet"], env=env)
+        agent = subprocess.Popen(
+            [
+                BUILD / "bin/sluice-agent",
+                *run_dir,
+                "--alloc-dir",
+                folder / "alloc",
+                "--nvml",
+                BUILD / "lib/simgpu/libnvidia-ml.so.1",
+                "--quiet",
+            ],
+            env=env,
+        )
         try:
             end = time.monotonic() + 30
             while subprocess.run([BUILD / "bin/sluice", "status", *run_dir], env=env, capture_output=True).returncode:
                 assert time.monotonic() < end, "the agent does not answer"
                 time.sleep(0.1)
-            # The allocation lives as long as the shell; its process has ended when the agent is asked.
-            status = shlex.join(["env", "-u", "LD_PRELOAD", str(BUILD / "bin/sluice"), "status", "-o", "json", *run_dir])
+            # The allocation lasts as long as the shell; its program has ended when `sluice status` runs.
+            status = shlex.join(
+                ["env", "-u", "LD_PRELOAD", str(BUILD / "bin/sluice"), "status", "-o", "json", *run_dir]
+            )
             script = f"{shlex.join([str(BUILD / 'bin/sluice-replay'), str(TRACE), '--steps', '2'])} >&2; {status}"
-            done = subprocess.run([BUILD / "bin/sluice", "run", *run_dir, "--gpu", "sim", "--memory", "3Gi", "--", "sh", "-c", script], env=env,
-                                  capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                [BUILD / "bin/sluice", "run", *run_dir, "--gpu", "sim", "--memory", "3Gi", "--", "sh", "-c", script],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             assert done.returncode == 0, done
             line = re.search(r"^sluice: exit .*$", done.stderr, re.M)[0]
             kept = json.loads(done.stdout)["allocations"][0]["ended"][0]
             assert kept["launches"] == int(re.search(r"launches (\d+)", line)[1]), (kept, line)
-            for way in ("in", "out"):
-                gib = float(re.search(rf", {way} ([0-9.]+) GiB", line)[1])
-                assert gib > 1 and abs(kept[f"bytes_{way}"] / 2**30 - gib) < 0.0051, (way, kept, line)
+            for counter, names in (("fetched_bytes", "in|fetched"), ("evicted_bytes", "out|evicted")):
+                gib = float(re.search(rf", (?:{names}) ([0-9.]+) GiB", line)[1])
+                assert gib > 1 and abs(kept[counter] / 2**30 - gib) < 0.0051, (counter, kept, line)
             print(line)
         finally:
             agent.send_signal(signal.SIGTERM)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of fuzz_frames into test/agent/corpus: python3 test/agent/make_corpus.py."""
+
 import pathlib
 import struct
 
@@ -12,7 +13,9 @@ def frame(kind, body=b"", major=1, minor=0, magic=MAGIC, session=0):
 
 
 def hello(session=0, flags=0):
-    return frame(1, struct.pack("<iIQ", 42, flags, 7) + b"0.1.0".ljust(32, b"\0") + b"python3 train.py", session=session)
+    return frame(
+        1, struct.pack("<iIQ", 42, flags, 7) + b"0.1.0".ljust(32, b"\0") + b"python3 train.py", session=session
+    )
 
 
 def token(kind, id=0, used=0, burst=0, session=0):
@@ -20,7 +23,29 @@ def token(kind, id=0, used=0, burst=0, session=0):
 
 
 def page(session=0, live=0, resident=0, generation=0, launches=1, working=0):
-    words = [generation, resident, resident, 0, live, live, 0, 0, 0, 0, 0, 0, launches, launches, 0, 0, 0, 0, 0, 10**8, working]
+    words = [
+        generation,
+        resident,
+        resident,
+        0,
+        live,
+        live,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        launches,
+        launches,
+        0,
+        0,
+        0,
+        0,
+        0,
+        10**8,
+        working,
+    ]
     return bytes([8 | session]) + UUID + struct.pack("<21Q", *words).ljust(224, b"\0")
 
 
@@ -38,9 +63,21 @@ SEEDS = {
     "returning": hello(flags=1) + frame(11) + passes(20),
     "two_hellos": hello() + hello(),
     "budget_followed": hello() + page(live=2 * G, resident=2 * G, generation=2000) + passes(40) + passes(40) + close(),
-    "lent_and_called_back": hello(0) + hello(1) + page(0, 7 * G, 7 * G, 9000, 5, 7 * G) + passes(60) + page(1, 6 * G, 0, 0, 9, 6 * G) + passes(60) + passes(2),
+    "lent_and_reclaimed": hello(0)
+    + hello(1)
+    + page(0, 7 * G, 7 * G, 9000, 5, 7 * G)
+    + passes(60)
+    + page(1, 6 * G, 0, 0, 9, 6 * G)
+    + passes(60)
+    + passes(2),
     "token": hello() + token(5) + passes(2) + token(8, 1, 10**6, 10**6) + close(),
-    "token_lease": hello(0) + hello(1) + token(5) + token(5, session=1) + passes(200) + token(8, 1, 10**12, 10**12) + passes(200),
+    "token_lease": hello(0)
+    + hello(1)
+    + token(5)
+    + token(5, session=1)
+    + passes(200)
+    + token(8, 1, 10**12, 10**12)
+    + passes(200),
     "token_unknown_card": hello() + frame(5, b"GPU-none".ljust(96, b"\xff")),
     "notice": hello() + frame(9, struct.pack("<II", 3, 0) + b"limit reached \xff\n"),
     "other_major": frame(1, major=2),

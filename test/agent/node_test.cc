@@ -1,94 +1,21 @@
-// Node by hand: frames in, frames out, pages as plain memory.
-#include "agent/node.h"
-
-#include <algorithm>
+// Node: processes, allocations, ledgers.
 #include <catch2/catch_test_macros.hpp>
-#include <cstring>
 #include <random>
 
 #include "agent/attest.h"
+#include "node_rig.h"
 
 using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
 
-namespace {
-
-constexpr uint64_t kSec = 1'000'000'000;
-constexpr Bytes kGiB = 1ull << 30;
-
-class FakePort : public Port {
- public:
-  void Send(SessionId session, const sluice_frame& frame) override { sent[session].push_back(frame); }
-  void Close(SessionId session) override { closed.insert(session); }
-  const sluice_budget* Budget(SessionId session) const {
-    const auto it = sent.find(session);
-    if (it == sent.end()) return nullptr;
-    for (auto f = it->second.rbegin(); f != it->second.rend(); ++f) {
-      if (f->h.type == SLUICE_BUDGET) return &f->u.budget;
-    }
-    return nullptr;
-  }
-  std::map<SessionId, std::vector<sluice_frame>> sent;
-  std::set<SessionId> closed;
-};
-
-sluice_frame FrameOf(uint16_t type) {
-  sluice_frame f{};
-  f.h = {SLUICE_WIRE_MAGIC, SLUICE_WIRE_MAJOR, SLUICE_WIRE_MINOR, type, 1};
-  return f;
-}
-
-struct World {
-  explicit World(const Config& config = {}) : node(&port, config, 1000) {
-    node.SetCards({{"GPU-a", "A", 8 * kGiB, 0, -1}});
-    node.SetHostLimit(16 * kGiB);
-  }
-  void Allocate(const std::string& id, uint32_t units) {
-    AllocationSpec spec;
-    spec.id = id;
-    spec.gpus = {{"GPU-a", units}};
-    std::string error;
-    REQUIRE(node.AddAllocation(spec, {}, &error));
-  }
-  void Attach(SessionId s, const std::string& id, uint32_t flags = 0) {
-    node.Opened(s, id, 100 + static_cast<int64_t>(s), &pages[s], now);
-    sluice_frame f = FrameOf(SLUICE_HELLO);
-    f.u.hello.flags = flags;
-    node.Received(s, &f, sizeof(f), now);
-    node.Settle();
-  }
-  // The process follows what it was told and holds as much of `live` as it may.
-  void Follow(SessionId s, Bytes live) {
-    const sluice_budget* b = port.Budget(s);
-    sluice_gpu_counters& c = pages[s].gpu[0];
-    std::strcpy(c.uuid, "GPU-a");
-    c.live_bytes = live;
-    c.launches++;
-    if (b == nullptr) return;
-    c.generation = b->generation;
-    c.budget_bytes = b->budget_bytes;
-    c.resident_bytes = std::min(live, b->budget_bytes);
-  }
-  void Pass(uint64_t ns) {
-    now += ns;
-    node.Tick(now);
-  }
-  FakePort port;
-  Node node;
-  uint64_t now = 100 * kSec;
-  std::map<SessionId, sluice_page> pages;
-};
-
-}  // namespace
-
-TEST_CASE("a returning process is read before anything is handed out, a new one waits for the others to return") {
+TEST_CASE("the page of a returning process is read before any budget is sent, and new processes wait for that") {
   World w;
   w.Allocate("x", 50);
   w.Allocate("y", 50);
   w.node.RecoverUntil(w.now + kSec);
   w.Attach(1, "x");
-  CHECK(w.port.Budget(1) == nullptr);  // new, and others may still hold what it would get
+  CHECK(w.port.Budget(1) == nullptr);  // new, and others may still hold its bytes
   w.Attach(2, "y", SLUICE_HELLO_RETURNING);
-  CHECK(w.port.Budget(2) == nullptr);  // asked by PING for its page
+  CHECK(w.port.Budget(2) == nullptr);  // PING asks for its page
   REQUIRE(w.port.sent[2].back().h.type == SLUICE_PING);
   std::strcpy(w.pages[2].gpu[0].uuid, "GPU-a");
   w.pages[2].gpu[0].budget_bytes = 6 * kGiB;
@@ -99,7 +26,7 @@ TEST_CASE("a returning process is read before anything is handed out, a new one 
   REQUIRE(w.port.Budget(2) != nullptr);
   w.Pass(2 * kSec);
   REQUIRE(w.port.Budget(1) != nullptr);
-  CHECK(w.port.Budget(1)->budget_bytes <= 2 * kGiB);  // the rest comes when process 2 has given it back
+  CHECK(w.port.Budget(1)->budget_bytes <= 2 * kGiB);  // the rest follows when process 2 has returned it
   for (int i = 0; i < 20; ++i) {
     w.Follow(1, 4 * kGiB);
     w.Follow(2, 6 * kGiB);
@@ -110,7 +37,7 @@ TEST_CASE("a returning process is read before anything is handed out, a new one 
   CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);
 }
 
-TEST_CASE("a removed allocation holds its share until its last process ends") {
+TEST_CASE("a removed allocation keeps its share until its last process ends") {
   World w;
   w.Allocate("x", 100);
   w.Attach(1, "x");
@@ -126,108 +53,35 @@ TEST_CASE("a removed allocation holds its share until its last process ends") {
   CHECK(w.node.sessions() == 0);
 }
 
-TEST_CASE("what is guaranteed live is given to nobody else, and is the share of time too") {
+TEST_CASE("contexts, code and other processes reduce the capacity, and the guarantees shrink with it") {
   World w;
-  w.Allocate("one", 50);
-  std::map<std::string, std::string> live;
-  std::string error;
-  const auto set = [&](const std::string& key, const std::string& value) {
-    if (!w.node.CheckSet("one", {{key, value}}, &live, &error)) return false;
-    w.node.ApplyLive("one", live);
-    return true;
-  };
-  const auto share = [&] { return w.node.Status().allocations.front().gpus.front(); };
-  REQUIRE(set("gpu-fraction", "0.9"));
-  CHECK(share().guaranteed == 8 * kGiB * 90 / 100);
-  CHECK(share().compute_request == 900000);
-  CHECK(share().units == 50);  // kubelet's word
-  CHECK(w.node.FreeUnits("GPU-a") == 10);
-  CHECK(w.node.ChooseCard(50, {}).empty());
-  CHECK(w.node.Beyond("one").starts_with("this is more than its 50 units"));
-  REQUIRE(set("gpu-fraction", "0.2"));
-  CHECK(share().compute_request == 200000);
-  CHECK(w.node.FreeUnits("GPU-a") == 80);
-  CHECK(w.node.Beyond("one").empty());
-  REQUIRE(set("gpu-memory", "6Gi"));
-  CHECK(share().compute_request == 500000);  // bytes say nothing of time
-  CHECK(w.node.FreeUnits("GPU-a") == 25);
-  CHECK_FALSE(w.node.Beyond("one").empty());
-  CHECK_FALSE(set("gpu-fraction", "2"));
-  CHECK(error == "gpu-fraction: '2' is not accepted; accepted: 0.01 to 1, as one has 1 GPU(s)");
-  w.Allocate("other", 20);
-  CHECK_FALSE(set("gpu-fraction", "0.81"));
-  CHECK(error == "gpu-fraction: '0.81' is more than GPU GPU-a has left; accepted: at most 0.8");
-}
-
-TEST_CASE("an empty value takes away what was set, and nothing else") {
-  World w;
-  AllocationSpec spec;
-  spec.id = "one";
-  spec.gpus = {{"GPU-a", 50}};
-  spec.settings.gpu_memory = 4 * kGiB;
-  spec.settings.memory_factor = 80;
-  std::map<std::string, std::string> live;
-  std::string error;
-  REQUIRE(w.node.AddAllocation(spec, {}, &error));
-  const auto set = [&](const std::map<std::string, std::string>& change) {
-    if (!w.node.CheckSet("one", change, &live, &error)) return false;
-    w.node.ApplyLive("one", live);
-    return true;
-  };
-  const auto now = [&] { return w.node.Status().allocations.front(); };
-  CHECK_FALSE(set({{"memory-factor", ""}}));  // the pod's own word stays
-  CHECK(error == "memory-factor: nothing was set that an empty value could take away; set: nothing");
-  REQUIRE(set({{"memory-factor", "50"}, {"gpu-fraction", "0.2"}, {"prefetch", "off"}}));
-  CHECK(now().gpus.front().percent == 20);
-  CHECK(now().gpus.front().guaranteed == 8 * kGiB / 100 * 20 + 8 * kGiB % 100 * 20 / 100);
-  CHECK_FALSE(set({{"prefetch", ""}, {"compute-limit", ""}}));  // all or nothing
-  CHECK(error.ends_with("; set: gpu-fraction, memory-factor, prefetch"));
-  CHECK(now().settings.contains("prefetch"));
-  REQUIRE(set({{"memory-factor", ""}, {"prefetch", ""}}));
-  CHECK(now().settings.at("memory-factor") == "80");
-  CHECK_FALSE(now().settings.contains("prefetch"));
-  // The share that it had before is somebody else's by now.
-  w.Allocate("other", 70);
-  CHECK_FALSE(set({{"gpu-fraction", ""}}));
-  CHECK(error == "gpu-memory: '4Gi' is more than GPU GPU-a has left; accepted: at most 2457Mi");
-  w.node.RemoveAllocation("other");
-  REQUIRE(set({{"gpu-fraction", ""}}));
-  CHECK(live.empty());
-  CHECK(now().gpus.front().percent == 50);
-  CHECK(now().gpus.front().guaranteed == 4 * kGiB);
-  CHECK_FALSE(set({{"frob", ""}}));
-  CHECK(error.starts_with("frob: this key is unknown"));
-}
-
-TEST_CASE("the reserve is what NVML sees of contexts, code and others, and the guarantees shrink by their share") {
-  World w;
-  w.node.SetCards({{"GPU-a", "A", 8 * kGiB, kGiB, -1}});  // 1 GiB is the driver's own
+  w.node.SetCards({{"GPU-a", "A", 8 * kGiB, kGiB, -1}});  // the driver reserves 1 GiB
   w.Allocate("x", 50);
   w.Attach(1, "x");  // pid 101
   w.Pass(kSec);
   REQUIRE(w.port.Budget(1) != nullptr);
   CHECK(w.port.Budget(1)->guaranteed_bytes == 7 * kGiB / 2);
-  // Its context takes half a GiB, a process of nobody's a whole one.
+  // Its context takes half a GiB, an external process a whole one.
   w.Follow(1, 2 * kGiB);
-  w.pages[1].gpu[0].plain_bytes = kGiB;
+  w.pages[1].gpu[0].unmanaged_bytes = kGiB;
   w.node.SetProcesses("GPU-a", {{101, kGiB + kGiB / 2}, {999, kGiB}});
   w.Pass(kSec);
   CHECK(w.node.LedgerOf("GPU-a")->capacity() == 7 * kGiB - kGiB / 2 - kGiB);
   CHECK(w.port.Budget(1)->guaranteed_bytes == w.node.LedgerOf("GPU-a")->capacity() / 2);
-  // 3 GiB beyond what the hook tells: one may be the context, the rest is held by its own container.
+  // 3 GiB beyond the hook's counters: 1 GiB may be the context, the rest is charged to the container.
   w.node.SetProcesses("GPU-a", {{101, 4 * kGiB}});
   w.Follow(1, 2 * kGiB);
   w.Pass(kSec);
   CHECK(w.node.LedgerOf("GPU-a")->capacity() == 6 * kGiB);
   CHECK(w.node.LedgerOf("GPU-a")->held() >= 3 * kGiB);
-  // Both have ended: the card is whole again, less what the driver keeps.
+  // Both have ended: the capacity is the memory less the driver's reserve again.
   w.node.Closed(1, w.now);
   w.node.SetProcesses("GPU-a", {});
   w.Pass(kSec);
   CHECK(w.node.LedgerOf("GPU-a")->capacity() == 7 * kGiB);
 }
 
-TEST_CASE("what kubelet has taken back counts as nothing, until a process of it lives") {
+TEST_CASE("an allocation without devices in use is guaranteed nothing until a process attaches") {
   World w;
   for (const char* id : {"old", "new"}) {
     AllocationSpec spec;
@@ -241,7 +95,7 @@ TEST_CASE("what kubelet has taken back counts as nothing, until a process of it 
   w.Follow(1, 8 * kGiB);
   w.Pass(kSec);
   REQUIRE(w.port.Budget(1) != nullptr);
-  CHECK(w.port.Budget(1)->guaranteed_bytes < 5 * kGiB);  // 120 units are promised: both give way
+  CHECK(w.port.Budget(1)->guaranteed_bytes < 5 * kGiB);  // 120 units are guaranteed: both shrink
   w.node.SetDevicesInUse({{"GPU-a::60", {"team", "trainer", "main"}}});
   w.Pass(kSec);
   CHECK(w.port.Budget(1)->guaranteed_bytes == 8 * kGiB / 100 * 60 + 8 * kGiB % 100 * 60 / 100);
@@ -250,18 +104,18 @@ TEST_CASE("what kubelet has taken back counts as nothing, until a process of it 
   const auto named = std::ranges::find(status.allocations, "new", [](const auto& a) { return a.id; });
   REQUIRE(named != status.allocations.end());
   CHECK((named->ns == "team" && named->pod == "trainer" && named->container == "main"));
-  // What is set on it raises nobody's guarantee: there is no room to speak of.
+  // A setting that raises no guarantee is accepted without free memory.
   std::map<std::string, std::string> live;
   std::string error;
   CHECK(w.node.CheckSet("old", {{"memory-factor", "50"}}, &live, &error));
   CHECK(live == std::map<std::string, std::string>{{"memory-factor", "50"}});
-  w.Attach(2, "old");  // lives after all, whatever kubelet says
+  w.Attach(2, "old");  // attached, whatever kubelet lists
   w.Pass(kSec);
   REQUIRE(w.port.Budget(2) != nullptr);
   CHECK(w.port.Budget(2)->guaranteed_bytes > 0);
 }
 
-TEST_CASE("what was lent comes back for a process that allocates and has not launched anything yet") {
+TEST_CASE("lent memory returns for a process that allocates and has not launched yet") {
   Config config;
   config.ledger.lending = Lending::kIdle;
   World w(config);
@@ -275,14 +129,14 @@ TEST_CASE("what was lent comes back for a process that allocates and has not lau
   REQUIRE(w.port.Budget(1)->budget_bytes > 7 * kGiB);  // all but y's floor
   w.Attach(2, "y");
   std::strcpy(w.pages[2].gpu[0].uuid, "GPU-a");
-  w.pages[2].gpu[0].live_bytes = 3 * kGiB;  // loads its model, or its first allocation waits
+  w.pages[2].gpu[0].live_bytes = 3 * kGiB;  // it loads its model, or its first allocation waits
   for (int i = 0; i < 3; ++i) {
     w.Follow(1, 8 * kGiB);
     w.Pass(kSec / 20);
     w.pages[2].gpu[0].generation = w.port.Budget(2)->generation;
   }
   CHECK(w.port.Budget(2)->budget_bytes >= 3 * kGiB);
-  // It goes on doing nothing: lent again.
+  // It stays idle: its memory is lent again.
   for (int i = 0; i < 25; ++i) {
     w.Follow(1, 8 * kGiB);
     w.pages[2].gpu[0].generation = w.port.Budget(2)->generation;
@@ -291,17 +145,17 @@ TEST_CASE("what was lent comes back for a process that allocates and has not lau
   CHECK(w.port.Budget(2)->budget_bytes < kGiB);
 }
 
-TEST_CASE("folders of ended pods take nothing from living ones when the card is promised twice") {
+TEST_CASE("folders of ended pods take no memory from running pods when guarantees exceed the GPU") {
   World w;
   w.Allocate("old", 100);
   w.Attach(1, "old");
   w.Pass(kSec);
-  w.node.Closed(1, w.now);  // the pod has ended, its folder is still there
-  w.Allocate("new", 100);   // kubelet gave the same units again
+  w.node.Closed(1, w.now);  // the pod has ended, its folder remains
+  w.Allocate("new", 100);   // kubelet assigned the same units again
   w.Attach(2, "new");
   w.Pass(kSec);
   REQUIRE(w.port.Budget(2) != nullptr);
-  CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);  // it may only be between two processes
+  CHECK(w.port.Budget(2)->budget_bytes == 4 * kGiB);  // the old one may be between two processes
   for (int i = 0; i < 8; ++i) {
     w.Follow(2, kGiB);
     w.Pass(kSec);
@@ -311,7 +165,7 @@ TEST_CASE("folders of ended pods take nothing from living ones when the card is 
   w.Pass(kSec);
   CHECK(w.port.Budget(2)->budget_bytes == 8 * kGiB);
 
-  w.Allocate("newer", 100);  // without a process so far: may be starting, so it has at least its floor
+  w.Allocate("newer", 100);  // no process yet: it may be starting, so it keeps its floor
   w.Pass(kSec);
   CHECK(w.port.Budget(2)->budget_bytes < 8 * kGiB);
   for (int i = 0; i < 11; ++i) {
@@ -320,7 +174,7 @@ TEST_CASE("folders of ended pods take nothing from living ones when the card is 
   }
   CHECK(w.port.Budget(2)->budget_bytes == 8 * kGiB);
 
-  w.Attach(3, "old");  // lives after all
+  w.Attach(3, "old");  // it runs after all
   for (int i = 0; i < 3; ++i) {
     w.Follow(2, 8 * kGiB);
     w.Follow(3, 8 * kGiB);
@@ -331,15 +185,15 @@ TEST_CASE("folders of ended pods take nothing from living ones when the card is 
   CHECK(w.port.Budget(3)->budget_bytes == 4 * kGiB);
 }
 
-TEST_CASE("a restarted agent does not shrink those that return for folders without a process") {
+TEST_CASE("after a restart, folders without a process do not shrink returning processes") {
   World w;
   w.Allocate("old", 100);
-  w.Allocate("living", 100);
+  w.Allocate("running", 100);
   w.node.RecoverUntil(w.now + kSec);
   std::strcpy(w.pages[1].gpu[0].uuid, "GPU-a");
   w.pages[1].gpu[0].budget_bytes = 8 * kGiB;
   w.pages[1].gpu[0].live_bytes = 8 * kGiB;
-  w.Attach(1, "living", SLUICE_HELLO_RETURNING);
+  w.Attach(1, "running", SLUICE_HELLO_RETURNING);
   const sluice_frame pong = FrameOf(SLUICE_PONG);
   w.node.Received(1, &pong, sizeof(pong), w.now);
   w.node.Settle();
@@ -351,7 +205,7 @@ TEST_CASE("a restarted agent does not shrink those that return for folders witho
   }
 }
 
-TEST_CASE("wild frames and pages: the agent's books stay whole") {
+TEST_CASE("random frames and pages leave the ledgers consistent") {
   std::mt19937_64 random(11);
   for (int run = 0; run < 200; ++run) {
     World w;
@@ -391,136 +245,4 @@ TEST_CASE("a process belongs to the allocation that is mounted into its containe
   CHECK(AllocationByEnvironment("SLUICE_SOCKET=/a/alloc/x/y/agent.sock\0"sv, "/a/alloc").empty());
   CHECK(AllocationByEnvironment("SLUICE_SOCKET=/elsewhere/id/agent.sock"sv, "/a/alloc").empty());
   CHECK(AllocationByEnvironment(""sv, "/a").empty());
-}
-
-TEST_CASE("working sets that exceed the card take turns: memory follows the token") {
-  World w;
-  w.Allocate("a", 50);
-  w.Allocate("b", 50);
-  w.Attach(1, "a");
-  w.Attach(2, "b");
-  uint64_t kernel[3] = {};
-  const auto works = [&](SessionId s) {
-    w.Follow(s, 6 * kGiB);
-    w.pages[s].gpu[0].working_set_bytes = 6 * kGiB;
-    w.pages[s].gpu[0].kernel_ns = kernel[s] += 20'000'000;
-    w.pages[s].heartbeat_ns = w.now;
-  };
-  const auto last = [&](SessionId s, uint16_t type) -> const sluice_token* {
-    const auto& sent = w.port.sent[s];
-    for (auto f = sent.rbegin(); f != sent.rend(); ++f) {
-      if (f->h.type == type) return &f->u.token;
-    }
-    return nullptr;
-  };
-  const auto say = [&](SessionId s, uint16_t type, uint64_t id, uint64_t used) {
-    sluice_frame f = FrameOf(type);
-    std::strcpy(f.u.token.uuid, "GPU-a");
-    f.u.token.id = id;
-    f.u.token.used_ns = used;
-    f.u.token.burst_ns = used;
-    w.node.Received(s, &f, sizeof(f), w.now);
-    w.node.Settle();
-  };
-  for (int i = 0; i < 20; ++i) {
-    works(1), works(2);
-    w.Pass(kSec / 20);
-    REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
-  }
-  REQUIRE(w.port.Budget(1)->tokens == 1);
-  say(1, SLUICE_TOKEN_REQUEST, 0, 0);
-  say(2, SLUICE_TOKEN_REQUEST, 0, 0);
-  const auto pass = [&](int n) {
-    for (int i = 0; i < n; ++i) {
-      works(1), works(2);
-      w.Pass(kSec / 100);
-      REQUIRE(w.node.LedgerOf("GPU-a")->exposure() <= 8 * kGiB);
-    }
-  };
-  pass(50);
-  REQUIRE(last(1, SLUICE_TOKEN_GRANT) != nullptr);
-  REQUIRE(last(2, SLUICE_TOKEN_GRANT) == nullptr);
-  CHECK(last(2, SLUICE_PING) == nullptr);
-  say(2, SLUICE_TOKEN_REQUEST, 0, 0);  // again: it hears that somebody is there
-  CHECK(last(2, SLUICE_PING) != nullptr);
-  CHECK(last(1, SLUICE_TOKEN_GRANT)->quantum_ns > kSec);  // turns are long where changing over is dear
-  CHECK(w.port.Budget(1)->budget_bytes == 6 * kGiB);
-  CHECK(w.port.Budget(2)->budget_bytes == 2 * kGiB);  // what is left stays with it
-  say(1, SLUICE_TOKEN_RELEASE, last(1, SLUICE_TOKEN_GRANT)->id, 5 * kSec);
-  say(1, SLUICE_TOKEN_REQUEST, 0, 0);
-  pass(50);
-  REQUIRE(last(2, SLUICE_TOKEN_GRANT) != nullptr);
-  CHECK(w.port.Budget(2)->budget_bytes == 6 * kGiB);
-  CHECK(w.port.Budget(1)->budget_bytes == 2 * kGiB);
-  // A holder whose heart stops loses the token long before its lease is over.
-  const size_t grants = w.port.sent[1].size();
-  for (int i = 0; i < 300; ++i) {
-    works(1);
-    w.Pass(kSec / 100);
-  }
-  CHECK(last(2, SLUICE_TOKEN_REVOKE) != nullptr);
-  CHECK(w.port.sent[1].size() > grants);
-  CHECK(w.port.sent[1].back().h.type != 0);
-  CHECK(last(1, SLUICE_TOKEN_GRANT)->id > last(2, SLUICE_TOKEN_GRANT)->id);
-}
-
-TEST_CASE("working sets of which two fit: the token goes to and fro between these, and no memory moves") {
-  World w;
-  uint64_t kernel[4] = {}, granted[4] = {};
-  for (SessionId s = 1; s <= 3; ++s) {
-    w.Allocate(std::string(1, static_cast<char>('a' + s)), 33);
-    w.Attach(s, std::string(1, static_cast<char>('a' + s)));
-  }
-  const auto say = [&](SessionId s, uint16_t type) {
-    sluice_frame f = FrameOf(type);
-    std::strcpy(f.u.token.uuid, "GPU-a");
-    f.u.token.id = granted[s];
-    f.u.token.used_ns = kSec;
-    w.node.Received(s, &f, sizeof(f), w.now);
-    w.node.Settle();
-  };
-  const auto works = [&](SessionId s) {
-    w.Follow(s, 3 * kGiB);
-    w.pages[s].gpu[0].working_set_bytes = 3 * kGiB;
-    w.pages[s].gpu[0].kernel_ns = kernel[s] += 1'000'000;
-    w.pages[s].heartbeat_ns = w.now;
-  };
-  const auto pass = [&](int n) {
-    for (int i = 0; i < n; ++i) {
-      for (SessionId s = 1; s <= 3; ++s) works(s);
-      w.Pass(kSec / 100);
-    }
-  };
-  const auto holder = [&] {  // of the newest grant
-    SessionId newest = 1;
-    for (SessionId s = 1; s <= 3; ++s) {
-      for (const sluice_frame& f : w.port.sent[s]) {
-        if (f.h.type == SLUICE_TOKEN_GRANT) granted[s] = std::max(granted[s], f.u.token.id);
-      }
-      if (granted[s] > granted[newest]) newest = s;
-    }
-    return newest;
-  };
-  pass(200);
-  REQUIRE(w.port.Budget(1)->tokens == 1);
-  for (SessionId s = 1; s <= 3; ++s) say(s, SLUICE_TOKEN_REQUEST);
-  const auto nap = [&](SessionId s) {
-    say(s, SLUICE_TOKEN_RELEASE);
-    say(s, SLUICE_TOKEN_REQUEST);
-  };
-  for (SessionId s = holder(); granted[1] == 0 || granted[2] == 0 || granted[3] == 0; s = holder()) {
-    nap(s);
-    pass(10);
-  }
-  const SessionId last = holder();
-  CHECK(w.port.Budget(last)->budget_bytes >= 3 * kGiB);
-  // Two sets are there. The token goes from one to the other, and nobody's budget moves.
-  uint64_t generations[4] = {};
-  for (SessionId s = 1; s <= 3; ++s) generations[s] = w.port.Budget(s)->generation;
-  nap(last);
-  pass(5);
-  const SessionId next = holder();
-  CHECK(next != last);
-  CHECK(w.port.Budget(next)->budget_bytes >= 3 * kGiB);
-  for (SessionId s = 1; s <= 3; ++s) CHECK(generations[s] == w.port.Budget(s)->generation);
 }

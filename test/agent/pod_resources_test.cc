@@ -1,4 +1,4 @@
-// The agent's question to kubelet, over a real socket and gRPC.
+// Kubelet's pod-resources service, over a real socket and gRPC.
 #include "agent/pod_resources.h"
 
 #include <grpcpp/grpcpp.h>
@@ -46,7 +46,7 @@ struct Rig {
   std::unique_ptr<grpc::Server> server;
 };
 
-TEST_CASE("kubelet's answer names the container of each of our devices, and no other's") {
+TEST_CASE("each of our devices is listed with its container, and no other resource is") {
   Rig rig;
   auto* pod = rig.kubelet.answer.add_pod_resources();
   pod->set_namespace_("team");
@@ -61,7 +61,7 @@ TEST_CASE("kubelet's answer names the container of each of our devices, and no o
   others->set_resource_name("nvidia.com/gpu");
   others->add_device_ids("GPU-b");
   std::string error;
-  const auto in_use = AskKubelet(rig.Socket(), 5000, &error);
+  const auto in_use = ListDevicesInUse(rig.Socket(), 5000, &error);
   REQUIRE(in_use);
   CHECK(error.empty());
   CHECK(in_use->size() == 2);
@@ -69,18 +69,18 @@ TEST_CASE("kubelet's answer names the container of each of our devices, and no o
   CHECK((owner.ns == "team" && owner.pod == "trainer" && owner.container == "main"));
 }
 
-TEST_CASE("a kubelet that is away, late or refuses is told in a sentence, in bounded time") {
+TEST_CASE("a missing, slow or refusing kubelet gives a sentence in bounded time") {
   std::string error;
-  CHECK_FALSE(AskKubelet("/nonexistent/kubelet.sock", 2000, &error));
+  CHECK_FALSE(ListDevicesInUse("/nonexistent/kubelet.sock", 2000, &error));
   CHECK(error.find("/nonexistent/kubelet.sock") != std::string::npos);
   Rig rig;
   rig.kubelet.status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many requests"};
-  CHECK_FALSE(AskKubelet(rig.Socket(), 5000, &error));
+  CHECK_FALSE(ListDevicesInUse(rig.Socket(), 5000, &error));
   CHECK(error.find("too many requests") != std::string::npos);
   rig.kubelet.status = grpc::Status::OK;
   rig.kubelet.delay = std::chrono::seconds(3);
   const auto begin = std::chrono::steady_clock::now();
-  CHECK_FALSE(AskKubelet(rig.Socket(), 200, &error));
+  CHECK_FALSE(ListDevicesInUse(rig.Socket(), 200, &error));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(2500));
 }
 

@@ -4,7 +4,7 @@
 
 namespace s = sluice::settings;
 
-TEST_CASE("fractions are percents, steps of 0.01 up to one GPU, then whole GPUs") {
+TEST_CASE("a fraction has steps of 0.01 up to one GPU, then whole GPUs") {
   CHECK(s::ParseFraction("0.5") == 50u);
   CHECK(s::ParseFraction("0.50") == 50u);
   CHECK(s::ParseFraction(".01") == 1u);
@@ -27,7 +27,7 @@ TEST_CASE("fractions are percents, steps of 0.01 up to one GPU, then whole GPUs"
   }
 }
 
-TEST_CASE("quantities are Kubernetes' own, positive, rounded up to bytes") {
+TEST_CASE("a quantity is a positive Kubernetes quantity, rounded up to bytes") {
   CHECK(s::ParseQuantity("1") == 1u);
   CHECK(s::ParseQuantity("4Gi") == 4ull << 30);
   CHECK(s::ParseQuantity("1.5Gi") == 3ull << 29);
@@ -46,7 +46,7 @@ TEST_CASE("quantities are Kubernetes' own, positive, rounded up to bytes") {
   }
 }
 
-TEST_CASE("shares keep six digits") {
+TEST_CASE("a share keeps six digits") {
   CHECK(s::ParseShare("0.25") == 250000u);
   CHECK(s::ParseShare("0.000001") == 1u);
   CHECK(s::ParseShare("1") == 1000000u);
@@ -56,7 +56,7 @@ TEST_CASE("shares keep six digits") {
   }
 }
 
-TEST_CASE("a refused value gives a sentence with field, value and what is accepted") {
+TEST_CASE("a refused value gives a sentence with field, value and accepted values") {
   s::Settings settings;
   CHECK(s::Set(settings, *s::Find("gpu-fraction"), "1.5", "sluice.dev/gpu-fraction") ==
         "sluice.dev/gpu-fraction: '1.5' is not accepted; accepted: 0.01 to 1 in steps of 0.01, or a whole number of "
@@ -86,7 +86,7 @@ TEST_CASE("all errors of a map are listed, conflicts included") {
   CHECK(s::ParseAll({{"gpu-fraction", "0.5"}, {"compute-limit", "0.4"}}, "").ok());
 }
 
-TEST_CASE("what is formatted parses to the same settings") {
+TEST_CASE("formatted settings parse to the same settings") {
   const std::map<std::string, std::string> text = {
       {"gpu-fraction", "0.07"}, {"memory-limit", "1536Mi"},      {"visible-memory", "limit"},
       {"memory-factor", "80"},  {"compute-request", "0.333333"}, {"compute-limit", "1"},
@@ -96,5 +96,41 @@ TEST_CASE("what is formatted parses to the same settings") {
   CHECK(s::Format(first.settings) == text);
   CHECK(s::FormatQuantity(1000) == "1000");
   CHECK(s::HumanBytes(6ull << 30) == "6.0 GiB");
-  for (const auto& key : s::Table()) CHECK(s::Find(key.name) == &key);
+  for (const auto& key : s::Table()) {
+    CHECK(s::Find(key.name) == &key);
+    CHECK(&s::Of(key.id) == &key);
+  }
+}
+
+TEST_CASE("each row accepts its good example and refuses its bad one") {
+  for (const s::Key& key : s::Table()) {
+    INFO(key.name);
+    s::Settings settings;
+    CHECK(s::Set(settings, key, key.good, key.name).empty());
+    const auto text = s::Format(settings);
+    REQUIRE(text.size() == 1);
+    CHECK(s::ParseAll(text, "").settings == settings);
+    CHECK_FALSE(s::Set(settings, key, key.bad, key.name).empty());
+  }
+}
+
+TEST_CASE("a layer overrides the values that it has, and one size replaces the other") {
+  s::Settings below = s::ParseAll({{"gpu-fraction", "0.5"}, {"memory-factor", "80"}}, "").settings;
+  s::Layer(below, s::ParseAll({{"gpu-memory", "4Gi"}, {"prefetch", "off"}, {"inject", "false"}}, "").settings);
+  CHECK(s::Format(below) ==
+        std::map<std::string, std::string>{{"gpu-memory", "4Gi"}, {"memory-factor", "80"}, {"prefetch", "off"}});
+}
+
+TEST_CASE("the budget frame carries given values, else defaults") {
+  sluice_budget budget{};
+  s::FillBudget({}, budget);
+  CHECK(budget.memory_factor == 0);
+  CHECK(budget.prefetch == SLUICE_PREFETCH_PREDICT);
+  CHECK(budget.log_level == SLUICE_LOG_WARN);
+  CHECK(budget.visible == SLUICE_VISIBLE_BUDGET);
+  s::FillBudget(s::ParseAll({{"memory-factor", "80"}, {"prefetch", "off"}, {"log-level", "DEBUG"}}, "").settings,
+                budget);
+  CHECK(budget.memory_factor == 80);
+  CHECK(budget.prefetch == SLUICE_PREFETCH_OFF);
+  CHECK(budget.log_level == SLUICE_LOG_DEBUG);
 }

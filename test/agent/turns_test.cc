@@ -1,4 +1,4 @@
-// One process's turns (hooklib/compute/time_slices.h): a card in virtual time, an arbiter played by the test.
+// Time slices of one process (hooklib/compute/time_slices.h): a GPU in virtual time; the test acts as the arbiter.
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 
-// Kernels run one after the other from the time they were launched; the host's clock moves by Pass and Sleep.
+// Kernels run one after the other from their launches on; Pass and Sleep move the host's clock.
 class FakeCard final : public StampClock {
  public:
   struct Stamp {
@@ -27,7 +27,7 @@ class FakeCard final : public StampClock {
   void Pass(uint64_t ns) { now += ns; }
 
   ~FakeCard() override {
-    for (Stamp* s : given) delete s;  // a real one's go with their context
+    for (Stamp* s : given) delete s;  // real ones end with their context
   }
   void* Set(void*, void* again) override {
     auto* s = again != nullptr ? static_cast<Stamp*>(again) : new Stamp;
@@ -96,7 +96,7 @@ struct World {
     card.Pass(3 * kUs);
     turns.End(&l, &stream);
   }
-  // Launches on a thread of its own, since the gate blocks; grants what is asked for.
+  // Grants every request on a thread of its own, since launches block at the gate.
   template <typename F>
   void Granting(uint64_t quantum, F launches) {
     std::atomic<bool> over{false};
@@ -115,7 +115,7 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("while nothing is demanded nothing is asked, stamped or waited for") {
+TEST_CASE("without demand there is no request, no stamp and no wait") {
   World w;
   CHECK_FALSE(w.turns.wanted());
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
@@ -124,7 +124,7 @@ TEST_CASE("while nothing is demanded nothing is asked, stamped or waited for") {
   CHECK(w.turns.used().ns == 0);
 }
 
-TEST_CASE("samples stand for the launches that nobody measured, and are marked estimated") {
+TEST_CASE("samples estimate unmeasured launches, and are marked as estimated") {
   World w;
   w.turns.Sample(0);
   for (uint64_t i = 1; i <= 50; ++i) {
@@ -139,7 +139,7 @@ TEST_CASE("samples stand for the launches that nobody measured, and are marked e
   CHECK(used.ns < 210 * kMs);
 }
 
-TEST_CASE("a quantum is exceeded by at most one kernel, and use is measured, not guessed") {
+TEST_CASE("a quantum is exceeded by at most one kernel, and its use is measured") {
   World w;
   w.turns.Demand(true);
   CHECK(w.turns.wanted());
@@ -163,7 +163,7 @@ TEST_CASE("a quantum is exceeded by at most one kernel, and use is measured, not
   CHECK(w.card.stamps() == 0);
 }
 
-TEST_CASE("an idle turn goes back at once, and the burst is told") {
+TEST_CASE("an idle time slice is released at once, with its burst") {
   World w;
   w.turns.Demand(true);
   w.Granting(100 * kMs, [&] {
@@ -172,11 +172,11 @@ TEST_CASE("an idle turn goes back at once, and the burst is told") {
     for (int i = 0; i < 6; ++i) {
       w.card.Pass(800 * kUs);
       w.turns.Tick();
-      CHECK(w.turns.holding());  // at work on what was launched before
+      CHECK(w.turns.holding());  // earlier launches still run
     }
     w.card.Pass(kMs);
     w.turns.Tick();
-    CHECK(w.turns.holding());  // a moment's pause is none
+    CHECK(w.turns.holding());  // a short pause does not end the slice
     w.card.Pass(kMs);
     w.turns.Tick();
     CHECK_FALSE(w.turns.holding());
@@ -186,7 +186,7 @@ TEST_CASE("an idle turn goes back at once, and the burst is told") {
   CHECK(w.port.last_burst == 5 * kMs);
 }
 
-TEST_CASE("a lease that ends voids the turn; what ran on is told when it is over") {
+TEST_CASE("a lease that ends voids the time slice; the rest is reported when its kernels end") {
   World w;
   w.turns.Demand(true);
   std::thread arbiter([&] {
@@ -196,7 +196,7 @@ TEST_CASE("a lease that ends voids the turn; what ran on is told when it is over
     w.turns.Granted(2, kMs, 50 * kMs);
   });
   w.Launch(400 * kMs);  // far longer than quantum and lease
-  // Sooner or later one waits: for the lease, not for the kernel, which could be waiting for it.
+  // A launch waits for the end of the lease, not of the kernel: the kernel could wait for that launch.
   for (int i = 0; i < 12; ++i) w.Launch(kMs);
   CHECK(w.card.now < w.card.busy_until);
   CHECK(w.port.given_back[1] == 0);
@@ -208,7 +208,7 @@ TEST_CASE("a lease that ends voids the turn; what ran on is told when it is over
   CHECK(w.port.used_by[1] <= 412 * kMs);
 }
 
-TEST_CASE("revoked, lost, nobody there: launches go on") {
+TEST_CASE("launches continue after a revocation, a lost agent, and without an agent") {
   World w;
   w.turns.Demand(true);
   w.Granting(10 * kMs, [&] {
@@ -224,17 +224,17 @@ TEST_CASE("revoked, lost, nobody there: launches go on") {
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
   w.port.there = false;
   w.turns.Demand(true);
-  for (int i = 0; i < 100; ++i) w.Launch(kMs);  // no agent to ask: not held up
+  for (int i = 0; i < 100; ++i) w.Launch(kMs);  // without an agent launches do not wait
 }
 
-TEST_CASE("a grant that nobody needs any more goes straight back") {
+TEST_CASE("an unneeded grant is released at once") {
   World w;
   w.turns.Granted(7, kMs, 50 * kMs);
   CHECK(w.port.given_back[7] == 1);
   CHECK_FALSE(w.turns.holding());
 }
 
-TEST_CASE("many threads, one card") {
+TEST_CASE("many threads launch on one GPU") {
   World w;
   w.turns.Demand(true);
   w.Granting(5 * kMs, [&] {

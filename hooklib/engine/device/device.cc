@@ -63,10 +63,7 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
   budget.guaranteed_bytes = budget.budget_bytes;
   budget.limit_bytes = said.memory_limit ? *said.memory_limit : total;
   budget.host_bytes = UINT64_MAX;
-  budget.memory_factor = said.memory_factor ? *said.memory_factor : 0;
-  budget.prefetch = static_cast<uint8_t>(said.prefetch.value_or(settings::Prefetch::kPredict));
-  budget.visible = static_cast<uint8_t>(said.visible.value_or(settings::Visible::kBudget));
-  budget.log_level = static_cast<uint8_t>(GetConfig().log_level);
+  settings::FillBudget(said, budget);
   budget.compute_limit = 1000000;
   residency.set_prefetch(static_cast<policy::Prefetch>(budget.prefetch));
   residency.set_can_discard(g_real.cuMemDiscardBatchAsync != nullptr && GetConfig().discard);

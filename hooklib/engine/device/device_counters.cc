@@ -56,14 +56,14 @@ void Device::Publish(sluice_gpu_counters* slot) {
   auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
   put(&slot->budget_bytes, budget.budget_bytes);
   put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.evicting_bytes() : requested_bytes);
-  put(&slot->plain_bytes, plain.load());
+  put(&slot->unmanaged_bytes, plain.load());
   put(&slot->live_bytes, live_bytes + awaited_bytes_);
   put(&slot->requested_bytes, requested_bytes);
   put(&slot->host_bytes, stats.host_bytes);
   put(&slot->over_budget_max, stats.over_budget_max);
-  put(&slot->bytes_in, stats.bytes_in);
-  put(&slot->bytes_out, stats.bytes_out);
-  put(&slot->bytes_saved, stats.bytes_saved);
+  put(&slot->fetched_bytes, stats.bytes_in);
+  put(&slot->evicted_bytes, stats.bytes_out);
+  put(&slot->saved_bytes, stats.bytes_saved);
   CountFaults();
   put(&slot->fault_bytes, faults_.counting() ? faults_.bytes() : stats.fault_bytes);
   __atomic_store_n(&slot->fault_exact, faults_.counting() ? 1 : 0, __ATOMIC_RELAXED);

@@ -39,7 +39,7 @@ void Say(const Device& device, const sluice_gpu_counters& now, const sluice_gpu_
          double waited) {
   if (g_said) return;
   g_said = true;
-  const uint64_t in = now.bytes_in - then.bytes_in, faults = now.fault_bytes - then.fault_bytes;
+  const uint64_t in = now.fetched_bytes - then.fetched_bytes, faults = now.fault_bytes - then.fault_bytes;
   char share[64] = "";
   if (in > 0) std::snprintf(share, sizeof share, "%.0f %% of the time waits for the link; ", 100 * waited);
   // Streams are seen to wait for fetches; a kernel that waits for its faults just runs.
@@ -48,7 +48,7 @@ void Say(const Device& device, const sluice_gpu_counters& now, const sluice_gpu_
              "%s: live %.1f GiB in %.1f GiB: %s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %s%sa larger "
              "fraction or a smaller batch helps",
              device.uuid.c_str(), Gi(std::max(now.live_bytes, device.peak_live_bytes)), Gi(now.budget_bytes), since,
-             Gi(in), Gi(now.bytes_out - then.bytes_out), Gi(faults), share,
+             Gi(in), Gi(now.evicted_bytes - then.evicted_bytes), Gi(faults), share,
              unseen ? "how long kernels wait for faults is not known; " : "");
 }
 
@@ -84,7 +84,8 @@ void JudgeAtExit() {
     sluice_gpu_counters now{};
     device->Publish(&now);
     // More than everything that lived went over the link.
-    if (now.bytes_in + now.bytes_out + now.fault_bytes > 2 * device->peak_live_bytes && now.bytes_out > 0) {
+    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->peak_live_bytes &&
+        now.evicted_bytes > 0) {
       Say(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
     }
   }
@@ -94,7 +95,7 @@ void PrintSummary(const char* when) {
   for (const auto& device : Devices()) {
     sluice_gpu_counters c{};
     device->Publish(&c);
-    if (!c.launches && !c.requested_bytes && !c.plain_bytes) continue;
+    if (!c.launches && !c.requested_bytes && !c.unmanaged_bytes) continue;
     const uint64_t looked = c.hits + c.misses;
     const auto [in_place, tries, map_ns] = device->HostMemoryUsed();
     LogAlways(
@@ -103,7 +104,7 @@ void PrintSummary(const char* when) {
         "factor %u, launches %llu, over budget %llu, left to faults %llu, in place %.2f GiB (tried %llu, "
         "%llu of them slow and %.0f ms lost; mapping took %.0f ms)",
         when, getpid(), device->uuid.c_str(), Gi(c.budget_bytes), Gi(c.live_bytes), Gi(device->peak_live_bytes),
-        Gi(c.plain_bytes), Gi(c.bytes_in), Gi(c.bytes_out), Gi(c.bytes_saved), Gi(c.fault_bytes),
+        Gi(c.unmanaged_bytes), Gi(c.fetched_bytes), Gi(c.evicted_bytes), Gi(c.saved_bytes), Gi(c.fault_bytes),
         !device->active.load() ? ""  // all fits
         : c.fault_exact        ? " (counted)"
                                : " (estimated)",

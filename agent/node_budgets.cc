@@ -1,0 +1,193 @@
+// Node: reads the pages, plans the ledgers, sends budgets.
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "agent/node_private.h"
+
+namespace sluice::agent {
+namespace {
+
+constexpr uint64_t kHelloNs = 5000 * kMs;  // a connection without HELLO is closed then
+
+}  // namespace
+
+sluice_gpu_counters Node::Read(const Session& s, size_t gpu) const {
+  sluice_gpu_counters out{};
+  if (s.page == nullptr) return out;
+  const std::string& uuid = s.allocation->spec.gpus[gpu].uuid;
+  for (const sluice_gpu_counters& slot : s.page->gpu) {
+    if (slot.uuid[0] == '\0') break;  // slots are taken in order, and an unread part of the page needs no memory
+    if (std::strncmp(slot.uuid, uuid.c_str(), sizeof(slot.uuid)) != 0) continue;
+    // 8-byte loads: the hook writes at the same time, any values.
+    uint64_t words[sizeof(out) / sizeof(uint64_t)];
+    const auto* from = reinterpret_cast<const uint64_t*>(&slot);
+    for (size_t i = 0; i < std::size(words); ++i) words[i] = Load(from[i]);
+    std::memcpy(&out, words, sizeof(out));
+    break;
+  }
+  SetText(out.uuid, sizeof(out.uuid), uuid);
+  return out;
+}
+
+void Node::ReadPages(uint64_t now_ns) {
+  launching_ = false;
+  std::map<CardState*, std::map<GroupId, Bytes>> working;
+  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  for (auto& [uuid, card] : cards_) card->held.clear();
+  for (auto& [id, session] : sessions_) {
+    Session& s = *session;
+    if (s.phase != Session::Phase::kServed) continue;
+    Allocation& a = *s.allocation;
+    for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
+      CardState& card = *cards_.at(a.spec.gpus[i].uuid);
+      const sluice_gpu_counters c = Read(s, i);
+      Demand& demand = s.demand[i];
+      demand.Observe(c.live_bytes, c.unmanaged_bytes, c.launches, now_ns);
+      if (card.arbiter.IsWaiting(Member(id, i))) demand.SetWaiting(now_ns);
+      const bool works = !demand.Idle(now_ns, 1000 * kMs);
+      // The release of a grant charges the time under it. Other time is charged here, at most the time since the last
+      // charge.
+      const uint64_t spent = c.kernel_ns > s.kernel_ns[i] && s.kernel_ns[i] > 0 ? c.kernel_ns - s.kernel_ns[i] : 0;
+      card.arbiter.Observe(a.group, card.tokens && s.uses_tokens ? 0 : std::min(spent, now_ns - s.kernel_since[i]),
+                           works, now_ns);
+      if (c.kernel_ns != s.kernel_ns[i]) s.kernel_since[i] = now_ns;
+      s.kernel_ns[i] = c.kernel_ns;
+      if (!demand.Idle(now_ns, idle_ns)) {
+        Bytes& sum = working[&card][a.group];
+        sum = Sum(sum, c.working_set_bytes);
+        card.held[a.group] += demand.Held();
+      }
+      launching_ |= works;
+      const Session::Sent& sent = s.sent[i];
+      card.ledger.Update(Member(id, i),
+                         {c.generation >= sent.card_since ? sent.card : 0,
+                          Sum(Sum(c.resident_bytes, c.unmanaged_bytes), s.uncounted[i]), Wanted(card, s, i, now_ns)});
+      host_.Update(Member(id, i), {c.generation >= sent.host_since ? sent.host : 0, c.host_bytes, 0});
+      CheckOverdue(s, i, card.ledger.Find(Member(id, i))->overdue(), now_ns);
+    }
+  }
+  SetPressure(working);
+  for (auto& [uuid, card] : cards_) {
+    if (card->favored != 0) ChooseResident(*card);
+  }
+}
+
+void Node::CheckOverdue(Session& s, size_t gpu, Bytes overdue, uint64_t now_ns) {
+  uint64_t& since = s.overdue_since_ns[gpu];
+  if (overdue == 0) {
+    since = 0;
+  } else if (since == 0) {
+    since = now_ns;
+  } else if (since != UINT64_MAX && now_ns - since > config_.reclaim_late_ms * kMs) {
+    since = UINT64_MAX;  // reported once
+    ++late_;
+    AddEvent(s.allocation->spec.id, "reclaim late",
+             "pid " + std::to_string(s.pid) + " still holds " + settings::HumanBytes(overdue) + " of GPU " +
+                 s.allocation->spec.gpus[gpu].uuid + " that were reclaimed");
+  }
+}
+
+Bytes Node::Wanted(const CardState& card, const Session& s, size_t gpu, uint64_t now_ns) const {
+  const uint64_t idle_ns = config_.idle_after_s * 1000ull * kMs;
+  if (card.favored == 0 || s.demand[gpu].Idle(now_ns, idle_ns)) return s.demand[gpu].Wanted(now_ns, idle_ns);
+  const bool resident = std::ranges::find(card.resident, s.allocation->group) != card.resident.end();
+  return resident ? s.demand[gpu].Held() : s.demand[gpu].Unmanaged();
+}
+
+void Node::Settle() {
+  if (!dirty_) return;
+  dirty_ = false;
+  std::set<std::pair<SessionId, size_t>> changed;
+  const auto add = [&](const Ledger::Change& c) {
+    changed.insert({c.member / SLUICE_MAX_GPUS, c.member % SLUICE_MAX_GPUS});
+  };
+  for (auto& [uuid, card] : cards_) std::ranges::for_each(card->ledger.Plan(), add);
+  std::ranges::for_each(host_.Plan(), add);
+  for (const auto& [session, gpu] : changed) {
+    const auto it = sessions_.find(session);
+    if (it != sessions_.end() && it->second->phase == Session::Phase::kServed) SendBudget(*it->second, gpu);
+  }
+}
+
+void Node::SendBudget(Session& s, size_t gpu) {
+  const Allocation& a = *s.allocation;
+  const GpuUnits& g = a.spec.gpus[gpu];
+  const Ledger::MemberView* view = cards_.at(g.uuid)->ledger.Find(Member(s.id, gpu));
+  const Ledger::MemberView* host = host_.Find(Member(s.id, gpu));
+  if (view == nullptr || view->generation == 0 || host == nullptr) return;
+  // Both ledgers share one generation on the wire. Each remembers the generation that carried its newest change.
+  Session::Sent& sent = s.sent[gpu];
+  const uint64_t generation = next_generation_++;
+  if (sent.card != view->generation) {
+    sent.card = view->generation;
+    sent.card_since = generation;
+  }
+  if (sent.host != host->generation) {
+    sent.host = host->generation;
+    sent.host_since = generation;
+  }
+  sluice_frame f = Frame(s, SLUICE_BUDGET);
+  sluice_budget& b = f.u.budget;
+  SetText(b.uuid, sizeof(b.uuid), g.uuid);
+  b.budget_bytes = view->budget;
+  b.guaranteed_bytes = Guaranteed(a, gpu);
+  b.limit_bytes = a.effective.memory_limit.value_or(0);
+  b.host_bytes = host->budget;
+  b.generation = generation;
+  std::tie(b.compute_request, b.compute_limit) = Compute(a, gpu);
+  b.tokens = cards_.at(g.uuid)->tokens ? 1 : 0;
+  settings::FillBudget(a.effective, b);
+  port_->Send(s.id, f);
+}
+
+int Node::Tick(uint64_t now_ns) {
+  std::vector<SessionId> admit, silent;
+  for (auto& [id, s] : sessions_) {
+    if (s->phase == Session::Phase::kWaiting && now_ns >= recover_until_ns_) admit.push_back(id);
+    if (s->phase == Session::Phase::kReturning && now_ns - s->opened_ns > kReturningNs) admit.push_back(id);
+    if (s->phase == Session::Phase::kConnected && now_ns - s->opened_ns > kHelloNs) silent.push_back(id);
+  }
+  for (const SessionId id : admit) {
+    Session& s = *sessions_.at(id);
+    if (s.phase == Session::Phase::kWaiting) Welcome(s);
+    Admit(s, now_ns);
+  }
+  for (const SessionId id : silent) Refuse(*sessions_.at(id), "no HELLO within 5 s");
+  now_ns_ = now_ns;
+  ReadPages(now_ns);
+  Vacate(now_ns);
+  UpdateDemand(now_ns);
+  ExpireSilentHolders(now_ns);
+  dirty_ = true;
+  Settle();
+  Nanos wake = 1000;  // milliseconds
+  for (auto& [uuid, card] : cards_) {
+    Pump(*card, now_ns);
+    if (const auto due = card->arbiter.NextWake(now_ns))
+      wake = std::min(wake, *due > now_ns ? (*due - now_ns) / kMs + 1 : 1);
+  }
+  const auto next = [&](int ms) { return std::min(ms, static_cast<int>(wake)); };
+  Settle();  // the changes of grants
+  bool settled = true, lent = false;
+  for (const auto& [uuid, card] : cards_) {
+    if (card->switch_began_ns != 0 && card->ledger.settled() && now_ns > card->switch_began_ns) {
+      const uint64_t took = now_ns - card->switch_began_ns;
+      card->switch_ns = card->switch_ns == 0 ? took : (card->switch_ns * 3 + took) / 4;
+      card->switch_began_ns = 0;
+    }
+    settled &= card->ledger.settled();
+    lent |= card->ledger.lent() > 0;
+  }
+  if (sessions_.empty() && now_ns >= recover_until_ns_) return 1000;
+  if (now_ns < recover_until_ns_) return 50;
+  if (settled) unsettled_ns_ = 0;
+  if (!settled && unsettled_ns_ == 0) unsettled_ns_ = now_ns;
+  // The pages are read often while a holder answers. One that is silent for a second may stay so for long.
+  const uint64_t waited = now_ns - unsettled_ns_;
+  if (!settled) return next(waited < 1000 * kMs ? 10 : waited < 10000 * kMs ? 100 : 500);
+  if (lent) return next(50);
+  return next(launching_ ? 200 : 1000);
+}
+
+}  // namespace sluice::agent

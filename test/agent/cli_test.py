@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""The command line tools: `sluice run`, flags, messages.
+
+cli_test.py BIN_DIR TEST_DIR [name...]
+"""
+
+import os
+import signal
+import socket
+import subprocess
+
+from agent_rig import BIN, GIB, HERE, QUIET, UUID, run, test, wait_for
+
+
+@test()
+def sluice_run_end_to_end(a):
+    a.needs_hook()
+    out = a.cli(
+        "run",
+        "--memory",
+        "2Gi",
+        "--",
+        "sh",
+        "-c",
+        "echo $SLUICE_GPU_MEMORY; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"),
+    )
+    assert out.stdout.split("\n")[0] == "2Gi" and any(
+        line.startswith("budget") and line.split()[2] == str(2 * GIB) for line in out.stdout.split("\n")
+    ), out
+    shell = {"SLUICE_GPU_FRACTION": "0.25", "SLUICE_LOG_LEVEL": "INFO"}
+    say = [
+        "--",
+        "sh",
+        "-c",
+        "echo $SLUICE_GPU_FRACTION,$SLUICE_GPU_MEMORY,$SLUICE_LOG_LEVEL; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"),
+    ]
+    for flags, said, budget in (
+        ([], "0.25,,INFO", 2),
+        (["--fraction", "0.5", "--log-level", "DEBUG"], "0.5,,DEBUG", 4),
+        (["--memory", "1Gi"], ",1Gi,INFO", 1),
+    ):
+        out = a.cli("run", *flags, *say, env=shell).stdout.split("\n")
+        assert out[0] == said and any(
+            line.startswith("budget") and line.split()[2] == str(budget * GIB) for line in out
+        ), (
+            flags,
+            out,
+        )
+    r = a.cli("run", "--", "true", check=False, env={"SLUICE_GPU_FRACTION": "1.5"})
+    assert r.returncode == 2 and "SLUICE_GPU_FRACTION: '1.5' is not accepted" in r.stderr, r
+    assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "exit 7", check=False).returncode == 7
+    assert a.cli("run", "--fraction", "0.5", "--", "sh", "-c", "kill -9 $$", check=False).returncode == 137
+    assert a.cli("run", "--", "/no/such/program", check=False).returncode == 127
+    wait_for("allocations end with their programs", lambda: not a.status()["allocations"])
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"], **QUIET)
+    wait_for("its allocation", lambda: a.status()["allocations"])
+    p.send_signal(signal.SIGTERM)
+    assert p.wait() == 128 + signal.SIGTERM
+    p = subprocess.Popen([BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", "sleep", "60"], **QUIET)
+    wait_for("its allocation", lambda: a.status()["allocations"])
+    p.kill()
+    p.wait()
+    wait_for("a killed run's allocation ends too", lambda: not a.status()["allocations"])
+    r = a.cli("run", "--gpu", "GPU-x", "--", "true", check=False)
+    assert r.returncode == 125 and "'GPU-x' is not on this node" in r.stderr, r
+    assert "no GPU has 100 of 100" not in r.stderr
+
+
+@test()
+def wrong_flags_and_files_are_refused(a):
+    for args, rc, word in [
+        (["--nope"], 2, "--nope"),
+        (["--config", "/no/file"], 2, "/no/file: No such file or directory"),
+        (["--run-dir", "/proc/no"], 1, "--run-dir: '/proc/no' cannot be used"),
+        (["--run-dir", str(a.dir / "run")], 1, "another agent serves"),
+    ]:
+        r = subprocess.run([BIN / "sluice-agent", *args], capture_output=True, text=True, timeout=20)
+        assert r.returncode == rc and word in r.stderr, (args, r)
+    for text, word in [
+        ("lendin: 1\n", ":1: lendin: this key is unknown; accepted: alloc_dir, "),
+        ("a: [", "not YAML"),
+        (
+            "node: x\ncompute: {window_ms: 5}\n",
+            ":2: compute.window_ms: '5' is not accepted; accepted: a whole number from 100",
+        ),
+        ("clients: [{limit: 0.2}]", "clients[0].id: missing"),
+        ("node: a\nnode: b\n", "node: given twice"),
+        ("clients: [{id: x, request: 0.5, limit: 0.2}]", "accepted: at least compute-request, 0.5"),
+        (
+            "metrics: {listen: '0.0.0.0:99999'}",
+            ":1: metrics.listen: '0.0.0.0:99999' is not accepted; accepted: ADDR:PORT",
+        ),
+    ]:
+        (a.dir / "bad.yaml").write_text(text)
+        r = subprocess.run(
+            [BIN / "sluice-agent", "--config", a.dir / "bad.yaml", "--check-config"], capture_output=True, text=True
+        )
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, (text, r)
+    for args, word in [
+        (["--fraction", "1.5"], "--fraction: '1.5' is not accepted"),
+        (["--memory", "x"], "--memory: 'x' is not accepted"),
+        (["--backend", "mapped"], "--backend: 'mapped' is not accepted; accepted: managed"),
+        (["--fraction", "0.5", "--memory", "1Gi"], "beside --fraction '0.5'"),
+        (["--nope"], "--nope"),
+        (["--fraction", "0.5", "sleep"], "'sleep' has no -- before it; accepted: sluice run [flags] -- CMD..."),
+    ]:
+        r = a.cli("run", *args, "--", "true", check=False)
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1, r
+
+
+@test()
+def a_port_in_use_gives_a_warning(a):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (a.dir / "port.yaml").write_text(f"metrics: {{listen: '127.0.0.1:{taken.getsockname()[1]}'}}\n")
+        agent = subprocess.Popen(
+            [
+                BIN / "sluice-agent",
+                "--config",
+                a.dir / "port.yaml",
+                "--run-dir",
+                a.dir / "other",
+                "--alloc-dir",
+                a.dir / "other/alloc",
+                "--quiet",
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert any(" warning metrics: metrics.listen: '127.0.0.1:" in line for line in agent.stderr)
+        finally:
+            agent.kill()
+            agent.wait()
+
+
+@test()
+def without_a_gpu_there_is_one_line_of_error(a):
+    (a.dir / "libnvidia-ml.so.1").write_text("no library")  # tried before a real one
+    r = subprocess.run(
+        [BIN / "sluice", "run", "--own-agent", "--", "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "LD_LIBRARY_PATH": str(a.dir)},
+    )
+    assert r.returncode == 125 and r.stderr.startswith("sluice: no usable GPU: NVML") and r.stderr.count("\n") == 1, r
+    assert ("--gpu sim" in r.stderr) == (BIN.parent / "lib/simgpu/libnvidia-ml.so.1").exists(), r
+    r = subprocess.run(
+        [BIN / "sluice", "run", "--", "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SLUICE_RUN_DIR": str(a.dir / "none")},
+    )
+    assert (
+        r.returncode == 125
+        and "none/sluice.sock; start sluice-agent --run-dir" in r.stderr
+        and r.stderr.count("\n") == 1
+    ), r
+
+
+@test()
+def kubectl_errors_are_shown_without_its_log(a):
+    kubectl = a.dir / "kubectl"
+    kubectl.write_text(
+        "#!/bin/sh\nfor i in 1 2; do\n"
+        "  echo 'E1122 20:26:09.151259   27056 memcache.go:265] \"Unhandled Error\"' >&2\ndone\n"
+        "echo 'The connection to the server x was refused' >&2\nexit 1\n"
+    )
+    kubectl.chmod(0o755)
+    r = subprocess.run(
+        [BIN / "kubectl-sluice", "top"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": f"{a.dir}:{os.environ['PATH']}"},
+    )
+    assert r.returncode == 1 and r.stderr == "sluice: The connection to the server x was refused\n", r
+
+
+@test(gpus=2)
+def two_gpus(a):
+    a.needs_hook()
+    out = a.cli(
+        "run",
+        "--fraction",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook"),
+    )
+    lines = [line.split() for line in out.stdout.split("\n") if line]
+    assert sorted(line[1] for line in lines if line[0] == "budget") == [UUID % 0, UUID % 1], lines
+    out = a.cli("run", "--fraction", "0.5", "--gpu", UUID % 1, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert out.stdout.strip() == UUID % 1
+    r = a.cli("run", "--fraction", "3", "--", "true", check=False)
+    assert r.returncode == 125 and r.stderr == "sluice: 3 GPUs are requested, this node has 2\n", r
+
+
+if __name__ == "__main__":
+    run()

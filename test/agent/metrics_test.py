@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Metrics, alert rules, attestation, and the time of many attaches.
+
+metrics_test.py BIN_DIR TEST_DIR [name...]
+"""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import time
+
+from agent_rig import GIB, HERE, ROOT, UUID, Skipped, metrics_port, read_metrics, run, test, wait_for
+
+
+def attach_times(port):
+    """The agent's histogram: pairs of upper bound and count, the number of attaches, their sum in seconds."""
+    text = read_metrics(port)
+    rows = [line.split() for line in text.split("\n") if line.startswith("sluice_agent_attach_seconds")]
+    buckets = [
+        (float(r[0].split('le="')[1].rstrip('"}').replace("+Inf", "inf")), float(r[1]))
+        for r in rows
+        if "_bucket" in r[0]
+    ]
+    count, total = (next(float(r[1]) for r in rows if r[0].endswith(end)) for end in ("_count", "_sum"))
+    return buckets, count, total
+
+
+@test(config="attestation: {interval_s: 1}\nmetrics: {listen: '127.0.0.1:0'}\n")
+def unhooked_processes_are_reported(a):
+    port = metrics_port(a)
+    metrics = lambda: read_metrics(port)
+    sock = a.allocate("one", 50)
+    labels = f'allocation="one",pod="p-one",namespace="ns",container="c",gpu="{UUID % 0}"'
+
+    def state(name, value):
+        return f'sluice_hook_state{{{labels},state="{name}"}} {value}' in metrics()
+
+    wait_for("metrics before the first process", lambda: state("expected", 1))
+    h = a.hook(sock)
+    stripped = subprocess.Popen(["sleep", "60"], env={"SLUICE_SOCKET": str(sock), "PATH": os.environ["PATH"]})
+    external = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})
+    (a.dir / "gpu-processes").write_text(f"{h.p.pid} {stripped.pid} {external.pid}\n")
+    listed = time.monotonic()
+    wait_for("not hooked", lambda: a.allocation("one")["hook_state"] == "not hooked")
+    assert [str(stripped.pid) in e["text"] for e in a.events("not hooked")] == [True]
+    wait_for(
+        "the external process", lambda: [e for e in a.events("external process") if str(external.pid) in e["text"]]
+    )
+    assert time.monotonic() - listed >= 1  # at the second check: an ending process is listed for a while
+    assert state("not hooked", 1) and state("attached", 0)
+    h.command(f"live {GIB}")
+    wait_for("live bytes", lambda: f"sluice_live_bytes{{{labels}}} {GIB}" in metrics())
+    stripped.kill()
+    (a.dir / "gpu-processes").write_text(f"{h.p.pid}\n")
+    wait_for("attached again", lambda: a.allocation("one")["hook_state"] == "attached")
+    external.kill()
+    stripped.wait(), external.wait()
+
+
+@test(config="metrics: {listen: '127.0.0.1:0'}\n")
+def bench_of_many_processes(a):
+    """A report. Only a lost process makes it fail."""
+    for n in (100, 1000):
+        bench(a, metrics_port(a), n)
+
+
+def bench(a, port, n):
+    sock = a.allocate(f"n{n}", 20)
+    before, count_before, total_before = attach_times(port)
+    p = subprocess.Popen(
+        [HERE / "bench_attach", sock, str(n), str(a.p.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    line = p.stdout.readline().strip()
+    print("        " + line)
+    assert " 0 lost" in line, line
+    buckets, count, total = attach_times(port)
+    assert count - count_before == n, (count, count_before)
+    here = [(bound, c - b) for (bound, c), (_, b) in zip(buckets, before, strict=False)]
+    p99 = next(bound for bound, c in here if c >= 0.99 * n)
+    print(
+        f"        the agent's own time for one attach: mean {(total - total_before) / n * 1e6:.0f} us, "
+        f"p99 <= {p99 * 1e6:.0f} us, {dict(here)[0.0001]:.0f} of {n} within 100 us"
+    )
+
+    def ask(word):
+        p.stdin.write(word + "\n")
+        p.stdin.flush()
+        return p.stdout.readline().strip()
+
+    time.sleep(1.5)  # budgets settle after the arrivals
+    begin = time.monotonic() * 1e3
+    a.cli("set", f"n{n}", f"memory-factor={50 + n // 100}")
+    words = ask("budget").split()
+    assert int(words[1]) == n, words
+    first, last = float(words[3]) - begin, float(words[5]) - begin
+    print(
+        f"        a changed setting reaches {n} processes {first:.0f} to {last:.0f} ms after the start of "
+        f"`sluice set` ({last - first:.1f} ms apart)"
+    )
+    for word in ("tokens", "singles") + (("rest",) if os.environ.get("SLUICE_BENCH") else ()):
+        print("        " + ask(word))
+    p.communicate("end\n")
+    wait_for("release", lambda: not a.allocation(f"n{n}")["processes"])
+
+
+@test(config="metrics: {listen: '127.0.0.1:0'}\n")
+def promtool_accepts_metrics_and_rules(a):
+    cache = os.environ.get("SLUICE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice"
+    )
+    tool = shutil.which("promtool") or os.path.join(cache, "prometheus/usr/bin/promtool")
+    if not os.access(tool, os.X_OK):
+        raise Skipped("no promtool; scripts/setup test fetches it")
+    port = metrics_port(a)
+    a.hook(a.allocate("one", 50))
+    a.allocate("two", 25)
+    text = read_metrics(port).encode()
+    done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True)
+    assert done.returncode == 0 and not done.stderr and not done.stdout, (done.stdout, done.stderr)
+    bad = subprocess.run(
+        [tool, "check", "metrics"], input=text + b"# TYPE sluice_x counter\nsluice_x 1\n", capture_output=True
+    )
+    assert bad.returncode != 0 or bad.stderr or bad.stdout  # the tool does check
+    for name, source in (("alerts.yaml", "agent/alerts.yaml"), ("alerts_test.yaml", "test/agent/alerts_test.yaml")):
+        shutil.copy(ROOT / source, a.dir / name)
+    for args in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]):
+        done = subprocess.run([tool, *args], cwd=a.dir, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@test(config="metrics: {listen: '127.0.0.1:0'}\n")
+def each_attach_is_timed_once(a):
+    port = metrics_port(a)
+    assert attach_times(port)[1] == 0
+    sock = a.allocate("one", 50)
+    for n in range(1, 6):
+        a.hook(sock)
+        wait_for("the attach", lambda n=n: attach_times(port)[1] == n)
+    a.cli("set", "one", "memory-factor=50")  # further budgets do not count
+    buckets, count, total = attach_times(port)
+    assert count == 5 and 0 < total < 5 * 0.01 and buckets[-1] == (float("inf"), 5), (buckets, count, total)
+    assert all(x[1] <= y[1] for x, y in itertools.pairwise(buckets)) and len(buckets) == 17, buckets
+
+
+@test()
+def alert_rules_use_metrics_that_exist(a):
+    rules = (ROOT / "agent" / "alerts.yaml").read_text()
+    sources = ("agent/metrics.cc", "proto/counters.def")
+    source = "".join((ROOT / name).read_text() for name in sources)
+    used = set(re.findall(r"\bsluice_[a-z_]+", rules))
+    assert len(used) >= 8, used
+    assert not [m for m in used if f'"{m}"' not in source], [m for m in used if f'"{m}"' not in source]
+
+
+if __name__ == "__main__":
+    run()
