@@ -65,7 +65,7 @@ uint32_t Hash(const uint8_t* data, std::size_t size) {
   return hash;
 }
 
-// What the linker's address means in this object, as elf.c's contract has it.
+// The offset in the image of an address in the dynamic section, relocated or not.
 uint64_t Relative(uint64_t address) {
   const auto base = reinterpret_cast<std::uintptr_t>(g_base);
   return address < base ? address : address - base;

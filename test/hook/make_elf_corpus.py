@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Seeds of fuzz_elf (its heading has the format): make_elf_corpus.py FOLDER
+"""Writes the seeds of fuzz_elf, whose heading has the format: make_elf_corpus.py FOLDER
 
-Objects as linkers write them: with DT_HASH, with DT_GNU_HASH, with both, with and without versions, relocated (glibc) and not (musl)."""
+Objects as linkers write them: with DT_HASH, DT_GNU_HASH or both, with and without versions, relocated (glibc) and
+not (musl)."""
 import pathlib
 import struct
 import sys
@@ -75,8 +76,8 @@ def seed(sysv, gnu, versions, relocated, buckets=3):
         image = pad(image + table)
     dynamic += struct.pack("<QQII", 0, 0, 3, 3)  # behind its end, so that a table cut off there does not begin with 0
     segments = [(0, 0, len(image)), (0, len(image), len(dynamic)), (1, len(image), len(dynamic))]
-    found = [n in ("cuInit", "dlsym", "alpha", "beta_with_a_longer_name") or (n == "old_version" and not versions) for n in NAMES]
-    mask = sum(1 << i for i, f in enumerate(found) if f and buckets)
+    found = NAMES[:4] + ([] if versions else ["old_version"])
+    mask = sum(1 << i for i, name in enumerate(NAMES) if name in found and buckets)
     body = struct.pack("<BBB", mask, relocated, len(segments))
     body += b"".join(struct.pack("<BHH", *s) for s in segments) + image + dynamic
     checksum = 2166136261
