@@ -54,12 +54,13 @@ TEST_CASE("every operation of cuDNN's graphs has an output, and every attribute 
 }
 
 TEST_CASE("attributes of a later cuDNN are read and written, and its operations are unknown") {
+  constexpr int kLaterOperation = 63;
   CHECK(RoleOf(99999) == AttributeRole::kUnknown);
   const OperandUse use = UseOf(99999, false);
   CHECK((use.read && use.written && use.in_part));
-  CHECK_FALSE(IsKnownOperation(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR + 1));
+  CHECK_FALSE(IsKnownOperation(kLaterOperation));
   CHECK_FALSE(IsKnownOperation(CUDNN_BACKEND_TENSOR_DESCRIPTOR));
-  CHECK_FALSE(Streams(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR + 1));
+  CHECK_FALSE(Streams(kLaterOperation));
 }
 
 }  // namespace
