@@ -67,8 +67,8 @@ bool ZeroOnHost(const void* at, int type) {
   return parts[0] == 0 && parts[1] == 0;
 }
 
-// The bytes of the workspace that the caller's algorithm uses: programs give 32 MiB to every call, of which a split
-// product uses a tenth of a MiB. The library is asked once for each shape. Only speed depends on the answer.
+// The bytes of the workspace that the caller's algorithm uses: programs give 32 MiB to every call, and a
+// split product uses a tenth of a MiB. The library is asked once for each shape. Only speed depends on the answer.
 std::size_t WorkspaceUsed(const LibraryCopy& copy, abi::Pointer handle, abi::Pointer operation, abi::Pointer a,
                           abi::Pointer b, abi::Pointer c, abi::Pointer d, abi::ConstPointer algorithm,
                           const lt::Matmul& call, std::size_t given) {

@@ -70,7 +70,7 @@ static int tables_of(const struct dl_phdr_info* info, struct tables* out) {
   const ElfW(Dyn)* const entries = dynamic.at;
   out->symbols = out->strings = out->hash = out->gnu_hash = out->versions = none;
   for (size_t i = 0; i < dynamic.count && entries[i].d_tag != DT_NULL; ++i) {
-    /* glibc has relocated these addresses in place. musl has not, nor has anybody in the vdso. */
+    /* glibc has relocated these addresses in place. musl has not, and those of the vdso never are. */
     uintptr_t at = entries[i].d_un.d_ptr;
     if (at < info->dlpi_addr) at += info->dlpi_addr;
     switch (entries[i].d_tag) {

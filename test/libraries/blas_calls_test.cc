@@ -18,7 +18,7 @@ using test::Scene;
 // One call of a row of each family, with random arguments.
 template <typename Int>
 struct Call : test::ProductCalls<Int> {
-  using B = abi::Blas<Int>;
+  using Families = abi::Blas<Int>;
   using Base = test::ProductCalls<Int>;
   using Base::Inputs;
   using Base::Outputs;
@@ -39,18 +39,18 @@ struct Call : test::ProductCalls<Int> {
     Factor alpha = s.Make(0), beta = s.Make(1);
     const blas::Gemv g = Vectors(s, alpha, beta, false);
     Describe(g, &s.expected);
-    Library<typename B::Gemv>::Call(symbol, kHandle, g.trans, Int(g.m), Int(g.n), s.Given(alpha), PointerTo(g.a),
-                                    Int(g.a.ld), PointerTo(g.x), Int(g.x.ld), s.Given(beta), PointerTo(g.y),
-                                    Int(g.y.ld));
+    Library<typename Families::Gemv>::Call(symbol, kHandle, g.trans, Int(g.m), Int(g.n), s.Given(alpha), PointerTo(g.a),
+                                           Int(g.a.ld), PointerTo(g.x), Int(g.x.ld), s.Given(beta), PointerTo(g.y),
+                                           Int(g.y.ld));
     s.Check(symbol);
   }
   static void GemvStrided(Scene& s, const char* symbol) {
     Factor alpha = s.Make(0), beta = s.Make(1);
     const blas::Gemv g = Vectors(s, alpha, beta, true);
     Describe(g, &s.expected);
-    Library<typename B::GemvStrided>::Call(symbol, kHandle, g.trans, Int(g.m), Int(g.n), s.Given(alpha), PointerTo(g.a),
-                                           Int(g.a.ld), g.a.stride, PointerTo(g.x), Int(g.x.ld), g.x.stride,
-                                           s.Given(beta), PointerTo(g.y), Int(g.y.ld), g.y.stride, Int(g.batch));
+    Library<typename Families::GemvStrided>::Call(
+        symbol, kHandle, g.trans, Int(g.m), Int(g.n), s.Given(alpha), PointerTo(g.a), Int(g.a.ld), g.a.stride,
+        PointerTo(g.x), Int(g.x.ld), g.x.stride, s.Given(beta), PointerTo(g.y), Int(g.y.ld), g.y.stride, Int(g.batch));
     s.Check(symbol);
   }
 
@@ -69,17 +69,18 @@ struct Call : test::ProductCalls<Int> {
     Factor alpha = s.Make(0);
     const blas::Triangular t = Triangle(s, alpha, true);
     Describe(t, &s.expected);
-    Library<typename B::Trsm>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)), t.diag, Int(t.m),
-                                    Int(t.n), s.Given(alpha), PointerTo(t.a), Int(t.a.ld), PointerTo(t.b), Int(t.b.ld));
+    Library<typename Families::Trsm>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)), t.diag,
+                                           Int(t.m), Int(t.n), s.Given(alpha), PointerTo(t.a), Int(t.a.ld),
+                                           PointerTo(t.b), Int(t.b.ld));
     s.Check(symbol);
   }
   static void Trmm(Scene& s, const char* symbol) {
     Factor alpha = s.Make(0);
     const blas::Triangular t = Triangle(s, alpha, false);
     Describe(t, &s.expected);
-    Library<typename B::Trmm>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)), t.diag, Int(t.m),
-                                    Int(t.n), s.Given(alpha), PointerTo(t.a), Int(t.a.ld), PointerTo(t.b), Int(t.b.ld),
-                                    PointerTo(t.c), Int(t.c.ld));
+    Library<typename Families::Trmm>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)), t.diag,
+                                           Int(t.m), Int(t.n), s.Given(alpha), PointerTo(t.a), Int(t.a.ld),
+                                           PointerTo(t.b), Int(t.b.ld), PointerTo(t.c), Int(t.c.ld));
     s.Check(symbol);
   }
   static void TrsmBatched(Scene& s, const char* symbol) {
@@ -88,9 +89,9 @@ struct Call : test::ProductCalls<Int> {
     b.a = {s.Array(0, b.batch), s.arrays[0]}, b.b = {s.Array(1, b.batch), s.arrays[1]};
     Describe(b, &s.expected);
     const blas::Triangular& t = b.one;
-    Library<typename B::TrsmBatched>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)), t.diag,
-                                           Int(t.m), Int(t.n), s.Given(alpha), Inputs(b.a), Int(t.a.ld), Outputs(b.b),
-                                           Int(t.b.ld), Int(b.batch));
+    Library<typename Families::TrsmBatched>::Call(symbol, kHandle, t.side, t.uplo, static_cast<int>(s.r.In(0, 2)),
+                                                  t.diag, Int(t.m), Int(t.n), s.Given(alpha), Inputs(b.a), Int(t.a.ld),
+                                                  Outputs(b.b), Int(t.b.ld), Int(b.batch));
     s.Check(symbol);
   }
 
@@ -102,9 +103,9 @@ struct Call : test::ProductCalls<Int> {
     y.a = s.At(1, s.Ld(y.side == 0 ? y.m : y.n)), y.b = s.At(2, s.Ld(y.m)), y.c = s.At(3, s.Ld(y.m));
     y.alpha = alpha.scalar, y.beta = beta.scalar;
     Describe(y, &s.expected);
-    Library<typename B::Symm>::Call(symbol, kHandle, y.side, y.uplo, Int(y.m), Int(y.n), s.Given(alpha), PointerTo(y.a),
-                                    Int(y.a.ld), PointerTo(y.b), Int(y.b.ld), s.Given(beta), PointerTo(y.c),
-                                    Int(y.c.ld));
+    Library<typename Families::Symm>::Call(symbol, kHandle, y.side, y.uplo, Int(y.m), Int(y.n), s.Given(alpha),
+                                           PointerTo(y.a), Int(y.a.ld), PointerTo(y.b), Int(y.b.ld), s.Given(beta),
+                                           PointerTo(y.c), Int(y.c.ld));
     s.Check(symbol);
   }
   static blas::Syrk Rank(Scene& s, const Factor& alpha, const Factor& beta, bool two) {
@@ -124,17 +125,17 @@ struct Call : test::ProductCalls<Int> {
     Factor alpha = real ? s.Real(0) : s.Make(0), beta = real ? s.Real(1) : s.Make(1);
     const blas::Syrk k = Rank(s, alpha, beta, false);
     Describe(k, &s.expected);
-    Library<typename B::Syrk>::Call(symbol, kHandle, k.uplo, k.trans, Int(k.n), Int(k.k), s.Given(alpha),
-                                    PointerTo(k.a), Int(k.a.ld), s.Given(beta), PointerTo(k.c), Int(k.c.ld));
+    Library<typename Families::Syrk>::Call(symbol, kHandle, k.uplo, k.trans, Int(k.n), Int(k.k), s.Given(alpha),
+                                           PointerTo(k.a), Int(k.a.ld), s.Given(beta), PointerTo(k.c), Int(k.c.ld));
     s.Check(symbol);
   }
   static void Syr2k(Scene& s, const char* symbol) {
     Factor alpha = s.Make(0), beta = Hermitian(symbol) ? s.Real(1) : s.Make(1);
     const blas::Syrk k = Rank(s, alpha, beta, true);
     Describe(k, &s.expected);
-    Library<typename B::Syr2k>::Call(symbol, kHandle, k.uplo, k.trans, Int(k.n), Int(k.k), s.Given(alpha),
-                                     PointerTo(k.a), Int(k.a.ld), PointerTo(k.b), Int(k.b.ld), s.Given(beta),
-                                     PointerTo(k.c), Int(k.c.ld));
+    Library<typename Families::Syr2k>::Call(symbol, kHandle, k.uplo, k.trans, Int(k.n), Int(k.k), s.Given(alpha),
+                                            PointerTo(k.a), Int(k.a.ld), PointerTo(k.b), Int(k.b.ld), s.Given(beta),
+                                            PointerTo(k.c), Int(k.c.ld));
     s.Check(symbol);
   }
   static void Her2k(Scene& s, const char* symbol) { Syr2k(s, symbol); }
@@ -147,9 +148,9 @@ struct Call : test::ProductCalls<Int> {
     g.c = s.At(3, s.Ld(g.m));
     g.alpha = alpha.scalar, g.beta = beta.scalar;
     Describe(g, &s.expected);
-    Library<typename B::Geam>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), s.Given(alpha),
-                                    PointerTo(g.a), Int(g.a.ld), s.Given(beta), PointerTo(g.b), Int(g.b.ld),
-                                    PointerTo(g.c), Int(g.c.ld));
+    Library<typename Families::Geam>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), s.Given(alpha),
+                                           PointerTo(g.a), Int(g.a.ld), s.Given(beta), PointerTo(g.b), Int(g.b.ld),
+                                           PointerTo(g.c), Int(g.c.ld));
     s.Check(symbol);
   }
   static void Dgmm(Scene& s, const char* symbol) {
@@ -158,8 +159,8 @@ struct Call : test::ProductCalls<Int> {
     d.m = s.Size(), d.n = s.Size();
     d.a = s.At(1, s.Ld(d.m)), d.x = s.At(2, s.Increment()), d.c = s.At(3, s.Ld(d.m));
     Describe(d, &s.expected);
-    Library<typename B::Dgmm>::Call(symbol, kHandle, d.side, Int(d.m), Int(d.n), PointerTo(d.a), Int(d.a.ld),
-                                    PointerTo(d.x), Int(d.x.ld), PointerTo(d.c), Int(d.c.ld));
+    Library<typename Families::Dgmm>::Call(symbol, kHandle, d.side, Int(d.m), Int(d.n), PointerTo(d.a), Int(d.a.ld),
+                                           PointerTo(d.x), Int(d.x.ld), PointerTo(d.c), Int(d.c.ld));
     s.Check(symbol);
   }
 };

@@ -127,7 +127,7 @@ inline constexpr Computed kComputed[] = {{2, 64, 2, false, false}, {2, 68, 4, fa
 // One call of a row of each GEMM family, with random arguments.
 template <typename Int>
 struct ProductCalls {
-  using B = abi::Blas<Int>;
+  using Families = abi::Blas<Int>;
 
   // Operands of a product. A and B have types of their own where the call passes them.
   static blas::Gemm Product(Scene& s, const Factor& alpha, const Factor& beta, uint64_t a, uint64_t b, uint64_t c,
@@ -161,41 +161,42 @@ struct ProductCalls {
     Factor alpha = s.Make(0), beta = s.Make(1);
     const blas::Gemm g = Product(s, alpha, beta, s.element, s.element, s.element, false);
     Describe(g, &s.expected);
-    Library<typename B::Gemm>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k), s.Given(alpha),
-                                    PointerTo(g.a), Int(g.a.ld), PointerTo(g.b), Int(g.b.ld), s.Given(beta),
-                                    PointerTo(g.c), Int(g.c.ld));
+    Library<typename Families::Gemm>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
+                                           s.Given(alpha), PointerTo(g.a), Int(g.a.ld), PointerTo(g.b), Int(g.b.ld),
+                                           s.Given(beta), PointerTo(g.c), Int(g.c.ld));
     s.Check(symbol);
   }
   static void GemmStrided(Scene& s, const char* symbol) {
     Factor alpha = s.Make(0), beta = s.Make(1);
     const blas::Gemm g = Product(s, alpha, beta, s.element, s.element, s.element, true);
     Describe(g, &s.expected);
-    Library<typename B::GemmStrided>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
-                                           s.Given(alpha), PointerTo(g.a), Int(g.a.ld), g.a.stride, PointerTo(g.b),
-                                           Int(g.b.ld), g.b.stride, s.Given(beta), PointerTo(g.c), Int(g.c.ld),
-                                           g.c.stride, Int(g.batch));
+    Library<typename Families::GemmStrided>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
+                                                  s.Given(alpha), PointerTo(g.a), Int(g.a.ld), g.a.stride,
+                                                  PointerTo(g.b), Int(g.b.ld), g.b.stride, s.Given(beta),
+                                                  PointerTo(g.c), Int(g.c.ld), g.c.stride, Int(g.batch));
     s.Check(symbol);
   }
   static void GemmTyped(Scene& s, const char* symbol) {
     Typed(s, symbol, false, false,
           [&](const blas::Gemm& g, const int* types, int, ConstPointer alpha, ConstPointer beta) {
-            Library<typename B::GemmTyped>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
-                                                 alpha, PointerTo(g.a), types[0], Int(g.a.ld), PointerTo(g.b), types[1],
-                                                 Int(g.b.ld), beta, PointerTo(g.c), types[2], Int(g.c.ld));
+            Library<typename Families::GemmTyped>::Call(
+                symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k), alpha, PointerTo(g.a), types[0],
+                Int(g.a.ld), PointerTo(g.b), types[1], Int(g.b.ld), beta, PointerTo(g.c), types[2], Int(g.c.ld));
           });
   }
   static void GemmEx(Scene& s, const char* symbol) {
     Typed(s, symbol, false, true,
           [&](const blas::Gemm& g, const int* types, int compute, ConstPointer alpha, ConstPointer beta) {
-            Library<typename B::GemmEx>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k), alpha,
-                                              PointerTo(g.a), types[0], Int(g.a.ld), PointerTo(g.b), types[1],
-                                              Int(g.b.ld), beta, PointerTo(g.c), types[2], Int(g.c.ld), compute, -1);
+            Library<typename Families::GemmEx>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
+                                                     alpha, PointerTo(g.a), types[0], Int(g.a.ld), PointerTo(g.b),
+                                                     types[1], Int(g.b.ld), beta, PointerTo(g.c), types[2], Int(g.c.ld),
+                                                     compute, -1);
           });
   }
   static void GemmStridedEx(Scene& s, const char* symbol) {
     Typed(s, symbol, true, true,
           [&](const blas::Gemm& g, const int* types, int compute, ConstPointer alpha, ConstPointer beta) {
-            Library<typename B::GemmStridedEx>::Call(
+            Library<typename Families::GemmStridedEx>::Call(
                 symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k), alpha, PointerTo(g.a), types[0],
                 Int(g.a.ld), g.a.stride, PointerTo(g.b), types[1], Int(g.b.ld), g.b.stride, beta, PointerTo(g.c),
                 types[2], Int(g.c.ld), g.c.stride, Int(g.batch), compute, -1);
@@ -222,9 +223,9 @@ struct ProductCalls {
     const blas::Gemm g = Product(s, alpha, beta, s.element, s.element, s.element, false);
     const blas::BatchedGemm b = Batched(s, g);
     Describe(b, &s.expected);
-    Library<typename B::GemmBatched>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
-                                           s.Given(alpha), Inputs(b.a), Int(g.a.ld), Inputs(b.b), Int(g.b.ld),
-                                           s.Given(beta), Outputs(b.c), Int(g.c.ld), Int(b.batch));
+    Library<typename Families::GemmBatched>::Call(symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k),
+                                                  s.Given(alpha), Inputs(b.a), Int(g.a.ld), Inputs(b.b), Int(g.b.ld),
+                                                  s.Given(beta), Outputs(b.c), Int(g.c.ld), Int(b.batch));
     s.Check(symbol);
   }
   static void GemmBatchedEx(Scene& s, const char* symbol) {
@@ -233,7 +234,7 @@ struct ProductCalls {
     const blas::Gemm g = Product(s, alpha, beta, 2, 4, blas::BytesOf(of.type), false);
     const blas::BatchedGemm b = Batched(s, g);
     Describe(b, &s.expected);
-    Library<typename B::GemmBatchedEx>::Call(
+    Library<typename Families::GemmBatchedEx>::Call(
         symbol, kHandle, g.transa, g.transb, Int(g.m), Int(g.n), Int(g.k), s.Given(alpha), Inputs(b.a), 14, Int(g.a.ld),
         Inputs(b.b), 0, Int(g.b.ld), s.Given(beta), Outputs(b.c), of.type, Int(g.c.ld), Int(b.batch), of.compute, -1);
     s.Check(symbol);
@@ -283,8 +284,8 @@ struct ProductCalls {
            [&](const int* ta, const int* tb, const Int* m, const Int* n, const Int* k, const Int* lda, const Int* ldb,
                const Int* ldc, ConstPointer alpha, ConstPointer beta, const ConstPointer* a, const ConstPointer* b,
                const Pointer* c, Int groups, const Int* sizes) {
-             Library<typename B::GemmGrouped>::Call(symbol, kHandle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c,
-                                                    ldc, groups, sizes);
+             Library<typename Families::GemmGrouped>::Call(symbol, kHandle, ta, tb, m, n, k, alpha, a, lda, b, ldb,
+                                                           beta, c, ldc, groups, sizes);
            });
   }
   static void GemmGroupedEx(Scene& s, const char* symbol) {
@@ -292,8 +293,8 @@ struct ProductCalls {
            [&](const int* ta, const int* tb, const Int* m, const Int* n, const Int* k, const Int* lda, const Int* ldb,
                const Int* ldc, ConstPointer alpha, ConstPointer beta, const ConstPointer* a, const ConstPointer* b,
                const Pointer* c, Int groups, const Int* sizes) {
-             Library<typename B::GemmGroupedEx>::Call(symbol, kHandle, ta, tb, m, n, k, alpha, a, 14, lda, b, 2, ldb,
-                                                      beta, c, 0, ldc, groups, sizes, 68);
+             Library<typename Families::GemmGroupedEx>::Call(symbol, kHandle, ta, tb, m, n, k, alpha, a, 14, lda, b, 2,
+                                                             ldb, beta, c, 0, ldc, groups, sizes, 68);
            });
   }
 };

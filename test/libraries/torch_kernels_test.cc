@@ -44,13 +44,13 @@ struct Strided {
 
 template <int operands>
 void CheckStrided(Random& r) {
-  using S = Strided<operands>;
-  const uint32_t sizes[] = {4, sizeof(S)};
+  using Parameters = Strided<operands>;
+  const uint32_t sizes[] = {4, sizeof(Parameters)};
   const TorchKernel kernel = RecogniseTorchKernel(kStridedKernel, sizes);
   REQUIRE(kernel.family == Family::kStrided);
   REQUIRE(kernel.operands == operands);
   for (int round = 0; round < 300; ++round) {
-    S f;
+    Parameters f;
     std::memset(static_cast<void*>(&f), 0x7f, sizeof f);  // slots of absent dimensions hold any values
     f.calculator.dims = static_cast<int>(r.In(0, 4));
     int n = 1;
@@ -86,7 +86,7 @@ void CheckStrided(Random& r) {
     // A capture of the function reaches a page, not the tensor around it.
     REQUIRE(memory.Bytes(reaches) < 200 * kMiB);
     const auto refuses = [&](auto change) {
-      S bad = f;
+      Parameters bad = f;
       int m = n;
       change(bad, m);
       void* wrong[] = {&m, &bad};
@@ -94,11 +94,11 @@ void CheckStrided(Random& r) {
       CHECK(ReadTorchKernel(kernel, {{8, 1, 1}, {128, 1, 1}}, wrong, &none) == 0);
       CHECK(none.empty());
     };
-    refuses([](S&, int& m) { ++m; });
-    refuses([](S&, int& m) { m = -m; });
-    refuses([](S& bad, int&) { bad.calculator.dims = 26; });
-    if (f.calculator.dims > 0) refuses([](S& bad, int&) { bad.calculator.sizes[0].m1 += 1; });
-    if (f.calculator.dims > 0) refuses([](S& bad, int&) { bad.calculator.sizes[0].divisor = 0; });
+    refuses([](Parameters&, int& m) { ++m; });
+    refuses([](Parameters&, int& m) { m = -m; });
+    refuses([](Parameters& bad, int&) { bad.calculator.dims = 26; });
+    if (f.calculator.dims > 0) refuses([](Parameters& bad, int&) { bad.calculator.sizes[0].m1 += 1; });
+    if (f.calculator.dims > 0) refuses([](Parameters& bad, int&) { bad.calculator.sizes[0].divisor = 0; });
   }
 }
 
