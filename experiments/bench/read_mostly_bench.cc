@@ -17,7 +17,7 @@ extern "C" {
 int cublasSgemm_v2(void*, int, int, int, int, int, const void*, const void*, int, const void*, int, const void*, void*,
                    int);
 int cublasSetStream_v2(void*, void*);
-void cublasFakePasses(unsigned);
+void cublasFakeSetPasses(unsigned);
 }
 
 namespace {
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
   const CUdeviceptr last = name.ends_with("loss") ? rig.card.Plain(kOut) : 0;
   const CUdeviceptr loss = last ? rig.card.Plain(kOut) : 0;
   OK(cuMemsetD8Async(in, 1, kIn, stream));
-  cublasFakePasses(name == "once" || name == "graph-once" ? 1 : 32);
+  cublasFakeSetPasses(name == "once" || name == "graph-once" ? 1 : 32);
   int handle = 0;
   const float alpha = 1, beta = 0;
   cublasSetStream_v2(&handle, stream);

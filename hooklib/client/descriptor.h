@@ -1,5 +1,5 @@
-// A descriptor of ours in somebody else's process: the program may close it at any time, all at once (closefrom) or by
-// number, and put a file of its own in its place. Then it is no longer ours to use, nor to close.
+// A descriptor of sluice's in the hooked process. The program may close it at any time, all at once (closefrom) or by
+// number, and open a file of its own under the number. Then the client may neither use nor close it.
 #ifndef SLUICE_HOOKLIB_CLIENT_DESCRIPTOR_H_
 #define SLUICE_HOOKLIB_CLIENT_DESCRIPTOR_H_
 
@@ -7,18 +7,18 @@
 
 namespace sluice::client {
 
-// `fd` under a number that no program counts on: who starts with its standard input closed must not read the agent's
-// frames from it.
+// Moves `fd` to a number that no program expects, above 200 where the limit allows it, and returns the new number. A
+// program that starts with its standard input closed would otherwise read the agent's frames from it.
 int MoveToHighNumber(int fd);
 
 class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(int fd);  // -1: none
-  // Whether it is still what it was, by device and inode.
+  // Whether the number still refers to the same file, by device and inode.
   bool IsOurs() const;
   int fd() const { return fd_; }
-  // Closes what is ours.
+  // Closes the file if it is still ours.
   void Close();
 
  private:

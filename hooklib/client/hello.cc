@@ -9,7 +9,7 @@
 namespace sluice::client {
 namespace {
 
-// The start of a file of /proc; stdio would allocate in the application's heap.
+// Reads the start of a file of /proc. stdio would allocate from the application's heap.
 size_t ReadFile(const char* path, char* to, size_t size) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
@@ -25,7 +25,8 @@ void FillHello(sluice_hello& hello) {
   hello.pid = getpid();
   char text[512];
   if (ReadFile("/proc/self/stat", text, sizeof(text)) > 0) {
-    // The second field is the name in brackets and may itself hold blanks and brackets: count from the last one.
+    // The second field is the name in brackets, which may contain blanks and brackets: fields are counted from the last
+    // one.
     const char* p = strrchr(text, ')');
     for (int field = 2; p != nullptr && field < 22; ++field) {
       p = strchr(p + 1, ' ');

@@ -1,4 +1,4 @@
-// What a process says of itself when it connects to the agent.
+// The HELLO frame of a process that connects to the agent.
 #ifndef SLUICE_HOOKLIB_CLIENT_HELLO_H_
 #define SLUICE_HOOKLIB_CLIENT_HELLO_H_
 
@@ -6,7 +6,7 @@
 
 namespace sluice::client {
 
-// Fills pid, start time and command line of this process from /proc/self; what cannot be read stays zero.
+// Fills pid, start time and command line of this process from /proc/self. Fields that cannot be read stay zero.
 void FillHello(sluice_hello& hello);
 
 }  // namespace sluice::client

@@ -1,12 +1,12 @@
-// Whose code called an entry.
+// Which library called an entry.
 #ifndef SLUICE_HOOKLIB_DISPATCH_CALLER_H_
 #define SLUICE_HOOKLIB_DISPATCH_CALLER_H_
 
 namespace sluice {
 
-// Give it __builtin_return_address(0) of the entry itself (entries are tail-jumped to). True for code in libnccl,
-// libnvshmem*, libuct*, libcufile*: their buffers are shared by handles or RDMA and stay plain. Thread-safe, lock-free
-// on the fast path; about 20 ns, so only for allocations.
+// `return_address`: __builtin_return_address(0) of the entry itself (entries are reached by tail jumps). True for code
+// in libnccl, libnvshmem*, libuct* and libcufile*: their buffers are shared by handles or RDMA and stay unmanaged.
+// Thread-safe, and lock-free unless a library was loaded since the last call. About 20 ns, so only for allocations.
 bool CalledFromUnmanagedLibrary(const void* return_address);
 
 }  // namespace sluice

@@ -11,25 +11,25 @@
 namespace sluice {
 namespace {
 
-// Libraries whose buffers are shared by handle or RDMA: managed memory cannot be.
-constexpr const char* kPlainLibraries[] = {"libnccl.", "libnccl-", "libnvshmem", "libuct", "libcufile"};
+// Libraries that share their buffers by handle or RDMA, which managed memory does not allow.
+constexpr const char* kUnmanagedLibraries[] = {"libnccl.", "libnccl-", "libnvshmem", "libuct", "libcufile"};
 
-constexpr int kMostRanges = 64;
+constexpr int kMaxRanges = 64;
 struct Snapshot {
-  unsigned long long loads = 0;  // dlpi_adds + dlpi_subs when it was taken
+  unsigned long long loads = 0;  // dlpi_adds + dlpi_subs at its time
   int count = 0;
   struct Range {
     std::uintptr_t begin, end;
-  } ranges[kMostRanges];
+  } ranges[kMaxRanges];
 };
 
-// Old snapshots are kept: another thread may still read one, and they are as rare as loads of libraries.
+// Old snapshots are never freed: another thread may still read one, and there is one for each load of a library.
 std::atomic<const Snapshot*> current{nullptr};
 
-bool IsPlain(const char* path) {
+bool IsUnmanaged(const char* path) {
   const char* const slash = std::strrchr(path, '/');
   const char* const name = slash != nullptr ? slash + 1 : path;
-  return std::any_of(std::begin(kPlainLibraries), std::end(kPlainLibraries),
+  return std::any_of(std::begin(kUnmanagedLibraries), std::end(kUnmanagedLibraries),
                      [&](const char* prefix) { return std::strncmp(name, prefix, std::strlen(prefix)) == 0; });
 }
 
@@ -41,10 +41,10 @@ int FirstObject(dl_phdr_info* info, std::size_t, void* loads) {
 int AddObject(dl_phdr_info* info, std::size_t, void* data) {
   auto& snapshot = *static_cast<Snapshot*>(data);
   snapshot.loads = info->dlpi_adds + info->dlpi_subs;
-  if (info->dlpi_name == nullptr || !IsPlain(info->dlpi_name)) return 0;
+  if (info->dlpi_name == nullptr || !IsUnmanaged(info->dlpi_name)) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& segment = info->dlpi_phdr[i];
-    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || snapshot.count == kMostRanges) continue;
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || snapshot.count == kMaxRanges) continue;
     const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
     snapshot.ranges[snapshot.count++] = {begin, begin + segment.p_memsz};
   }

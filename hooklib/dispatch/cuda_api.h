@@ -14,11 +14,11 @@
 // Exported by the driver; cuda.h declares it only where it renames everything to _ptsz.
 extern "C" CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                                                      CUdriverProcAddressQueryResult* symbolStatus);
-// Exported by the simulated driver alone, which has no kernel under it: its answers to open and ioctl of
+// Exported by the simulated driver alone, which has no kernel module: its answers to open and ioctl of
 // /dev/nvidia-uvm-tools (simgpu/simgpu.h).
 extern "C" int simgpu_uvm_open(void);
 extern "C" int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
-// And what it does in place of threads' requests (hooklib/engine/execute/eviction_threads.h).
+// Its eviction, in place of the eviction threads' requests (hooklib/engine/execute/eviction_threads.h).
 extern "C" int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
                                 int threads);
 

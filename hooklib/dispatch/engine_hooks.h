@@ -1,4 +1,5 @@
-// What the dispatch asks of the engine (hooklib/engine defines these; where it does not, weak_engine.cc's do nothing).
+// Functions of the engine that the dispatch calls. hooklib/engine defines them; without it, weak_engine.cc's
+// definitions do nothing.
 #ifndef SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 #define SLUICE_HOOKLIB_DISPATCH_ENGINE_HOOKS_H_
 
@@ -6,16 +7,16 @@
 
 namespace sluice {
 
-// Once, when the engine is loaded and before any entry can be reached. g_real is filled if libcuda is in the process
-// (in a program that only asks NVML it is not). Runs under the dynamic loader's lock: may start threads, must not wait
-// for them, and makes no CUDA call (the program has not called cuInit yet).
+// Called once, when the engine is loaded and before any entry can be reached. g_real is filled if libcuda is in the
+// process; a program that only uses NVML does not have it. Runs under the dynamic loader's lock: it may start threads,
+// must not wait for them, and makes no CUDA call (the program has not called cuInit yet).
 void EngineInit();
 
 // At exit(), or when the library is unloaded by the loader. Other threads may still be running, the driver may be gone.
 void EngineExit();
 
-// What queries of the card with this NVML uuid ("GPU-...") should say, in bytes. False: not one of our fractions; the
-// truth is told.
+// The answer to memory queries about the GPU with this NVML uuid ("GPU-..."), in bytes. False: the process has no
+// fraction of it, and the driver's answer passes unchanged.
 bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
 
 // PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is

@@ -1,7 +1,7 @@
-// What the application reaches instead of the driver: one function per row of hooks.def, same name and signature as the
-// driver's. Entries are reached by tail jumps from the shim and by pointers handed out by dlsym and cuGetProcAddress,
-// so
-// __builtin_return_address(0) in an entry is the application's. An entry that nobody defines forwards to the driver.
+// The functions that the application reaches in place of the driver's: one per row of hooks.def, with the driver's name
+// and signature. The shim jumps to entries by tail jumps, and dlsym and cuGetProcAddress hand out their addresses. In
+// an entry, the built-in return address is therefore the application's. An entry without a definition forwards to the
+// driver.
 #ifndef SLUICE_HOOKLIB_DISPATCH_ENTRIES_H_
 #define SLUICE_HOOKLIB_DISPATCH_ENTRIES_H_
 

@@ -1,6 +1,5 @@
-// cuGetProcAddress in its three exported forms. The driver answers first: which versions it has, what status it reports
-// and which names it knows is its business. Only a pointer that it gave is replaced, by the entry of the same
-// signature.
+// cuGetProcAddress in its three exported forms. The driver answers first: versions, status and known names are its own.
+// Only a pointer that it returned is replaced, by the entry of the same signature.
 #include <algorithm>
 
 #include "hooklib/dispatch/entries.h"
@@ -10,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kTableVersion = 13000;  // the toolkit whose cudaTypedefs.h hooks.def was held against
+constexpr int kTableVersion = 13000;  // the toolkit whose cudaTypedefs.h hooks.def was compared with
 static_assert(CUDA_VERSION / 1000 >= kTableVersion / 1000);
 
 template <typename Ask>
@@ -20,8 +19,8 @@ void Replace(const char* symbol, void** pfn, int version, bool per_thread, Ask a
     *pfn = exact;
     return;
   }
-  // A driver may give another address than its exported symbol's. Then the table decides; but a program built for a
-  // newer toolkit than the table's may have been given a signature that the table does not know.
+  // A driver may return another address than its exported symbol's. Then the table decides. A program built for a newer
+  // toolkit than the table's may have got a signature that the table does not know; that stays the driver's.
   if (version > kTableVersion) {
     void* known = nullptr;
     if (ask_driver(kTableVersion, &known) != CUDA_SUCCESS || known != *pfn) return;

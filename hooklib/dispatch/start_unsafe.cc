@@ -1,4 +1,4 @@
-// The engine's side of the seam with the shim: binds the driver, answers for entries.
+// The engine's side of the seam with the shim: binds the driver and returns entries.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -9,8 +9,8 @@
 #include "hooklib/dispatch/real.h"
 
 // Weak here, and only here: an entry that hooklib/engine does not define is null, and the forwarding one takes its
-// place. Hidden, so that the shipped library carries no dynamic symbol for it. NOLINTBEGIN(bugprone-macro-parentheses):
-// names being declared.
+// place. Hidden, so that the shipped library has no dynamic symbol for it.
+// NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
 #pragma GCC visibility push(hidden)
 namespace sluice::entry {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) \
@@ -119,13 +119,13 @@ void* EntryForRequest(std::string_view base, int version, bool per_thread) {
   const HookRow* best = nullptr;
   bool best_matches = false;
   for (auto row = first; row != last; ++row) {
-    const bool sister = row->flavour == Flavour::PTSZ || row->flavour == Flavour::PTDS;
-    if (row->version > version || (sister && !per_thread)) continue;
+    const bool per_thread_form = row->flavour == Flavour::PTSZ || row->flavour == Flavour::PTDS;
+    if (row->version > version || (per_thread_form && !per_thread)) continue;
     if (row->index >= 0 && RealOf(static_cast<std::size_t>(row->index)) == nullptr) continue;
-    // Rows rise in version; a per-thread request takes a sister wherever there is one.
-    if (best_matches && !sister && per_thread) continue;
+    // Rows are in order of version; a per-thread request takes the per-thread form wherever there is one.
+    if (best_matches && !per_thread_form && per_thread) continue;
     best = &*row;
-    best_matches = sister;
+    best_matches = per_thread_form;
   }
   return best != nullptr && best->index >= 0 ? Entry(static_cast<std::size_t>(best->index)) : nullptr;
 }
@@ -135,7 +135,7 @@ bool RealBound() { return bound.load(std::memory_order_acquire); }
 void BindReal(void* (*lookup)(void* context, const char* name), void* context) {
   constexpr std::size_t kSlots = sizeof(kRealSlots) / sizeof(kRealSlots[0]);
   if (RealBound()) return;
-  // The loader's lock is taken by every lookup: none may happen while ours is held.
+  // Every lookup takes the loader's lock, so none may happen while ours is held.
   std::array<void*, kSlots> found{};
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
   const std::lock_guard lock(bind_mutex);

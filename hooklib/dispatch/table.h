@@ -13,7 +13,7 @@ enum class Flavour { ANY, LEGACY, PTSZ, PTDS };  // as hooks.def writes them
 struct HookRow {
   std::string_view name;  // exact ELF name
   std::string_view base;  // cuGetProcAddress' name
-  int version = 0;        // least CUDA version of this signature
+  int version = 0;        // first CUDA version with this signature
   Flavour flavour = Flavour::ANY;
   int index = -1;  // row among SLUICE_HOOK, or -1: passed through
 };
@@ -30,11 +30,11 @@ void* RealOf(std::size_t index);
 // The entry whose driver function is exactly `real`, or null.
 void* EntryForPointer(const void* real);
 
-// By what the program asked for. Null where the answer must stay the driver's own: unknown name, a row that is passed
-// through, or a version that this driver does not have.
+// The entry for a request of cuGetProcAddress. Null where the answer must stay the driver's own: an unknown name, a row
+// that is passed through, or a version that this driver does not have.
 void* EntryForRequest(std::string_view base, int version, bool per_thread);
 
-// Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe; the first caller wins.
+// Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe: the first caller fills it.
 void BindReal(void* (*lookup)(void* context, const char* name), void* context);
 bool RealBound();
 

@@ -1,5 +1,4 @@
-// Where hooklib/engine does not define these, they do nothing: the shim and the dispatch are testable without the
-// engine.
+// Definitions in place of hooklib/engine's, which do nothing: tests of the shim and the dispatch link no engine.
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/libraries/library_calls.h"
 

@@ -1,6 +1,6 @@
-// cuDNN's backend (graph) API. Descriptors cannot be read back: a plan does not tell its tensors, a variant pack not
-// its pointers (9.13 answers NOT_SUPPORTED), and asking one that was destroyed crashes. So what is set is kept here, by
-// descriptor.
+// cuDNN's backend (graph) API. Its descriptors cannot be read back. A plan does not name its tensors, and a variant
+// pack does not return its pointers (9.13 answers NOT_SUPPORTED). Asking a destroyed descriptor crashes. So the
+// attributes that a program sets are kept here, by descriptor.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -21,47 +21,48 @@ struct Operand {
   GraphTensor tensor;
 };
 
-// One descriptor: what was set on it, as far as it matters.
+// One descriptor, with the attributes that access sets need.
 struct Node {
   int type = 0;
   GraphTensor tensor;
-  std::vector<Operand> operands;  // an operation's tensors, as they were when it was told of them
+  std::vector<Operand> operands;  // an operation's tensors, as they were when they were set
   bool adds_to_result = false;    // a convolution whose beta is not zero
   bool inference = false;
-  std::shared_ptr<const OperationGraph> graph;  // of a graph, and of everything made from one
+  std::shared_ptr<const OperationGraph> graph;  // of a graph descriptor, and of every descriptor made from one
   uint64_t workspace_bytes = 0;
   std::vector<int64_t> ids;  // of a variant pack
   std::vector<uint64_t> pointers;
   uint64_t workspace = 0;
-  bool strange = false;  // it has attributes that we do not know
+  bool has_unknown_attributes = false;
 };
 using Handle = cudnnBackendDescriptor_t;
 
-// Plans are made seldom; an execution takes the lock a few times for the moment of a look-up.
-struct Book {
+// Plans are made seldom. An execution takes the lock a few times, each for one look-up.
+struct Registry {
   std::mutex mutex;
   std::unordered_map<Handle, std::shared_ptr<Node>> nodes;
   std::unordered_map<uint64_t, std::shared_ptr<const OperationGraph>> strings;  // plans written as text, by hash
 };
-Book& TheBook() {
-  static auto& book = *new Book();
-  return book;
+Registry& TheRegistry() {
+  static auto& registry = *new Registry();
+  return registry;
 }
 
 std::shared_ptr<Node> Find(Handle handle) {
-  Book& book = TheBook();
-  std::lock_guard lock(book.mutex);
-  const auto it = book.nodes.find(handle);
-  return it == book.nodes.end() ? nullptr : it->second;
+  Registry& registry = TheRegistry();
+  std::lock_guard lock(registry.mutex);
+  const auto it = registry.nodes.find(handle);
+  return it == registry.nodes.end() ? nullptr : it->second;
 }
 
 bool Wanted() { return g_library_calls_wanted.load(std::memory_order_relaxed); }
-std::atomic<bool> g_packs{false};  // some are followed: what is put into them counts, whether sets are wanted or not
-bool OfPack(int attribute) { return attribute >= 1000 && attribute < 1100; }
+// Some variant packs are kept: then their attributes are kept as well, whether sets are wanted now or not.
+std::atomic<bool> g_has_packs{false};
+bool IsPackAttribute(int attribute) { return attribute >= 1000 && attribute < 1100; }
 
 uint64_t HashOf(const void* text, int64_t length) {
   const auto* at = static_cast<const unsigned char*>(text);
-  while (length > 0 && at[length - 1] == 0) --length;  // with or without its end
+  while (length > 0 && at[length - 1] == 0) --length;  // callers count the final NUL or do not
   uint64_t hash = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < length; ++i) hash = (hash ^ at[i]) * 0x100000001b3u;
   return hash;
@@ -128,22 +129,22 @@ void SetPack(Node* node, int attribute, int64_t count, const void* at) {
       node->workspace = count > 0 ? Address(*static_cast<void* const*>(at)) : 0;
       break;
     default:
-      node->strange = true;  // shapes given at execution, say
+      node->has_unknown_attributes = true;  // for instance shapes that are given at execution
   }
 }
 
-// The graph of some operations; null where one was not seen being made, or is of a kind that we do not know.
+// The graph of some operations. Null where the creation of one was not seen, or its type is not known.
 std::shared_ptr<const OperationGraph> Build(std::span<const Handle> operations) {
   auto graph = std::make_shared<OperationGraph>();
   bool streams = true, in_part = false;
   for (const Handle handle : operations) {
     const auto node = Find(handle);
     if (!node) return nullptr;
-    for (const Operand& operand : node->operands) in_part |= OverridesSizes(operand.attribute);
+    for (const Operand& operand : node->operands) in_part |= RoleOf(operand.attribute) == AttributeRole::kSize;
   }
   for (const Handle handle : operations) {
     const auto node = Find(handle);
-    if (!node || node->type > CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR) return nullptr;
+    if (!node || !IsKnownOperation(node->type)) return nullptr;
     streams &= Streams(node->type);
     for (const Operand& operand : node->operands) {
       OperandUse use = UseOf(operand.attribute, node->inference);
@@ -156,15 +157,15 @@ std::shared_ptr<const OperationGraph> Build(std::span<const Handle> operations) 
   return graph;
 }
 
-// Beta of the three convolutions: float or double, on the host.
-bool NotZero(cudnnBackendAttributeType_t type, int64_t count, const void* at) {
+// A convolution's beta: float or double, on the host.
+bool IsNotZero(cudnnBackendAttributeType_t type, int64_t count, const void* at) {
   if (count != 1) return true;
   if (type == CUDNN_TYPE_FLOAT) return *static_cast<const float*>(at) != 0;
   if (type == CUDNN_TYPE_DOUBLE) return *static_cast<const double*>(at) != 0;
   return true;
 }
 
-// After the library took it.
+// Keeps an attribute that the library has accepted.
 void Keep(Handle handle, int attribute, cudnnBackendAttributeType_t type, int64_t count, const void* at) {
   const auto node = Find(handle);
   if (!node || !at || count < 0) return;
@@ -173,16 +174,14 @@ void Keep(Handle handle, int attribute, cudnnBackendAttributeType_t type, int64_
   } else if (node->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
     SetPack(node.get(), attribute, count, at);
   } else if (attribute == CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) {
-    Book& book = TheBook();
+    Registry& registry = TheRegistry();
     const uint64_t hash = HashOf(at, count);
-    std::lock_guard lock(book.mutex);
-    const auto it = book.strings.find(hash);
-    node->graph = it == book.strings.end() ? nullptr : it->second;
-  } else if (attribute == CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA ||
-             attribute == CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA ||
-             attribute == CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA) {
-    node->adds_to_result = NotZero(type, count, at);
-  } else if (attribute == CUDNN_ATTR_OPERATION_NORM_FWD_PHASE) {
+    std::lock_guard lock(registry.mutex);
+    const auto it = registry.strings.find(hash);
+    node->graph = it == registry.strings.end() ? nullptr : it->second;
+  } else if (RoleOf(attribute) == AttributeRole::kBeta) {
+    node->adds_to_result = IsNotZero(type, count, at);
+  } else if (RoleOf(attribute) == AttributeRole::kPhase) {
     node->inference = count == 1 && *static_cast<const cudnnBackendNormFwdPhase_t*>(at) == CUDNN_NORM_FWD_INFERENCE;
   } else if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     const std::span others(static_cast<const Handle*>(at), static_cast<std::size_t>(count));
@@ -210,31 +209,32 @@ namespace entry {
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, Handle* out) {
   auto* const real = reinterpret_cast<decltype(&::cudnnBackendCreateDescriptor)>(LibraryReal());
-  const bool passed = type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR && !Wanted();  // made anew for each execution
+  // Programs make a variant pack for each execution, so packs are kept only while sets are wanted.
+  const bool passed = type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR && !Wanted();
   const cudnnStatus_t status = real(type, out);
   if (passed || status != CUDNN_STATUS_SUCCESS || !out) return status;
   try {
     auto node = std::make_shared<Node>();
     node->type = type;
-    if (type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) g_packs.store(true, std::memory_order_relaxed);
-    Book& book = TheBook();
-    std::lock_guard lock(book.mutex);
-    book.nodes[*out] = std::move(node);
+    if (type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) g_has_packs.store(true, std::memory_order_relaxed);
+    Registry& registry = TheRegistry();
+    std::lock_guard lock(registry.mutex);
+    registry.nodes[*out] = std::move(node);
   } catch (...) {
-    return status;  // no host memory: not seen, then
+    return status;  // out of host memory: as if its creation had not been seen
   }
   return status;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(Handle handle) {
   auto* const real = reinterpret_cast<decltype(&::cudnnBackendDestroyDescriptor)>(LibraryReal());
-  std::shared_ptr<Node> gone;  // freed without the lock
+  std::shared_ptr<Node> removed;  // freed without the lock
   {
-    Book& book = TheBook();
-    std::lock_guard lock(book.mutex);
-    if (const auto it = book.nodes.find(handle); it != book.nodes.end()) {
-      gone = std::move(it->second);
-      book.nodes.erase(it);
+    Registry& registry = TheRegistry();
+    std::lock_guard lock(registry.mutex);
+    if (const auto it = registry.nodes.find(handle); it != registry.nodes.end()) {
+      removed = std::move(it->second);
+      registry.nodes.erase(it);
     }
   }
   return real(handle);
@@ -243,18 +243,19 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(Handle handle) {
 cudnnStatus_t cudnnBackendSetAttribute(Handle handle, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void* at) {
   auto* const real = reinterpret_cast<decltype(&::cudnnBackendSetAttribute)>(LibraryReal());
-  if (OfPack(name) && !Wanted() && !g_packs.load(std::memory_order_relaxed)) return real(handle, name, type, count, at);
+  if (IsPackAttribute(name) && !Wanted() && !g_has_packs.load(std::memory_order_relaxed))
+    return real(handle, name, type, count, at);
   const cudnnStatus_t status = real(handle, name, type, count, at);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   try {
     Keep(handle, name, type, count, at);
   } catch (...) {
-    return status;  // no host memory: not known, then
+    return status;  // out of host memory: its graph stays unknown
   }
   return status;
 }
 
-// Configurations come out of heuristics, engines out of configurations, a text out of a plan: each keeps its graph.
+// Heuristics return configurations, configurations return engines, a plan returns a text: each keeps its graph.
 cudnnStatus_t cudnnBackendGetAttribute(Handle handle, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t room, int64_t* count, void* at) {
   auto* const real = reinterpret_cast<decltype(&::cudnnBackendGetAttribute)>(LibraryReal());
@@ -267,17 +268,17 @@ cudnnStatus_t cudnnBackendGetAttribute(Handle handle, cudnnBackendAttributeName_
   if (!node || !node->graph || got <= 0) return status;
   try {
     if (text) {
-      Book& book = TheBook();
+      Registry& registry = TheRegistry();
       const uint64_t hash = HashOf(at, got);
-      std::lock_guard lock(book.mutex);
-      book.strings[hash] = node->graph;
+      std::lock_guard lock(registry.mutex);
+      registry.strings[hash] = node->graph;
       return status;
     }
     for (const Handle child : std::span(static_cast<Handle*>(at), static_cast<std::size_t>(got))) {
       if (const auto other = Find(child)) other->graph = node->graph;
     }
   } catch (...) {
-    return status;  // no host memory: not known, then
+    return status;  // out of host memory: its graph stays unknown
   }
   return status;
 }
@@ -289,7 +290,7 @@ cudnnStatus_t cudnnBackendFinalize(Handle handle) {
   const auto node = Find(handle);
   if (!node || node->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return status;
   auto* const get =
-      Copy{reinterpret_cast<void*>(real)}.Find<decltype(::cudnnBackendGetAttribute)>("cudnnBackendGetAttribute");
+      LibraryCopy{reinterpret_cast<void*>(real)}.Find<decltype(::cudnnBackendGetAttribute)>("cudnnBackendGetAttribute");
   int64_t bytes = 0, count = 0;
   if (get &&
       get(handle, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes) ==
@@ -303,13 +304,13 @@ cudnnStatus_t cudnnBackendFinalize(Handle handle) {
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, Handle plan, Handle pack) {
   return Forward<cudnnStatus_t>(
       "cudnnBackendExecute",
-      [&](const Copy&, AccessSet* set) {
+      [&](const LibraryCopy&, AccessSet* set) {
         const auto plan_node = Find(plan), pack_node = Find(pack);
         if (!pack_node || pack_node->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || !plan_node ||
             plan_node->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
           return set->MarkUnknown(UnknownReason::kDescriptor);
         }
-        if (pack_node->strange) set->MarkUnknown(UnknownReason::kUnsupported);
+        if (pack_node->has_unknown_attributes) set->MarkUnknown(UnknownReason::kUnsupported);
         Describe(plan_node->graph.get(), {pack_node->ids, pack_node->pointers, pack_node->workspace},
                  plan_node->workspace_bytes, set);
       },

@@ -1,5 +1,5 @@
-// The functions of cuBLAS as we call and define them: handles and matrices are pointers, enumerations int. Its headers
-// come only in a wheel of 423 MB; test/libraries holds these to them where they are installed.
+// The functions of cuBLAS as sluice calls and defines them: handles and matrices are pointers, enumerations are int.
+// cuBLAS' headers come only in a wheel of 423 MB; test/libraries compares these with them where they are installed.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_
 #define SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_
 
@@ -8,45 +8,65 @@
 
 namespace sluice::libraries::abi {
 
-using P = void*;
-using C = const void*;
-using Long = long long;  // batch strides
+using Pointer = void*;
+using ConstPointer = const void*;
+using BatchStride = long long;
 
-// I: int, or int64_t of the functions whose name ends in _64. Named as the families of SLUICE_BLAS rows (hooks.def).
-template <typename I>
+// Int: int, or int64_t for the functions whose name ends in _64. The types are named as the families of SLUICE_BLAS
+// rows (hooks.def).
+template <typename Int>
 struct Blas {
-  using Gemm = int(P, int, int, I, I, I, C, C, I, C, I, C, P, I);
-  using GemmTyped = int(P, int, int, I, I, I, C, C, int, I, C, int, I, C, P, int, I);  // SgemmEx
-  using GemmEx = int(P, int, int, I, I, I, C, C, int, I, C, int, I, C, P, int, I, int, int);
-  using GemmBatched = int(P, int, int, I, I, I, C, const C*, I, const C*, I, C, const P*, I, I);
-  using GemmBatchedEx = int(P, int, int, I, I, I, C, const C*, int, I, const C*, int, I, C, const P*, int, I, I, int,
+  using Gemm = int(Pointer, int, int, Int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, ConstPointer,
+                   Pointer, Int);
+  using GemmTyped = int(Pointer, int, int, Int, Int, Int, ConstPointer, ConstPointer, int, Int, ConstPointer, int, Int,
+                        ConstPointer, Pointer, int, Int);  // SgemmEx
+  using GemmEx = int(Pointer, int, int, Int, Int, Int, ConstPointer, ConstPointer, int, Int, ConstPointer, int, Int,
+                     ConstPointer, Pointer, int, Int, int, int);
+  using GemmBatched = int(Pointer, int, int, Int, Int, Int, ConstPointer, const ConstPointer*, Int, const ConstPointer*,
+                          Int, ConstPointer, const Pointer*, Int, Int);
+  using GemmBatchedEx = int(Pointer, int, int, Int, Int, Int, ConstPointer, const ConstPointer*, int, Int,
+                            const ConstPointer*, int, Int, ConstPointer, const Pointer*, int, Int, Int, int, int);
+  using GemmStrided = int(Pointer, int, int, Int, Int, Int, ConstPointer, ConstPointer, Int, BatchStride, ConstPointer,
+                          Int, BatchStride, ConstPointer, Pointer, Int, BatchStride, Int);
+  using GemmStridedEx = int(Pointer, int, int, Int, Int, Int, ConstPointer, ConstPointer, int, Int, BatchStride,
+                            ConstPointer, int, Int, BatchStride, ConstPointer, Pointer, int, Int, BatchStride, Int, int,
                             int);
-  using GemmStrided = int(P, int, int, I, I, I, C, C, I, Long, C, I, Long, C, P, I, Long, I);
-  using GemmStridedEx = int(P, int, int, I, I, I, C, C, int, I, Long, C, int, I, Long, C, P, int, I, Long, I, int, int);
-  using GemmGrouped = int(P, const int*, const int*, const I*, const I*, const I*, C, const C*, const I*, const C*,
-                          const I*, C, const P*, const I*, I, const I*);
-  using GemmGroupedEx = int(P, const int*, const int*, const I*, const I*, const I*, C, const C*, int, const I*,
-                            const C*, int, const I*, C, const P*, int, const I*, I, const I*, int);
-  using Gemv = int(P, int, I, I, C, C, I, C, I, C, P, I);
-  using GemvStrided = int(P, int, I, I, C, C, I, Long, C, I, Long, C, P, I, Long, I);
-  using Trsm = int(P, int, int, int, int, I, I, C, C, I, P, I);
-  using TrsmBatched = int(P, int, int, int, int, I, I, C, const C*, I, const P*, I, I);
-  using Trmm = int(P, int, int, int, int, I, I, C, C, I, C, I, P, I);
-  using Symm = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
-  using Syrk = int(P, int, int, I, I, C, C, I, C, P, I);
-  using Syr2k = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
-  using Her2k = int(P, int, int, I, I, C, C, I, C, I, C, P, I);
-  using Geam = int(P, int, int, I, I, C, C, I, C, C, I, P, I);
-  using Dgmm = int(P, int, I, I, C, I, C, I, P, I);
+  using GemmGrouped = int(Pointer, const int*, const int*, const Int*, const Int*, const Int*, ConstPointer,
+                          const ConstPointer*, const Int*, const ConstPointer*, const Int*, ConstPointer,
+                          const Pointer*, const Int*, Int, const Int*);
+  using GemmGroupedEx = int(Pointer, const int*, const int*, const Int*, const Int*, const Int*, ConstPointer,
+                            const ConstPointer*, int, const Int*, const ConstPointer*, int, const Int*, ConstPointer,
+                            const Pointer*, int, const Int*, Int, const Int*, int);
+  using Gemv = int(Pointer, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, ConstPointer, Pointer,
+                   Int);
+  using GemvStrided = int(Pointer, int, Int, Int, ConstPointer, ConstPointer, Int, BatchStride, ConstPointer, Int,
+                          BatchStride, ConstPointer, Pointer, Int, BatchStride, Int);
+  using Trsm = int(Pointer, int, int, int, int, Int, Int, ConstPointer, ConstPointer, Int, Pointer, Int);
+  using TrsmBatched = int(Pointer, int, int, int, int, Int, Int, ConstPointer, const ConstPointer*, Int, const Pointer*,
+                          Int, Int);
+  using Trmm = int(Pointer, int, int, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, Pointer,
+                   Int);
+  using Symm = int(Pointer, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, ConstPointer,
+                   Pointer, Int);
+  using Syrk = int(Pointer, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Pointer, Int);
+  using Syr2k = int(Pointer, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, ConstPointer,
+                    Pointer, Int);
+  using Her2k = int(Pointer, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, Int, ConstPointer,
+                    Pointer, Int);
+  using Geam = int(Pointer, int, int, Int, Int, ConstPointer, ConstPointer, Int, ConstPointer, ConstPointer, Int,
+                   Pointer, Int);
+  using Dgmm = int(Pointer, int, Int, Int, ConstPointer, Int, ConstPointer, Int, Pointer, Int);
 };
 
-using SetWorkspace = int(P, P, std::size_t);
-using SetStream = int(P, P);
-using Destroy = int(P);
-using GetPointerMode = int(P, int*);
+using SetWorkspace = int(Pointer, Pointer, std::size_t);
+using SetStream = int(Pointer, Pointer);
+using Destroy = int(Pointer);
+using GetPointerMode = int(Pointer, int*);
 
-using LtMatmul = int(P, P, C, C, P, C, P, C, C, P, P, P, C, P, std::size_t, P);
-using LtMatrixTransform = int(P, P, C, C, P, C, C, P, P, P, P);
+using LtMatmul = int(Pointer, Pointer, ConstPointer, ConstPointer, Pointer, ConstPointer, Pointer, ConstPointer,
+                     ConstPointer, Pointer, Pointer, Pointer, ConstPointer, Pointer, std::size_t, Pointer);
+using LtMatrixTransform = int(Pointer, Pointer, ConstPointer, ConstPointer, Pointer, ConstPointer, ConstPointer,
+                              Pointer, Pointer, Pointer, Pointer);
 // cublasLtMatmulAlgo_t, cublasLtMatmulHeuristicResult_t.
 struct LtAlgo {
   uint64_t data[8];
@@ -58,8 +78,29 @@ struct LtAlgoResult {
   float waves;
   int reserved[4];
 };
-using LtAlgoCheck = int(P, P, P, P, P, P, const LtAlgo*, LtAlgoResult*);
-using LtGetAttribute = int(P, int, P, std::size_t, std::size_t*);  // of layouts, matmul and transform descriptors
+using LtAlgoCheck = int(Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, const LtAlgo*, LtAlgoResult*);
+using LtGetAttribute = int(Pointer, int, Pointer, std::size_t,
+                           std::size_t*);  // of layouts, matmul and transform descriptors
+
+// Attributes of cublasLt's descriptors, named as the library names them.
+struct LtLayoutAttribute {
+  enum : int {
+#define SLUICE_LT_LAYOUT(name, number) name = number,
+#include "hooklib/libraries/cublaslt_attributes.def"
+  };
+};
+struct LtMatmulAttribute {
+  enum : int {
+#define SLUICE_LT_MATMUL(name, number) name = number,
+#include "hooklib/libraries/cublaslt_attributes.def"
+  };
+};
+struct LtTransformAttribute {
+  enum : int {
+#define SLUICE_LT_TRANSFORM(name, number) name = number,
+#include "hooklib/libraries/cublaslt_attributes.def"
+  };
+};
 
 }  // namespace sluice::libraries::abi
 

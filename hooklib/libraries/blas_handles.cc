@@ -9,9 +9,8 @@ namespace sluice::libraries {
 
 namespace {
 
-// A program sets stream and workspace before nearly every call (PyTorch does), so there is no lock: a slot a handle, by
-// its hash. Two handles that meet in one slot displace each other: the workspace is then found by the kernels' own
-// parameters.
+// PyTorch sets stream and workspace before nearly every call, so there is no lock: each handle has a slot by its hash.
+// Two handles of one slot displace each other; the workspace is then found by the kernels' own parameters.
 struct Slot {
   std::atomic<void*> handle{nullptr};
   std::atomic<uint64_t> address{0}, bytes{0};
@@ -47,7 +46,7 @@ int cublasSetWorkspace_v2(void* handle, void* workspace, std::size_t bytes) {
   return status;
 }
 
-// By its documentation SetStream gives the handle back the library's own workspace.
+// By its documentation SetStream gives the library's own workspace back to the handle.
 int cublasSetStream_v2(void* handle, void* stream) {
   auto* const real = reinterpret_cast<abi::SetStream*>(LibraryReal());
   Drop(handle);

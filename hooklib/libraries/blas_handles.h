@@ -1,4 +1,4 @@
-// What cuBLAS cannot be asked about a handle: the workspace that the program gave it.
+// The workspace that a program gave a cuBLAS handle: the library has no getter for it.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_
 #define SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_
 
@@ -9,6 +9,7 @@ namespace sluice::libraries {
 struct Workspace {
   uint64_t address = 0, bytes = 0;
 };
+// Zero bytes: the handle uses the library's own workspace, or its slot was taken by another handle. Any thread.
 Workspace WorkspaceOf(void* handle);
 
 }  // namespace sluice::libraries

@@ -9,11 +9,11 @@ LibraryCounters g_library_counters;
 
 namespace {
 
-constexpr int kDepth = 4;  // a library that calls another one from outside both; more is passed through
+constexpr int kMaxDepth = 4;  // of libraries that call each other; a deeper call is passed through
 
-// Freed with its thread; entries called later than that (from other objects' destructors) describe nothing.
+// Freed with its thread. Entries that destructors of other objects call later describe nothing.
 struct Sets {
-  libraries::AccessSet of[kDepth];
+  libraries::AccessSet by_depth[kMaxDepth];
   ~Sets();
 };
 thread_local LibraryCall* t_current = nullptr;
@@ -28,7 +28,7 @@ Sets::~Sets() { t_ended = true; }
 LibraryCall* CurrentLibraryCall() { return t_current; }
 
 bool LibraryCall::Covers(uint64_t address) const {
-  // By address and few: ranges do not nest in more than a handful of calls.
+  // A linear search: a call has few ranges.
   for (const LibraryRange& range : ranges) {
     if (range.address > address) break;
     if (address - range.address < (range.bytes ? range.bytes : 1)) return true;
@@ -39,10 +39,10 @@ bool LibraryCall::Covers(uint64_t address) const {
 namespace libraries {
 
 CallScope::CallScope(const char* symbol) {
-  if (t_ended || t_depth == kDepth) return;
+  if (t_ended || t_depth == kMaxDepth) return;
   if (!t_sets) t_sets.reset(new (std::nothrow) Sets);
   if (!t_sets) return;
-  set_ = &t_sets->of[t_depth++];
+  set_ = &t_sets->by_depth[t_depth++];
   set_->Clear();
   call_.symbol = symbol;
   outer_ = t_current;

@@ -1,6 +1,6 @@
-// The frame of every entry: find the real function, describe the call if anybody wants to know, call.
+// The frame of every entry: find the real function, describe the call if its set is wanted, call.
 //
-// An entry never changes an argument and never looks at the result. While nobody wants sets it is one test and the
+// An entry never changes an argument and never looks at the result. While no sets are wanted it is one test and the
 // call.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
 #define SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_
@@ -11,7 +11,7 @@
 
 namespace sluice::libraries {
 
-// The library call that this thread makes, from the description to its return.
+// The library call that this thread makes, from its description to its return.
 class CallScope {
  public:
   explicit CallScope(const char* symbol);
@@ -20,6 +20,7 @@ class CallScope {
   CallScope& operator=(const CallScope&) = delete;
 
   AccessSet* set() { return set_; }  // null: calls are nested too deep, or the thread is ending
+  // The set is complete: from here on CurrentLibraryCall() is this call.
   void Publish();
 
  private:
@@ -28,8 +29,8 @@ class CallScope {
   LibraryCall* outer_ = nullptr;
 };
 
-// What a description may ask the library for.
-struct Copy {
+// The copy of the library that was called, for a description's questions.
+struct LibraryCopy {
   void* real;
   template <typename Function>
   Function* Find(const char* symbol) const {
@@ -37,13 +38,13 @@ struct Copy {
   }
 };
 
-// `Result`: cuBLAS' and cuDNN's status.
+// `Result`: cuBLAS' or cuDNN's status.
 template <typename Result, typename Describe, typename... Args>
-inline Result Describing(const char* symbol, Result (*real)(Args...), Describe describe, Args... args) {
+inline Result DescribeAndCall(const char* symbol, Result (*real)(Args...), Describe describe, Args... args) {
   CallScope scope(symbol);
   if (scope.set()) {
     try {
-      describe(Copy{reinterpret_cast<void*>(real)}, scope.set());
+      describe(LibraryCopy{reinterpret_cast<void*>(real)}, scope.set());
     } catch (...) {  // out of host memory: the program's call goes on
       scope.set()->Clear();
       scope.set()->MarkUnknown(UnknownReason::kUnsupported);
@@ -58,7 +59,7 @@ inline Result Forward(const char* symbol, Describe describe, Args... args) {
   auto* const real = reinterpret_cast<Result (*)(Args...)>(LibraryReal());
   if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
     return real(args...);
-  return Describing<Result>(symbol, real, describe, args...);
+  return DescribeAndCall<Result>(symbol, real, describe, args...);
 }
 
 inline uint64_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }

@@ -11,13 +11,13 @@ namespace sluice::libraries {
 
 namespace {
 
-// Open addressing, never emptied: readers take no lock. Where it is full, the loader is asked each time.
+// Open addressing without removal: readers take no lock. Where the table is full, the loader is asked each time.
 struct Slot {
   std::atomic<void*> real{nullptr};
   const char* symbol = nullptr;
   void* found = nullptr;
 };
-constexpr std::size_t kSlots = 4096, kProbes = 16;
+constexpr std::size_t kSlots = 4096, kMaxProbes = 16;
 std::array<Slot, kSlots> g_slots;
 std::mutex g_mutex;
 
@@ -26,15 +26,15 @@ std::mutex g_mutex;
 void* CompanionOf(void* real, const char* symbol) {
   const std::size_t hash =
       (reinterpret_cast<uintptr_t>(real) * 0x9e3779b97f4a7c15u >> 20) ^ (reinterpret_cast<uintptr_t>(symbol) >> 3);
-  for (std::size_t probe = 0; probe < kProbes; ++probe) {
+  for (std::size_t probe = 0; probe < kMaxProbes; ++probe) {
     Slot& slot = g_slots[(hash + probe) % kSlots];
     void* const at = slot.real.load(std::memory_order_acquire);
     if (!at) break;
     if (at == real && slot.symbol == symbol) return slot.found;
   }
-  void* const found = LibrarySymbol(real, symbol);  // takes the loader's lock: none of ours is held
+  void* const found = LibrarySymbol(real, symbol);  // takes the loader's lock, so none of ours is held
   std::lock_guard lock(g_mutex);
-  for (std::size_t probe = 0; probe < kProbes; ++probe) {
+  for (std::size_t probe = 0; probe < kMaxProbes; ++probe) {
     Slot& slot = g_slots[(hash + probe) % kSlots];
     if (slot.real.load(std::memory_order_relaxed)) continue;
     slot.symbol = symbol;

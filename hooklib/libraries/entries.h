@@ -1,5 +1,4 @@
-// Entries that are more than a description: hooks.def's plain SLUICE_LIB rows. Each has exactly the type of its
-// function.
+// Entries that are more than a description: hooks.def's plain SLUICE_LIB rows. Each has the type of its function.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_
 #define SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_
 

@@ -1,4 +1,4 @@
-// What the shim is told: the entry of each SLUICE_LIB row of hooks.def. A row without an entry does not link.
+// The entry of each SLUICE_LIB row of hooks.def, for the shim. A row without an entry does not link.
 #include <cstring>
 
 #include "hooklib/libraries/entries.h"
@@ -8,7 +8,7 @@ namespace sluice {
 
 namespace {
 
-// Rows of other kinds are in tables of their own (SLUICE_BLAS, SLUICE_CUDNN).
+// SLUICE_BLAS and SLUICE_CUDNN rows have tables of their own.
 #define SLUICE_BLAS(symbol, family, integer, scalar, element)
 #define SLUICE_CUDNN(symbol)
 #define SLUICE_LIB(symbol, soname_prefix) {#symbol, reinterpret_cast<void*>(&libraries::entry::symbol)},

@@ -1,5 +1,5 @@
-// Calls of cuDNN, cuBLAS and cuBLASLt (SLUICE_LIB rows of hooks.def): their entries, and what the launches that they
-// make are known to touch. hooklib/engine reads CurrentLibraryCall() at a launch. Includes no CUDA and no library
+// Calls of cuDNN, cuBLAS and cuBLASLt (SLUICE_LIB rows of hooks.def): their entries, and the access sets of the
+// launches that they make. hooklib/engine reads CurrentLibraryCall() at a launch. Includes no CUDA and no library
 // header.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_LIBRARY_CALLS_H_
 #define SLUICE_HOOKLIB_LIBRARIES_LIBRARY_CALLS_H_
@@ -17,17 +17,17 @@ namespace sluice {
 // The engine's entry for `symbol`, with that function's signature, or null: its calls then go straight to the library.
 // Asked once for each symbol, when it is first called. hooklib/libraries defines it; without it nothing is intercepted.
 void* LibraryEntry(const char* symbol);
-// In an entry, before anything else: the function of the very copy of the library that the program called. Valid on
-// this thread until the next call into a library.
+// For an entry, before anything else: the function of the copy of the library that the program called. Valid on this
+// thread until the next call into a library.
 void* LibraryReal();
 // Another function of the copy that holds `real`, or null. Takes the loader's lock.
 void* LibrarySymbol(void* real, const char* symbol);
 
-// --- what launches are told ---
+// --- the access set of a call ---
 
 struct LibraryRange {
   uint64_t address = 0;
-  uint64_t bytes = 0;  // 0: a pointer whose reach is not known; what is alive around it may be meant
+  uint64_t bytes = 0;  // 0: a pointer whose reach is not known; it may mean all live memory around it
   bool read = false, written = false;
   // Every byte of the range is written by this call, and none is read before. Holds for the call as a whole: a later
   // launch of it may read what an earlier one wrote.
@@ -36,38 +36,39 @@ struct LibraryRange {
   bool scratch = false;
 };
 
+// Why a set does not hold everything that a call touches.
 enum class UnknownReason : uint8_t {
-  kNone,
+  kNone,          // it holds everything
   kNullOperand,   // an operand that is needed is null
-  kUnsupported,   // sizes, strides or types that make no sense, or that this version does not know
-  kDescriptor,    // a descriptor that is gone, not finished, or from before the engine was there
-  kPointerArray,  // pointers lie in device memory, and were not seen on their way there
+  kUnsupported,   // sizes, strides or types that are invalid, or that this version does not know
+  kDescriptor,    // a descriptor that is destroyed, not finalized, or older than the engine
+  kPointerArray,  // pointers are in device memory, and the copy that put them there was not seen
   kCount
 };
 
 struct LibraryCall {
   const char* symbol = nullptr;
   std::span<const LibraryRange> ranges;  // by address
-  bool known = false;                    // the ranges are all that it touches, the library's own memory apart
+  bool known = false;                    // the ranges are all that it touches, apart from the library's own memory
   // It reads pointers from device memory whose copy there was not seen: neither the set nor the kernels' parameters
   // name what it touches through them.
   bool has_unseen_pointers = false;
-  // Each byte is touched about once and in order, so that memory may stay where it is. False for what re-reads: GEMM,
-  // convolution, attention.
+  // Each byte is touched about once and in order, so that remote access is an option. False for calls that read
+  // operands repeatedly: GEMM, convolution, attention.
   bool streaming = false;
-  uint32_t launches = 0;  // made so far; counted by who attaches the set to a launch
-  // The call has queued something (a launch, a copy, an event) or entered another library: from here on nothing says in
-  // which order its own work runs, so what it overwrites may have been written.
+  uint32_t launches = 0;  // made so far; the engine counts each one that it attaches the set to
+  // The call has queued something (a launch, a copy, an event) or entered another library. From here on the order of
+  // its own work is not known, so memory that it overwrites may have been written already.
   bool has_queued = false;
 
   bool Covers(uint64_t address) const;  // some range holds the address
 };
 
-// The library call that this thread is in and whose set was computed, or null. Valid until it returns.
+// The library call that this thread is in and whose set was computed, or null. Valid until the call returns.
 LibraryCall* CurrentLibraryCall();
 
-// Whether sets are computed at all: set by hooklib/engine once residency is managed or a trace is recorded. While
-// false, an entry does nothing but jump on.
+// Whether sets are computed at all: set by hooklib/engine once residency is managed or a trace is recorded. While it is
+// false, an entry only jumps to the library.
 extern std::atomic<bool> g_library_calls_wanted;
 
 // Something was queued on this thread.
@@ -80,15 +81,15 @@ inline void NoteQueued() {
 struct LibraryCounters {
   std::atomic<uint64_t> calls{0};               // whose set was computed
   std::atomic<uint64_t> launches{0};            // that a set was attached to
-  std::atomic<uint64_t> words_outside_sets{0};  // a launch's parameters name live memory that its call's set does not
+  std::atomic<uint64_t> words_outside_sets{0};  // a launch's parameters name live memory that its call's set lacks
   std::array<std::atomic<uint64_t>, static_cast<std::size_t>(UnknownReason::kCount)> unknown{};  // calls, by reason
 };
 extern LibraryCounters g_library_counters;
 
-// Pointer arrays of batched calls are known where they came from the host: hooklib/engine tells every small copy there.
-// Does nothing unless sets are wanted.
+// Pointer arrays of batched calls are known where they came from the host: hooklib/engine reports every small copy to
+// the device. Does nothing unless sets are wanted. Any thread.
 void NoteHostCopy(uint64_t destination, const void* host, uint64_t bytes);
-// The range's contents were replaced by something unseen, or it was freed.
+// The range was freed, or its contents were replaced by a copy that nothing is known of. Any thread.
 void ForgetHostCopies(uint64_t address, uint64_t bytes);
 
 }  // namespace sluice

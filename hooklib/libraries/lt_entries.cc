@@ -1,4 +1,4 @@
-// cuBLASLt: layouts and operation are read back from the descriptors of the very call, by the library's own getters.
+// cuBLASLt: layouts and operation are read back from the call's descriptors by the library's own getters.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -10,53 +10,14 @@ namespace sluice::libraries {
 
 namespace {
 
-// Numbers of cublasLtMatrixLayoutAttribute_t and cublasLtMatmulDescAttributes_t (test/libraries compares them).
-enum LayoutAttribute {
-  kType = 0,
-  kOrder = 1,
-  kRows = 2,
-  kColumns = 3,
-  kLd = 4,
-  kBatch = 5,
-  kStride = 6,
-  kPlane = 7,
-  kBatchMode = 8
-};
-enum MatmulAttribute {
-  kScaleType = 1,
-  kPointerMode = 2,
-  kTransA = 3,
-  kTransB = 4,
-  kEpilogue = 7,
-  kBias = 8,
-  kBiasStride = 10,
-  kAux = 11,
-  kAuxLd = 12,
-  kAuxStride = 13,
-  kAlphaStride = 14,
-  kScaleA = 17,
-  kScaleB = 18,
-  kScaleC = 19,
-  kScaleD = 20,
-  kAmaxD = 21,
-  kAuxType = 22,
-  kScaleAux = 23,
-  kAmaxAux = 24,
-  kBiasType = 26,
-  kModeA = 31,
-  kModeB = 32,
-  kModeC = 33,
-  kModeD = 34,
-  kModeAux = 35,
-  kScaleOut = 36,
-  kModeOut = 37
-};
-enum TransformAttribute { kTransformScaleType = 0, kTransformPointerMode = 1 };
+using LayoutAttribute = abi::LtLayoutAttribute;
+using MatmulAttribute = abi::LtMatmulAttribute;
+using TransformAttribute = abi::LtTransformAttribute;
 
-// One descriptor. What an older library does not have keeps its default.
+// The getter of one descriptor. An attribute that an older library does not have keeps its default.
 class Attributes {
  public:
-  Attributes(abi::LtGetAttribute* get, abi::P of) : get_(get), of_(of) {}
+  Attributes(abi::LtGetAttribute* get, abi::Pointer of) : get_(get), of_(of) {}
   template <typename T>
   bool Get(int attribute, T* out) const {
     T value{};
@@ -67,7 +28,7 @@ class Attributes {
     *out = value;
     return true;
   }
-  uint64_t Pointer(int attribute) const {
+  uint64_t GetPointer(int attribute) const {
     void* value = nullptr;
     Get(attribute, &value);
     return Address(value);
@@ -75,21 +36,21 @@ class Attributes {
 
  private:
   abi::LtGetAttribute* get_;
-  abi::P of_;
+  abi::Pointer of_;
 };
 
 bool ReadLayout(const Attributes& from, lt::Layout* out) {
   uint32_t type = 0, mode = 0;
   int32_t order = 0, batch = 1;
-  if (!from.Get(kType, &type) || !from.Get(kRows, &out->rows) || !from.Get(kColumns, &out->columns) ||
-      !from.Get(kLd, &out->ld)) {
+  if (!from.Get(LayoutAttribute::TYPE, &type) || !from.Get(LayoutAttribute::ROWS, &out->rows) ||
+      !from.Get(LayoutAttribute::COLS, &out->columns) || !from.Get(LayoutAttribute::LD, &out->ld)) {
     return false;
   }
-  from.Get(kOrder, &order);
-  from.Get(kBatch, &batch);
-  from.Get(kStride, &out->stride);
-  from.Get(kPlane, &out->plane);
-  from.Get(kBatchMode, &mode);
+  from.Get(LayoutAttribute::ORDER, &order);
+  from.Get(LayoutAttribute::BATCH_COUNT, &batch);
+  from.Get(LayoutAttribute::STRIDED_BATCH_OFFSET, &out->stride);
+  from.Get(LayoutAttribute::PLANE_OFFSET, &out->plane);
+  from.Get(LayoutAttribute::BATCH_MODE, &mode);
   out->type = static_cast<int>(type);
   out->order = order;
   out->batch = batch;
@@ -97,21 +58,22 @@ bool ReadLayout(const Attributes& from, lt::Layout* out) {
   return true;
 }
 
-// Of a scale type, cudaDataType. Zero of an integer or float of that size.
+// `type`: the scale type, a cudaDataType. Zero of an integer or float of that size; -0.0 counts as a value.
 bool ZeroOnHost(const void* at, int type) {
   uint64_t parts[2] = {};
   const uint64_t bytes = blas::BytesOf(type);
   if (!at || bytes == 0 || bytes > sizeof parts) return false;
   std::memcpy(parts, at, bytes);
-  return parts[0] == 0 && parts[1] == 0;  // -0.0 is taken for a value
+  return parts[0] == 0 && parts[1] == 0;
 }
 
-// What the algorithm that the caller chose takes of the workspace: programs give 32 MiB to all, of which a split
-// product uses a tenth of one. Asked of the library once for a shape; only speed depends on it.
-std::size_t WorkspaceUsed(const Copy& copy, abi::P handle, abi::P operation, abi::P a, abi::P b, abi::P c, abi::P d,
-                          abi::C algorithm, const lt::Matmul& call, std::size_t given) {
-  constexpr std::size_t kWorthAsking = std::size_t{2} << 20;  // unified memory's own unit
-  if (!algorithm || !call.workspace || given <= kWorthAsking) return given;
+// The bytes of the workspace that the caller's algorithm uses: programs give 32 MiB to every call, and a
+// split product uses a tenth of a MiB. The library is asked once for each shape. Only speed depends on the answer.
+std::size_t WorkspaceUsed(const LibraryCopy& copy, abi::Pointer handle, abi::Pointer operation, abi::Pointer a,
+                          abi::Pointer b, abi::Pointer c, abi::Pointer d, abi::ConstPointer algorithm,
+                          const lt::Matmul& call, std::size_t given) {
+  constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+  if (!algorithm || !call.workspace || given <= kChunkBytes) return given;
   abi::LtAlgo algo;
   std::memcpy(&algo, algorithm, sizeof algo);
   uint64_t hash = reinterpret_cast<uintptr_t>(copy.real) ^ call.epilogue;
@@ -127,24 +89,26 @@ std::size_t WorkspaceUsed(const Copy& copy, abi::P handle, abi::P operation, abi
     mix(static_cast<uint64_t>(l.type) << 40 ^ static_cast<uint64_t>(l.order) << 32 ^ static_cast<uint64_t>(l.batch));
   }
   mix(static_cast<uint64_t>(call.transa) << 1 ^ static_cast<uint64_t>(call.transb));
-  struct Known {
+  struct CheckedShape {
     uint64_t hash = 0;
     std::size_t bytes = 0;
   };
-  static thread_local std::array<Known, 256> known;
-  Known& slot = known[hash >> 56];
+  static thread_local std::array<CheckedShape, 256> shapes;
+  CheckedShape& slot = shapes[hash >> 56];
   if (slot.hash != hash) {
     auto* const check = copy.Find<abi::LtAlgoCheck>("cublasLtMatmulAlgoCheck");
     abi::LtAlgoResult result{};
-    const bool told = check && check(handle, operation, a, b, c, d, &algo, &result) == 0;
-    slot = {hash, told ? result.workspace : SIZE_MAX};
+    const bool answered = check && check(handle, operation, a, b, c, d, &algo, &result) == 0;
+    slot = {hash, answered ? result.workspace : SIZE_MAX};
   }
   return std::min(given, slot.bytes);
 }
 
-void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P operation, abi::C alpha, abi::C a,
-                    abi::P a_layout, abi::C b, abi::P b_layout, abi::C beta, abi::C c, abi::P c_layout, abi::P d,
-                    abi::P d_layout, abi::C algorithm, abi::P workspace, std::size_t workspace_bytes, abi::P) {
+void DescribeMatmul(const LibraryCopy& copy, AccessSet* set, abi::Pointer handle, abi::Pointer operation,
+                    abi::ConstPointer alpha, abi::ConstPointer a, abi::Pointer a_layout, abi::ConstPointer b,
+                    abi::Pointer b_layout, abi::ConstPointer beta, abi::ConstPointer c, abi::Pointer c_layout,
+                    abi::Pointer d, abi::Pointer d_layout, abi::ConstPointer algorithm, abi::Pointer workspace,
+                    std::size_t workspace_bytes, abi::Pointer) {
   auto* const layouts = copy.Find<abi::LtGetAttribute>("cublasLtMatrixLayoutGetAttribute");
   const Attributes op(copy.Find<abi::LtGetAttribute>("cublasLtMatmulDescGetAttribute"), operation);
   lt::Matmul call;
@@ -153,32 +117,33 @@ void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P oper
   int32_t pointer_mode = 0, transa = 0, transb = 0, scale_type = 0;
   if (!ReadLayout({layouts, a_layout}, &call.a.layout) || !ReadLayout({layouts, b_layout}, &call.b.layout) ||
       !ReadLayout({layouts, c_layout}, &call.c.layout) || !ReadLayout({layouts, d_layout}, &call.d.layout) ||
-      !op.Get(kTransA, &transa) || !op.Get(kTransB, &transb) || !op.Get(kScaleType, &scale_type)) {
+      !op.Get(MatmulAttribute::TRANSA, &transa) || !op.Get(MatmulAttribute::TRANSB, &transb) ||
+      !op.Get(MatmulAttribute::SCALE_TYPE, &scale_type)) {
     return set->MarkUnknown(UnknownReason::kDescriptor);
   }
-  op.Get(kPointerMode, &pointer_mode);
+  op.Get(MatmulAttribute::POINTER_MODE, &pointer_mode);
   call.transa = transa, call.transb = transb, call.pointer_mode = pointer_mode;
   call.alpha = Address(alpha), call.beta = Address(beta);
   call.scalar_bytes = blas::BytesOf(scale_type);
-  if (pointer_mode > lt::kDevice) op.Get(kAlphaStride, &call.alpha_stride);
+  if (pointer_mode > lt::kDevice) op.Get(MatmulAttribute::ALPHA_VECTOR_BATCH_STRIDE, &call.alpha_stride);
   const bool beta_on_host = pointer_mode == lt::kHost || pointer_mode == lt::kAlphaVectorBetaHost;
   call.beta_zero = beta_on_host && ZeroOnHost(beta, scale_type);
-  op.Get(kEpilogue, &call.epilogue);
+  op.Get(MatmulAttribute::EPILOGUE, &call.epilogue);
   if (call.epilogue & (lt::kBias | lt::kBiasGradient | lt::kBgradA | lt::kBgradB)) {
-    call.bias = op.Pointer(kBias);
-    op.Get(kBiasStride, &call.bias_stride);
-    op.Get(kBiasType, &call.bias_type);
+    call.bias = op.GetPointer(MatmulAttribute::BIAS_POINTER);
+    op.Get(MatmulAttribute::BIAS_BATCH_STRIDE, &call.bias_stride);
+    op.Get(MatmulAttribute::BIAS_DATA_TYPE, &call.bias_type);
   }
   if (call.epilogue & lt::kAux) {
-    call.aux = op.Pointer(kAux);
-    op.Get(kAuxLd, &call.aux_ld);
-    op.Get(kAuxStride, &call.aux_stride);
-    op.Get(kAuxType, &call.aux_type);
-    call.scale_aux.address = op.Pointer(kScaleAux);
-    call.aux_amax = op.Pointer(kAmaxAux);
-    if (call.scale_aux.address) op.Get(kModeAux, &call.scale_aux.mode);
+    call.aux = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_POINTER);
+    op.Get(MatmulAttribute::EPILOGUE_AUX_LD, &call.aux_ld);
+    op.Get(MatmulAttribute::EPILOGUE_AUX_BATCH_STRIDE, &call.aux_stride);
+    op.Get(MatmulAttribute::EPILOGUE_AUX_DATA_TYPE, &call.aux_type);
+    call.scale_aux.address = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_SCALE_POINTER);
+    call.aux_amax = op.GetPointer(MatmulAttribute::EPILOGUE_AUX_AMAX_POINTER);
+    if (call.scale_aux.address) op.Get(MatmulAttribute::EPILOGUE_AUX_SCALE_MODE, &call.scale_aux.mode);
   }
-  // Scales belong to 8-bit and smaller types; asking costs as much as all the rest.
+  // Only 8-bit and smaller types have scales; asking for them costs as much as all other attributes.
   bool narrow = false;
   for (const lt::Matrix* matrix : {&call.a, &call.b, &call.c, &call.d})
     narrow |= blas::BitsOf(matrix->layout.type) <= 8;
@@ -186,34 +151,36 @@ void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P oper
     const struct {
       lt::Scale* scale;
       int pointer, mode;
-    } scales[] = {{&call.scale_a, kScaleA, kModeA},
-                  {&call.scale_b, kScaleB, kModeB},
-                  {&call.scale_c, kScaleC, kModeC},
-                  {&call.scale_d, kScaleD, kModeD},
-                  {&call.scale_out, kScaleOut, kModeOut}};
+    } scales[] = {{&call.scale_a, MatmulAttribute::A_SCALE_POINTER, MatmulAttribute::A_SCALE_MODE},
+                  {&call.scale_b, MatmulAttribute::B_SCALE_POINTER, MatmulAttribute::B_SCALE_MODE},
+                  {&call.scale_c, MatmulAttribute::C_SCALE_POINTER, MatmulAttribute::C_SCALE_MODE},
+                  {&call.scale_d, MatmulAttribute::D_SCALE_POINTER, MatmulAttribute::D_SCALE_MODE},
+                  {&call.scale_out, MatmulAttribute::D_OUT_SCALE_POINTER, MatmulAttribute::D_OUT_SCALE_MODE}};
     for (const auto& [scale, pointer, mode] : scales) {
-      scale->address = op.Pointer(pointer);
+      scale->address = op.GetPointer(pointer);
       if (scale->address) op.Get(mode, &scale->mode);
     }
-    call.amax = op.Pointer(kAmaxD);
+    call.amax = op.GetPointer(MatmulAttribute::AMAX_D_POINTER);
   }
   call.workspace_bytes =
       WorkspaceUsed(copy, handle, operation, a_layout, b_layout, c_layout, d_layout, algorithm, call, workspace_bytes);
   Describe(call, set);
 }
 
-void DescribeTransform(const Copy& copy, AccessSet* set, abi::P, abi::P operation, abi::C alpha, abi::C a,
-                       abi::P a_layout, abi::C beta, abi::C b, abi::P b_layout, abi::P c, abi::P c_layout, abi::P) {
+void DescribeTransform(const LibraryCopy& copy, AccessSet* set, abi::Pointer, abi::Pointer operation,
+                       abi::ConstPointer alpha, abi::ConstPointer a, abi::Pointer a_layout, abi::ConstPointer beta,
+                       abi::ConstPointer b, abi::Pointer b_layout, abi::Pointer c, abi::Pointer c_layout,
+                       abi::Pointer) {
   auto* const layouts = copy.Find<abi::LtGetAttribute>("cublasLtMatrixLayoutGetAttribute");
   const Attributes op(copy.Find<abi::LtGetAttribute>("cublasLtMatrixTransformDescGetAttribute"), operation);
   lt::Transform call;
   int32_t scale_type = 0;
   if ((a && !ReadLayout({layouts, a_layout}, &call.a.layout)) ||
       (b && !ReadLayout({layouts, b_layout}, &call.b.layout)) || !ReadLayout({layouts, c_layout}, &call.c.layout) ||
-      !op.Get(kTransformScaleType, &scale_type)) {
+      !op.Get(TransformAttribute::SCALE_TYPE, &scale_type)) {
     return set->MarkUnknown(UnknownReason::kDescriptor);
   }
-  op.Get(kTransformPointerMode, &call.pointer_mode);
+  op.Get(TransformAttribute::POINTER_MODE, &call.pointer_mode);
   call.a.address = Address(a), call.b.address = Address(b), call.c.address = Address(c);
   call.alpha = Address(alpha), call.beta = Address(beta);
   call.scalar_bytes = blas::BytesOf(scale_type);
@@ -225,12 +192,13 @@ void DescribeTransform(const Copy& copy, AccessSet* set, abi::P, abi::P operatio
 
 namespace entry {
 
-int cublasLtMatmul(abi::P handle, abi::P operation, abi::C alpha, abi::C a, abi::P a_layout, abi::C b, abi::P b_layout,
-                   abi::C beta, abi::C c, abi::P c_layout, abi::P d, abi::P d_layout, abi::C algorithm,
-                   abi::P workspace, std::size_t bytes, abi::P stream) {
+int cublasLtMatmul(abi::Pointer handle, abi::Pointer operation, abi::ConstPointer alpha, abi::ConstPointer a,
+                   abi::Pointer a_layout, abi::ConstPointer b, abi::Pointer b_layout, abi::ConstPointer beta,
+                   abi::ConstPointer c, abi::Pointer c_layout, abi::Pointer d, abi::Pointer d_layout,
+                   abi::ConstPointer algorithm, abi::Pointer workspace, std::size_t bytes, abi::Pointer stream) {
   return Forward<int>(
       "cublasLtMatmul",
-      [&](const Copy& copy, AccessSet* set) {
+      [&](const LibraryCopy& copy, AccessSet* set) {
         DescribeMatmul(copy, set, handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
                        algorithm, workspace, bytes, stream);
       },
@@ -238,11 +206,12 @@ int cublasLtMatmul(abi::P handle, abi::P operation, abi::C alpha, abi::C a, abi:
       stream);
 }
 
-int cublasLtMatrixTransform(abi::P handle, abi::P operation, abi::C alpha, abi::C a, abi::P a_layout, abi::C beta,
-                            abi::C b, abi::P b_layout, abi::P c, abi::P c_layout, abi::P stream) {
+int cublasLtMatrixTransform(abi::Pointer handle, abi::Pointer operation, abi::ConstPointer alpha, abi::ConstPointer a,
+                            abi::Pointer a_layout, abi::ConstPointer beta, abi::ConstPointer b, abi::Pointer b_layout,
+                            abi::Pointer c, abi::Pointer c_layout, abi::Pointer stream) {
   return Forward<int>(
       "cublasLtMatrixTransform",
-      [&](const Copy& copy, AccessSet* set) {
+      [&](const LibraryCopy& copy, AccessSet* set) {
         DescribeTransform(copy, set, handle, operation, alpha, a, a_layout, beta, b, b_layout, c, c_layout, stream);
       },
       handle, operation, alpha, a, a_layout, beta, b, b_layout, c, c_layout, stream);

@@ -1,5 +1,5 @@
-// Arrays of pointers that batched calls of cuBLAS read on the card, as they were seen on their way from the host. Any
-// thread.
+// Arrays of pointers that batched calls of cuBLAS read from device memory, as the last copy from the host wrote them.
+// Any thread.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_
 #define SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_
 
@@ -8,8 +8,8 @@
 
 namespace sluice::libraries {
 
-// The `count` pointers that a copy from the host put at `address`; false where no copy, or not all of it, was seen. A
-// belief: a kernel may have changed them since.
+// The `count` pointers that a copy from the host put at `address`. False where no such copy was seen, or not all of it.
+// They are assumed to be current: a kernel may have changed them since.
 bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out);
 
 }  // namespace sluice::libraries

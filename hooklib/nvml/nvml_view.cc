@@ -18,7 +18,7 @@ struct View {
   std::uint64_t used = 0;
 };
 
-// What the device should look like, where it is one of our fractions.
+// The fraction of this device, if the process has one.
 std::optional<View> ViewOf(nvmlDevice_t device) {
   std::array<char, NVML_DEVICE_UUID_V2_BUFFER_SIZE> uuid{};
   if (g_nvml.nvmlDeviceGetUUID == nullptr ||
@@ -31,8 +31,8 @@ std::optional<View> ViewOf(nvmlDevice_t device) {
   return view;
 }
 
-// The driver's list, without the processes of other containers, with this process at what it uses of the fraction:
-// managed memory is not in the driver's figure, and in a container the driver's pids may be the host's.
+// The driver's list without the processes of other containers. This process is listed with the bytes that it uses of
+// the fraction: the driver's figure lacks managed memory, and its pids may be the host's.
 template <typename Info>
 nvmlReturn_t RunningProcesses(nvmlReturn_t (*real)(nvmlDevice_t, unsigned*, Info*), nvmlDevice_t device,
                               unsigned* count, Info* infos, bool may_add_self) {
@@ -41,18 +41,18 @@ nvmlReturn_t RunningProcesses(nvmlReturn_t (*real)(nvmlDevice_t, unsigned*, Info
   const auto view = ViewOf(device);
   if (!view) return real(device, count, infos);
 
-  constexpr unsigned kMost = 4096;
-  constexpr unsigned kRoomForSelf = 1;
-  unsigned room = 64;
+  constexpr unsigned kMaxProcesses = 4096;
+  constexpr unsigned kOneMoreForSelf = 1;
+  unsigned capacity = 64;
   std::unique_ptr<Info[]> all;
   unsigned listed = 0;
   nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
-  while (result == NVML_ERROR_INSUFFICIENT_SIZE && room <= kMost) {
-    all.reset(new (std::nothrow) Info[room + kRoomForSelf]());
+  while (result == NVML_ERROR_INSUFFICIENT_SIZE && capacity <= kMaxProcesses) {
+    all.reset(new (std::nothrow) Info[capacity + kOneMoreForSelf]());
     if (!all) return NVML_ERROR_MEMORY;
-    listed = room;
+    listed = capacity;
     result = real(device, &listed, all.get());
-    room *= 4;
+    capacity *= 4;
   }
   if (result != NVML_SUCCESS) return result;
 
@@ -98,7 +98,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   const nvmlReturn_t result = g_nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
   if (result != NVML_SUCCESS) return result;
   if (const auto view = ViewOf(device)) {
-    // The reserve was taken off before the fraction was formed: none of it is the container's.
+    // A fraction is a share of the memory without the reserve, so the container has none of it.
     *memory = {memory->version, view->total, 0, view->total - view->used, view->used};
   }
   return result;

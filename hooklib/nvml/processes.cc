@@ -9,13 +9,13 @@
 namespace sluice {
 namespace {
 
-// -1: there is no such process here.
-int ReadCgroup(unsigned pid, char* out, int room) {
+// The bytes read into `out`; -1: this pid namespace has no such process.
+int ReadCgroup(unsigned pid, char* out, int capacity) {
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/%u/cgroup", pid);
   const int fd = open(path.data(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
-  const auto bytes = read(fd, out, static_cast<std::size_t>(room));
+  const auto bytes = read(fd, out, static_cast<std::size_t>(capacity));
   close(fd);
   return static_cast<int>(bytes);
 }

@@ -1,4 +1,4 @@
-// Which processes belong to this container.
+// The processes of this container.
 #ifndef SLUICE_HOOKLIB_NVML_PROCESSES_H_
 #define SLUICE_HOOKLIB_NVML_PROCESSES_H_
 
@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// Same container: visible in our pid namespace and in our cgroup. Reads /proc when asked; not thread-safe, make one per
-// use.
+// A process of the same container is visible in this pid namespace and is in the same cgroup. Reads /proc at each call.
+// Not thread-safe: make one for each use.
 class Container {
  public:
   Container();

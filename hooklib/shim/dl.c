@@ -1,5 +1,5 @@
-/* dlsym, dlvsym, dlopen. Whatever is not ours goes on by a tail call: the real functions read their return address to
- * know whose RTLD_NEXT, RTLD_DEFAULT or RPATH is meant. */
+/* dlsym, dlvsym, dlopen. Names that are not hooked go on by a tail call: the real functions find the caller by their
+ * return address, and its RTLD_NEXT, RTLD_DEFAULT or RPATH applies. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -8,17 +8,17 @@
 #if defined(__clang__)
 #define TAIL_CALL __attribute__((musttail))
 #else
-#define TAIL_CALL /* gcc -O2 makes a sibling call of it; test/hook proves it for what ships */
+#define TAIL_CALL /* gcc -O2 makes a sibling call of it; test/hook proves it for the shipped file */
 #endif
 
-/* The driver's function as this caller's look-up would find it, were we not there. */
+/* The driver's function as this caller's look-up would find it without the shim. */
 static __attribute__((noinline)) void* found_without_us(void* handle, int row, const char* name, const void* caller) {
   const shim_dlsym_fn real = shim_real_dlsym();
   if (handle == RTLD_NEXT) return shim_find_after(caller, name);
   if (handle != RTLD_DEFAULT) {
     void* const found = real(handle, name);
     if (!found || !shim_is_self(found)) return found;
-    /* A handle of the whole program: its scope begins with us. */
+    /* A handle of the whole program: its scope begins with the shim. */
   }
   void* const global = real(RTLD_NEXT, name);
   if (global) return global;
@@ -40,9 +40,9 @@ static __attribute__((noinline)) void* answer(void* handle, int row, const char*
   return given;
 }
 
-/* Our own names: programs look dlsym up to call it, and must not get round us. */
+/* The shim's own names: programs look dlsym up to call it, and their calls must not bypass the shim. */
 static __attribute__((noinline)) void* own_name(void* handle, int row, const char* name) {
-  if (handle == RTLD_NEXT) return NULL; /* another interposer looks for the one below */
+  if (handle == RTLD_NEXT) return NULL; /* another interposer looks for the next definition */
   void* const real = shim_real_dlsym()(handle, name);
   if (real == NULL) return NULL;
   if (row == ROW_dlsym && real == (void*)shim_real_dlsym()) return (void*)&dlsym;
@@ -69,7 +69,7 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   const int row = shim_row_of(name);
   if (row < 0 || row >= ROW_REPORT_END) TAIL_CALL return real(handle, name, version);
   if (handle == RTLD_NEXT) return answer(handle, row, name, __builtin_return_address(0));
-  /* From here RTLD_NEXT means the global scope without us. */
+  /* From here RTLD_NEXT means the global scope without the shim. */
   void* const found = real(handle == RTLD_DEFAULT ? RTLD_NEXT : handle, name, version);
   if (!found) return NULL;
   if (shim_is_self(found) || row >= ROW_NVML_END) return answer(handle, row, name, __builtin_return_address(0));
@@ -78,27 +78,27 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   return given;
 }
 
-static int begins(const char* text, const char* prefix) {
+static int starts_with(const char* text, const char* prefix) {
   while (*prefix && *text == *prefix) ++text, ++prefix;
   return !*prefix;
 }
 
 /* Whether `file` names a library that is hooked. */
-static int hooked_library(const char* file) {
+static int is_hooked_library(const char* file) {
   const char* base = file;
   for (const char* c = file; *c; ++c) {
     if (*c == '/') base = c + 1;
   }
-  return begins(base, "libcuda.so") || begins(base, "libnvidia-ml.so") || begins(base, "libcudnn") ||
-         begins(base, "libcublas");
+  return starts_with(base, "libcuda.so") || starts_with(base, "libnvidia-ml.so") || starts_with(base, "libcudnn") ||
+         starts_with(base, "libcublas");
 }
 
-/* Nothing is looked for here: a program cannot call what it opened without dlsym, or links it and calls our
- * trampolines. Only RTLD_DEEPBIND would let a hooked library's own references pass us by, so those libraries are opened
- * without it. */
+/* Nothing needs to be looked up here: a program calls an opened library through dlsym, or it links the library and
+ * calls the shim's trampolines. Only RTLD_DEEPBIND lets a hooked library's own references bypass the shim, so those
+ * libraries are opened without it. */
 SHIM_EXPORT void* dlopen(const char* file, int flags) {
   const shim_dlopen_fn real = shim_real_dlopen();
   if (!real) return NULL;
-  if ((flags & RTLD_DEEPBIND) && file && hooked_library(file)) flags &= ~RTLD_DEEPBIND;
+  if ((flags & RTLD_DEEPBIND) && file && is_hooked_library(file)) flags &= ~RTLD_DEEPBIND;
   TAIL_CALL return real(file, flags);
 }

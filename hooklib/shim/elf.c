@@ -1,30 +1,26 @@
-/* A look-up of our own in the loaded objects. Needed for the C library's dlsym (the shim exports that name itself), for
- * RTLD_NEXT (whose meaning depends on the caller), and on musl. */
+/* A symbol look-up in the loaded objects. The shim needs its own for three reasons: it exports dlsym itself and so
+ * cannot ask for the C library's one by name, RTLD_NEXT depends on the caller, and musl has no other way.
+ *
+ * The loader has mapped an object's segments, so these are trusted. The tables inside them are not: every read is held
+ * to the segment that the table is in (test/hook/fuzz_elf.cc). */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <link.h>
 
 #include "hooklib/shim/shim.h"
 
-/* Weak: a C library without it makes the shim inert instead of stopping the process. */
+/* Weak: under a C library without it the shim is inert and the process starts all the same. */
 extern int dl_iterate_phdr(int (*callback)(struct dl_phdr_info*, size_t, void*), void* data) __attribute__((weak));
-
-static int equal(const char* a, const char* b) {
-  while (*a && *a == *b) ++a, ++b;
-  return *a == *b;
-}
 
 static void describe(const struct dl_phdr_info* info, struct shim_object* out) {
   out->base = info->dlpi_addr;
   out->path = info->dlpi_name ? info->dlpi_name : "";
   out->begin = UINTPTR_MAX;
   out->end = 0;
-  out->dynamic = NULL;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)* segment = &info->dlpi_phdr[i];
-    const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
-    if (segment->p_type == PT_DYNAMIC) out->dynamic = (const void*)at;
     if (segment->p_type != PT_LOAD) continue;
+    const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
     if (at < out->begin) out->begin = at;
     if (at + segment->p_memsz > out->end) out->end = at + segment->p_memsz;
   }
@@ -34,85 +30,142 @@ static int holds(const struct shim_object* object, const void* address) {
   return (uintptr_t)address >= object->begin && (uintptr_t)address < object->end;
 }
 
-struct tables {
-  const ElfW(Sym) * symbols;
-  const char* strings;
-  const uint32_t *hash, *gnu_hash;
-  const uint16_t* versions;
+/* A table in memory and its entries up to the end of its segment; no entries where the address is in no segment. */
+struct table {
+  const void* at;
+  size_t count;
 };
 
-static int tables_of(const struct shim_object* object, struct tables* t) {
-  t->symbols = NULL, t->strings = NULL, t->hash = NULL, t->gnu_hash = NULL, t->versions = NULL;
-  if (!object->dynamic) return 0;
-  for (const ElfW(Dyn)* d = object->dynamic; d->d_tag != DT_NULL; ++d) {
-    /* glibc has relocated these in place; musl, and the vdso everywhere, have not. */
-    uintptr_t at = d->d_un.d_ptr;
-    if (at < object->base) at += object->base;
-    switch (d->d_tag) {
+static struct table table_at(const struct dl_phdr_info* info, uintptr_t at, size_t entry_bytes, size_t alignment) {
+  struct table table = {NULL, 0};
+  if (at % alignment) return table;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)* segment = &info->dlpi_phdr[i];
+    const uintptr_t offset = at - (info->dlpi_addr + segment->p_vaddr);
+    if (segment->p_type != PT_LOAD || offset >= segment->p_memsz) continue;
+    table.at = (const void*)at;
+    table.count = (segment->p_memsz - offset) / entry_bytes;
+    break;
+  }
+  return table;
+}
+
+#define TABLE_AT(info, at, type) table_at(info, at, sizeof(type), _Alignof(type))
+
+struct tables {
+  struct table symbols, strings, hash, gnu_hash, versions;
+};
+
+/* The dynamic section of an object, or an empty table. */
+static struct table dynamic_of(const struct dl_phdr_info* info) {
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)* segment = &info->dlpi_phdr[i];
+    if (segment->p_type == PT_DYNAMIC) return TABLE_AT(info, info->dlpi_addr + segment->p_vaddr, ElfW(Dyn));
+  }
+  return (struct table){NULL, 0};
+}
+
+static int tables_of(const struct dl_phdr_info* info, struct tables* out) {
+  const struct table none = {NULL, 0}, dynamic = dynamic_of(info);
+  const ElfW(Dyn)* const entries = dynamic.at;
+  out->symbols = out->strings = out->hash = out->gnu_hash = out->versions = none;
+  for (size_t i = 0; i < dynamic.count && entries[i].d_tag != DT_NULL; ++i) {
+    /* glibc has relocated these addresses in place. musl has not, and those of the vdso never are. */
+    uintptr_t at = entries[i].d_un.d_ptr;
+    if (at < info->dlpi_addr) at += info->dlpi_addr;
+    switch (entries[i].d_tag) {
       case DT_SYMTAB:
-        t->symbols = (const void*)at;
+        out->symbols = TABLE_AT(info, at, ElfW(Sym));
         break;
       case DT_STRTAB:
-        t->strings = (const void*)at;
+        out->strings = TABLE_AT(info, at, char);
         break;
       case DT_HASH:
-        t->hash = (const void*)at;
+        out->hash = TABLE_AT(info, at, uint32_t);
         break;
       case DT_GNU_HASH:
-        t->gnu_hash = (const void*)at;
+        out->gnu_hash = TABLE_AT(info, at, uint32_t);
         break;
       case DT_VERSYM:
-        t->versions = (const void*)at;
+        out->versions = TABLE_AT(info, at, uint16_t);
         break;
       default:
         break;
     }
   }
-  return t->symbols && t->strings && (t->hash || t->gnu_hash);
+  return out->symbols.count && out->strings.count && (out->hash.count || out->gnu_hash.count);
 }
 
-/* A definition that an unversioned reference made today would get: not a hidden (old) version. */
-static void* value_of(const struct shim_object* object, const struct tables* t, uint32_t i, const char* name) {
-  const ElfW(Sym)* s = &t->symbols[i];
-  const unsigned type = s->st_info & 15u, bind = s->st_info >> 4;
-  if (s->st_shndx == SHN_UNDEF || (bind != STB_GLOBAL && bind != STB_WEAK)) return NULL;
+/* Whether the string table holds `name` at `offset`. */
+static int names(const struct table* strings, size_t offset, const char* name) {
+  const char* const text = strings->at;
+  for (; offset < strings->count && text[offset] == *name; ++offset, ++name) {
+    if (!*name) return 1;
+  }
+  return 0;
+}
+
+/* The address of symbol `i` where it defines `name` for an unversioned reference made today: a hidden (old) version
+ * does not. Else NULL. */
+static void* value_of(uintptr_t base, const struct tables* tables, size_t i, const char* name) {
+  const ElfW(Sym)* const symbols = tables->symbols.at;
+  const uint16_t* const versions = tables->versions.at;
+  if (i >= tables->symbols.count) return NULL;
+  const unsigned type = symbols[i].st_info & 15u, bind = symbols[i].st_info >> 4;
+  if (symbols[i].st_shndx == SHN_UNDEF || (bind != STB_GLOBAL && bind != STB_WEAK)) return NULL;
   if (type != STT_FUNC && type != STT_NOTYPE) return NULL;
-  if (t->versions && (t->versions[i] & 0x8000u)) return NULL;
-  return equal(t->strings + s->st_name, name) ? (void*)(object->base + s->st_value) : NULL;
+  if (versions && (i >= tables->versions.count || (versions[i] & 0x8000u))) return NULL;
+  return names(&tables->strings, symbols[i].st_name, name) ? (void*)(base + symbols[i].st_value) : NULL;
 }
 
-static void* look_up(const struct shim_object* object, const char* name) {
-  struct tables t;
-  if (!tables_of(object, &t)) return NULL;
-  void* found = NULL;
-  if (t.gnu_hash) {
-    uint32_t h = 5381;
-    for (const char* c = name; *c; ++c) h = h * 33 + (unsigned char)*c;
-    const uint32_t buckets = t.gnu_hash[0], offset = t.gnu_hash[1], words = t.gnu_hash[2];
-    const uint32_t* bucket = t.gnu_hash + 4 + words * (sizeof(ElfW(Addr)) / 4);
-    const uint32_t* chain = bucket + buckets;
-    if (buckets == 0) return NULL;
-    uint32_t i = bucket[h % buckets];
-    for (; i >= offset && i != 0 && !found; ++i) {
-      const uint32_t other = chain[i - offset];
-      if ((other | 1u) == (h | 1u)) found = value_of(object, &t, i, name);
-      if (other & 1u) break;
-    }
-    return found;
+/* DT_GNU_HASH: buckets, first hashed symbol, words of the Bloom filter, its shift; the filter; the first symbol of each
+ * bucket; a hash for each symbol, whose low bit ends the bucket. */
+static void* look_up_gnu(uintptr_t base, const struct tables* tables, const char* name) {
+  const uint32_t* const words = tables->gnu_hash.at;
+  const uint64_t count = tables->gnu_hash.count;
+  if (count < 4 || words[0] == 0) return NULL;
+  uint32_t hash = 5381;
+  for (const char* c = name; *c; ++c) hash = hash * 33 + (unsigned char)*c;
+  const uint64_t buckets = 4 + (uint64_t)words[2] * (sizeof(ElfW(Addr)) / 4), chains = buckets + words[0];
+  const uint64_t bucket = buckets + hash % words[0];
+  if (bucket >= count) return NULL;
+  uint64_t i = words[bucket];
+  if (i == 0 || i < words[1]) return NULL;
+  for (uint64_t at = chains + (i - words[1]); at < count; ++at, ++i) {
+    void* const found = (words[at] | 1u) == (hash | 1u) ? value_of(base, tables, i, name) : NULL;
+    if (found) return found;
+    if (words[at] & 1u) break;
   }
-  uint32_t h = 0;
+  return NULL;
+}
+
+/* DT_HASH: buckets, symbols; the first symbol of each bucket; for each symbol the next one of its bucket, 0 at the end.
+ */
+static void* look_up_sysv(uintptr_t base, const struct tables* tables, const char* name) {
+  const uint32_t* const words = tables->hash.at;
+  const uint64_t count = tables->hash.count;
+  if (count < 2 || words[0] == 0 || 2 + (uint64_t)words[0] + words[1] > count) return NULL;
+  uint32_t hash = 0;
   for (const char* c = name; *c; ++c) {
-    h = (h << 4) + (unsigned char)*c;
-    const uint32_t high = h & 0xf0000000u;
-    if (high) h ^= high >> 24;
-    h &= ~high;
+    hash = (hash << 4) + (unsigned char)*c;
+    const uint32_t high = hash & 0xf0000000u;
+    if (high) hash ^= high >> 24;
+    hash &= ~high;
   }
-  const uint32_t buckets = t.hash[0];
-  if (buckets == 0) return NULL;
-  for (uint32_t i = t.hash[2 + h % buckets]; i != 0 && !found; i = t.hash[2 + buckets + i]) {
-    found = value_of(object, &t, i, name);
+  const uint32_t* const next = words + 2 + words[0];
+  uint32_t i = words[2 + hash % words[0]];
+  for (uint32_t steps = 0; i != 0 && i < words[1] && steps < words[1]; i = next[i], ++steps) {
+    void* const found = value_of(base, tables, i, name);
+    if (found) return found;
   }
-  return found;
+  return NULL;
+}
+
+static void* look_up(const struct dl_phdr_info* info, const char* name) {
+  struct tables tables;
+  if (!tables_of(info, &tables)) return NULL;
+  return tables.gnu_hash.count ? look_up_gnu(info->dlpi_addr, &tables, name)
+                               : look_up_sysv(info->dlpi_addr, &tables, name);
 }
 
 int shim_is_self(const void* address) {
@@ -131,35 +184,35 @@ struct search {
 
 static int match_object(struct dl_phdr_info* info, size_t size, void* data) {
   (void)size;
-  struct search* s = data;
+  struct search* search = data;
   struct shim_object object;
   describe(info, &object);
-  if (!holds(&object, s->address)) return 0;
-  *s->object = object;
+  if (!holds(&object, search->address)) return 0;
+  *search->object = object;
   return 1;
 }
 
 int shim_object_at(const void* address, struct shim_object* out) {
-  struct search s = {address, NULL, 0, NULL, out};
-  return dl_iterate_phdr ? dl_iterate_phdr(&match_object, &s) : 0;
+  struct search search = {address, NULL, 0, NULL, out};
+  return dl_iterate_phdr ? dl_iterate_phdr(&match_object, &search) : 0;
 }
 
 static int match_name(struct dl_phdr_info* info, size_t size, void* data) {
   (void)size;
-  struct search* s = data;
+  struct search* search = data;
   struct shim_object object;
   describe(info, &object);
-  if (!s->passed) {
-    s->passed = holds(&object, s->address);
+  if (!search->passed) {
+    search->passed = holds(&object, search->address);
     return 0;
   }
-  if (holds(&object, (const void*)&match_name)) return 0;
-  s->found = look_up(&object, s->name);
-  return s->found != NULL;
+  if (holds(&object, (const void*)&match_name)) return 0; /* the shim itself */
+  search->found = look_up(info, search->name);
+  return search->found != NULL;
 }
 
 void* shim_find_after(const void* after, const char* name) {
-  struct search s = {after, name, after == NULL, NULL, NULL};
-  if (dl_iterate_phdr) dl_iterate_phdr(&match_name, &s);
-  return s.found;
+  struct search search = {after, name, after == NULL, NULL, NULL};
+  if (dl_iterate_phdr) dl_iterate_phdr(&match_name, &search);
+  return search.found;
 }

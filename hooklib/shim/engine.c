@@ -1,3 +1,4 @@
+/* Loads the engine, and decides where a hooked call goes with and without it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -9,7 +10,7 @@
 extern char** environ __attribute__((weak));
 extern unsigned long getauxval(unsigned long type) __attribute__((weak));
 
-/* Found by the engine's constructor. */
+/* The engine's constructor finds it by name. */
 SHIM_EXPORT struct sluice_shim_state sluice_shim_link = {.abi = SLUICE_SHIM_ABI, .version = SLUICE_VERSION};
 
 static int state = SHIM_UNTRIED; /* enum shim_state */
@@ -24,19 +25,19 @@ const char* shim_variable(const char* name) {
   return NULL;
 }
 
-static int is(const char* value, const char* word) {
+static int equals(const char* value, const char* word) {
   if (!value) return 0;
   while (*word && *value == *word) ++value, ++word;
   return *value == *word;
 }
 
 struct text {
-  char at[1024];
+  char bytes[1024];
   unsigned length;
 };
 static void append(struct text* t, const char* s) {
-  while (s && *s && t->length + 1 < sizeof t->at) t->at[t->length++] = *s++;
-  t->at[t->length] = 0;
+  while (s && *s && t->length + 1 < sizeof t->bytes) t->bytes[t->length++] = *s++;
+  t->bytes[t->length] = 0;
 }
 
 /* $SLUICE_ENGINE, else beside the shim. */
@@ -48,42 +49,43 @@ static void engine_path(struct text* out) {
   }
   struct shim_object self;
   if (shim_object_at((const void*)&engine_path, &self)) append(out, self.path);
-  while (out->length > 0 && out->at[out->length - 1] != '/') --out->length;
-  out->at[out->length] = 0;
+  while (out->length > 0 && out->bytes[out->length - 1] != '/') --out->length;
+  out->bytes[out->length] = 0;
   append(out, SLUICE_ENGINE_NAME);
 }
 
-static void settle(int to) {
+static void set_state_once(int to) {
   int untried = SHIM_UNTRIED;
   __atomic_compare_exchange_n(&state, &untried, to, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
 static void fail(const char* path, const char* why) {
   const char* policy = shim_variable(SLUICE_ENV_ON_ERROR);
-  const int stop = is(policy, "stop");
+  const int stop = equals(policy, "stop");
   int untried = SHIM_UNTRIED;
   if (!__atomic_compare_exchange_n(&state, &untried, stop ? SHIM_STOPPED : SHIM_UNHOOKED, 0, __ATOMIC_RELEASE,
                                    __ATOMIC_RELAXED)) {
-    return; /* another thread has said it */
+    return; /* another thread has logged it */
   }
   struct text line = {.length = 0};
   append(&line, "engine not loaded from ");
   append(&line, path);
   append(&line, ": ");
   append(&line, why);
-  shim_notify_agent(line.at);
+  shim_notify_agent(line.bytes);
   append(&line, stop ? "; CUDA calls fail (" SLUICE_ENV_ON_ERROR "=stop)" : "; this process runs without limits");
-  /* Where the engine is loaded it says this itself (hooklib/engine/config.cc). */
-  if (policy && policy[0] && !stop && !is(policy, "run")) append(&line, "; " SLUICE_ENV_ON_ERROR " accepts: run, stop");
+  /* A loaded engine logs this itself (hooklib/engine/config.cc). */
+  if (policy && policy[0] && !stop && !equals(policy, "run"))
+    append(&line, "; " SLUICE_ENV_ON_ERROR " accepts: run, stop");
   const char* off = shim_variable(SLUICE_ENV_DISABLE);
-  if (off && off[0] && !is(off, "0")) append(&line, "; " SLUICE_ENV_DISABLE " accepts: 0, 1");
-  shim_say(line.at);
+  if (off && off[0] && !equals(off, "0")) append(&line, "; " SLUICE_ENV_DISABLE " accepts: 0, 1");
+  shim_log_error(line.bytes);
 }
 
 static void load(void) {
   /* A setuid program must not load what its caller's environment names. */
-  if (is(shim_variable(SLUICE_ENV_DISABLE), "1") || (getauxval && getauxval(AT_SECURE))) {
-    settle(SHIM_UNHOOKED);
+  if (equals(shim_variable(SLUICE_ENV_DISABLE), "1") || (getauxval && getauxval(AT_SECURE))) {
+    set_state_once(SHIM_UNHOOKED);
     return;
   }
   if (!shim_need_dl()) return;
@@ -99,24 +101,24 @@ static void load(void) {
 
   struct text path = {.length = 0};
   engine_path(&path);
-  /* No lock of ours is held: the loader's own orders threads, and the engine starts in its constructor. */
-  if (!open(path.at, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+  /* Called without a lock: the loader's own orders threads, and the engine starts in its constructor. */
+  if (!open(path.bytes, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
     char* (*const error)(void) = (char* (*)(void))shim_find_after(NULL, "dlerror");
     const char* why = error ? error() : NULL;
-    fail(path.at, why ? why : "dlopen failed");
+    fail(path.bytes, why ? why : "dlopen failed");
     return;
   }
   switch (__atomic_load_n(&link->status, __ATOMIC_ACQUIRE)) {
     case SLUICE_ENGINE_READY:
-      settle(SHIM_READY);
+      set_state_once(SHIM_READY);
       break;
     case SLUICE_ENGINE_REFUSED:
-      fail(path.at, link->reason);
+      fail(path.bytes, link->reason);
       break;
     case SLUICE_ENGINE_STARTING:
-      break; /* its constructor is running, below us on this stack */
-    default: /* it is loaded and has not found us */
-      fail(path.at, "it is no engine for this shim (sluice " SLUICE_VERSION ")");
+      break; /* its constructor is running, further up on this stack */
+    default: /* it is loaded and has not found sluice_shim_link */
+      fail(path.bytes, "it is no engine for this shim (sluice " SLUICE_VERSION ")");
       break;
   }
 }
@@ -132,7 +134,7 @@ const struct sluice_engine_api* shim_engine(void) {
 
 static int stopped(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_STOPPED; }
 
-/* Results of functions that are not to be had, whatever their parameters. */
+/* Stand in for functions that cannot be called; they ignore their parameters. */
 static int cuda_not_ready(void) { return 802; } /* CUDA_ERROR_SYSTEM_NOT_READY */
 static int cuda_not_found(void) { return 500; } /* CUDA_ERROR_NOT_FOUND */
 static int nvml_not_loaded(void) { return 9; }  /* NVML_ERROR_DRIVER_NOT_LOADED */
@@ -162,7 +164,7 @@ void* shim_find_real(int row, const void* caller) {
   return found && !shim_is_self(found) ? found : shim_find_after(NULL, shim_name_of(row));
 }
 
-/* Where a trampoline of CUDA or NVML goes. Never NULL. *cache: whether it holds for good. */
+/* The target of a trampoline of CUDA or NVML. Never NULL. *cache: whether it is final. */
 static void* driver_target(int row, const void* caller, int* cache) {
   *cache = 1;
   const struct sluice_engine_api* engine = shim_engine();
@@ -176,7 +178,7 @@ static void* driver_target(int row, const void* caller, int* cache) {
     target = shim_find_real(row, caller);
   }
   if (!target) {
-    *cache = 0; /* the library may come later */
+    *cache = 0; /* the library may be loaded later */
     return row < ROW_CUDA_END ? (void*)&cuda_not_found : (void*)&nvml_not_found;
   }
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_UNTRIED) *cache = 0;

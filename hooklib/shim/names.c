@@ -1,4 +1,4 @@
-/* The table of names, without a relocation: an offset into one blob for each row, and a hash table that the first
+/* The table of names, without relocations: an offset into one blob for each row, and a hash table that the first
  * look-up fills. */
 #include "hooklib/shim/shim.h"
 
@@ -51,7 +51,7 @@ static int equal(const char* a, const char* b) {
   return *a == *b;
 }
 
-/* Two threads may fill at once: they write the same values. */
+/* Two threads may fill it at once: they write the same values. */
 static void fill(void) {
   uint16_t local[BUCKETS];
   for (unsigned i = 0; i < BUCKETS; ++i) local[i] = 0;
@@ -68,7 +68,7 @@ const char* shim_name_of(int row) { return (const char*)&kNames + kOffsets[row];
 
 int shim_row_of(const char* name) {
   const char a = name[0], b = a ? name[1] : 0;
-  /* cu..., nvml..., dl..., _Z...: nothing else is ours. */
+  /* cu..., nvml..., dl..., _Z...: no other name is in the table. */
   if (!((a == 'c' && b == 'u') || (a == 'n' && b == 'v') || (a == 'd' && b == 'l') || (a == '_' && b == 'Z')))
     return -1;
   if (!__atomic_load_n(&filled, __ATOMIC_ACQUIRE)) fill();

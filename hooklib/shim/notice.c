@@ -1,5 +1,5 @@
-/* The two ways to say that something failed, by bare system calls: the C library's wrappers may be another library's
- * versions. */
+/* Reports a failure on stderr and to the agent, by bare system calls: another library may have interposed the C
+ * library's wrappers. */
 #include <fcntl.h>
 #include <linux/un.h>
 #include <poll.h>
@@ -41,9 +41,9 @@ static void copy(char* to, size_t room, const char* from) {
   for (size_t i = 0; i + 1 < room && from[i]; ++i) to[i] = from[i];
 }
 
-/* Not a file of the program's own under that number, a full pipe, or one whose reader has gone, which would end the
- * program (hooklib/engine/observe/log.cc says more). */
-static int stderr_takes_a_line(void) {
+/* False for the program's own file under that number, for a full pipe, and for a pipe without a reader, which would end
+ * the program (hooklib/engine/observe/log.cc says more). */
+static int is_stderr_writable(void) {
   const long flags = call(SYS_fcntl, 2, F_GETFD, 0, 0, 0, 0);
   if (flags < 0 || (flags & FD_CLOEXEC)) return 0;
   struct pollfd room = {.fd = 2, .events = POLLOUT};
@@ -51,8 +51,8 @@ static int stderr_takes_a_line(void) {
   return call(SYS_ppoll, (long)&room, 1, (long)at_once, 0, 0, 0) > 0 && !(room.revents & POLLERR);
 }
 
-void shim_say(const char* text) {
-  if (!stderr_takes_a_line()) return;
+void shim_log_error(const char* text) {
+  if (!is_stderr_writable()) return;
   char line[1152] = "sluice: ERROR ";
   size_t length = 14;
   for (; *text && length + 2 < sizeof line; ++text) line[length++] = *text;

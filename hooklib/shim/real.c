@@ -1,7 +1,8 @@
+/* The C library's own dlsym, dlvsym and dlopen. */
 #include "hooklib/shim/shim.h"
 
-/* The next definition after our own, as a preloaded object would get from RTLD_NEXT: another interposer's if there is
- * one. Looked up lazily and again: before glibc 2.34 libdl may come later. */
+/* The next definition behind the shim's own, as RTLD_NEXT returns it to a preloaded object: another interposer's if
+ * there is one. Looked up at each use until found: before glibc 2.34, libdl may be loaded later. */
 static void* cached(void** slot, const char* name) {
   void* found = __atomic_load_n(slot, __ATOMIC_RELAXED);
   if (!found) {
@@ -24,8 +25,7 @@ __attribute__((noinline)) shim_dlopen_fn shim_real_dlopen(void) {
 
 int shim_need_dl(void) {
   if (shim_real_dlopen() && shim_real_dlsym()) return 1;
-  /* glibc before 2.34, and nothing has loaded libdl: its own private way in, which later versions no longer need nor
-   * have. */
+  /* glibc before 2.34, and nothing has loaded libdl: glibc's private function for it, which later versions lack. */
   void* (*const open_mode)(const char*, int) = (void* (*)(const char*, int))shim_find_after(NULL, "__libc_dlopen_mode");
   if (open_mode) open_mode("libdl.so.2", (int)0x80000002u /* __RTLD_DLOPEN | RTLD_NOW */);
   return shim_real_dlopen() && shim_real_dlsym();

@@ -1,7 +1,6 @@
-/* Inside the shim. Rules that keep it loadable everywhere (toolchain notes; each was seen to break): no DT_NEEDED, no
- * versioned symbol, no constructor, no stdio, no libc function beyond the allow-list of test/hook/check_shim, nothing
- * that starts a thread or allocates. It must not call a libc function of its own exported names: that would come back
- * to itself. */
+/* Inside the shim. Rules keep it loadable everywhere; each was seen to break something: no DT_NEEDED, no versioned
+ * symbol, no constructor, no stdio, no libc function beyond the allow-list of test/hook/check_ship, no thread, no
+ * allocation. The shim must not call the libc functions that it exports itself: the call would return to the shim. */
 #ifndef SLUICE_HOOKLIB_SHIM_SHIM_H_
 #define SLUICE_HOOKLIB_SHIM_SHIM_H_
 
@@ -36,23 +35,22 @@ enum shim_row {
 };
 
 /* names.c */
-int shim_row_of(const char* name); /* -1: not one of ours. Costs two loads for most other names. */
+int shim_row_of(const char* name); /* -1: not in the table. Costs two loads for most other names. */
 const char* shim_name_of(int row);
 
-/* elf.c: what dlsym cannot be asked for. */
+/* elf.c: look-ups that dlsym does not offer. */
 struct shim_object {
   uintptr_t base, begin, end; /* load bias; span of the mapped segments */
   const char* path;           /* "" for the main program */
-  const void* dynamic;
 };
 /* The loaded object that holds `address`. 0 if none. */
 int shim_object_at(const void* address, struct shim_object* out);
-/* The first definition of `name` in load order, after the object that holds `after` (NULL: from the start); ours are
- * skipped. */
+/* The first definition of `name` in load order, after the object that holds `after` (NULL: from the start). The shim
+ * itself is skipped. */
 void* shim_find_after(const void* after, const char* name);
 int shim_is_self(const void* address);
 
-/* real.c: the C library's own. */
+/* real.c: the C library's own functions. */
 typedef void* (*shim_dlsym_fn)(void*, const char*);
 typedef void* (*shim_dlvsym_fn)(void*, const char*, const char*);
 typedef void* (*shim_dlopen_fn)(const char*, int);
@@ -60,7 +58,7 @@ shim_dlsym_fn shim_real_dlsym(void); /* NULL while libdl is not loaded yet (glib
 shim_dlvsym_fn shim_real_dlvsym(void);
 shim_dlopen_fn shim_real_dlopen(void);
 void shim_clear_error(void); /* programs ask dlerror after a dlsym that succeeded */
-int shim_need_dl(void);      /* both are to be had, if need be by loading libdl */
+int shim_need_dl(void);      /* dlopen and dlsym can be called; loads libdl where that is needed */
 
 /* engine.c */
 enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
@@ -68,25 +66,24 @@ enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
  * thread. */
 const struct sluice_engine_api* shim_engine(void);
 int shim_engine_ready(void); /* never loads */
-int shim_unhooked(void);     /* for good */
-/* For a row of CUDA or NVML: what the program gets in place of `real` (NULL: not known). Never NULL where real is not.
- */
+int shim_unhooked(void);     /* final */
+/* For a row of CUDA or NVML: the program's replacement of `real` (NULL: not known). Never NULL where real is not. */
 void* shim_substitute(int row, void* real);
-/* The library's own definition for code at `caller`: from its dependencies, else from what is loaded; NULL: none. */
+/* The library's own definition for code at `caller`: from its dependencies, else from any loaded object. NULL: none. */
 void* shim_find_real(int row, const void* caller);
 
 /* libs.c: rows of other libraries, of which a process may hold several copies. */
 enum { SHIM_COPIES = 4, SHIM_BOUND_BASE = 1 << 16 };
 void* shim_library_target(int row, const void* caller); /* an exported trampoline was called */
 void* shim_bound_target(int bound);                     /* one of shim_bound's was called; from SHIM_BOUND_BASE */
-void* shim_library_answer(int row, void* real, const void* caller); /* what dlsym gives for `real` */
-void* shim_library_real(void); /* the real function behind the entry that this thread has just been sent to */
+void* shim_library_answer(int row, void* real, const void* caller); /* dlsym's answer in place of `real` */
+void* shim_library_real(void); /* the real function of the entry that this thread was just sent to */
 extern char shim_bound[];      /* trampolines of 16 bytes, SHIM_COPIES a row */
 
 const char* shim_variable(const char* name); /* of the environment, or NULL */
 
 /* notice.c */
-void shim_say(const char* text); /* one line on stderr */
+void shim_log_error(const char* text); /* one line on stderr */
 void shim_notify_agent(const char* text);
 
 extern struct sluice_shim_state sluice_shim_link;

@@ -1,5 +1,5 @@
-/* One exported trampoline for each row of CUDA and NVML: a program that links these libraries finds ours first. A jump through a slot;
- * an empty slot asks shim_resolve, which may load the engine, with every argument register kept. */
+/* One exported trampoline for each row of CUDA and NVML: a program that links these libraries finds the shim's first. It jumps through
+ * a slot. For an empty slot it calls shim_resolve, which may load the engine, and keeps every argument register. */
   .section .note.GNU-stack, "", %progbits
 
   .bss
@@ -194,11 +194,11 @@ shim_slow:
 #include "hooklib/hooks.def"
 #define SLUICE_NVML(name) trampoline name, __COUNTER__
 #include "hooklib/hooks.def"
-/* Other libraries' functions: no slot, because where they go depends on the caller. */
+/* Other libraries' functions: no slot, because the target depends on the caller. */
 #define SLUICE_LIB(symbol, soname_prefix) library_trampoline symbol, __COUNTER__
 #include "hooklib/hooks.def"
 
-/* What dlsym gives for them: SHIM_COPIES (4) a row, each for the copy of the library that was asked. */
+/* The addresses that dlsym returns for them: SHIM_COPIES (4) for each row, one for each copy of the library. */
   .p2align 4
 shim_bound:
   .set before_bound, __COUNTER__

@@ -1,5 +1,4 @@
-// The shim in images that are not like this one: musl, static, setuid, an older glibc; and an engine that cannot be
-// loaded.
+// The shim in other images: musl, static, setuid, an older glibc. Also engines that cannot be loaded.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -57,7 +56,7 @@ void CheckQuiet(const Outcome& outcome, const std::string& begins) {
   CHECK(outcome.err.empty());
 }
 
-// As without us, but for the shim's own mapping.
+// The same as without the shim, but for its mapping.
 void CheckInert(const std::vector<std::string>& command, bool mapped) {
   auto plain = Run(command, {});
   REQUIRE(plain.status == 0);
@@ -70,7 +69,7 @@ Outcome Linked(const std::vector<std::string>& env) { return Run({kProbes + "/li
 
 }  // namespace
 
-TEST_CASE("a musl program") {
+TEST_CASE("a musl program runs with the shim inert") {
 #ifdef SLUICE_HAVE_MUSL
   CheckInert({kProbes + "/quiet_musl"}, true);
 #else
@@ -85,7 +84,7 @@ TEST_CASE("static programs ignore the preload") {
 #endif
 }
 
-TEST_CASE("a setuid program") {
+TEST_CASE("a setuid program runs unhooked") {
   if (geteuid() != 0) SKIP("only root can make a setuid program");
   const Folder folder;
   const auto program = folder / "quiet";
@@ -94,7 +93,7 @@ TEST_CASE("a setuid program") {
   CheckInert({"/usr/bin/setpriv", "--reuid=65534", "--clear-groups", program.string()}, false);
 }
 
-TEST_CASE("an older glibc") {
+TEST_CASE("programs run hooked under an older glibc") {
   const std::string root = SLUICE_OLD_GLIBC;
   const auto fetched = Run({SLUICE_OLD_GLIBC_SCRIPT, root}, {});
   const auto loader = root + "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
@@ -114,7 +113,7 @@ TEST_CASE("an older glibc") {
   CheckQuiet(under({kProbes + "/opener_2_17", "libcuda.so.1", "2", "dlsym-of-dlsym"}, true), "100007\n");
 }
 
-TEST_CASE("an engine that cannot be loaded: said once, and the program goes on unhooked") {
+TEST_CASE("an engine that cannot be loaded is logged once, and the program runs unhooked") {
   const Folder folder;
   const auto plain = Linked({"LD_LIBRARY_PATH=" + kDriver});
   std::ofstream(folder / "garbage.so") << "not a library";
@@ -146,7 +145,7 @@ TEST_CASE("an engine that cannot be loaded: said once, and the program goes on u
   }
 }
 
-TEST_CASE("an engine that cannot be loaded under SLUICE_ON_ERROR=stop: hooked calls fail") {
+TEST_CASE("with SLUICE_ON_ERROR=stop, hooked calls fail if the engine cannot be loaded") {
   const auto env = Hooked({"LD_LIBRARY_PATH=" + kDriver, "SLUICE_ON_ERROR=stop"}, "/nowhere/engine.so");
   const auto linked = Linked(env);
   CHECK(linked.status == 0);
@@ -155,9 +154,9 @@ TEST_CASE("an engine that cannot be loaded under SLUICE_ON_ERROR=stop: hooked ca
   CHECK(Run({kProbes + "/opener", "libcuda.so.1", "2", "dlsym"}, env).out == "802\n");
 }
 
-// libcuda.so.1 itself needs libpthread.so.0 and libdl.so.2, so an image in which a real one loads has both. In one that
-// has libc.so.6 alone the engine cannot be loaded: said, and governed by SLUICE_ON_ERROR.
-TEST_CASE("an image with libc.so.6 alone") {
+// libcuda.so.1 itself needs libpthread.so.0 and libdl.so.2, so an image in which a real one loads has both. With
+// libc.so.6 alone, the engine cannot be loaded; that is logged, and SLUICE_ON_ERROR applies.
+TEST_CASE("in an image with libc.so.6 alone, the engine is not loaded and SLUICE_ON_ERROR applies") {
   if (geteuid() != 0) SKIP("only root can chroot");
   const Folder image;
   const fs::path libraries = "/lib/x86_64-linux-gnu", loader = "/lib64/ld-linux-x86-64.so.2";
@@ -171,7 +170,7 @@ TEST_CASE("an image with libc.so.6 alone") {
   fs::copy_file(kEngine, image / "opt/libsluice_engine.so");
   const auto inside = [&](std::vector<std::string> env) {
     env.emplace_back("LD_LIBRARY_PATH=/opt");
-    // The preload is set behind the chroot: the program that enters it has libraries of its own.
+    // chroot has libraries of its own, so the preload names a path inside the image.
     std::vector<std::string> command{"/usr/sbin/chroot", (image / "").string(), "/opt/linked"};
     env.emplace_back("LD_PRELOAD=/opt/libsluice.so");
     return Run(command, env);
@@ -184,7 +183,7 @@ TEST_CASE("an image with libc.so.6 alone") {
   CHECK(inside({"SLUICE_ON_ERROR=stop"}).out.starts_with("802 802 "));
 }
 
-TEST_CASE("the agent hears of an engine that cannot be loaded") {
+TEST_CASE("the agent is notified of an engine that cannot be loaded") {
   const Folder folder;
   const auto path = (folder / "agent.sock").string();
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

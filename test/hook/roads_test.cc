@@ -1,4 +1,4 @@
-// Every road to the driver, taken with the shim that ships and an engine that marks what passes through it.
+// Every way to the driver, tried with the shipped shim and an engine that marks the results that pass through it.
 #include <dlfcn.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -44,7 +44,7 @@ void CheckQuiet(const Outcome& outcome, const std::string& expected_out) {
 
 }  // namespace
 
-TEST_CASE("a program that links libcuda") {
+TEST_CASE("the calls of a program that links libcuda are hooked") {
   const auto plain = Probe("linked", {}, {"LD_LIBRARY_PATH=" + kDriver});
   REQUIRE(plain.status == 0);
   std::istringstream numbers(plain.out);
@@ -66,64 +66,64 @@ TEST_CASE("a program that links libcuda") {
   SECTION("is switched off") { CheckQuiet(Probe("linked", {}, HookedWithDriver({"SLUICE_DISABLE=1"})), plain.out); }
 }
 
-TEST_CASE("a program that opens libcuda with every flag") {
+TEST_CASE("the calls of a program that opens libcuda are hooked for every flag") {
   for (const int binding : {RTLD_LAZY, RTLD_NOW}) {
     for (const int scope : {RTLD_LOCAL, RTLD_GLOBAL}) {
       for (const int more : {0, RTLD_NODELETE, RTLD_DEEPBIND, RTLD_NODELETE | RTLD_DEEPBIND}) {
-        for (const std::string way : {"dlsym", "proc", "self", "dlsym-of-dlsym"}) {
-          INFO("flags " << (binding | scope | more) << ", by " << way);
+        for (const std::string lookup : {"dlsym", "proc", "self", "dlsym-of-dlsym"}) {
+          INFO("flags " << (binding | scope | more) << ", by " << lookup);
           const auto flags = std::to_string(binding | scope | more);
-          CheckQuiet(Probe("opener", {"libcuda.so.1", flags, way}, HookedWithDriver()), "100007\n");
-          CheckQuiet(Probe("opener", {kCuda, flags, way}, Hooked()), "100007\n");
+          CheckQuiet(Probe("opener", {"libcuda.so.1", flags, lookup}, HookedWithDriver()), "100007\n");
+          CheckQuiet(Probe("opener", {kCuda, flags, lookup}, Hooked()), "100007\n");
         }
       }
     }
   }
 }
 
-TEST_CASE("dlvsym answers as without us, with our entry") {
+TEST_CASE("dlvsym finds the same names as without the shim, with hooked entries") {
   const auto flags = std::to_string(RTLD_NOW | RTLD_GLOBAL);
-  for (const std::string way : {"dlvsym", "dlvsym-default"}) {
+  for (const std::string lookup : {"dlvsym", "dlvsym-default"}) {
     for (const std::string& driver : {kDriver, kDriver + "/versioned"}) {
-      INFO(way << " " << driver);
-      const auto plain = Probe("opener", {"libcuda.so.1", flags, way}, {"LD_LIBRARY_PATH=" + driver});
+      INFO(lookup << " " << driver);
+      const auto plain = Probe("opener", {"libcuda.so.1", flags, lookup}, {"LD_LIBRARY_PATH=" + driver});
       CheckQuiet(plain, driver == kDriver ? "null\n" : "7\n");  // a name without versions has no version
-      CheckQuiet(Probe("opener", {"libcuda.so.1", flags, way}, Hooked({"LD_LIBRARY_PATH=" + driver})),
+      CheckQuiet(Probe("opener", {"libcuda.so.1", flags, lookup}, Hooked({"LD_LIBRARY_PATH=" + driver})),
                  driver == kDriver ? "null\n" : "100007\n");
     }
   }
 }
 
-TEST_CASE("RTLD_DEFAULT, RTLD_NEXT and a handle of the whole program see libcuda where it is global, and only there") {
+TEST_CASE("RTLD_DEFAULT, RTLD_NEXT and a handle of the whole program find libcuda only where it is global") {
   const auto global = std::to_string(RTLD_NOW | RTLD_GLOBAL);
   const auto local = std::to_string(RTLD_NOW | RTLD_LOCAL);
-  for (const std::string way : {"default", "whole"}) {
-    INFO(way);
-    CheckQuiet(Probe("opener", {"libcuda.so.1", global, way}, HookedWithDriver()), "100007\n");
-    CheckQuiet(Probe("opener", {"libcuda.so.1", local, way}, HookedWithDriver()), "null\n");
-    // As without us.
-    CheckQuiet(Probe("opener", {"libcuda.so.1", local, way}, {"LD_LIBRARY_PATH=" + kDriver}), "null\n");
+  for (const std::string lookup : {"default", "whole"}) {
+    INFO(lookup);
+    CheckQuiet(Probe("opener", {"libcuda.so.1", global, lookup}, HookedWithDriver()), "100007\n");
+    CheckQuiet(Probe("opener", {"libcuda.so.1", local, lookup}, HookedWithDriver()), "null\n");
+    // The same without the shim.
+    CheckQuiet(Probe("opener", {"libcuda.so.1", local, lookup}, {"LD_LIBRARY_PATH=" + kDriver}), "null\n");
   }
   CheckQuiet(Probe("opener", {"libcuda.so.1", global, "next"}, HookedWithDriver()), "100007\n");
   CheckQuiet(Probe("opener", {"libcuda.so.1", "0", "unloaded"}, HookedWithDriver()), "null\n");
 }
 
-TEST_CASE("libcuda found by RPATH and by RUNPATH of the program") {
+TEST_CASE("libcuda is found by RPATH and by RUNPATH of the program") {
   for (const std::string program : {"opener_rpath", "opener_runpath"}) {
     INFO(program);
     CheckQuiet(Probe(program, {"libcuda.so.1", std::to_string(RTLD_NOW), "dlsym"}, Hooked()), "100007\n");
   }
-  // The same program without them finds nothing: the test above is about them.
+  // The same program without them does not find it, so the checks above are about them.
   CHECK(Probe("opener", {"libcuda.so.1", std::to_string(RTLD_NOW), "dlsym"}, Hooked()).out.starts_with("not opened"));
 }
 
-TEST_CASE("RTLD_NEXT asked from two libraries") {
+TEST_CASE("RTLD_NEXT from two libraries finds the definition behind each") {
   const auto without = Probe("next_main", {}, {"LD_LIBRARY_PATH=" + kProbes + ":" + kDriver});
   CheckQuiet(without, "2 -1 3 3\n");
   CheckQuiet(Probe("next_main", {}, HookedWithDriver()), "2 -1 100003 100003\n");
 }
 
-TEST_CASE("cuGetProcAddress, _v2 and _v2_ptsz with each version and flag") {
+TEST_CASE("cuGetProcAddress, _v2 and _v2_ptsz return hooked entries for each version and flag") {
   for (const std::string& driver : {kDriver, kDriver + "/aliases"}) {
     INFO(driver);
     const auto plain = Probe("proc_address", {}, {"LD_LIBRARY_PATH=" + driver});
@@ -153,7 +153,7 @@ TEST_CASE("cuGetProcAddress, _v2 and _v2_ptsz with each version and flag") {
   }
 }
 
-TEST_CASE("Python by ctypes, by name and by path") {
+TEST_CASE("calls of Python by ctypes are hooked, by name and by path") {
   for (const std::string& library : {std::string("libcuda.so.1"), kCuda}) {
     const auto outcome =
         Run({"/usr/bin/python3", "-c",
@@ -166,26 +166,26 @@ TEST_CASE("Python by ctypes, by name and by path") {
   }
 }
 
-TEST_CASE("threads that enter at once, and that call while the process ends") {
+TEST_CASE("threads may enter at the same time and call while the process ends") {
   for (int round = 0; round < 20; ++round) CheckQuiet(Probe("threads", {}, HookedWithDriver()), "16\n");
 }
 
-TEST_CASE("a library that enters in its constructor while other threads enter by dlsym") {
+TEST_CASE("a library may enter in its constructor while other threads enter by dlsym") {
   for (int round = 0; round < 30; ++round) CheckQuiet(Probe("constructor_main", {}, HookedWithDriver()), "8\n");
 }
 
-TEST_CASE("an allocation from inside NCCL is known by its caller") {
+TEST_CASE("an allocation by NCCL is recognised by its caller") {
   CheckQuiet(Probe("nccl_main", {}, HookedWithDriver()), "200000 marked\n");
 }
 
-TEST_CASE("PyTorch's allocator report reaches engine and libc10") {
+TEST_CASE("PyTorch's allocator report reaches both the engine and libc10") {
   CheckQuiet(Probe("c10_main", {}, HookedWithDriver()), "78 70\n");
   CheckQuiet(Probe("c10_main", {}, HookedWithDriver({"SLUICE_DISABLE=1"})).out.starts_with("78 ") ? Outcome{0, "", ""}
                                                                                                   : Outcome{},
              "");
 }
 
-TEST_CASE("two versions of cuDNN: each call reaches the caller's own, linked or looked up") {
+TEST_CASE("with two versions of cuDNN, each call reaches the caller's own, linked or looked up") {
   const std::string before = "9001 8001 | ", marked = "109002 108002 | 109003 108003 | ";
   CheckQuiet(Probe("cudnn_main", {}, {"LD_LIBRARY_PATH=" + kDriver + ":" + kProbes}),
              before + "9002 8002 | 9003 8003 | 9004 8004 | none\n");
@@ -195,13 +195,13 @@ TEST_CASE("two versions of cuDNN: each call reaches the caller's own, linked or 
              before + "9002 8002 | 9003 8003 | 9004 8004 | none\n");
 }
 
-TEST_CASE("NVML shows the fraction of a card that is ours, and the truth of another") {
+TEST_CASE("NVML shows the fraction of a GPU with one, and the driver's values of another") {
   CheckQuiet(Probe("nvml", {}, HookedWithDriver()),
              "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300\n"
              "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000\n");
 }
 
-TEST_CASE("without libcuda: no engine, no thread, no descriptor, no word") {
+TEST_CASE("without libcuda, the shim loads no engine, starts no thread, opens no file and logs nothing") {
   const auto plain = Probe("quiet", {}, {});
   REQUIRE(plain.status == 0);
   auto expected = plain.out;
@@ -209,7 +209,7 @@ TEST_CASE("without libcuda: no engine, no thread, no descriptor, no word") {
   CheckQuiet(Probe("quiet", {}, Hooked()), expected);
 }
 
-TEST_CASE("shells and Python run as ever") {
+TEST_CASE("shells and Python run the same with the shim") {
   CheckQuiet(Run({"/bin/sh", "-c", "echo a | tr a b"}, Hooked()), "b\n");
   CheckQuiet(Run({"/bin/bash", "-c", "echo $((6*7)); (exit 3); echo $?"}, Hooked()), "42\n3\n");
   CheckQuiet(Run({"/usr/bin/python3", "-c", "import ssl, json, subprocess\nprint(subprocess.check_output(['true']))"},

@@ -1,4 +1,4 @@
-// Runs a program and keeps what it said.
+// Runs a program and keeps its output.
 #ifndef SLUICE_TEST_HOOK_RUN_PROGRAM_H_
 #define SLUICE_TEST_HOOK_RUN_PROGRAM_H_
 

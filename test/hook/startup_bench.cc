@@ -1,5 +1,5 @@
-// What the preload costs a process that never loads CUDA: starts of a program that does nothing, with and without it in
-// turn. A report: prints medians, decides nothing. Goal: 200 us.
+// The cost of the preload for a process that never loads CUDA: starts a program that does nothing, with and without the
+// preload in turn. A report: it prints medians and never fails. Goal: 200 us.
 #include <spawn.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
 // The hook table against the toolkit: every function of cudaTypedefs.h is hooked or passed through with a reason, with
-// the same version and type; and the choice that cuGetProcAddress makes from the table.
+// the same version and type. Also the table's choice for cuGetProcAddress.
 #include "hooklib/dispatch/table.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// cudaTypedefs.h has no name for the per-thread form of cuGetProcAddress; its type is that of the other.
+// cudaTypedefs.h has no name for the per-thread form of cuGetProcAddress, whose type is the same.
 using PFN_cuGetProcAddress_v12000_ptsz = PFN_cuGetProcAddress_v12000;
 
 #define TYPE_ANY(base, version) PFN_##base##_v##version
@@ -77,7 +77,7 @@ std::vector<std::string> Prefixes() {
   };
 }
 
-// Those that no row covers.
+// The functions that no row covers.
 std::vector<std::string> Uncovered(const std::set<Function>& functions) {
   const auto rows = Rows();
   const auto prefixes = Prefixes();
@@ -102,7 +102,7 @@ std::string Toolkit() {
   return text.str();
 }
 
-// A driver whose functions are numbers.
+// A driver whose functions are distinct addresses.
 void* Numbered(void* missing, const char* name) {
   static std::array<char, 4096> places;
   static std::map<std::string, void*> numbers;
@@ -137,7 +137,7 @@ TEST_CASE("every function of the toolkit is hooked or passed through with a reas
   CHECK(uncovered.empty());
 }
 
-TEST_CASE("the parity check finds what a newer toolkit would add") {
+TEST_CASE("the parity check finds functions that a newer toolkit would add") {
   const auto functions = FunctionsOf(
       "typedef CUresult (CUDAAPI *PFN_cuMemAlloc_v14000)(CUdeviceptr *dptr);\n"
       "typedef CUresult (CUDAAPI *PFN_cuMemFrobnicateAsync_v14000_ptsz)(CUstream s);\n"
@@ -148,7 +148,7 @@ TEST_CASE("the parity check finds what a newer toolkit would add") {
                                                          "PFN_cuMemFrobnicateAsync_v14000_ptsz"});
 }
 
-TEST_CASE("shim and engine know each other's table by names and order") {
+TEST_CASE("the hash of shim's and engine's tables depends on names and order") {
   const auto hash = [](std::initializer_list<const char*> names) {
     uint64_t h = 0;
     for (const char* name : names) h = sluice_table_hash(h, name);
@@ -160,7 +160,7 @@ TEST_CASE("shim and engine know each other's table by names and order") {
   CHECK(hash({"a", "b"}) != hash({"a", "b", "c"}));
 }
 
-TEST_CASE("every row answers for its own name, version and flavour") {
+TEST_CASE("every row is chosen for its own name, version and flavour") {
   BindNumbered();
   struct Row {
     const char *name, *base;
@@ -175,7 +175,7 @@ TEST_CASE("every row answers for its own name, version and flavour") {
   for (std::size_t i = 0; i < rows.size(); ++i) CHECK(std::string_view(sluice::HookName(i)) == rows[i].name);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    if (sluice::RealOf(i) == nullptr) continue;  // what this driver lacks
+    if (sluice::RealOf(i) == nullptr) continue;  // this driver lacks it
     INFO(row.name);
     const bool per_thread = row.flavour == sluice::Flavour::PTSZ || row.flavour == sluice::Flavour::PTDS;
     CHECK(sluice::EntryForRequest(row.base, row.version, per_thread) == sluice::Entry(i));
@@ -183,7 +183,7 @@ TEST_CASE("every row answers for its own name, version and flavour") {
   }
 }
 
-TEST_CASE("a request is answered with the newest signature that it asked for") {
+TEST_CASE("a request gets the newest signature of its version") {
   BindNumbered();
   const auto entry = [](std::string_view name) {
     INFO(name);
@@ -204,9 +204,9 @@ TEST_CASE("a request is answered with the newest signature that it asked for") {
   CHECK(sluice::EntryForRequest("cuGetProcAddress", 12000, true) == entry("cuGetProcAddress_v2_ptsz"));
 }
 
-static const int checked_elsewhere = 0;
+static const int g_other_pointer = 0;
 
-TEST_CASE("what is not ours stays the driver's") {
+TEST_CASE("requests without a hooked row keep the driver's answer") {
   BindNumbered();
   CHECK(sluice::EntryForRequest("cuNoSuchFunction", 13000, false) == nullptr);
   CHECK(sluice::EntryForRequest("cuMemAlloc_v2", 13000, false) == nullptr);  // not a base name
@@ -214,10 +214,10 @@ TEST_CASE("what is not ours stays the driver's") {
   CHECK(sluice::EntryForRequest("cuMemAllocAsync", 11010, false) == nullptr);  // came with 11.2
   CHECK(sluice::EntryForRequest("cuMemcpyHtoD", 3010, false) == nullptr);      // a 32-bit form, passed through
   CHECK(sluice::EntryForPointer(nullptr) == nullptr);
-  CHECK(sluice::EntryForPointer(&checked_elsewhere) == nullptr);
+  CHECK(sluice::EntryForPointer(&g_other_pointer) == nullptr);
 }
 
-TEST_CASE("a version that this driver lacks is never handed out") {
+TEST_CASE("a version that the driver lacks is never handed out") {
   BindNumbered();  // without cuMemAdvise_v2
   CHECK(sluice::EntryForRequest("cuMemAdvise", 13000, false) ==
         sluice::Entry(static_cast<std::size_t>(IndexOf("cuMemAdvise"))));

@@ -15,8 +15,8 @@ using test::Wanted;
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }
 
-TEST_CASE("cuDNN's graphs: plans from heuristics and from strings, packs, virtual tensors, workspace") {
-  cudnnBackendDescriptor_t plan = Backend::Plan();  // made while passive, as a program's first plans are
+TEST_CASE("a plan from heuristics or from a string has the set of its graph") {
+  cudnnBackendDescriptor_t plan = Backend::Plan();  // made while no sets are wanted, as a program's first plans are
   const Wanted wanted;
   const std::vector<int64_t> ids{5, 4, 1, 2};
   const std::vector<uint64_t> pointers{0x50000000, 0x40000000, 0x10000000, 0x20000000};
@@ -45,15 +45,15 @@ TEST_CASE("cuDNN's graphs: plans from heuristics and from strings, packs, virtua
   Backend::Finalize(again);
   Backend::Execute(again, pack);
   check();
-  // One that another process wrote: its pointers are known, their reach is not.
-  cudnnBackendDescriptor_t foreign = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  Backend::Put(foreign, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 5, "other");
-  Backend::Finalize(foreign);
-  Backend::Execute(foreign, pack);
+  // A string that another process wrote: the pointers are known, their reach is not.
+  cudnnBackendDescriptor_t other_process_plan = Backend::Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  Backend::Put(other_process_plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 5, "other");
+  Backend::Finalize(other_process_plan);
+  Backend::Execute(other_process_plan, pack);
   CHECK_FALSE(t_seen.call.known);
   CHECK((t_seen.ranges.size() == 5 && t_seen.ranges[0].bytes == 0));
 
-  // Destroyed, never made, missing pointers: doubted, and the library is asked all the same.
+  // A destroyed pack, unknown descriptors, missing pointers: the set is incomplete, and the library is called.
   Backend::Destroy(pack);
   CHECK(Backend::Execute(plan, pack) == 1234);
   CHECK_FALSE(t_seen.call.known);
@@ -62,7 +62,7 @@ TEST_CASE("cuDNN's graphs: plans from heuristics and from strings, packs, virtua
   cudnnBackendDescriptor_t short_pack = Backend::PackOf({5}, {0x50000000}, 0);
   CHECK(Backend::Execute(plan, short_pack) == 1234);
   CHECK_FALSE(t_seen.call.known);
-  for (cudnnBackendDescriptor_t d : {plan, again, foreign, short_pack}) Backend::Destroy(d);
+  for (cudnnBackendDescriptor_t d : {plan, again, other_process_plan, short_pack}) Backend::Destroy(d);
 }
 
 // An operation alone in its graph, with tensors 1, 2, ... of 64 x 64 halves under these attributes; and its execution,
@@ -97,8 +97,8 @@ struct Alone {
     Backend::Execute(plan, pack);
     for (cudnnBackendDescriptor_t d : {graph, plan, pack}) Backend::Destroy(d);
   }
-  // Of the tensors, in their order: r, w (some of it), u (both), o (overwritten), - (not in the set); ? in front:
-  // doubted.
+  // A letter for each tensor: r (read), w (written in part), u (read and written), o (overwritten), - (not in the set).
+  // A ? in front: the set is incomplete.
   std::string Uses() {
     Run();
     std::string uses = t_seen.call.known ? "" : "?";
@@ -114,7 +114,7 @@ struct Alone {
   }
 };
 
-TEST_CASE("cuDNN's graphs: what an operation's attributes make of its tensors") {
+TEST_CASE("an operation uses its tensors as the roles of its attributes say") {
   const Wanted wanted;
   const struct {
     cudnnBackendDescriptorType_t type;
@@ -152,7 +152,7 @@ TEST_CASE("cuDNN's graphs: what an operation's attributes make of its tensors") 
              {CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC,
               CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, CUDNN_ATTR_OPERATION_NORM_FWD_YDESC,
               CUDNN_ATTR_OPERATION_NORM_FWD_PEER_STAT_DESCS});
-  CHECK(norm.Uses() == "rooou");  // of statistics that several cards share nobody says who writes which
+  CHECK(norm.Uses() == "rooou");  // the direction of statistics that several GPUs share is not documented
   CHECK(t_seen.call.streaming);
   const cudnnBackendNormFwdPhase_t inference = CUDNN_NORM_FWD_INFERENCE;
   Backend::Put(norm.operation, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, &inference);
@@ -169,7 +169,7 @@ TEST_CASE("cuDNN's graphs: what an operation's attributes make of its tensors") 
   CHECK(sized.Uses() == "rrwr");
 }
 
-TEST_CASE("cuDNN's graphs: host values, vectors, ragged rows, and what a later cuDNN may bring") {
+TEST_CASE("host values have no memory, ragged rows no known size, and unknown attributes both directions") {
   const Wanted wanted;
   const std::vector<int> plain{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
                                CUDNN_ATTR_OPERATION_POINTWISE_YDESC};
@@ -196,17 +196,18 @@ TEST_CASE("cuDNN's graphs: host values, vectors, ragged rows, and what a later c
     link(&ragged, 0, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
     ragged.tensors.push_back(offsets);
     CHECK(ragged.Uses() == "rrwr");
-    CHECK(t_seen.ranges[0].bytes == 0);  // as far as what is alive around it
+    CHECK(t_seen.ranges[0].bytes == 0);  // all live memory around it
     CHECK(t_seen.ranges[3].bytes == 130);
   }
   {
-    // An attribute that we do not know may name what is written.
+    // An unknown attribute may name an output.
     Alone later(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
                 {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, 799, CUDNN_ATTR_OPERATION_POINTWISE_YDESC});
     CHECK(later.Uses() == "ruo");
   }
   {
-    Alone unknown(static_cast<cudnnBackendDescriptorType_t>(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR + 1), plain);
+    constexpr int kLaterOperation = 63;
+    Alone unknown(static_cast<cudnnBackendDescriptorType_t>(kLaterOperation), plain);
     CHECK(unknown.Uses() == "?uuu");
     CHECK(t_seen.ranges[0].bytes == 0);
   }

@@ -12,7 +12,7 @@ using test::Touched;
 
 constexpr uint64_t kSizes[] = {1, 2, 4, 8, 16};
 
-// Operands lie apart; one time in eight two of them overlap.
+// Operands are apart from each other; in one call of eight, two of them overlap.
 struct Scene {
   Random random;
   Touched truth;
@@ -20,7 +20,7 @@ struct Scene {
   AccessSet exact{0, SIZE_MAX}, coarse{96, 3};
   uint64_t element = 4;
   bool overlap = false;
-  int checked = 0;  // calls whose operands all lie in the oracle's space
+  int checked = 0;  // calls whose operands are all inside the oracle's space
 
   explicit Scene(uint64_t seed) : random(seed) {}
   void Next() {
@@ -43,7 +43,7 @@ struct Scene {
   void ReadScalar(const Scalar& s) {
     if (s.device) truth.Read(s.device, s.bytes);
   }
-  bool Zero(const Scalar& s) { return s.zero && !s.device; }
+  bool IsZero(const Scalar& s) { return s.zero && !s.device; }
 
   template <typename Call>
   void Check(const Call& call, bool overwrites) {
@@ -53,7 +53,7 @@ struct Scene {
       set->Clear();
       Describe(call, set);
       set->Close();
-      if (!set->known()) FAIL("a sound call is doubted");
+      if (!set->known()) FAIL("a valid call has an incomplete set");
       const std::string wrong = judge(*set, truth, set == &exact, overwrites && !overlap);
       if (!wrong.empty()) FAIL(wrong);
     }
@@ -77,7 +77,7 @@ int64_t Ld(Random& random, int64_t rows) {
   return std::max<int64_t>(1, rows) + (random.OneIn(2) ? 0 : random.In(0, 3));
 }
 
-TEST_CASE("gemm, strided batches, alpha and beta on host and device: 300,000 calls") {
+TEST_CASE("the set of a gemm holds exactly the bytes that it touches: 300,000 calls") {
   Scene s(1);
   for (int round = 0; round < 300000; ++round) {
     s.Next();
@@ -103,17 +103,17 @@ TEST_CASE("gemm, strided batches, alpha and beta on host and device: 300,000 cal
             s.truth.Read(AtOp(g.a, g.transa, i, l, batch), g.a.bytes);
             s.truth.Read(AtOp(g.b, g.transb, l, j, batch), g.b.bytes);
           }
-          if (!s.Zero(g.beta)) s.truth.Read(At(g.c, i, j, batch), g.c.bytes);
+          if (!s.IsZero(g.beta)) s.truth.Read(At(g.c, i, j, batch), g.c.bytes);
           s.truth.Write(At(g.c, i, j, batch), g.c.bytes);
         }
       }
     }
-    s.Check(g, s.Zero(g.beta) && g.k > 0);
+    s.Check(g, s.IsZero(g.beta) && g.k > 0);
   }
   CHECK(s.checked > 290000);
 }
 
-TEST_CASE("gemm by pointer arrays that were seen: 50,000 calls") {
+TEST_CASE("the set of a gemm by known pointer arrays holds exactly the bytes that it touches: 50,000 calls") {
   Scene s(2);
   std::vector<uint64_t> a, b, c;
   for (int round = 0; round < 50000; ++round) {
@@ -148,12 +148,12 @@ TEST_CASE("gemm by pointer arrays that were seen: 50,000 calls") {
         }
       }
     }
-    s.Check(g, false);  // the pointers are believed, so nothing is called overwritten
+    s.Check(g, false);  // the pointers are assumed, so nothing counts as overwritten
   }
   CHECK(s.checked > 49000);
 }
 
-TEST_CASE("gemv with increments of both signs: 150,000 calls") {
+TEST_CASE("the set of a gemv holds exactly the bytes that it touches: 150,000 calls") {
   Scene s(3);
   for (int round = 0; round < 150000; ++round) {
     s.Next();
@@ -179,11 +179,11 @@ TEST_CASE("gemv with increments of both signs: 150,000 calls") {
           s.truth.Read(AtOp(g.a, g.trans, i, j, batch), g.a.bytes);
           s.truth.Read(AtVector(g.x, j, columns, batch), g.x.bytes);
           s.truth.Write(AtVector(g.y, i, rows, batch), g.y.bytes);
-          if (!s.Zero(g.beta)) s.truth.Read(AtVector(g.y, i, rows, batch), g.y.bytes);
+          if (!s.IsZero(g.beta)) s.truth.Read(AtVector(g.y, i, rows, batch), g.y.bytes);
         }
       }
     }
-    s.Check(g, s.Zero(g.beta));
+    s.Check(g, s.IsZero(g.beta));
   }
   CHECK(s.checked > 145000);
 }
@@ -194,7 +194,7 @@ bool InTriangle(int uplo, bool diagonal, int64_t row, int64_t column) {
   return uplo == kLower ? row > column : row < column;
 }
 
-TEST_CASE("trsm and trmm: 150,000 calls") {
+TEST_CASE("the sets of trsm and trmm hold exactly the bytes that they touch: 150,000 calls") {
   Scene s(4);
   for (int round = 0; round < 150000; ++round) {
     s.Next();
@@ -227,7 +227,7 @@ TEST_CASE("trsm and trmm: 150,000 calls") {
   CHECK(s.checked > 145000);
 }
 
-TEST_CASE("symm, syrk, syr2k: 150,000 calls") {
+TEST_CASE("the sets of symm, syrk and syr2k hold exactly the bytes that they touch: 150,000 calls") {
   Scene s(5);
   for (int round = 0; round < 75000; ++round) {
     s.Next();
@@ -251,10 +251,10 @@ TEST_CASE("symm, syrk, syr2k: 150,000 calls") {
       for (int64_t j = 0; j < y.n; ++j) {
         s.truth.Read(At(y.b, i, j), y.b.bytes);
         s.truth.Write(At(y.c, i, j), y.c.bytes);
-        if (!s.Zero(y.beta)) s.truth.Read(At(y.c, i, j), y.c.bytes);
+        if (!s.IsZero(y.beta)) s.truth.Read(At(y.c, i, j), y.c.bytes);
       }
     }
-    s.Check(y, s.Zero(y.beta));
+    s.Check(y, s.IsZero(y.beta));
 
     s.Next();
     Syrk k;
@@ -276,15 +276,15 @@ TEST_CASE("symm, syrk, syr2k: 150,000 calls") {
       for (int64_t j = 0; j < k.n; ++j) {
         if (!InTriangle(k.uplo, true, i, j)) continue;
         s.truth.Write(At(k.c, i, j), k.c.bytes);
-        if (!s.Zero(k.beta)) s.truth.Read(At(k.c, i, j), k.c.bytes);
+        if (!s.IsZero(k.beta)) s.truth.Read(At(k.c, i, j), k.c.bytes);
       }
     }
-    s.Check(k, s.Zero(k.beta) && k.k > 0);
+    s.Check(k, s.IsZero(k.beta) && k.k > 0);
   }
   CHECK(s.checked > 145000);
 }
 
-TEST_CASE("geam and dgmm: 150,000 calls") {
+TEST_CASE("the sets of geam and dgmm hold exactly the bytes that they touch: 150,000 calls") {
   Scene s(6);
   for (int round = 0; round < 75000; ++round) {
     s.Next();
@@ -302,8 +302,8 @@ TEST_CASE("geam and dgmm: 150,000 calls") {
     }
     for (int64_t i = 0; i < g.m; ++i) {
       for (int64_t j = 0; j < g.n; ++j) {
-        if (!s.Zero(g.alpha)) s.truth.Read(AtOp(g.a, g.transa, i, j), g.a.bytes);
-        if (!s.Zero(g.beta)) s.truth.Read(AtOp(g.b, g.transb, i, j), g.b.bytes);
+        if (!s.IsZero(g.alpha)) s.truth.Read(AtOp(g.a, g.transa, i, j), g.a.bytes);
+        if (!s.IsZero(g.beta)) s.truth.Read(AtOp(g.b, g.transb, i, j), g.b.bytes);
         s.truth.Write(At(g.c, i, j), g.c.bytes);
       }
     }
@@ -328,10 +328,10 @@ TEST_CASE("geam and dgmm: 150,000 calls") {
   CHECK(s.checked > 145000);
 }
 
-// What no library would run, and no memory can hold: doubted, never wrong, never a crash.
-TEST_CASE("calls that make no sense are doubted") {
+// Calls that no library would run and that no memory can hold.
+TEST_CASE("invalid calls make the set incomplete and never wrong") {
   AccessSet set;
-  auto doubt = [&](const auto& call) {
+  auto reason_of = [&](const auto& call) {
     set.Clear();
     Describe(call, &set);
     set.Close();
@@ -339,48 +339,48 @@ TEST_CASE("calls that make no sense are doubted") {
   };
   const uint64_t p = test::Bytes::kBase;
   const Gemm good{kN, kT, 4, 4, 4, {p, 4, 4}, {p + 4096, 4, 4}, {p + 8192, 4, 4}, {}, {0, 4, true}, 1};
-  CHECK(doubt(good) == UnknownReason::kNone);
+  CHECK(reason_of(good) == UnknownReason::kNone);
   Gemm bad = good;
   bad.m = -1;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   bad = good, bad.a.ld = 3;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   bad = good, bad.b.address = 0;
-  CHECK(doubt(bad) == UnknownReason::kNullOperand);
+  CHECK(reason_of(bad) == UnknownReason::kNullOperand);
   bad = good, bad.b.address = 0, bad.n = 0;
-  CHECK(doubt(bad) == UnknownReason::kNone);
+  CHECK(reason_of(bad) == UnknownReason::kNone);
   CHECK(set.ranges().empty());
   bad = good, bad.c.bytes = 0;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   bad = good, bad.transa = 77;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   bad = good, bad.m = bad.n = bad.k = INT64_MAX, bad.a.ld = bad.b.ld = bad.c.ld = INT64_MAX;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   bad = good, bad.batch = INT64_MAX, bad.a.stride = INT64_MIN;
-  CHECK(doubt(bad) == UnknownReason::kUnsupported);
+  CHECK(reason_of(bad) == UnknownReason::kUnsupported);
   BatchedGemm unseen{good, {p, {}}, {p + 64, {}}, {p + 128, {}}, 8};
-  CHECK(doubt(unseen) == UnknownReason::kPointerArray);
+  CHECK(reason_of(unseen) == UnknownReason::kPointerArray);
   CHECK(set.ranges().size() == 1);  // the arrays themselves, side by side
 
   Random random(9);
   for (int i = 0; i < 100000; ++i) {
     auto wild = [&] { return static_cast<int64_t>(random.Next() >> random.In(0, 63)) * (random.OneIn(2) ? 1 : -1); };
     auto operand = [&] { return Operand{static_cast<uint64_t>(wild()), wild(), kSizes[random.In(0, 4)], wild()}; };
-    doubt(Gemm{static_cast<int>(random.In(-1, 3)),
-               0,
-               wild(),
-               wild(),
-               wild(),
-               operand(),
-               operand(),
-               operand(),
-               {},
-               {},
-               wild()});
-    doubt(Gemv{0, wild(), wild(), operand(), operand(), operand(), {}, {}, wild()});
-    doubt(Triangular{
+    reason_of(Gemm{static_cast<int>(random.In(-1, 3)),
+                   0,
+                   wild(),
+                   wild(),
+                   wild(),
+                   operand(),
+                   operand(),
+                   operand(),
+                   {},
+                   {},
+                   wild()});
+    reason_of(Gemv{0, wild(), wild(), operand(), operand(), operand(), {}, {}, wild()});
+    reason_of(Triangular{
         0, static_cast<int>(random.In(0, 3)), 1, wild(), wild(), operand(), operand(), operand(), {}, false});
-    doubt(Syrk{1, 0, wild(), wild(), operand(), operand(), operand(), {}, {}, true});
+    reason_of(Syrk{1, 0, wild(), wild(), operand(), operand(), operand(), {}, {}, true});
     for (const LibraryRange& range : set.ranges()) {
       if (range.address + range.bytes < range.address || range.bytes == 0) FAIL("a range that wraps");
     }

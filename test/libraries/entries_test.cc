@@ -1,5 +1,5 @@
-// Every entry as the shim would call it, over libraries of this test's own: arguments and results pass untouched, sets
-// are those of the call, and what cannot be known is doubted. No driver, no shim.
+// Every entry as the shim calls it, over libraries of this test's own: arguments and results pass unchanged, sets are
+// those of the call, and unknown operands make them incomplete. No driver, no shim.
 #include "hooklib/libraries/entries.h"
 
 #include <cudnn.h>
@@ -24,8 +24,8 @@ void* LibrarySymbol(void*, const char* symbol) { return libraries::test::FakeGet
 namespace libraries {
 namespace {
 
-using abi::C;
-using abi::P;
+using abi::ConstPointer;
+using abi::Pointer;
 using test::Backend;
 using test::Library;
 using test::Random;
@@ -33,7 +33,7 @@ using test::t_real;
 using test::t_seen;
 using test::Wanted;
 
-TEST_CASE("every row has an entry, and every entry passes its arguments and the status untouched") {
+TEST_CASE("every row has an entry, which passes its arguments and the status unchanged") {
   Random random(7);
   for (const bool on : {false, true}) {
     const Wanted wanted(on);
@@ -54,23 +54,23 @@ TEST_CASE("every row has an entry, and every entry passes its arguments and the 
   CHECK(LibraryEntry("cudnnRNNForward") == nullptr);
 }
 
-const P kHandle = reinterpret_cast<P>(0x1000);
-P At(uint64_t address) { return reinterpret_cast<P>(address); }
+const Pointer kHandle = reinterpret_cast<Pointer>(0x1000);
+Pointer At(uint64_t address) { return reinterpret_cast<Pointer>(address); }
 
-int Sgemm(int m, int n, int k, const float* beta, P a, P b, P c) {
+int Sgemm(int m, int n, int k, const float* beta, Pointer a, Pointer b, Pointer c) {
   static const float alpha = 1;
   return Library<abi::Blas<int>::Gemm>::Call("cublasSgemm_v2", kHandle, 0, 0, m, n, k, &alpha, a, m, b, k, beta, c, m);
 }
 
-TEST_CASE("passive: no set, and nothing of the library is asked") {
-  test::g_pointer_mode_asked = 0;
+TEST_CASE("while no sets are wanted, an entry computes none and calls no getter") {
+  test::g_pointer_mode_calls = 0;
   const float beta = 0;
   CHECK(Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
   CHECK_FALSE(t_seen.inside);
-  CHECK(test::g_pointer_mode_asked == 0);
+  CHECK(test::g_pointer_mode_calls == 0);
 }
 
-TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle") {
+TEST_CASE("a gemm's set follows beta on the host or on the device, and the handle's workspace") {
   const Wanted wanted;
   test::g_pointer_mode = 0;
   float beta = 0;
@@ -86,7 +86,7 @@ TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle"
   Sgemm(1024, 1024, 1024, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
   CHECK((t_seen.ranges[2].read && t_seen.ranges[2].written && !t_seen.ranges[2].overwritten));
 
-  // The workspace that the program gave the handle, until SetStream takes it away.
+  // The handle has the program's workspace until SetStream.
   Library<abi::SetWorkspace>::Call("cublasSetWorkspace_v2", kHandle, At(0x40000000), 32 << 20);
   Sgemm(4, 4, 4, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
   CHECK(t_seen.ranges.size() == 3);  // the library refused it (1234)
@@ -100,7 +100,7 @@ TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle"
   Sgemm(4, 4, 4, &beta, At(0x10000000), At(0x20000000), At(0x30000000));
   CHECK(t_seen.ranges.size() == 3);
 
-  // Factors on the card are read there, never here; their value is not known.
+  // Factors in device memory are read by the kernel; their values are not known.
   test::g_pointer_mode = 1;
   Sgemm(4, 4, 4, static_cast<float*>(At(0x50000000)), At(0x10000000), At(0x20000000), At(0x30000000));
   CHECK(std::any_of(t_seen.ranges.begin(), t_seen.ranges.end(),
@@ -109,31 +109,31 @@ TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle"
   test::g_pointer_mode = 0;
 }
 
-TEST_CASE("faults: null and overlapping operands, zero and negative sizes, a handle that is gone; the counters tell") {
+TEST_CASE("invalid operands and destroyed handles make the set incomplete, and the counters say why") {
   const Wanted wanted;
-  auto doubts = [](UnknownReason doubt) { return g_library_counters.unknown[static_cast<size_t>(doubt)].load(); };
+  auto count = [](UnknownReason reason) { return g_library_counters.unknown[static_cast<size_t>(reason)].load(); };
   const float beta = 0;
-  const uint64_t null = doubts(UnknownReason::kNullOperand), strange = doubts(UnknownReason::kUnsupported),
-                 gone = doubts(UnknownReason::kDescriptor);
+  const uint64_t null = count(UnknownReason::kNullOperand), unsupported = count(UnknownReason::kUnsupported),
+                 destroyed = count(UnknownReason::kDescriptor);
   CHECK(Sgemm(8, 8, 8, &beta, nullptr, At(2 << 20), At(3 << 20)) == 1234);
   CHECK_FALSE(t_seen.call.known);
-  CHECK(doubts(UnknownReason::kNullOperand) == null + 1);
+  CHECK(count(UnknownReason::kNullOperand) == null + 1);
   CHECK(Sgemm(-8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
-  CHECK(doubts(UnknownReason::kUnsupported) == strange + 1);
+  CHECK(count(UnknownReason::kUnsupported) == unsupported + 1);
   CHECK(Sgemm(8, 0, 8, nullptr, nullptr, nullptr, nullptr) == 1234);
   CHECK((t_seen.call.known && t_seen.ranges.empty()));
-  CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(1 << 20)) == 1234);  // C is A
+  CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(1 << 20)) == 1234);  // ConstPointer is A
   CHECK(t_seen.call.known);
   for (const LibraryRange& range : t_seen.ranges) CHECK_FALSE(range.overwritten);
-  CHECK(Sgemm(8, 8, 8, nullptr, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);  // no beta: the library will refuse
-  test::g_handle_is_gone = true;
+  CHECK(Sgemm(8, 8, 8, nullptr, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);  // no beta: the library refuses it
+  test::g_handle_is_destroyed = true;
   CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
-  test::g_handle_is_gone = false;
+  test::g_handle_is_destroyed = false;
   CHECK_FALSE(t_seen.call.known);
-  CHECK(doubts(UnknownReason::kDescriptor) == gone + 1);
+  CHECK(count(UnknownReason::kDescriptor) == destroyed + 1);
 }
 
-TEST_CASE("typed, strided, 64-bit: GemmStridedBatchedEx_64") {
+TEST_CASE("a typed strided call with 64-bit sizes has the set of its types and strides") {
   const Wanted wanted;
   const float alpha = 1, beta = 0;
   using Fn = Library<abi::Blas<int64_t>::GemmStridedEx>;
@@ -145,14 +145,14 @@ TEST_CASE("typed, strided, 64-bit: GemmStridedBatchedEx_64") {
   CHECK((t_seen.ranges[2].bytes == 10 * 2048 * 4 && t_seen.ranges[2].overwritten));
 }
 
-TEST_CASE("pointer arrays: unknown, unless the copy from the host was seen and nothing came after it") {
+TEST_CASE("a pointer array is known from its copy from the host until it is freed or copied to") {
   const Wanted wanted;
   const double alpha = 1, beta = 0;
   const uint64_t a[2] = {0x10000000, 0x10010000}, b[2] = {0x20000000, 0x20010000}, c[2] = {0x30000000, 0x30010000};
   auto call = [&] {
-    Library<abi::Blas<int>::GemmBatched>::Call("cublasDgemmBatched", kHandle, 0, 0, 16, 16, 16, &alpha,
-                                               static_cast<const C*>(At(0x5000)), 16, static_cast<const C*>(At(0x6000)),
-                                               16, &beta, static_cast<const P*>(At(0x7000)), 16, 2);
+    Library<abi::Blas<int>::GemmBatched>::Call(
+        "cublasDgemmBatched", kHandle, 0, 0, 16, 16, 16, &alpha, static_cast<const ConstPointer*>(At(0x5000)), 16,
+        static_cast<const ConstPointer*>(At(0x6000)), 16, &beta, static_cast<const Pointer*>(At(0x7000)), 16, 2);
   };
   call();
   CHECK_FALSE(t_seen.call.known);
@@ -164,17 +164,17 @@ TEST_CASE("pointer arrays: unknown, unless the copy from the host was seen and n
   REQUIRE(t_seen.call.known);
   REQUIRE(t_seen.ranges.size() == 9);  // three arrays, three operands of two matrices
   CHECK((t_seen.ranges[8].address == c[1] && t_seen.ranges[8].bytes == 2048 && t_seen.ranges[8].written));
-  for (const LibraryRange& range : t_seen.ranges) CHECK_FALSE(range.overwritten);  // believed, not proven
+  for (const LibraryRange& range : t_seen.ranges) CHECK_FALSE(range.overwritten);  // assumed, not proven
   ForgetHostCopies(0x6008, 8);
   call();
   CHECK_FALSE(t_seen.call.known);
-  NoteHostCopy(0x6000, reinterpret_cast<const void*>(uint64_t{16}), 16);  // a host pointer that is none: nothing faults
+  NoteHostCopy(0x6000, reinterpret_cast<const void*>(uint64_t{16}), 16);  // no host address: nothing faults
   call();
   CHECK_FALSE(t_seen.call.known);
   ForgetHostCopies(0, UINT64_MAX / 2);
 }
 
-TEST_CASE("cublasLt: what descriptors hold, and descriptors that are gone") {
+TEST_CASE("a cublasLt set follows the descriptors, and destroyed ones make it incomplete") {
   const Wanted wanted;
   const test::Layout a{14, 256, 128, 256}, b{14, 128, 512, 128}, d{14, 256, 512, 256};
   test::MatmulDesc op;
@@ -195,15 +195,15 @@ TEST_CASE("cublasLt: what descriptors hold, and descriptors that are gone") {
   CHECK((t_seen.ranges[2].overwritten && t_seen.ranges[2].bytes == 256 * 512 * 2));
   CHECK(t_seen.ranges[3].scratch);
   CHECK((t_seen.ranges[4].address == 0x50000000 && t_seen.ranges[4].bytes == 256 * 2 && t_seen.ranges[4].read));
-  test::Layout gone = a;
-  gone.alive = false;
-  CHECK(call(&gone) == 1234);
+  test::Layout destroyed = a;
+  destroyed.alive = false;
+  CHECK(call(&destroyed) == 1234);
   CHECK_FALSE(t_seen.call.known);
   CHECK(call(nullptr) == 1234);
   CHECK_FALSE(t_seen.call.known);
 }
 
-TEST_CASE("cublasLt: of a workspace what the algorithm takes, asked of the library once for a shape") {
+TEST_CASE("a cublasLt workspace counts with the bytes of the algorithm, asked once for each shape") {
   const Wanted wanted;
   constexpr size_t kMiB = 1 << 20;
   test::Layout a{14, 256, 128, 256}, b{14, 128, 512, 128}, d{14, 256, 512, 256};
@@ -219,23 +219,23 @@ TEST_CASE("cublasLt: of a workspace what the algorithm takes, asked of the libra
     return uint64_t{0};
   };
   test::g_algo_workspace = 100 * 1024;
-  test::g_algo_asked = 0;
-  CHECK(workspace(nullptr, 32 * kMiB) == 32 * kMiB);  // the library chooses by itself
-  CHECK(workspace(&algorithm, kMiB) == kMiB);         // nothing to be had
-  CHECK(test::g_algo_asked == 0);
+  test::g_algo_calls = 0;
+  CHECK(workspace(nullptr, 32 * kMiB) == 32 * kMiB);  // the library chooses the algorithm
+  CHECK(workspace(&algorithm, kMiB) == kMiB);         // less than a chunk
+  CHECK(test::g_algo_calls == 0);
   for (int i = 0; i < 5; ++i) CHECK(workspace(&algorithm, 32 * kMiB) == 100 * 1024);
-  CHECK(test::g_algo_asked == 1);
+  CHECK(test::g_algo_calls == 1);
   test::g_algo_workspace = 48 * kMiB;
   a.rows = d.rows = a.ld = d.ld = 512;  // another shape; the library would refuse the call itself
   CHECK(workspace(&algorithm, 32 * kMiB) == 32 * kMiB);
   test::g_algo_workspace = -1;
   algorithm.data[1] = 2;  // another algorithm
   for (int i = 0; i < 3; ++i) CHECK(workspace(&algorithm, 32 * kMiB) == 32 * kMiB);
-  CHECK(test::g_algo_asked == 3);
+  CHECK(test::g_algo_calls == 3);
   CHECK(t_seen.call.known);
 }
 
-TEST_CASE("cuDNN convolution and batch norm by their descriptors") {
+TEST_CASE("the sets of a cuDNN convolution and a batch norm follow their descriptors") {
   const Wanted wanted;
   test::TensorDescriptor x{CUDNN_DATA_HALF, {8, 64, 32, 32}, {65536, 1, 2048, 64}};  // channels last
   test::TensorDescriptor y{CUDNN_DATA_HALF, {8, 128, 32, 32}, {131072, 1, 4096, 128}};
@@ -275,7 +275,7 @@ TEST_CASE("cuDNN convolution and batch norm by their descriptors") {
   CHECK((t_seen.ranges[6].overwritten && t_seen.ranges[6].bytes == 256));
 }
 
-TEST_CASE("32 threads at once, each with its own calls, plans and packs; one ends inside") {
+TEST_CASE("32 threads have their own calls, plans and packs at the same time") {
   const Wanted wanted;
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
@@ -311,17 +311,18 @@ TEST_CASE("32 threads at once, each with its own calls, plans and packs; one end
   ForgetHostCopies(0, UINT64_MAX / 2);
 }
 
-TEST_CASE("calls inside calls: the inner set ends with the inner call") {
+TEST_CASE("the set of a call inside another call ends with the inner call") {
   const Wanted wanted;
   static const LibraryCall* after = nullptr;
   static bool same = false;
   // A library's function that calls another library from outside.
-  auto* const outer = +[](P, int, int, int, int, int, C, C, int, C, int, C, P, int) -> int {
+  auto* const outer = +[](Pointer, int, int, int, int, int, ConstPointer, ConstPointer, int, ConstPointer, int,
+                          ConstPointer, Pointer, int) -> int {
     const LibraryCall* mine = CurrentLibraryCall();
     const float beta = 0;
     Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20));
     same = mine && t_seen.inside && CurrentLibraryCall() == mine && mine->ranges[0].address == 0x70000000 &&
-           mine->has_queued;  // the inner one may have written what this one overwrites
+           mine->has_queued;  // the inner call may have written what this one overwrites
     return 5;
   };
   const float alpha = 1, beta = 0;

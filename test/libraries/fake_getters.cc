@@ -7,10 +7,10 @@
 
 namespace sluice::libraries::test {
 
-std::atomic<int> g_pointer_mode{0}, g_pointer_mode_asked{0};
-std::atomic<bool> g_handle_is_gone{false};
+std::atomic<int> g_pointer_mode{0}, g_pointer_mode_calls{0};
+std::atomic<bool> g_handle_is_destroyed{false};
 int64_t g_plan_workspace = 0, g_algo_workspace = 0;
-std::atomic<int> g_algo_asked{0};
+std::atomic<int> g_algo_calls{0};
 int g_workspace_status = 0;
 
 int AcceptWorkspace(void*, void*, std::size_t) { return g_workspace_status; }
@@ -18,82 +18,83 @@ int AcceptWorkspace(void*, void*, std::size_t) { return g_workspace_status; }
 namespace {
 
 int PointerMode(void* handle, int* mode) {
-  ++g_pointer_mode_asked;
-  if (!handle || g_handle_is_gone) return 1;  // CUBLAS_STATUS_NOT_INITIALIZED
+  ++g_pointer_mode_calls;
+  if (!handle || g_handle_is_destroyed) return 1;  // CUBLAS_STATUS_NOT_INITIALIZED
   *mode = g_pointer_mode;
   return 0;
 }
 
 template <typename T>
-int Give(const T& value, void* to, std::size_t room, std::size_t* written) {
-  if (room != sizeof value) return 7;
+int Give(const T& value, void* to, std::size_t capacity, std::size_t* written) {
+  if (capacity != sizeof value) return 7;
   std::memcpy(to, &value, sizeof value);
   *written = sizeof value;
   return 0;
 }
 
-int LayoutGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+int LayoutGet(void* of, int attribute, void* to, std::size_t capacity, std::size_t* written) {
   const auto* l = static_cast<const Layout*>(of);
   if (!l || l->mark != kAlive || !l->alive) return 7;  // CUBLAS_STATUS_INVALID_VALUE
   switch (attribute) {
-    case 0:
-      return Give(l->type, to, room, written);
-    case 1:
-      return Give(l->order, to, room, written);
-    case 2:
-      return Give(l->rows, to, room, written);
-    case 3:
-      return Give(l->columns, to, room, written);
-    case 4:
-      return Give(l->ld, to, room, written);
-    case 5:
-      return Give(l->batch, to, room, written);
-    case 6:
-      return Give(l->stride, to, room, written);
-    case 7:
-      return Give(l->plane, to, room, written);
-    case 8:
-      return Give(l->batch_mode, to, room, written);
+    case abi::LtLayoutAttribute::TYPE:
+      return Give(l->type, to, capacity, written);
+    case abi::LtLayoutAttribute::ORDER:
+      return Give(l->order, to, capacity, written);
+    case abi::LtLayoutAttribute::ROWS:
+      return Give(l->rows, to, capacity, written);
+    case abi::LtLayoutAttribute::COLS:
+      return Give(l->columns, to, capacity, written);
+    case abi::LtLayoutAttribute::LD:
+      return Give(l->ld, to, capacity, written);
+    case abi::LtLayoutAttribute::BATCH_COUNT:
+      return Give(l->batch, to, capacity, written);
+    case abi::LtLayoutAttribute::STRIDED_BATCH_OFFSET:
+      return Give(l->stride, to, capacity, written);
+    case abi::LtLayoutAttribute::PLANE_OFFSET:
+      return Give(l->plane, to, capacity, written);
+    case abi::LtLayoutAttribute::BATCH_MODE:
+      return Give(l->batch_mode, to, capacity, written);
     default:
       return 7;
   }
 }
 
-int MatmulGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+int MatmulGet(void* of, int attribute, void* to, std::size_t capacity, std::size_t* written) {
   const auto* m = static_cast<const MatmulDesc*>(of);
   if (!m || m->mark != kAlive) return 7;
   switch (attribute) {
-    case 1:
-      return Give(m->scale_type, to, room, written);
-    case 2:
-      return Give(m->pointer_mode, to, room, written);
-    case 3:
-      return Give(m->transa, to, room, written);
-    case 4:
-      return Give(m->transb, to, room, written);
-    case 7:
-      return Give(m->epilogue, to, room, written);
-    case 8:
-      return Give(m->bias, to, room, written);
+    case abi::LtMatmulAttribute::SCALE_TYPE:
+      return Give(m->scale_type, to, capacity, written);
+    case abi::LtMatmulAttribute::POINTER_MODE:
+      return Give(m->pointer_mode, to, capacity, written);
+    case abi::LtMatmulAttribute::TRANSA:
+      return Give(m->transa, to, capacity, written);
+    case abi::LtMatmulAttribute::TRANSB:
+      return Give(m->transb, to, capacity, written);
+    case abi::LtMatmulAttribute::EPILOGUE:
+      return Give(m->epilogue, to, capacity, written);
+    case abi::LtMatmulAttribute::BIAS_POINTER:
+      return Give(m->bias, to, capacity, written);
     default:
       break;
   }
   const auto other = m->others.find(attribute);
-  if (other == m->others.end() || other->second.size() != room) return 7;
-  std::memcpy(to, other->second.data(), room);
-  *written = room;
+  if (other == m->others.end() || other->second.size() != capacity) return 7;
+  std::memcpy(to, other->second.data(), capacity);
+  *written = capacity;
   return 0;
 }
 
-int TransformGet(void* of, int attribute, void* to, std::size_t room, std::size_t* written) {
+int TransformGet(void* of, int attribute, void* to, std::size_t capacity, std::size_t* written) {
   const auto* t = static_cast<const TransformDesc*>(of);
   if (!t || t->mark != kAlive || attribute > 1) return 7;
-  return Give(attribute == 0 ? t->scale_type : t->pointer_mode, to, room, written);
+  return Give(attribute == abi::LtTransformAttribute::SCALE_TYPE ? t->scale_type : t->pointer_mode, to, capacity,
+              written);
 }
 
 int AlgoCheck(void*, void* operation, void* a, void*, void*, void* d, const abi::LtAlgo* algo,
               abi::LtAlgoResult* result) {
-  ++g_algo_asked;
+  ++g_algo_calls;
   if (g_algo_workspace < 0 || !operation || !a || !d || algo->data[0] != kAlive) return 15;  // NOT_SUPPORTED
   result->workspace = static_cast<std::size_t>(g_algo_workspace);
   return 0;
@@ -110,7 +111,7 @@ cudnnStatus_t TensorGet(const cudnnTensorDescriptor_t of, int, cudnnDataType_t* 
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Of types whose elements are vectors: whole vectors of the second dimension.
+// A type whose elements are vectors has whole vectors of the second dimension.
 cudnnStatus_t TensorSize(const cudnnTensorDescriptor_t of, std::size_t* bytes) {
   const auto* t = reinterpret_cast<const TensorDescriptor*>(of);
   if (t->mark != kAlive || !t->alive) return CUDNN_STATUS_BAD_PARAM;

@@ -1,4 +1,4 @@
-// Getters of libraries in miniature: descriptors are plain structs of the test.
+// Getters of the fake libraries: descriptors are structs of the test.
 #ifndef SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_
 #define SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_
 
@@ -12,16 +12,16 @@
 
 namespace sluice::libraries::test {
 
-extern std::atomic<int> g_pointer_mode, g_pointer_mode_asked;
-extern std::atomic<bool> g_handle_is_gone;
+extern std::atomic<int> g_pointer_mode, g_pointer_mode_calls;
+extern std::atomic<bool> g_handle_is_destroyed;
 extern int64_t g_plan_workspace;
-// What cublasLtMatmulAlgoCheck answers, and how often it was asked; below 0: it refuses.
+// The answer of cublasLtMatmulAlgoCheck, and how often it was called. Below 0: it refuses.
 extern int64_t g_algo_workspace;
-extern std::atomic<int> g_algo_asked;
+extern std::atomic<int> g_algo_calls;
 extern int g_workspace_status;
 int AcceptWorkspace(void* handle, void* workspace, std::size_t bytes);
 
-constexpr uint64_t kAlive = 0x616c697665;  // descriptors that a test makes hold it
+constexpr uint64_t kAlive = 0x616c697665;  // marks the descriptors that a test makes
 struct Layout {
   uint32_t type;
   uint64_t rows, columns;

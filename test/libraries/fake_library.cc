@@ -1,6 +1,7 @@
-// cuBLAS, cublasLt and cuDNN in miniature, for the simulated card: FAKE_BLAS, FAKE_LT or FAKE_DNN. Each call launches
-// one kernel whose parameters name nothing (but see cublasFakeNames), as if all pointers lay in a table on the card,
-// and which must not fault on the call's operands: only the call's own arguments can have told the engine.
+// Fake cuBLAS, cublasLt and cuDNN for the simulated GPU: FAKE_BLAS, FAKE_LT or FAKE_DNN. Each call launches one kernel
+// that must not fault on the call's operands. The kernel's parameters name no memory (but see
+// cublasFakeSetNamedMemory), as if all pointers were in a table in device memory. So the engine can know the operands
+// from the call's arguments only.
 #include <cuda.h>
 #include <cudnn.h>
 #include <dlfcn.h>
@@ -20,8 +21,8 @@ namespace {
 
 using sluice::libraries::test::FakeGetter;
 
-uint64_t g_named = 0;  // what the kernel's parameter names
-int g_described = 0;   // whether it is given a TMA descriptor
+uint64_t g_named_memory = 0;  // the address in the kernel's parameter
+int g_tensor_maps = 0;        // 1: the kernel gets a TMA descriptor
 
 int Launch(const std::vector<simgpu_touch>& touches, CUstream stream = nullptr,
            uint32_t flags = SIMGPU_MUST_BE_RESIDENT) {
@@ -34,8 +35,8 @@ int Launch(const std::vector<simgpu_touch>& touches, CUstream stream = nullptr,
   }();
   CUtensorMap map{};
   CUfunction launched = function;
-  void* parameters[] = {&g_named, &map};
-  if (g_described && !touches.empty()) {  // its first operand by a TMA descriptor, in rows of 8 KiB
+  void* parameters[] = {&g_named_memory, &map};
+  if (g_tensor_maps && !touches.empty()) {  // the first operand has a TMA descriptor, in rows of 8 KiB
     static CUfunction described = [] {
       CUmodule module = nullptr;
       CUfunction f = nullptr;
@@ -59,7 +60,8 @@ simgpu_touch Read(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_
   return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_READ | SIMGPU_WRITE, 0};
 }
 simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr_t>(p), n, SIMGPU_WRITE, 0}; }
-// A matrix of floats to the byte: lines (columns, or rows where these are consecutive) of `line` elements, `ld` apart.
+// The exact bytes of a matrix of floats: lines (columns, or rows where these are consecutive) of `line` elements, `ld`
+// apart.
 [[maybe_unused]] void Lines(const void* p, int64_t line, int64_t lines, int64_t ld, uint32_t access,
                             std::vector<simgpu_touch>* touches) {
   if (ld == line) line *= lines, lines = lines > 0;
@@ -73,43 +75,43 @@ simgpu_touch Write(const void* p, uint64_t n) { return {reinterpret_cast<uintptr
 
 #ifdef FAKE_BLAS
 EXPORT int cublasFakeVersion() { return FAKE_BLAS; }
-// The kernels of calls to come name this, as a library's own workspace is named.
-EXPORT void cublasFakeNames(const void* memory) { g_named = reinterpret_cast<uintptr_t>(memory); }
+// Kernels of later calls name this memory, as they name a library's own workspace.
+EXPORT void cublasFakeSetNamedMemory(const void* memory) { g_named_memory = reinterpret_cast<uintptr_t>(memory); }
 EXPORT int cublasGetPointerMode_v2(void* handle, int* mode) {
   return reinterpret_cast<int (*)(void*, int*)>(FakeGetter("cublasGetPointerMode_v2"))(handle, mode);
 }
-// How calls to come make their result, with which stream and event beside the handle's own.
-std::string g_way = "overwrite";
+// How later calls write their result, and the stream and event that they use beside the handle's stream.
+std::string g_mode = "overwrite";
 thread_local CUstream g_stream = nullptr;
 CUstream g_side = nullptr;
 CUevent g_event = nullptr;
-// What another thread does between two launches.
-void (*g_between)() = nullptr;
-EXPORT void cublasFakeBetween(void (*work)()) { g_between = work; }
-EXPORT void cublasFakeOthers() {
-  if (!g_between) return;
-  std::thread(g_between).join();
-  simgpu_advance_host(1'000'000'000);  // what had to leave has left
+// Work of another thread between two launches.
+void (*g_work_between)() = nullptr;
+EXPORT void cublasFakeSetWorkBetween(void (*work)()) { g_work_between = work; }
+EXPORT void cublasFakeRunWorkBetween() {
+  if (!g_work_between) return;
+  std::thread(g_work_between).join();
+  simgpu_advance_host(1'000'000'000);  // evictions are complete
 }
-EXPORT void cublasFakeWay(const char* way, void* side, void* event) {
-  g_way = way;
+EXPORT void cublasFakeSetMode(const char* mode, void* side, void* event) {
+  g_mode = mode;
   g_side = static_cast<CUstream>(side);
   g_event = static_cast<CUevent>(event);
 }
-// Calls to come read each operand so often, and may find it anywhere.
+// Later calls read each operand so often, and may fault on it.
 uint32_t g_passes = 0;
-EXPORT void cublasFakePasses(unsigned passes) { g_passes = passes; }
-EXPORT void cublasFakeDescribes(int on) { g_described = on; }
+EXPORT void cublasFakeSetPasses(unsigned passes) { g_passes = passes; }
+EXPORT void cublasFakeSetTensorMaps(int on) { g_tensor_maps = on; }
 EXPORT int cublasSgemm_v2(void*, int ta, int tb, int m, int n, int k, const void*, const void* a, int lda,
                           const void* b, int ldb, const void* beta, void* c, int ldc) {
-  if (g_way.starts_with("exactly")) {
+  if (g_mode.starts_with("exactly")) {
     if (m < 0 || n < 0 || k < 0 || (m && n && (!c || (k && (!a || !b))))) return 7;
     if (m == 0 || n == 0) return 0;
     std::vector<simgpu_touch> touches;
     if (k) Lines(a, ta ? k : m, ta ? m : k, lda, SIMGPU_READ, &touches);
     if (k) Lines(b, tb ? n : k, tb ? k : n, ldb, SIMGPU_READ, &touches);
     Lines(c, m, n, ldc, *static_cast<const float*>(beta) != 0 ? SIMGPU_READ | SIMGPU_WRITE : SIMGPU_WRITE, &touches);
-    return Launch(touches, g_stream, g_way == "exactly" ? SIMGPU_MUST_BE_RESIDENT : 0);
+    return Launch(touches, g_stream, g_mode == "exactly" ? SIMGPU_MUST_BE_RESIDENT : 0);
   }
   const auto size = [](int x, int y) { return uint64_t{4} * static_cast<uint64_t>(x) * static_cast<uint64_t>(y); };
   if (m < 0) return 7;
@@ -117,26 +119,27 @@ EXPORT int cublasSgemm_v2(void*, int ta, int tb, int m, int n, int k, const void
   const uint64_t bytes = size(m, n), half = bytes / 2;
   char* const to = static_cast<char*>(c);
   const auto at = reinterpret_cast<CUdeviceptr>(c);
-  if (g_way == "faults") return Launch({ra, rb, Write(c, bytes)}, g_stream, 0);
-  if (g_way == "update") return Launch({ra, rb, Update(c, bytes)}, g_stream);
-  if (g_way == "write, then update" || g_way == "write, wait, then update") {
+  if (g_mode == "faults") return Launch({ra, rb, Write(c, bytes)}, g_stream, 0);
+  if (g_mode == "update") return Launch({ra, rb, Update(c, bytes)}, g_stream);
+  if (g_mode == "write, then update" || g_mode == "write, wait, then update") {
     const int first = Launch({ra, rb, Write(c, bytes)}, g_stream, 0);
-    if (g_way != "write, then update") cublasFakeOthers();
+    if (g_mode != "write, then update") cublasFakeRunWorkBetween();
     return first != 0 ? first : Launch({ra, Update(c, bytes)}, g_stream, 0);
   }
-  if (g_way == "memset, then update") {
+  if (g_mode == "memset, then update") {
     if (cuMemsetD8Async(at, 0, bytes, g_stream) != CUDA_SUCCESS) return 13;
     return Launch({ra, rb, Update(c, bytes)}, g_stream);
   }
-  if (g_way == "clear half, then write the rest") {
+  if (g_mode == "clear half, then write the rest") {
     if (cuMemsetD8Async(at, 5, half, g_stream) != CUDA_SUCCESS) return 13;
     return Launch({ra, rb, Write(to + half, bytes - half)}, g_stream);
   }
-  if (g_way == "side writes half") {
+  if (g_mode == "side writes half") {
     if (cuEventRecord(g_event, g_stream) != CUDA_SUCCESS || cuStreamWaitEvent(g_side, g_event, 0) != CUDA_SUCCESS)
       return 13;
     const int first = Launch({ra, Write(c, half)}, g_stream);
-    const int second = Launch({rb, Write(to + half, bytes - half)}, g_side, 0);  // not the stream that it came for
+    const int second =
+        Launch({rb, Write(to + half, bytes - half)}, g_side, 0);  // operands were fetched for another stream
     if (cuEventRecord(g_event, g_side) != CUDA_SUCCESS || cuStreamWaitEvent(g_stream, g_event, 0) != CUDA_SUCCESS)
       return 13;
     return first != 0 ? first : second;
@@ -152,14 +155,16 @@ EXPORT int cublasSetStream_v2(void*, void* stream) {
   return 0;
 }
 EXPORT int cublasSetWorkspace_v2(void*, void*, size_t) { return 0; }
-// What batched calls to come update besides: what they find by pointers that nobody saw.
-const void* g_unseen = nullptr;
-uint64_t g_unseen_bytes = 0;
-EXPORT void cublasFakeUnseen(const void* memory, uint64_t bytes) { g_unseen = memory, g_unseen_bytes = bytes; }
+// Later batched calls also update this memory, through pointers that no copy from the host wrote.
+const void* g_unseen_memory = nullptr;
+uint64_t g_unseen_memory_bytes = 0;
+EXPORT void cublasFakeSetUnseenMemory(const void* memory, uint64_t bytes) {
+  g_unseen_memory = memory, g_unseen_memory_bytes = bytes;
+}
 EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*, const void* const*, int,
                               const void* const*, int, const void*, void* const* c, int, int batch) {
   (void)m, (void)n, (void)k, (void)batch;
-  if (g_unseen) return Launch({Read(c, 8), Update(g_unseen, g_unseen_bytes)}, g_stream, 0);
+  if (g_unseen_memory) return Launch({Read(c, 8), Update(g_unseen_memory, g_unseen_memory_bytes)}, g_stream, 0);
   return Launch({Read(c, 8)}, g_stream);
 }
 #endif
@@ -172,13 +177,14 @@ EXPORT int cublasSgemmBatched(void*, int, int, int m, int n, int k, const void*,
   }
 GETTER(cublasLtMatrixLayoutGetAttribute)
 GETTER(cublasLtMatmulDescGetAttribute)
-// Whether calls to come have cuBLAS make the result, and go over it themselves.
-int g_inner = 0;  // 2: with others' work in between; 3: they touch what their layouts say, to the byte; 4: or by faults
-EXPORT void cublasLtFakeInner(int inner) { g_inner = inner; }
+// How later calls write their result. 0: by themselves; 1: cuBLAS writes it, and they update it; 2: the same, with work
+// of another thread in between; 3: they touch exactly the bytes of their layouts; 4: the same, and may fault.
+int g_inner_mode = 0;
+EXPORT void cublasLtFakeSetInner(int inner) { g_inner_mode = inner; }
 EXPORT int cublasLtMatmul(void* handle, void* op, const void* alpha, const void* a, void* al, const void* b, void* bl,
                           const void* beta, const void* c, void* cl, void* d, void* dl, const void*, void* workspace,
                           size_t bytes, void* stream) {
-  if (g_inner >= 3) {
+  if (g_inner_mode >= 3) {
     std::vector<simgpu_touch> touches;
     const auto* const operation = static_cast<const sluice::libraries::test::MatmulDesc*>(op);
     const auto add = [&touches](const void* p, const void* layout, uint32_t access) {
@@ -199,20 +205,20 @@ EXPORT int cublasLtMatmul(void* handle, void* op, const void* alpha, const void*
       touches.push_back(Read(operation->bias, 4 * static_cast<const sluice::libraries::test::Layout*>(dl)->rows));
     }
     if (bytes) touches.push_back(Write(workspace, bytes));
-    return Launch(touches, static_cast<CUstream>(stream), g_inner == 3 ? SIMGPU_MUST_BE_RESIDENT : 0);
+    return Launch(touches, static_cast<CUstream>(stream), g_inner_mode == 3 ? SIMGPU_MUST_BE_RESIDENT : 0);
   }
   const auto size = [](const void* layout) {
     const auto* l = static_cast<const sluice::libraries::test::Layout*>(layout);
     return l->rows * l->columns * (l->type == 0 ? 4 : 2);
   };
-  if (g_inner) {
+  if (g_inner_mode) {
     auto* const gemm =
         reinterpret_cast<int (*)(void*, int, int, int, int, int, const void*, const void*, int, const void*, int,
                                  const void*, void*, int)>(dlsym(RTLD_DEFAULT, "cublasSgemm_v2"));
     const auto n = static_cast<int>(static_cast<const sluice::libraries::test::Layout*>(dl)->rows);
     const int status = gemm ? gemm(handle, 0, 0, n, n, n, alpha, a, n, b, n, beta, d, n) : 1;
-    auto* const others = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "cublasFakeOthers"));
-    if (g_inner == 2 && others) others();
+    auto* const others = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "cublasFakeRunWorkBetween"));
+    if (g_inner_mode == 2 && others) others();
     return status != 0 ? status : Launch({Read(a, size(al)), Read(b, size(bl)), Update(d, size(dl))}, nullptr, 0);
   }
   return Launch({Read(a, size(al)), Read(b, size(bl)), Write(d, size(dl)), Write(workspace, bytes)});

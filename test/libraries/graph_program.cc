@@ -1,6 +1,6 @@
-// Library calls in captured graphs: operands that no kernel parameter names must be there at each launch of the graph,
-// of its clones and of graphs that hold it. What the engine learnt of each graph is on its DEBUG lines, which
-// graphs_test.py holds to this order.
+// Library calls in captured graphs: operands that no kernel parameter names must be resident at each launch of the
+// graph, of its clones and of graphs that contain it. The engine logs the operands of each graph at DEBUG;
+// graphs_test.py compares these lines with the order of the cases here.
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -25,7 +25,7 @@ int Gemm(uint64_t a, uint64_t b, uint64_t c, int side = kSide) {
   return cublasSgemm_v2(&handle, 0, 0, side, side, side, &alpha, at(a), side, at(b), side, &beta, at(c), side);
 }
 
-// What these calls queue, as a graph.
+// The work that these calls queue, as a graph.
 template <typename Calls>
 CUgraph Captured(CUstream stream, Calls calls) {
   CUgraph graph = nullptr;
@@ -37,7 +37,7 @@ CUgraph Captured(CUstream stream, Calls calls) {
   return graph;
 }
 
-// The original is gone before its executable form is launched.
+// Destroys the graph before its executable form is launched.
 CUgraphExec Instantiated(CUgraph graph) {
   CUgraphExec executable = nullptr;
   OK(cuGraphInstantiate(&executable, graph, 0));
@@ -45,7 +45,7 @@ CUgraphExec Instantiated(CUgraph graph) {
   return executable;
 }
 
-// The other block takes the card; then the graph, twice. `wanted`: MiB that come.
+// Uses the other block, which evicts the first, then launches the graph; twice. `wanted`: MiB that must be fetched.
 void Case(const char* name, uint64_t wanted, CUgraphExec executable, bool last = true) {
   for (int i = 0; i < 2; ++i) {
     for (int k = 0; k < 2; ++k) Touch(*g_card, Read(g_other, kOther));
@@ -54,7 +54,7 @@ void Case(const char* name, uint64_t wanted, CUgraphExec executable, bool last =
     OK(cuGraphLaunch(executable, g_stream));
     OK(cuStreamSynchronize(g_stream));
     const uint64_t in = g_card->Stats().prefetch_in_bytes - before;
-    std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
+    std::fprintf(stderr, "%s: %llu MiB fetched\n", name, static_cast<unsigned long long>(in >> 20));
     if (UnderPressure()) EXPECT(in <= (wanted + 6) * kMiB && in + 6 * kMiB >= wanted * kMiB);
   }
   if (last) OK(cuGraphExecDestroy(executable));
@@ -69,7 +69,7 @@ CUgraphNode NodeOf(CUgraph graph, size_t index) {
   return nodes[index];
 }
 
-// A graph with this one as its only node; the original goes.
+// A graph with this one as its only node. Destroys the original.
 CUgraph Holding(CUgraph child) {
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;
@@ -86,7 +86,7 @@ CUgraph Cloned(CUgraph graph) {
   return clone;
 }
 
-// The kernel now names another block, and nobody knows what it does there.
+// The kernel names another block now, with unknown access.
 CUDA_KERNEL_NODE_PARAMS Naming(CUgraphNode node, const CUdeviceptr* block, void** parameters) {
   CUDA_KERNEL_NODE_PARAMS params{};
   OK(cuGraphKernelNodeGetParams(node, &params));
@@ -96,7 +96,7 @@ CUDA_KERNEL_NODE_PARAMS Naming(CUgraphNode node, const CUdeviceptr* block, void*
 }
 
 void Threads() {
-  cublasFakeWay("faults", nullptr, nullptr);  // the threads send each other's operands away
+  cublasFakeSetMode("faults", nullptr, nullptr);  // the threads evict each other's operands
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < 32; ++i) {
     threads.emplace_back([i] {
@@ -114,7 +114,7 @@ void Threads() {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  cublasFakeWay("overwrite", nullptr, nullptr);
+  cublasFakeSetMode("overwrite", nullptr, nullptr);
 }
 
 }  // namespace
@@ -125,10 +125,10 @@ int main() {
   g_block = card.Plain(kBlock);
   g_stream = card.Stream();
   const CUdeviceptr small = card.Plain(16 * kMiB);
-  cublasFakeWay("overwrite", nullptr, nullptr);
-  // While all fits still, on a stream that nobody has used.
+  cublasFakeSetMode("overwrite", nullptr, nullptr);
+  // While everything fits, on a stream that no work has used.
   CUgraphExec early = Instantiated(Captured(g_stream, [] { return Gemm(0, 16, 32); }));
-  card.Plain(400 * kMiB);  // more than the budget: what comes from here on comes by launches
+  card.Plain(400 * kMiB);  // more than the budget: from here on, launches fetch their operands
   g_other = card.Plain(kOther);
   Touch(card, Write(g_block, kBlock));
   Touch(card, Write(small, 16 * kMiB));
@@ -139,13 +139,13 @@ int main() {
     const int first = Gemm(64, 128, 192);
     return first != 0 ? first : Gemm(64, 192, 256);
   };
-  // A and B are only read; what the first call writes, the second one reads.
+  // A and B are only read; the second call reads the first one's result.
   Case("two calls", 32, Instantiated(Captured(g_stream, two)));
   Case("a clone", 32, Instantiated(Cloned(Captured(g_stream, two))));
   Case("a child", 32, Instantiated(Holding(Captured(g_stream, two))));
   Case("a clone of a child's child", 32, Instantiated(Cloned(Holding(Holding(Captured(g_stream, two))))));
 
-  // The update's operands come, the first ones do not.
+  // The update's operands are fetched, the first ones are not.
   CUgraphExec updated = Instantiated(Captured(g_stream, [] { return Gemm(0, 16, 32); }));
   CUgraph next = Captured(g_stream, [] { return Gemm(300, 316, 300); });
   CUgraphExecUpdateResultInfo info{};
@@ -153,7 +153,7 @@ int main() {
   OK(cuGraphDestroy(next));
   Case("an update", 16, updated);
 
-  // One node's own update: the same parameters, which are the capture's; then others, which are all that is known.
+  // One node is updated: with the same parameters it keeps the captured call's set, with others only they are known.
   CUgraph graph = Captured(g_stream, two);
   CUgraphExec executable = nullptr;
   OK(cuGraphInstantiate(&executable, graph, 0));
@@ -171,7 +171,7 @@ int main() {
   std::memcpy(&any.kernel, &params, sizeof any.kernel);
   for (int i = 0; i < 100; ++i) OK(cuGraphExecNodeSetParams(executable, node, &any));
   Case("a node with other parameters", 48, executable);
-  // The same before it is instantiated: of the first call nothing is believed any more.
+  // The same before instantiation: the first call's set no longer counts.
   OK(cuGraphKernelNodeSetParams(node, &params));
   Case("other parameters before", 40, Instantiated(graph));
   graph = Captured(g_stream, two);

@@ -1,4 +1,4 @@
-"""Library calls in captured graphs, through the shipped shim and engine on the simulated card: graphs_test.py BUILD"""
+"""Library calls in captured graphs, through the shipped shim and engine on the simulated GPU: graphs_test.py BUILD"""
 import re
 import sys
 from functools import partial
@@ -8,19 +8,19 @@ import on_card
 run = partial(on_card.run, "libraries_graph_program")
 run()
 hook = {**on_card.HOOK, "SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_GPU_MEMORY": str(1 << 30), "SLUICE_PREFETCH": "launch"}
-_, said = run(**hook, UNDER_PRESSURE="1")
-print(said)
-# Kernels, of library calls, places, only read; in the program's order.
-learnt = [tuple(map(int, m)) for m in re.findall(
-    r"a graph of (\d+) kernels, (\d+) of them known by library calls: (\d+) places, (\d+) only read", said)]
+_, log = run(**hook, UNDER_PRESSURE="1")
+print(log)
+# Of each graph, in the program's order: kernels, kernels of library calls, places, places that are only read.
+logged = [tuple(map(int, m)) for m in re.findall(
+    r"a graph of (\d+) kernels, (\d+) of them known by library calls: (\d+) places, (\d+) only read", log)]
 two = (2, 2, 4, 2)
 expected = [(1, 1, 3, 2), two, two, two, two, (1, 1, 3, 2), (1, 1, 2, 1), two, (2, 1, 4, 2), (1, 1, 3, 2)]
-if learnt[:len(expected)] != expected:
-    sys.exit(f"what is known of the graphs: {learnt[:len(expected)]}, expected {expected}")
-if learnt[len(expected):] != [(1, 1, 3, 2)] * 128:
-    sys.exit(f"what is known of the threads' graphs: {sorted(set(learnt[len(expected):]))}")
-if "kept for 0 nodes of graphs" not in said:
-    sys.exit("something is kept of graphs that are gone")
-# The card sees it where nothing is fetched before a launch: the test can fail.
+if logged[:len(expected)] != expected:
+    sys.exit(f"logged for the graphs: {logged[:len(expected)]}, expected {expected}")
+if logged[len(expected):] != [(1, 1, 3, 2)] * 128:
+    sys.exit(f"logged for the threads' graphs: {sorted(set(logged[len(expected):]))}")
+if "kept for 0 nodes of graphs" not in log:
+    sys.exit("the engine keeps sets of graphs that are destroyed")
+# Without fetches before a launch, the simulated GPU reports the faults: the test can fail.
 if run(fails=True, **{**hook, "SLUICE_PREFETCH": "off"}) == 0:
-    sys.exit("launches that faulted went unnoticed")
+    sys.exit("launches that faulted were not reported")

@@ -1,5 +1,5 @@
-// A library of the test's own behind an entry: what it was called with, and what it saw of its own call. LibraryReal
-// and LibrarySymbol, which the shim would define, are entries_test.cc's.
+// A library of the test's own behind an entry. It keeps its arguments and the access set of its own call.
+// entries_test.cc defines LibraryReal and LibrarySymbol in place of the shim.
 #ifndef SLUICE_TEST_LIBRARIES_LIBRARY_H_
 #define SLUICE_TEST_LIBRARIES_LIBRARY_H_
 
@@ -13,17 +13,17 @@
 
 namespace sluice::libraries::test {
 
-inline thread_local void* t_real = nullptr;  // the function that the shim would name
+inline thread_local void* t_real = nullptr;  // the function that LibraryReal returns
 
-// What the library's function saw of its own call.
-struct Seen {
+// CurrentLibraryCall() inside the library's function.
+struct SeenCall {
   bool inside = false;
   LibraryCall call;
   std::vector<LibraryRange> ranges;
 };
-inline thread_local Seen t_seen;
+inline thread_local SeenCall t_seen;
 
-inline void Look() {
+inline void KeepCurrentCall() {
   t_seen = {};
   const LibraryCall* call = CurrentLibraryCall();
   if (!call) return;
@@ -32,7 +32,7 @@ inline void Look() {
   t_seen.ranges.assign(call->ranges.begin(), call->ranges.end());
 }
 
-// A library's function of any signature: keeps its arguments, gives a status of its own.
+// A library's function of any signature: keeps its arguments and returns a status of its own.
 template <typename Signature>
 struct Library;
 template <typename Result, typename... Args>
@@ -40,7 +40,7 @@ struct Library<Result(Args...)> {
   static inline thread_local std::tuple<Args...> got;
   static Result Function(Args... args) {
     got = std::tuple<Args...>(args...);
-    Look();
+    KeepCurrentCall();
     return static_cast<Result>(1234);
   }
   static Result Call(const char* symbol, Args... args) {
@@ -49,7 +49,7 @@ struct Library<Result(Args...)> {
     REQUIRE(entry != nullptr);
     return entry(args...);
   }
-  // With arguments of all kinds, none of which the library would take amiss; false: something changed on the way.
+  // Calls it with random arguments. False: an argument or the status changed on the way.
   static bool Passes(const char* symbol, Random& random) {
     std::tuple<Args...> args{Any<Args>(random)...};
     const Result result = std::apply([&](auto... a) { return Call(symbol, a...); }, args);
@@ -70,6 +70,7 @@ struct Library<Result(Args...)> {
   }
 };
 
+// Sets are wanted as long as it exists.
 struct Wanted {
   explicit Wanted(bool on = true) { g_library_calls_wanted = on; }
   ~Wanted() { g_library_calls_wanted = false; }

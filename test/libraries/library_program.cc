@@ -1,5 +1,5 @@
-// A program that calls the miniature libraries on operands inside one large block that has left the card. Unhooked and
-// hooked it must do the same; hooked, the kernels must not fault and no more than the operands may come back.
+// A program that calls the fake libraries on operands inside one large block that was evicted. Unhooked and hooked it
+// must do the same. Hooked, the kernels must not fault, and no more than the operands may be fetched.
 #include <cudnn.h>
 #include <dlfcn.h>
 
@@ -14,7 +14,7 @@ constexpr uint64_t kBlock = 640 * kMiB, kOther = 512 * kMiB;
 CUdeviceptr g_block, g_other;
 Card* g_card;
 
-// The other block takes the card; then `call`, for whose kernel the operands must be there; then what came is measured.
+// Uses the other block, which evicts the first, and measures the bytes that are fetched for `call`.
 template <typename Call>
 void Case(const char* name, uint64_t operands, Call call) {
   for (int i = 0; i < 2; ++i) {
@@ -25,7 +25,7 @@ void Case(const char* name, uint64_t operands, Call call) {
   EXPECT(call() == 0);
   OK(cuCtxSynchronize());
   const uint64_t in = g_card->Stats().prefetch_in_bytes - before;
-  std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
+  std::fprintf(stderr, "%s: %llu MiB fetched\n", name, static_cast<unsigned long long>(in >> 20));
   // Whole chunks of 2 MiB; the block that holds the operands is many times as large.
   if (UnderPressure()) EXPECT(in <= operands + 16 * kMiB);
 }
@@ -39,7 +39,7 @@ int main() {
   g_card = &card;
   g_block = card.Plain(kBlock);
   g_other = card.Plain(kOther);
-  Touch(card, Write(g_block, kBlock));  // contents, so that what comes back has to be moved
+  Touch(card, Write(g_block, kBlock));  // contents, so that fetched bytes have to be copied
   int handle = 0;
   const float alpha = 1, beta = 0;
   auto gemm = [&](auto function) {
@@ -103,7 +103,7 @@ int main() {
   put(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 2, pointers);
   Case("cudnn, graph", 16 * kMiB, [&] { return cudnnBackendExecute(nullptr, plan, pack); });
 
-  // Two matrices of 4 MiB by three arrays that were copied from here.
+  // Two matrices of 4 MiB, by three arrays that are copied from the host.
   const void *a[] = {At(550), At(555)}, *b[] = {At(560), At(565)};
   void* c[] = {At(570), At(575)};
   auto* const arrays = static_cast<char*>(At(600));
@@ -116,13 +116,13 @@ int main() {
                               reinterpret_cast<void* const*>(arrays + 8192), 1024, 2);
   });
 
-  // A workspace of the library's own: named by its kernel and not by the call. It is kept, and counted.
+  // A workspace of the library's own: the kernel names it, the call does not. It stays resident, and is counted.
   const CUdeviceptr workspace = card.Plain(4 * kMiB);
-  cublasFakeNames(reinterpret_cast<void*>(workspace));
+  cublasFakeSetNamedMemory(reinterpret_cast<void*>(workspace));
   Case("cublas, a workspace of its own", 28 * kMiB, [&] { return gemm(&cublasSgemm_v2); });
-  cublasFakeNames(nullptr);
+  cublasFakeSetNamedMemory(nullptr);
 
-  // The library's refusal is the program's to see.
+  // The program gets the library's error.
   EXPECT(cublasSgemm_v2(&handle, 0, 0, -1, 1, 1, &alpha, At(0), 1, At(1), 1, &beta, At(2), 1) == 7);
   for (cudnnBackendDescriptor_t d : {x, y, relu, graph, engine, configuration, plan, pack})
     cudnnBackendDestroyDescriptor(d);

@@ -1,5 +1,5 @@
-// cublasLt's calls through their descriptors: what the entry says must be what lt::Describe says of the same values
-// (lt_oracle_test.cc holds that to the oracle). Attributes stand here by their numbers in cublasLt.h.
+// cublasLt's calls through their descriptors: the entry's set must equal lt::Describe's for the same values.
+// lt_oracle_test.cc compares lt::Describe with the oracle.
 #include <cstring>
 #include <string>
 
@@ -14,6 +14,7 @@ namespace {
 using test::Library;
 using test::Random;
 using test::t_seen;
+using Attribute = abi::LtMatmulAttribute;
 
 void Check(AccessSet* expected, const char* what) {
   expected->Close();
@@ -71,7 +72,7 @@ struct Scene {
   }
 };
 
-TEST_CASE("cublasLtMatmul: every attribute that its descriptors may hold: 30,000 calls") {
+TEST_CASE("the set of cublasLtMatmul follows every attribute of its descriptors: 30,000 calls") {
   const test::Wanted wanted;
   Scene s;
   for (int round = 0; round < 30000; ++round) {
@@ -95,38 +96,44 @@ TEST_CASE("cublasLtMatmul: every attribute that its descriptors may hold: 30,000
     m.beta_zero = on_host && r.OneIn(2);
     if (on_host && !m.beta_zero) factor[m.scalar_bytes - 1] = 0x3f;
     m.alpha = s.Place(), m.beta = on_host ? reinterpret_cast<uintptr_t>(factor) : s.Place();
-    if (batch > 1 && m.pointer_mode == lt::kAlphaVectorBetaHost) m.alpha_stride = s.Set(14, r.In(0, 1 << 22));
+    if (batch > 1 && m.pointer_mode == lt::kAlphaVectorBetaHost)
+      m.alpha_stride = s.Set(Attribute::ALPHA_VECTOR_BATCH_STRIDE, r.In(0, 1 << 22));
 
     constexpr uint32_t kEpilogues[] = {1, 2, 130, 4, 6, 134, 136, 152, 32, 160, 36, 164, 192, 208, 256, 512};
     m.epilogue = s.op.epilogue = kEpilogues[r.In(0, 15)];
     if (m.epilogue & (lt::kBias | lt::kBiasGradient | lt::kBgradA | lt::kBgradB)) {
       m.bias = s.Place();
       s.op.bias = s.Pointer(m.bias);
-      if (batch > 1) m.bias_stride = s.Set<int64_t>(10, r.In(0, 1 << 22));
-      if (r.OneIn(2)) m.bias_type = s.Set<int32_t>(26, r.OneIn(2) ? 0 : 14);
+      if (batch > 1) m.bias_stride = s.Set<int64_t>(Attribute::BIAS_BATCH_STRIDE, r.In(0, 1 << 22));
+      if (r.OneIn(2)) m.bias_type = s.Set<int32_t>(Attribute::BIAS_DATA_TYPE, r.OneIn(2) ? 0 : 14);
     }
     bool narrow = false;
     for (const lt::Matrix* x : {&m.a, &m.b, &m.c, &m.d}) narrow |= blas::BitsOf(x->layout.type) <= 8;
     if (m.epilogue & lt::kAux) {
-      m.aux = s.SetPointer(11);
-      m.aux_ld = s.Set<int64_t>(12, static_cast<int64_t>(rows + 127) / 128 * 128);
-      if (batch > 1) m.aux_stride = s.Set<int64_t>(13, m.aux_ld * static_cast<int64_t>(columns));
-      if (r.OneIn(2)) m.aux_type = s.Set<int32_t>(22, r.OneIn(2) ? 28 : 14);
-      if (narrow && r.OneIn(2)) m.scale_aux.address = s.SetPointer(23);
-      if (m.scale_aux.address && r.OneIn(2)) m.scale_aux.mode = s.Set<int32_t>(35, static_cast<int>(r.In(0, 2)));
-      if (narrow && r.OneIn(2)) m.aux_amax = s.SetPointer(24);
+      m.aux = s.SetPointer(Attribute::EPILOGUE_AUX_POINTER);
+      m.aux_ld = s.Set<int64_t>(Attribute::EPILOGUE_AUX_LD, static_cast<int64_t>(rows + 127) / 128 * 128);
+      if (batch > 1)
+        m.aux_stride = s.Set<int64_t>(Attribute::EPILOGUE_AUX_BATCH_STRIDE, m.aux_ld * static_cast<int64_t>(columns));
+      if (r.OneIn(2)) m.aux_type = s.Set<int32_t>(Attribute::EPILOGUE_AUX_DATA_TYPE, r.OneIn(2) ? 28 : 14);
+      if (narrow && r.OneIn(2)) m.scale_aux.address = s.SetPointer(Attribute::EPILOGUE_AUX_SCALE_POINTER);
+      if (m.scale_aux.address && r.OneIn(2))
+        m.scale_aux.mode = s.Set<int32_t>(Attribute::EPILOGUE_AUX_SCALE_MODE, static_cast<int>(r.In(0, 2)));
+      if (narrow && r.OneIn(2)) m.aux_amax = s.SetPointer(Attribute::EPILOGUE_AUX_AMAX_POINTER);
     }
     const struct {
       lt::Scale* scale;
       int pointer, mode;
-    } scales[] = {
-        {&m.scale_a, 17, 31}, {&m.scale_b, 18, 32}, {&m.scale_c, 19, 33}, {&m.scale_d, 20, 34}, {&m.scale_out, 36, 37}};
+    } scales[] = {{&m.scale_a, Attribute::A_SCALE_POINTER, Attribute::A_SCALE_MODE},
+                  {&m.scale_b, Attribute::B_SCALE_POINTER, Attribute::B_SCALE_MODE},
+                  {&m.scale_c, Attribute::C_SCALE_POINTER, Attribute::C_SCALE_MODE},
+                  {&m.scale_d, Attribute::D_SCALE_POINTER, Attribute::D_SCALE_MODE},
+                  {&m.scale_out, Attribute::D_OUT_SCALE_POINTER, Attribute::D_OUT_SCALE_MODE}};
     for (const auto& [scale, pointer, mode] : scales) {
       if (!narrow || !r.OneIn(3)) continue;
       scale->address = s.SetPointer(pointer);
       if (r.OneIn(2)) scale->mode = s.Set<int32_t>(mode, static_cast<int>(r.In(0, 5)));
     }
-    if (narrow && r.OneIn(3)) m.amax = s.SetPointer(21);
+    if (narrow && r.OneIn(3)) m.amax = s.SetPointer(Attribute::AMAX_D_POINTER);
     m.workspace = s.Place(), m.workspace_bytes = static_cast<uint64_t>(r.In(0, 1 << 20));
 
     test::Layout a = s.Of(m.a), b = s.Of(m.b), c = s.Of(m.c), d = s.Of(m.d);
@@ -137,11 +144,11 @@ TEST_CASE("cublasLtMatmul: every attribute that its descriptors may hold: 30,000
     AccessSet expected;
     Describe(m, &expected);
     Check(&expected, "matmul");
-    if (!t_seen.call.known) FAIL("a sound call is doubted");
+    if (!t_seen.call.known) FAIL("a valid call has an incomplete set");
   }
 }
 
-TEST_CASE("cublasLtMatrixTransform through its descriptors: 10,000 calls") {
+TEST_CASE("the set of cublasLtMatrixTransform follows its descriptors: 10,000 calls") {
   const test::Wanted wanted;
   Scene s;
   for (int round = 0; round < 10000; ++round) {
@@ -169,13 +176,13 @@ TEST_CASE("cublasLtMatrixTransform through its descriptors: 10,000 calls") {
   }
 }
 
-TEST_CASE("what a later cublasLt may say and we do not know is doubted, and nothing is called overwritten") {
+TEST_CASE("values of a later cublasLt make the set incomplete, and nothing counts as overwritten") {
   const test::Wanted wanted;
   test::Layout a{0, 64, 64, 64}, batches = a;
   batches.batch_mode = 2;
   test::MatmulDesc op;
   const float alpha = 1, beta = 0;
-  const auto doubted = [&](test::Layout* d) {
+  const auto is_unknown = [&](test::Layout* d) {
     const auto at = [](uint64_t p) { return reinterpret_cast<void*>(p); };
     Library<abi::LtMatmul>::Call("cublasLtMatmul", nullptr, &op, &alpha, at(1 << 24), &a, at(2 << 24), &a, &beta,
                                  at(3 << 24), d, at(3 << 24), d, nullptr, nullptr, 0, nullptr);
@@ -184,16 +191,16 @@ TEST_CASE("what a later cublasLt may say and we do not know is doubted, and noth
     }
     return !t_seen.call.known;
   };
-  CHECK_FALSE(doubted(&a));
-  CHECK(doubted(&batches));  // batches in another way than by strides or pointers
-  op.epilogue = 1024;        // which may write anywhere
-  CHECK(doubted(&a));
+  CHECK_FALSE(is_unknown(&a));
+  CHECK(is_unknown(&batches));  // neither strides nor pointers
+  op.epilogue = 1024;           // it may write anywhere
+  CHECK(is_unknown(&a));
   op.epilogue = 1;
   op.pointer_mode = 5;
-  CHECK(doubted(&a));
+  CHECK(is_unknown(&a));
   op = {};
   a.order = 5;
-  CHECK(doubted(&a));
+  CHECK(is_unknown(&a));
 }
 
 }  // namespace

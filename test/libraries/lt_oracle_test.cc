@@ -13,7 +13,7 @@ using test::Touched;
 
 constexpr int kTypes[] = {0, 1, 2, 3, 5, 14, 16, 28, 33};  // 32F 64F 16F 8I C64F 16BF 4I 8F 4F
 
-// Element (row, column) of one of a batch, in elements from the matrix' begin.
+// Element (row, column) of one matrix of a batch, in elements from the matrix' begin.
 int64_t Offset(const Layout& l, int64_t row, int64_t column) {
   switch (l.order) {
     case kCol:
@@ -65,7 +65,7 @@ struct Scene {
       if (l.order == kCol32_2R_4R4) sharp = false;
     } else {
       l.ld = static_cast<int64_t>(l.order == kCol ? rows : columns) + (r.OneIn(2) ? 0 : r.In(0, 3));
-      if (packed) {  // what cuBLAS demands of them, roughly: lines begin at whole bytes
+      if (packed) {  // cuBLAS requires about this: lines begin at whole bytes
         l.ld = (l.ld + 1) / 2 * 2;
         if ((l.order == kCol ? rows : columns) % 2) sharp = false;
       }
@@ -75,7 +75,7 @@ struct Scene {
   }
 };
 
-TEST_CASE("matmul: layouts, batches, epilogues, scales, workspaces: 60,000 calls") {
+TEST_CASE("the set of a matmul holds exactly the bytes that it touches: 60,000 calls") {
   Scene s(31);
   for (int round = 0; round < 60000; ++round) {
     s.truth.Clear();
@@ -176,7 +176,7 @@ TEST_CASE("matmul: layouts, batches, epilogues, scales, workspaces: 60,000 calls
       set->Clear();
       Describe(call, set);
       set->Close();
-      if (!set->known()) FAIL("a sound call is doubted");
+      if (!set->known()) FAIL("a valid call has an incomplete set");
       const bool overwrites = only_d && s.sharp && !(reads_c && call.d.address == call.c.address);
       const std::string wrong = s.judge(*set, s.truth, set == &s.exact && s.sharp, overwrites);
       if (!wrong.empty()) FAIL(wrong << " in round " << round);
@@ -184,7 +184,7 @@ TEST_CASE("matmul: layouts, batches, epilogues, scales, workspaces: 60,000 calls
   }
 }
 
-TEST_CASE("matrix transforms: 20,000 calls") {
+TEST_CASE("the set of a matrix transform holds exactly the bytes that it touches: 20,000 calls") {
   Scene s(32);
   for (int round = 0; round < 20000; ++round) {
     s.truth.Clear();
@@ -204,12 +204,12 @@ TEST_CASE("matrix transforms: 20,000 calls") {
       set->Close();
       const std::string wrong = s.judge(*set, s.truth, set == &s.exact && s.sharp, s.sharp);
       if (!wrong.empty()) FAIL(wrong << " in round " << round);
-      if (!set->streaming()) FAIL("a transform streams");
+      if (!set->streaming()) FAIL("a transform is not taken for streaming");
     }
   }
 }
 
-TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
+TEST_CASE("planar and scaled matrices are covered, and invalid or unknown values make the set incomplete") {
   AccessSet set(0, SIZE_MAX);
   Matmul call;
   auto layout = [](int type, uint64_t rows, uint64_t columns) {
@@ -244,17 +244,17 @@ TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
   Describe(call, &set);
   CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
   call.d.layout.order = kCol;
-  call.epilogue = 1024 | kBias;  // what it names besides, we do not know
+  call.epilogue = 1024 | kBias;  // with an operand that is not known
   set.Clear();
   Describe(call, &set);
   CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
-  // A step of the bias whose bytes are no number.
+  // A stride of the bias whose bytes overflow.
   call.epilogue = kBias, call.bias = p, call.bias_stride = INT64_MAX;
   call.a.layout.batch = call.b.layout.batch = call.c.layout.batch = call.d.layout.batch = 2;
   set.Clear();
   Describe(call, &set);
   CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
-  call.d.layout.batch_mode = 2;  // batches in a way that is not known
+  call.d.layout.batch_mode = 2;  // an unknown batch mode
   call.bias_stride = 0;
   set.Clear();
   Describe(call, &set);

@@ -1,4 +1,4 @@
-"""A program of this folder on the simulated card, over the libraries in miniature: what the tests of this folder share."""
+"""Runs a program of this folder on the simulated GPU over the fake libraries; shared by the tests of this folder."""
 import os
 import pathlib
 import subprocess
@@ -6,14 +6,15 @@ import sys
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 MIB = 1 << 20
-# Operands are fetched (none is used in host memory), so what came can be counted.
+# Remote access is off, so operands are fetched and the fetched bytes can be counted.
 HOOK = {"LD_PRELOAD": str(BUILD / "lib" / "libsluice.so"), "SLUICE_MEMORY_FACTOR": "100", "SLUICE_HOST_ACCESS": "0"}
 
 
 def run(program, driver="simgpu", fails=False, arguments=(), **more):
-    """(stdout, stderr) of a run that must end well; its status where it may fail."""
+    """(stdout, stderr) of a run that must succeed; with `fails`, its status."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "SIMGPU_", "LD_", "ULMS_"))}
-    env["LD_LIBRARY_PATH"] = f"{BUILD}/lib/{driver}:{BUILD}/test/libraries/libraries:{BUILD}/test/libraries/libraries12"
+    libraries = BUILD / "test" / "libraries"
+    env["LD_LIBRARY_PATH"] = f"{BUILD}/lib/{driver}:{libraries}/libraries:{libraries}/libraries12"
     env["SIMGPU_PROFILE"] = "card-8g"
     env.update(more)
     done = subprocess.run([BUILD / "test" / program, *arguments], env=env, capture_output=True, text=True, timeout=240)

@@ -1,5 +1,5 @@
 // The brute-force oracle: every byte that an operation touches, entered one element at a time by the operation's own
-// index formula, held against an access set.
+// index formula, and compared with an access set.
 #ifndef SLUICE_TEST_LIBRARIES_ORACLE_H_
 #define SLUICE_TEST_LIBRARIES_ORACLE_H_
 
@@ -56,9 +56,9 @@ struct Touched {
   void Write(uint64_t address, uint64_t bytes) { inside &= written.Set(address, bytes); }
 };
 
-// "" or what is wrong. `exact`: the set bridges nothing and must agree byte by byte; else it must hold all that is
-// touched. In both what is called overwritten must be written and not read. `overwrites`: no operand overlaps another
-// and all that is written is overwritten, so the set must say so.
+// "" or the error. `exact`: the set bridges no gaps and must agree byte by byte; else it must hold every touched byte.
+// In both cases, overwritten bytes must be written and not read. `overwrites`: no operand overlaps another and every
+// written byte is overwritten, so the set must say so.
 class Judge {
  public:
   std::string operator()(const AccessSet& set, const Touched& truth, bool exact, bool overwrites) {
@@ -66,7 +66,7 @@ class Judge {
     written_.Clear();
     overwritten_.Clear();
     for (const LibraryRange& range : set.ranges()) {
-      if (range.bytes == 0) return "a range of unknown reach";
+      if (range.bytes == 0) return "a range of unknown size";
       if (range.read && !read_.Set(range.address, range.bytes)) return "reads outside";
       if (range.written && !written_.Set(range.address, range.bytes)) return "writes outside";
       if (range.overwritten && !overwritten_.Set(range.address, range.bytes)) return "overwrites outside";
@@ -77,11 +77,11 @@ class Judge {
       const uint64_t r = truth.read.word(i), w = truth.written.word(i);
       if (r & ~read_.word(i)) return "a byte is read that the set lacks";
       if (w & ~written_.word(i)) return "a byte is written that the set lacks";
-      if (overwritten_.word(i) & ~w) return "called overwritten, but not written";
-      if (overwritten_.word(i) & r) return "called overwritten, but read";
+      if (overwritten_.word(i) & ~w) return "marked overwritten, but not written";
+      if (overwritten_.word(i) & r) return "marked overwritten, but read";
       if (exact && (read_.word(i) & ~r)) return "the set reads a byte too many";
       if (exact && (written_.word(i) & ~w)) return "the set writes a byte too many";
-      if (exact && overwrites && (w & ~overwritten_.word(i))) return "overwritten, but not called so";
+      if (exact && overwrites && (w & ~overwritten_.word(i))) return "overwritten, but not marked so";
     }
     return "";
   }

@@ -1,5 +1,5 @@
-// Library calls that overwrite their result whole, on results that have left the card: what comes back, and what they
-// computed. Prints digests, which must be those of the run without the hook.
+// Library calls that overwrite their result whole, on evicted results: measures the fetched bytes, and prints digests
+// of the results, which must be those of the run without the hook.
 #include "test/libraries/program.h"
 
 namespace {
@@ -12,8 +12,8 @@ constexpr int kSide = 2896;  // squared, in floats: 64 bytes less than 32 MiB
 CUdeviceptr g_block, g_other;
 Card* g_card;
 
-// A is at 0, B at 64, C at 128 MiB of the block; the other one takes the card, then `call`. `wanted`: MiB that come; 0:
-// not only for it.
+// A is at 0, B at 64, C at 128 MiB of the block. Uses the other block, which evicts this one, then calls. `wanted`: MiB
+// that must be fetched; 0: not checked, since other work fetches as well.
 template <typename Call>
 void Case(const char* name, uint64_t wanted, Call call) {
   Touch(*g_card, Write(g_block, kBlock));
@@ -24,7 +24,7 @@ void Case(const char* name, uint64_t wanted, Call call) {
   OK(cuCtxSynchronize());
   const auto after = g_card->Stats();
   const uint64_t in = after.prefetch_in_bytes + after.fault_bytes - before.prefetch_in_bytes - before.fault_bytes;
-  std::fprintf(stderr, "%s: %llu MiB came\n", name, static_cast<unsigned long long>(in >> 20));
+  std::fprintf(stderr, "%s: %llu MiB fetched\n", name, static_cast<unsigned long long>(in >> 20));
   if (wanted && UnderPressure()) EXPECT(in <= (wanted + 4) * kMiB && in + 4 * kMiB >= wanted * kMiB);
   std::printf("%s %llx\n", name, static_cast<unsigned long long>(simgpu_digest(g_block, kBlock)));
 }
@@ -44,32 +44,32 @@ int main() {
   CUevent event = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  const bool renews = std::getenv("RENEWS") != nullptr;
-  const uint64_t read = 64, all = 96, result = renews ? read : all;
+  const bool results_are_not_fetched = std::getenv("NO_FETCH_OF_RESULTS") != nullptr;
+  const uint64_t read = 64, all = 96, result = results_are_not_fetched ? read : all;
   int handle = 0;
   const float alpha = 1, zero = 0, one = 1;
   auto gemm = [&](const float* beta, uint64_t a, uint64_t b, uint64_t c) {
     return cublasSgemm_v2(&handle, 0, 0, kSide, kSide, kSide, &alpha, At(a), kSide, At(b), kSide, beta, At(c), kSide);
   };
-  cublasFakeWay("overwrite", nullptr, nullptr);
+  cublasFakeSetMode("overwrite", nullptr, nullptr);
   Case("beta zero", result, [&] { return gemm(&zero, 0, 64, 128); });
   Case("one megabyte on", result, [&] { return gemm(&zero, 0, 64, 129); });
-  // What follows must not be taken for an overwritten result.
-  cublasFakeWay("update", nullptr, nullptr);
+  // These results must not be taken for overwritten.
+  cublasFakeSetMode("update", nullptr, nullptr);
   Case("beta one", all, [&] { return gemm(&one, 0, 64, 128); });
   Case("in place", read, [&] { return gemm(&zero, 0, 64, 0); });
   Case("overlapping", 80, [&] { return gemm(&zero, 0, 64, 80); });
   // Calls of several launches: later ones read what earlier ones wrote.
-  cublasFakeWay("write, then update", nullptr, nullptr);
+  cublasFakeSetMode("write, then update", nullptr, nullptr);
   Case("two launches", result, [&] { return gemm(&zero, 0, 64, 128); });
-  cublasFakeWay("memset, then update", nullptr, nullptr);
+  cublasFakeSetMode("memset, then update", nullptr, nullptr);
   Case("cleared first", result, [&] { return gemm(&zero, 0, 64, 128); });
-  cublasFakeWay("clear half, then write the rest", nullptr, nullptr);
-  Case("half and half", renews ? 80 : all, [&] { return gemm(&zero, 0, 64, 128); });
-  cublasFakeWay("side writes half", side, event);
+  cublasFakeSetMode("clear half, then write the rest", nullptr, nullptr);
+  Case("half and half", results_are_not_fetched ? 80 : all, [&] { return gemm(&zero, 0, 64, 128); });
+  cublasFakeSetMode("side writes half", side, event);
   Case("a second stream", all, [&] { return gemm(&zero, 0, 64, 128); });
   // On a blocking stream the library's own streams need no event to join.
-  cublasFakeWay("overwrite", nullptr, nullptr);
+  cublasFakeSetMode("overwrite", nullptr, nullptr);
   OK(cuStreamSynchronize(nullptr));
   EXPECT(cublasSetStream_v2(&handle, blocking) == 0);
   Case("a blocking stream", all, [&] { return gemm(&zero, 0, 64, 128); });
@@ -89,23 +89,22 @@ int main() {
                           nullptr, 0, nullptr);
   };
   Case("cublasLt", result, [&] { return lt(&zero, 128); });
-  cublasLtFakeInner(1);
+  cublasLtFakeSetInner(1);
   Case("one library in another", result, [&] { return lt(&zero, 128); });
-  cublasLtFakeInner(0);
-  // Between two launches of a call other threads' work takes the card: what the first one wrote comes back for the
-  // second.
-  cublasFakeBetween([] {
+  cublasLtFakeSetInner(0);
+  // Between two launches of a call, another thread's work evicts the first one's result, which the second one reads.
+  cublasFakeSetWorkBetween([] {
     OK(cuCtxSetCurrent(g_card->context));
     for (int i = 0; i < 2; ++i) Touch(*g_card, Read(g_other, kOther));
     OK(cuCtxSynchronize());
   });
-  cublasFakeWay("write, wait, then update", nullptr, nullptr);
+  cublasFakeSetMode("write, wait, then update", nullptr, nullptr);
   Case("others in between", 0, [&] { return gemm(&zero, 0, 64, 128); });
-  cublasFakeWay("overwrite", nullptr, nullptr);
-  cublasLtFakeInner(2);
+  cublasFakeSetMode("overwrite", nullptr, nullptr);
+  cublasLtFakeSetInner(2);
   Case("others between two libraries", 0, [&] { return lt(&zero, 128); });
-  cublasLtFakeInner(0);
-  // Pointers that a copy brought are believed, not proven: whatever comes, nothing is lost.
+  cublasLtFakeSetInner(0);
+  // Pointers of a copied array are assumed, not proven, so nothing counts as overwritten.
   const void *a[] = {At(0)}, *b[] = {At(64)};
   void* c[] = {At(128)};
   CUdeviceptr arrays = card.Plain(16384);

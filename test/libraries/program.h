@@ -1,5 +1,4 @@
-// What the programs over the miniature libraries share: checks, a large block that leaves the card for another one, and
-// what came back for a call.
+// Shared by the programs over the fake libraries: their functions and controls, checks, launches.
 #ifndef SLUICE_TEST_LIBRARIES_PROGRAM_H_
 #define SLUICE_TEST_LIBRARIES_PROGRAM_H_
 
@@ -17,26 +16,26 @@ int cublasSgemmBatched(void*, int, int, int, int, int, const void*, const void* 
 int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
                    void*, void*, const void*, void*, size_t, void*);
 int cublasSetStream_v2(void*, void*);
-void cublasFakeNames(const void*);
-void cublasFakeUnseen(const void*, uint64_t bytes);
-void cublasFakePasses(unsigned);
-void cublasFakeDescribes(int);
-void cublasFakeWay(const char*, void* side, void* event);
-void cublasFakeBetween(void (*)());
-void cublasLtFakeInner(int);
+void cublasFakeSetNamedMemory(const void*);
+void cublasFakeSetUnseenMemory(const void*, uint64_t bytes);
+void cublasFakeSetPasses(unsigned);
+void cublasFakeSetTensorMaps(int);
+void cublasFakeSetMode(const char*, void* side, void* event);
+void cublasFakeSetWorkBetween(void (*)());
+void cublasLtFakeSetInner(int);
 }
 
-#define EXPECT(condition)                                                  \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-      std::_Exit(3);                                                       \
-    }                                                                      \
+#define EXPECT(condition)                                                 \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
+      std::fprintf(stderr, "line %d: false: %s\n", __LINE__, #condition); \
+      std::_Exit(3);                                                      \
+    }                                                                     \
   } while (false)
 
 namespace sluice::libraries::test {
 
-// A launch that touches this and says so.
+// A launch that touches this and names it in its parameters.
 inline void Touch(const simgpu_test::Card& card, const simgpu_touch& touch) {
   simgpu_next_launch(&touch, 1, 20000, 0);
   uint64_t words[] = {touch.address, 0};

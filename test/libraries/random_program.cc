@@ -1,7 +1,7 @@
 // Random calls of cuBLAS and cublasLt on random operands in blocks four times the budget, between kernels, copies,
-// memsets, frees and a second stream. No kernel's parameter names anything, and none of theirs may fault: what a call's
-// arguments say is all that the engine knows. Nonsense goes in as well, and its status comes out. Prints statuses and
-// digests, which must be those of the run without the hook.
+// memsets, frees and a second stream. The calls' kernels name no memory and must not fault, so the engine knows the
+// operands from the arguments only. Some calls are invalid. Prints statuses and digests, which must be those of the run
+// without the hook.
 #include <string>
 #include <vector>
 
@@ -20,27 +20,27 @@ uint64_t g_statuses = 0xcbf29ce484222325;
 
 void Note(int status) { g_statuses = (g_statuses ^ static_cast<uint64_t>(status)) * 0x100000001b3; }
 
-// Somewhere in a block, so that so many bytes are behind it.
+// A random place in a block with at least so many bytes behind it.
 void* Place(Random* r, uint64_t bytes) {
   EXPECT(bytes <= kBlock);
   const CUdeviceptr block = g_blocks[static_cast<size_t>(r->In(0, kBlocks - 1))];
-  const auto room = static_cast<int64_t>((kBlock - bytes) / 256);
-  return reinterpret_cast<void*>(block + (r->OneIn(3) ? 0 : static_cast<uint64_t>(r->In(0, room)) * 256));
+  const auto last = static_cast<int64_t>((kBlock - bytes) / 256);
+  return reinterpret_cast<void*>(block + (r->OneIn(3) ? 0 : static_cast<uint64_t>(r->In(0, last)) * 256));
 }
 
-// One of the three sizes is large: operands of up to 24 MiB, in lines that touch or lie apart.
+// One of the three sizes is large: operands of up to 24 MiB, in lines with or without gaps.
 struct Sizes {
-  int of[3];
+  int values[3];
   explicit Sizes(Random* r) {
-    for (int& n : of) n = r->OneIn(40) ? 0 : static_cast<int>(r->In(1, 6));
-    of[r->In(0, 2)] = static_cast<int>(r->In(1, r->OneIn(4) ? 1 << 20 : 1 << 16));
+    for (int& n : values) n = r->OneIn(40) ? 0 : static_cast<int>(r->In(1, 6));
+    values[r->In(0, 2)] = static_cast<int>(r->In(1, r->OneIn(4) ? 1 << 20 : 1 << 16));
   }
 };
-// Within 48 MiB in all; many short lines lie one behind the other, since each line apart is a touch of its own.
+// At most 48 MiB in all. Many short lines have no gaps, since each separate line is a touch of its own.
 int Ld(Random* r, int line, int lines) {
   if (line == 0) line = 1;
-  const int most = (12 << 20) / (lines > 0 ? lines : 1);
-  return line + (r->OneIn(2) || lines > 64 || line >= most ? 0 : static_cast<int>(r->In(0, most - line)));
+  const int max_ld = (12 << 20) / (lines > 0 ? lines : 1);
+  return line + (r->OneIn(2) || lines > 64 || line >= max_ld ? 0 : static_cast<int>(r->In(0, max_ld - line)));
 }
 uint64_t Bytes(int line, int lines, int ld) {
   if (line <= 0 || lines <= 0) return 4;
@@ -49,7 +49,7 @@ uint64_t Bytes(int line, int lines, int ld) {
 
 void Gemm(Random* r) {
   static int handle = 0;
-  const auto [m, n, k] = Sizes(r).of;
+  const auto [m, n, k] = Sizes(r).values;
   const int ta = r->OneIn(2), tb = r->OneIn(2);
   const int a_line = ta ? k : m, a_lines = ta ? m : k, b_line = tb ? n : k, b_lines = tb ? k : n;
   const float alpha = 1, beta = r->OneIn(2) ? 0.0F : 0.5F;
@@ -77,7 +77,7 @@ uint64_t Bytes(const Layout& l) {
   return 4 * static_cast<uint64_t>((l.batch - 1) * l.stride + (lines - 1) * l.ld + line);
 }
 
-// Small sizes: its lines are touched one by one.
+// Small sizes, since the fake library touches each line separately.
 void Lt(Random* r) {
   static int handle = 0;
   const int m = static_cast<int>(r->In(1, 40)), n = static_cast<int>(r->In(1, 40)), k = static_cast<int>(r->In(1, 40));
@@ -111,9 +111,9 @@ int main(int, char** arguments) {
   }
   CUstream side = card.Stream();
   std::vector<char> host(4 * kMiB, 7);
-  // A duplicate that is about to be written is withdrawn at once: what was queued before and reads it faults then.
-  cublasFakeWay(std::getenv("MAY_FAULT") ? "exactly, or by faults" : "exactly", nullptr, nullptr);
-  cublasLtFakeInner(std::getenv("MAY_FAULT") ? 4 : 3);
+  // Before a write, a duplicate's advice is withdrawn at once, so earlier queued reads may fault.
+  cublasFakeSetMode(std::getenv("MAY_FAULT") ? "exactly, or by faults" : "exactly", nullptr, nullptr);
+  cublasLtFakeSetInner(std::getenv("MAY_FAULT") ? 4 : 3);
   for (long call = 0; call < calls; ++call) {
     const CUdeviceptr block = g_blocks[static_cast<size_t>(r->In(0, kBlocks - 1))];
     const auto some = static_cast<uint64_t>(r->In(1, 4 * kMiB));
@@ -127,7 +127,7 @@ int main(int, char** arguments) {
       case 2:
         OK(cuMemsetD8Async(block + static_cast<uint64_t>(r->In(0, 32)) * kMiB, 3, some, nullptr));
         break;
-      case 3: {  // a block goes, and another comes
+      case 3: {  // a block is freed, and another allocated
         const auto which = static_cast<size_t>(r->In(0, kBlocks - 1));
         if (!r->OneIn(8)) break;
         OK(cuMemFree(g_blocks[which]));
@@ -135,7 +135,7 @@ int main(int, char** arguments) {
         Touch(card, Write(g_blocks[which], kBlock));
         break;
       }
-      case 4:  // on a stream of its own, with nothing else under way
+      case 4:  // on a stream of its own, without other work
         OK(cuCtxSynchronize());
         EXPECT(cublasSetStream_v2(nullptr, side) == 0);
         Gemm(r);
@@ -150,7 +150,7 @@ int main(int, char** arguments) {
       default:
         Gemm(r);
     }
-    // A host far ahead finds the queues full, and then faults are in order.
+    // A host that runs far ahead fills the queues, and then faults are allowed.
     if (call % 4 == 3) OK(cuCtxSynchronize());
   }
   OK(cuCtxSynchronize());

@@ -1,6 +1,6 @@
-// Weights that copies loaded and library calls read, and everything that ends that: after each, what may write finds no
-// duplicate. Prints digests, which must be those of the run without the hook. DUPLICATES: the advice is there where it
-// should be.
+// Read-mostly duplicates: weights that copies load and library calls read, and everything that may write them. Before
+// any write, the advice must be withdrawn. Prints digests, which must be those of the run without the hook. DUPLICATES:
+// the advice is expected.
 #include <dlfcn.h>
 
 #include <vector>
@@ -13,24 +13,24 @@ namespace {
 using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
 using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
-// Matrices of a little less than 8 MiB: 35 in a block, the first ones each for one case, since what was written while a
-// duplicate is left alone for long.
+// 35 matrices of a little less than 8 MiB in a block. Each case has its own, since memory that was written while it was
+// a duplicate gets no advice for long.
 constexpr uint64_t kMatrix = 8 * kMiB, kBlock = 35 * kMatrix, kOther = 512 * kMiB, kRight = 33, kResult = 34;
 constexpr int kSide = 1448;
 CUdeviceptr g_block, g_other;
 Card* g_card;
 CUstream g_stream;
-uint64_t g_left = 0;  // of the case
+uint64_t g_left = 0;  // the left operand of the case
 std::vector<char> g_host(kBlock, 3);
 
-// Without the hook it is no managed memory, and nothing can be advised.
-bool Advised(CUdeviceptr at) {
+// Without the hook the memory is not managed, and the query fails.
+bool IsAdvised(CUdeviceptr at) {
   int value = 0;
   const CUresult result =
       cuMemRangeGetAttribute(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, 2 * kMiB);
   return result == CUDA_SUCCESS && value != 0;
 }
-bool Duplicates() { return std::getenv("DUPLICATES") != nullptr; }
+bool AreDuplicatesExpected() { return std::getenv("DUPLICATES") != nullptr; }
 CUdeviceptr At(uint64_t matrix) { return g_block + matrix * kMatrix; }
 CUdeviceptr Left() { return At(g_left); }
 
@@ -43,35 +43,36 @@ int Multiply(CUdeviceptr left, CUdeviceptr right, CUdeviceptr result) {
 }
 int Multiply() { return Multiply(Left(), At(kRight), At(kResult)); }
 
-void Push() {
+void EvictBlock() {
   for (int i = 0; i < 2; ++i) Touch(*g_card, Read(g_other, kOther));
   OK(cuCtxSynchronize());
 }
 
 void Load(CUdeviceptr at, uint64_t bytes) { OK(cuMemcpyHtoD(at, g_host.data(), bytes)); }
 
-// Loaded, it leaves the card, and comes back for a call: as a duplicate.
-void Fill() {
+// Loads the case's matrix, evicts it, and has a call fetch it: as a duplicate.
+void MakeDuplicate() {
   Load(Left(), kMatrix);
   Load(At(kRight), kMatrix);
-  Push();
+  EvictBlock();
   EXPECT(Multiply() == 0);
   OK(cuCtxSynchronize());
 }
 
-// `work` on the next matrix, on its first bytes at least. `ends`: it is no duplicate any more before that begins.
+// Runs `work` on the next matrix, at least on its first bytes. `ends`: the advice must be withdrawn before the work
+// begins.
 template <typename Work>
 void Case(const char* name, bool ends, Work work) {
   ++g_left;
-  Fill();
-  EXPECT(Advised(Left()) == Duplicates());
-  EXPECT(!Advised(At(kResult)));  // the call writes it
+  MakeDuplicate();
+  EXPECT(IsAdvised(Left()) == AreDuplicatesExpected());
+  EXPECT(!IsAdvised(At(kResult)));  // the call writes it
   const auto before = g_card->Stats();
   work();
-  EXPECT(Advised(Left()) == (Duplicates() && !ends));
+  EXPECT(IsAdvised(Left()) == (AreDuplicatesExpected() && !ends));
   OK(cuCtxSynchronize());
   const auto after = g_card->Stats();
-  std::fprintf(stderr, "%s: %llu bytes of duplicates written, %llu taken from what used them\n", name,
+  std::fprintf(stderr, "%s: %llu bytes of duplicates written, %llu evicted while in use\n", name,
                static_cast<unsigned long long>(after.duplicate_write_bytes - before.duplicate_write_bytes),
                static_cast<unsigned long long>(after.evicted_in_use_bytes - before.evicted_in_use_bytes));
   EXPECT(after.duplicate_write_bytes == before.duplicate_write_bytes);
@@ -90,7 +91,7 @@ CUgraphExec Captured(int (*calls)()) {
   return executable;
 }
 
-// The calls are the body of a condition that holds.
+// The calls are the body of a condition that is true.
 CUgraphExec Conditional(int (*calls)()) {
   CUgraph graph = nullptr, body = nullptr;
   CUgraphNode node = nullptr;
@@ -125,8 +126,8 @@ int main() {
   Card card;
   g_card = &card;
   g_stream = card.Stream();
-  cublasFakePasses(32);
-  // While everything fits nobody looks: what was copied before a kernel may have been written by it.
+  cublasFakeSetPasses(32);
+  // While everything fits, accesses are not tracked: a kernel may have written memory that was copied before it.
   const CUdeviceptr early = card.Plain(kMatrix);
   Load(early, kMatrix);
   g_block = card.Plain(kBlock);
@@ -135,12 +136,12 @@ int main() {
   Load(At(kRight), kMatrix);
   g_other = card.Plain(kOther);
   Touch(card, Write(g_other, kOther));
-  Push();
+  EvictBlock();
   EXPECT(Multiply() == 0);
-  EXPECT(Advised(At(0)) == Duplicates());
-  Push();
+  EXPECT(IsAdvised(At(0)) == AreDuplicatesExpected());
+  EvictBlock();
   EXPECT(Multiply(early, At(kRight), At(kResult)) == 0);
-  EXPECT(!Advised(early));
+  EXPECT(!IsAdvised(early));
   // Readers of all kinds.
   Case("read by a call", false, [] { EXPECT(Multiply() == 0); });
   Case("read by copies", false, [] {
@@ -149,11 +150,11 @@ int main() {
   });
   Case("read by a graph", false, [] { Launch(Captured([] { return Multiply(); })); });
   Case("read in the body of a condition", false, [] { Launch(Conditional([] { return Multiply(); })); });
-  // As on a Hopper card, where the kernels of matrix products are given TMA descriptors of their operands.
-  cublasFakeDescribes(1);
+  // As on Hopper, where the kernels of matrix products get TMA descriptors of their operands.
+  cublasFakeSetTensorMaps(1);
   Case("read by descriptor", false, [] { EXPECT(Multiply() == 0); });
   Case("read by a graph's descriptor", false, [] { Launch(Captured([] { return Multiply(); })); });
-  cublasFakeDescribes(0);
+  cublasFakeSetTensorMaps(0);
   // Writers, known and unknown.
   Case("named by a kernel", true, [] { Touch(*g_card, Update(Left(), kMatrix)); });
   Case("written by a call", true, [] { EXPECT(Multiply(At(kRight), At(kRight), Left()) == 0); });
@@ -191,15 +192,15 @@ int main() {
     static int handle = 0;
     static const float alpha = 1, beta = 0;
     const auto arrays = reinterpret_cast<void* const*>(At(kResult));  // kernels wrote them
-    cublasFakeUnseen(reinterpret_cast<void*>(Left()), kMatrix);
+    cublasFakeSetUnseenMemory(reinterpret_cast<void*>(Left()), kMatrix);
     const int status = cublasSgemmBatched(&handle, 0, 0, kSide, kSide, kSide, &alpha, arrays, kSide, arrays, kSide,
                                           &beta, arrays, kSide, 1);
-    cublasFakeUnseen(nullptr, 0);
+    cublasFakeSetUnseenMemory(nullptr, 0);
     return status;
   };
-  Case("written by a call through pointers that nobody saw", true, [&] { EXPECT(unseen() == 0); });
+  Case("written by a call through unseen pointers", true, [&] { EXPECT(unseen() == 0); });
   Case("the same in a graph", true, [&] { Launch(Captured(+unseen)); });
-  // The launches of CUDA 3: what is written was told the function before, one by one.
+  // The launches of CUDA 3: earlier calls set the function's parameters, one by one.
   CUfunction writes = nullptr;
   CUmodule module = nullptr;
   OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel writes params 8 ns 20000\nupdate p0 0 8388608\n"));
@@ -214,33 +215,33 @@ int main() {
   Case("written by cuLaunch", true, [&] { old([&] { OK(cuLaunch(writes)); }); });
   Case("written by cuLaunchGrid", true, [&] { old([&] { OK(cuLaunchGrid(writes, 2, 1)); }); });
   Case("written by cuLaunchGridAsync", true, [&] { old([&] { OK(cuLaunchGridAsync(writes, 2, 1, g_stream)); }); });
-  Case("a value that a stream writes", true, [] { OK(cuStreamWriteValue32(g_stream, Left() + 4096, 7, 0)); });
+  Case("written by a stream value", true, [] { OK(cuStreamWriteValue32(g_stream, Left() + 4096, 7, 0)); });
   const CUgraphExec writer =
       Captured([] { return static_cast<int>(cuStreamWriteValue64(g_stream, At(g_left + 1) + 4096, 7, 0)); });
-  Case("a value that a graph writes", true, [&] { Launch(writer); });
-  // Ends of lives, and what is taken anew. A framework that reports: what it does not report is dead.
-  Case("taken, as a report says", true, [] {
+  Case("written by a graph value", true, [&] { Launch(writer); });
+  // Frees and new allocations. With a framework that reports its allocations, memory outside them is free.
+  Case("allocated, by a report", true, [] {
     scenario::Report(g_block, static_cast<long>(kBlock));
     Touch(*g_card, Write(g_block, kBlock));
   });
-  Case("given back, as a report says", true, [] {
+  Case("freed, by a report", true, [] {
     scenario::Report(g_block, -static_cast<long>(kBlock));
-    EXPECT(!Advised(Left()));
+    EXPECT(!IsAdvised(Left()));
     scenario::Report(g_block, static_cast<long>(kBlock));
     Touch(*g_card, Write(g_block, kBlock));
   });
   Case("freed", true, [&] {
     OK(cuMemFree(g_block));
     g_block = card.Plain(kBlock);
-    EXPECT(!Advised(Left()));
+    EXPECT(!IsAdvised(Left()));
     Touch(card, Write(g_block, kBlock));
   });
-  // What the host may write.
+  // Memory that the host may write.
   const CUdeviceptr managed = card.Managed(kMatrix);
   Load(managed, kMatrix);
-  Push();
+  EvictBlock();
   EXPECT(Multiply(managed, At(kRight), At(kResult)) == 0);
-  EXPECT(!Advised(managed));
+  EXPECT(!IsAdvised(managed));
   int cards = 0;
   OK(cuDeviceGetCount(&cards));
   if (cards > 1) {
@@ -250,8 +251,8 @@ int main() {
       OK(cuCtxSetCurrent(second));
       OK(cuCtxEnablePeerAccess(card.context, 0));
       OK(cuCtxSetCurrent(card.context));
-      EXPECT(!Advised(Left()));
-      Fill();
+      EXPECT(!IsAdvised(Left()));
+      MakeDuplicate();
     });
   }
   std::puts("done");

@@ -10,7 +10,7 @@ namespace {
 using test::Bytes;
 using test::Random;
 
-TEST_CASE("a contiguous matrix is one range, a padded one a range a column") {
+TEST_CASE("a contiguous matrix is one range, a padded one has a range for each column") {
   std::vector<Range> out;
   REQUIRE(AppendRanges(Region::Bytes(1000, 40).Along(8, 40), 0, SIZE_MAX, &out));
   CHECK(out == std::vector<Range>{{1000, 320, true}});
@@ -29,7 +29,7 @@ TEST_CASE("a limit on the number of ranges bridges the smallest gaps") {
   CHECK(out[1] == Range{0x1000 + (1 << 20), 999 * 16 + 8, false});
 }
 
-TEST_CASE("what cannot exist is refused") {
+TEST_CASE("regions whose sizes overflow are refused, and empty ones have no range") {
   std::vector<Range> out;
   CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).Along(uint64_t{1} << 40, int64_t{1} << 40), 0, 64, &out));
   CHECK_FALSE(AppendRanges(Region::Bytes(1 << 20, 8).Along(3, -(int64_t{1} << 40)), 0, 64, &out));
@@ -40,7 +40,7 @@ TEST_CASE("what cannot exist is refused") {
   CHECK(out.empty());
 }
 
-TEST_CASE("random boxes and trapezoids, byte by byte: 150,000") {
+TEST_CASE("the ranges of random boxes and trapezoids hold exactly their bytes: 150,000 regions") {
   Random r(21);
   Bytes truth, seen, whole;
   std::vector<Range> out;
@@ -77,7 +77,7 @@ TEST_CASE("random boxes and trapezoids, byte by byte: 150,000") {
     for (uint64_t i = 0; i < Bytes::kSpace / 64; ++i) {
       if (truth.word(i) & ~seen.word(i)) FAIL("a byte is missing");
       if (exact && (seen.word(i) & ~truth.word(i))) FAIL("a byte too many");
-      if (whole.word(i) & ~truth.word(i)) FAIL("called whole, but has a gap");
+      if (whole.word(i) & ~truth.word(i)) FAIL("a range with a gap is marked whole");
     }
   }
 }

@@ -38,16 +38,15 @@ void AccessSet::AddUnbounded(uint64_t address, Use use) {
 }
 
 void AccessSet::Close() {
-  const bool sure = known() && !assumed_ &&
-                    std::none_of(ranges_.begin(), ranges_.end(), [](const LibraryRange& r) { return !r.bytes; });
-  if (!sure) {  // what is not known may read them
+  const bool proven = known() && !assumed_ &&
+                      std::none_of(ranges_.begin(), ranges_.end(), [](const LibraryRange& r) { return !r.bytes; });
+  if (!proven) {  // an operand that is not known may read them
     for (LibraryRange& range : ranges_) range.overwritten = range.scratch = false;
   }
   if (ranges_.size() < 2) return;
   std::stable_sort(ranges_.begin(), ranges_.end(),
                    [](const LibraryRange& a, const LibraryRange& b) { return a.address < b.address; });
-  // Neighbours in address order suffice to find every overlap: `reach` is the farthest end so far, `farthest` whose it
-  // is.
+  // In address order, comparing each range with the one that has the farthest end so far finds every overlap.
   size_t farthest = 0;
   for (size_t i = 1; i < ranges_.size(); ++i) {
     LibraryRange &before = ranges_[farthest], &here = ranges_[i];

@@ -1,4 +1,4 @@
-// What one library call touches: ranges with directions, in bytes.
+// The access set of one library call: ranges in bytes, each with its direction.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_
 #define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_
 
@@ -23,22 +23,23 @@ enum class Use : uint8_t {
 // Filled by one description, then closed. Keeps its buffers from call to call. Not thread-safe.
 class AccessSet {
  public:
-  // Gaps below `gap` bytes are bridged, and more where an operand takes more than `limit` ranges. The default is the
-  // size in which unified memory is moved: a finer set would fetch the same.
+  // Gaps below `gap` bytes are bridged, and larger ones where an operand would take more than `limit` ranges. The
+  // default gap is a chunk: a finer set would fetch the same.
   explicit AccessSet(uint64_t gap = uint64_t{2} << 20, size_t limit = 64) : gap_(gap), limit_(limit) {}
 
   void Clear();
-  // A null operand where bytes are covered makes the set doubtful; AddOptional takes null for "not given".
+  // A null operand that covers bytes makes the set incomplete; for AddOptional, null means "not given".
   void Add(const Region& region, Use use);
   void AddOptional(const Region& region, Use use) {
     if (region.base) Add(region, use);
   }
   void AddUnbounded(uint64_t address, Use use);  // a pointer of unknown reach
+  // The set does not hold everything. The first reason counts.
   void MarkUnknown(UnknownReason reason);
   void MarkStreaming() { streaming_ = true; }
-  // Where the set is believed, not proven: nothing of it counts as overwritten.
+  // The set is assumed, not proven: none of its ranges counts as overwritten.
   void MarkAssumed() { assumed_ = true; }
-  // Joins what is alike. Where something else of the call covers bytes that are overwritten, they count as read too.
+  // Joins ranges of one use. Overwritten bytes that another operand covers count as read too.
   void Close();
 
   std::span<const LibraryRange> ranges() const { return ranges_; }

@@ -42,7 +42,7 @@ void AddVector(const Operand& at, int64_t length, int64_t batch, Use use, Access
   set->Add(region, use);
 }
 
-// The triangle of an n x n matrix; without its diagonal where that is taken as ones.
+// The triangle of an n x n matrix; without its diagonal where the call assumes ones there.
 void AddTriangle(const Operand& at, int uplo, bool diagonal, int64_t n, Use use, AccessSet* set) {
   if (n == 0) return;
   if (uplo != kLower && uplo != kUpper) return set->MarkUnknown(UnknownReason::kUnsupported);
@@ -100,7 +100,7 @@ void Describe(const BatchedGemm& call, AccessSet* set) {
     set->Add(Region::Bytes(array->address, batch * 8), Use::kRead);
     if (array->seen.size() < batch) set->MarkUnknown(UnknownReason::kPointerArray);
   }
-  set->MarkAssumed();  // the pointers are those of the last copy from the host
+  set->MarkAssumed();  // a kernel may have changed the pointers since the last copy from the host
   if (!set->known()) return;
   Gemm one = call.one;
   one.batch = 1;
@@ -204,47 +204,10 @@ void Describe(const Dgmm& call, AccessSet* set) {
 
 uint64_t BitsOf(int type) {
   switch (type) {
-    case 16:
-    case 18:
-    case 33:
-      return 4;  // 4I, 4U, 4F
-    case 31:
-    case 32:
-      return 6;  // 6F
-    case 3:
-    case 8:
-    case 17:
-    case 19:
-    case 28:
-    case 29:
-    case 30:
-      return 8;  // 8I, 8U, C_4I, C_4U, 8F
-    case 2:
-    case 14:
-    case 20:
-    case 22:
-    case 7:
-    case 9:
-      return 16;  // 16F, 16BF, 16I, 16U, C_8
-    case 0:
-    case 10:
-    case 12:
-    case 6:
-    case 15:
-    case 21:
-    case 23:
-      return 32;  // 32F, 32I, 32U, C_16
-    case 1:
-    case 24:
-    case 26:
-    case 4:
-    case 11:
-    case 13:
-      return 64;  // 64F, 64I, 64U, C_32
-    case 5:
-    case 25:
-    case 27:
-      return 128;  // C_64
+#define SLUICE_CUDA_DATA_TYPE(name, number, bits) \
+  case number: /* CUDA_##name */                  \
+    return bits;
+#include "hooklib/libraries/cuda_data_types.def"
     default:
       return 0;
   }

@@ -1,5 +1,5 @@
-// What the calls of cuBLAS touch. Matrices are column major, leading dimensions and strides count elements, as in BLAS.
-// Pure: arguments in, an access set out.
+// Access sets of cuBLAS' calls. As in BLAS, matrices are column major, and leading dimensions and strides count
+// elements. Pure: arguments in, an access set out.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_
 #define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_
 
@@ -14,6 +14,23 @@ enum Op { kN = 0, kT = 1, kC = 2 };
 enum Side { kLeft = 0, kRight = 1 };
 enum Fill { kLower = 0, kUpper = 1, kFull = 2 };
 enum Diag { kNonUnit = 0, kUnit = 1 };
+enum PointerMode { kFactorsOnHost = 0, kFactorsOnDevice = 1 };
+enum ComputeType {
+  kCompute16F = 64,
+  kCompute16FPedantic = 65,
+  kCompute64F = 70,
+  kCompute64FPedantic = 71,
+  kCompute32I = 72,
+  kCompute32IPedantic = 73,
+  kCompute64FEmulated = 79
+};
+// cudaDataType's names without CUDA_.
+struct CudaDataType {
+  enum : int {
+#define SLUICE_CUDA_DATA_TYPE(name, number, bits) name = number,
+#include "hooklib/libraries/cuda_data_types.def"
+  };
+};
 
 struct Operand {
   uint64_t address = 0;
@@ -23,7 +40,7 @@ struct Operand {
 };
 // alpha or beta. Zero is what matters: then C is written and not read.
 struct Scalar {
-  uint64_t device = 0;  // lies there: its value is not known; 0: it lies on the host
+  uint64_t device = 0;  // its address in device memory, where its value is not known; 0: it is on the host
   uint64_t bytes = 0;
   bool zero = false;
 };
@@ -37,8 +54,7 @@ struct Gemm {
 };
 void Describe(const Gemm& call, AccessSet* set);
 
-// Batches by pointer arrays, which lie in device memory: the addresses where the arrays' contents were seen, else
-// empty.
+// A pointer array in device memory. `seen`: its contents, where the copy that wrote them was seen; else empty.
 struct PointerArray {
   uint64_t address = 0;
   std::span<const uint64_t> seen;
@@ -107,7 +123,7 @@ struct Dgmm {
 };
 void Describe(const Dgmm& call, AccessSet* set);
 
-// Bytes of a cudaDataType's element; 0 for one that is not known or smaller than a byte. Bits: of every known one.
+// Bytes of a cudaDataType's element; 0 for an unknown type and for one smaller than a byte. BitsOf: 0 for unknown ones.
 uint64_t BytesOf(int cuda_data_type);
 uint64_t BitsOf(int cuda_data_type);
 

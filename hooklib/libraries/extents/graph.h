@@ -1,5 +1,5 @@
-// What a cuDNN execution plan touches: the tensors of its operation graph by their unique ids, met at each execution by
-// the pointers of a variant pack.
+// The access set of a cuDNN execution plan: the tensors of its operation graph by their unique ids, joined at each
+// execution with the pointers of a variant pack.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_
 #define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_
 
@@ -13,25 +13,53 @@ namespace sluice::libraries {
 struct GraphTensor {
   int64_t id = 0;
   Tensor tensor;
-  bool is_virtual = false;  // lives inside the kernels: no memory
+  bool is_virtual = false;  // exists inside the kernels only: no memory
   bool by_value = false;    // its pointer is the host's
   bool ragged = false;      // rows begin where another tensor says: how far it reaches is not known
 };
 
-// How an operation uses a tensor: by the attribute that names it (CUDNN_ATTR_OPERATION_*). What is not known is read
-// and written: that something is only read, duplicates of it rely on.
+// Names and numbers of cudnn_attributes.def, without cuDNN's header. Named as cuDNN names them, without CUDNN_ATTR_.
+struct CudnnAttribute {
+  enum : int {
+    TENSOR_RAGGED_OFFSET_DESC = 913,
+#define SLUICE_CUDNN_ATTRIBUTE(operation, name, number, role) OPERATION_##name = number,
+#include "hooklib/libraries/cudnn_attributes.def"
+  };
+};
+
+// The role of an attribute; cudnn_attributes.def says what each means.
+enum class AttributeRole : uint8_t {
+  kInput,
+  kOutput,
+  kPartialOutput,
+  kStatistic,
+  kSize,
+  kShared,
+  kBeta,
+  kPhase,
+  kSetting,
+  kUnknown  // of a later cuDNN
+};
+AttributeRole RoleOf(int attribute);
+
+// How an operation uses a tensor. Where the direction is not known, the tensor counts as read and written: read-mostly
+// duplicates rely on memory that is only read.
 struct OperandUse {
   bool read = false, written = false;
   bool in_part = false;  // written, but some of it may be left as it is
 };
-// A matmul's sizes come from the card: nothing in its graph is proven to be written whole.
-bool OverridesSizes(int attribute);
+// The use of a tensor under this attribute. `inference`: the phase of a norm.
 OperandUse UseOf(int attribute, bool inference);
-// Operations of these descriptor types touch each byte about once (pointwise, reduction, normalisation, ...).
+
+// Whether cudnn_attributes.def has this cudnnBackendDescriptorType_t as an operation.
+bool IsKnownOperation(int descriptor_type);
+// Whether such an operation touches each byte about once (pointwise, reduction, normalisation). False for unknown ones.
 bool Streams(int descriptor_type);
 
+// The tensors of a graph and how its operations use them. Not thread-safe.
 class OperationGraph {
  public:
+  // A tensor that several operations name has all their uses.
   void Add(const GraphTensor& tensor, OperandUse use);
   void set_streaming(bool streaming) { streaming_ = streaming; }
   bool streaming() const { return streaming_; }
@@ -52,8 +80,8 @@ struct VariantPack {
   std::span<const uint64_t> pointers;
   uint64_t workspace = 0;
 };
-// `graph` null: the plan's tensors are not known (a plan from a string that this process did not make); its pointers
-// are then of unknown reach.
+// Adds what one execution touches. `graph` null: the plan's tensors are not known (a plan from a string that this
+// process did not write); its pointers then have an unknown reach.
 void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t workspace_bytes, AccessSet* set);
 
 }  // namespace sluice::libraries

@@ -6,11 +6,11 @@ namespace sluice::libraries::lt {
 
 namespace {
 
-constexpr uint64_t kMost = uint64_t{1} << 40;  // no dimension of a matrix in memory is larger
-// Nor any step to the next of a batch: in bytes it must be a number.
-bool MayBeStride(int64_t elements) {
-  constexpr int64_t kFarthest = static_cast<int64_t>(kMost) * 64;
-  return elements <= kFarthest && elements >= -kFarthest;
+constexpr uint64_t kMaxElements = uint64_t{1} << 40;  // no dimension of a matrix in memory is larger
+// A step to the next matrix of a batch, whose size in bytes does not overflow.
+bool IsStride(int64_t elements) {
+  constexpr int64_t kMaxStride = static_cast<int64_t>(kMaxElements) * 64;
+  return elements <= kMaxStride && elements >= -kMaxStride;
 }
 
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -21,12 +21,12 @@ int64_t Bytes(int64_t elements, uint64_t bits) {
   return static_cast<int64_t>(wide >= 0 ? (wide + 7) / 8 : -((-wide + 7) / 8));
 }
 
-// Tiles of 32 columns; a tile's rows lie one behind the other, in groups of `rows_per_tile` whose inside is shuffled.
+// Tiles of 32 columns. A tile's rows follow each other, in groups of `rows_per_tile` whose elements are shuffled.
 void AddTiled(const Matrix& at, uint64_t bits, uint64_t rows_per_tile, Use use, AccessSet* set) {
   const Layout& l = at.layout;
   const uint64_t full = l.columns / 32, rest = l.columns % 32, rows = RoundUp(l.rows, rows_per_tile);
   const int64_t tile = Bytes(l.ld, bits), batch = Bytes(l.stride, bits);
-  // A shuffled tile that is not full has holes that are not worked out.
+  // The holes of a shuffled tile that is not full are not computed.
   if (use == Use::kOverwrite && (rows != l.rows || (rest && rows_per_tile > 1))) use = Use::kWrite;
   Region tiles = Region::Bytes(at.address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(rows * 32), bits)));
   if (rest && rows_per_tile > 1) {
@@ -51,8 +51,8 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
   }
   if (l.rows == 0 || l.columns == 0 || l.batch == 0) return;
   if (at.address == 0) return set->MarkUnknown(UnknownReason::kNullOperand);
-  if (bits == 0 || l.batch < 0 || l.batch_mode != kStrided || l.rows > kMost || l.columns > kMost || l.ld < 0 ||
-      l.ld > static_cast<int64_t>(kMost) || !MayBeStride(l.stride)) {
+  if (bits == 0 || l.batch < 0 || l.batch_mode != kStrided || l.rows > kMaxElements || l.columns > kMaxElements ||
+      l.ld < 0 || l.ld > static_cast<int64_t>(kMaxElements) || !IsStride(l.stride)) {
     return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   if (l.order == kCol32) return AddTiled(at, bits, 1, use, set);
@@ -75,8 +75,8 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
 
 // A vector of `length` elements for each of a batch.
 void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int64_t stride, Use use, AccessSet* set) {
-  if (!address || length > kMost || batch <= 0) return;
-  if (!MayBeStride(stride)) return set->MarkUnknown(UnknownReason::kUnsupported);
+  if (!address || length > kMaxElements || batch <= 0) return;
+  if (!IsStride(stride)) return set->MarkUnknown(UnknownReason::kUnsupported);
   Region region = Region::Bytes(address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(length), bits)));
   set->Add(region.Along(static_cast<uint64_t>(batch), Bytes(stride, bits)), use);
 }
@@ -84,7 +84,7 @@ void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int6
 // Scale factors of a matrix: `inner` along the dimension that blocks divide. Block scales are padded to 128 x 4.
 void AddScale(const Scale& scale, uint64_t outer, uint64_t inner, Use use, AccessSet* set) {
   if (!scale.address) return;
-  if (outer > kMost || inner > kMost) return set->MarkUnknown(UnknownReason::kUnsupported);
+  if (outer > kMaxElements || inner > kMaxElements) return set->MarkUnknown(UnknownReason::kUnsupported);
   uint64_t bytes = 0;
   switch (scale.mode) {
     case kScalar32F:
@@ -117,7 +117,7 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   const uint32_t e = call.epilogue;
   if (e & (kBias | kBiasGradient | kBgradA | kBgradB)) {
     // 8-bit results take a bias of their own type (16-bit float, or the scale type of integers).
-    uint64_t bits = call.bias_type >= 0 ? blas::BitsOf(call.bias_type) : d.type == 3 ? 32 : d_bits < 16 ? 16 : d_bits;
+    uint64_t bits = call.bias_type >= 0 ? blas::BitsOf(call.bias_type) : d.type == blas::CudaDataType::R_8I ? 32 : d_bits < 16 ? 16 : d_bits;
     AddVector(call.bias, e & kBgradB ? d.columns : d.rows, bits, d.batch, call.bias_stride,
               e & kBias ? Use::kRead : Use::kWrite, set);
   }
@@ -129,7 +129,7 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   aux.layout.ld = call.aux_ld;
   aux.layout.stride = call.aux_stride;
   if (e & (kRelu | kDrelu)) {  // a bit for each element; ld and stride count bits
-    if (call.aux_ld < 0 || d.rows > kMost || d.columns > kMost || d.batch < 0)
+    if (call.aux_ld < 0 || d.rows > kMaxElements || d.columns > kMaxElements || d.batch < 0)
       return set->MarkUnknown(UnknownReason::kUnsupported);
     Region bits = Region::Bytes(call.aux, (d.rows + 7) / 8);
     set->Add(bits.Along(d.columns, call.aux_ld / 8).Along(static_cast<uint64_t>(d.batch), call.aux_stride / 8), use);
@@ -139,7 +139,8 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   }
 }
 
-// Of a batch each has its vector of alpha, `stride` elements from the one before, where a factor has room for it.
+// Each matrix of a batch has its own vector of alpha, `stride` elements behind the one before, unless the mode gives
+// one factor to all.
 void AddScalars(int mode, uint64_t alpha, uint64_t beta, uint64_t bytes, uint64_t rows, int batch, int64_t stride,
                 AccessSet* set) {
   const uint64_t vector = mode == kDevice ? 1 : rows;
@@ -152,8 +153,8 @@ void AddScalars(int mode, uint64_t alpha, uint64_t beta, uint64_t bytes, uint64_
 
 void Describe(const Matmul& call, AccessSet* set) {
   const Layout& d = call.d.layout;
-  if (d.rows > kMost || d.columns > kMost || call.pointer_mode < kHost || call.pointer_mode > kAlphaVectorBetaHost ||
-      call.epilogue & ~kEpilogues) {
+  if (d.rows > kMaxElements || d.columns > kMaxElements || call.pointer_mode < kHost ||
+      call.pointer_mode > kAlphaVectorBetaHost || call.epilogue & ~kKnownEpilogues) {
     return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, d.rows, d.batch, call.alpha_stride, set);

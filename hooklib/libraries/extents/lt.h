@@ -1,4 +1,4 @@
-// What cublasLtMatmul and cublasLtMatrixTransform touch.
+// Access sets of cublasLtMatmul and cublasLtMatrixTransform. Pure: arguments in, an access set out.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_
 #define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_
 
@@ -20,7 +20,7 @@ enum Epilogue : uint32_t {
   kBgradA = 256,
   kBgradB = 512
 };
-constexpr uint32_t kEpilogues = 1023;  // all of them, and that there is none (1)
+constexpr uint32_t kKnownEpilogues = 1023;  // all of them, and 1: none
 enum BatchMode { kStrided = 0, kPointerArray = 1 };
 enum ScaleMode { kScalar32F = 0, kVec16 = 1, kVec32 = 2, kOuterVec = 3, kVec128 = 4, kBlock128 = 5 };
 
@@ -49,7 +49,7 @@ struct Matmul {
   int transa = blas::kN, transb = blas::kN;
   Matrix a, b, c, d;
   int pointer_mode = kHost;
-  uint64_t alpha = 0, beta = 0;  // where they lie, if on the device
+  uint64_t alpha = 0, beta = 0;  // their addresses, if on the device
   uint64_t scalar_bytes = 4;
   int64_t alpha_stride = 0;  // of a vector, to the next of a batch
   bool beta_zero = false;    // on the host, and zero

@@ -25,7 +25,8 @@ void FoldInner(Box* box) {
   --box->rank;
 }
 
-bool Leaves(const Box& box, Wide gap) {
+// Whether the runs of the innermost dimension stay apart: gaps of at least `gap` bytes are between them.
+bool IsSparse(const Box& box, Wide gap) {
   const Wide free = Wide{box.dims[0].stride} - box.run;
   return free > 0 && free >= gap;
 }
@@ -36,7 +37,7 @@ size_t Positions(const Box& box, size_t limit) {
   return n > static_cast<Wide>(limit) ? limit + 1 : static_cast<size_t>(n);
 }
 
-// Sorts what was appended from `first` on, and joins what touches or leaves less than `gap` bytes free.
+// Sorts the ranges from `first` on, and joins those that touch or have less than `gap` bytes between them.
 void Join(std::vector<Range>* out, size_t first, uint64_t gap) {
   const auto begin = out->begin() + static_cast<std::ptrdiff_t>(first);
   if (out->end() - begin < 2) return;
@@ -56,7 +57,7 @@ void Join(std::vector<Range>* out, size_t first, uint64_t gap) {
 bool AppendBox(Box box, uint64_t gap, size_t limit, std::vector<Range>* out) {
   std::sort(box.dims.begin(), box.dims.begin() + box.rank,
             [](const Region::Dim& a, const Region::Dim& b) { return a.stride < b.stride; });
-  while (box.rank && (!Leaves(box, gap) || Positions(box, limit) > limit)) FoldInner(&box);
+  while (box.rank && (!IsSparse(box, gap) || Positions(box, limit) > limit)) FoldInner(&box);
   Wide end = box.base + box.run;
   for (int d = 0; d < box.rank; ++d) end += Wide{box.dims[d].stride} * (box.dims[d].count - 1);
   if (box.base < 0 || end > kLimit) return false;
@@ -117,7 +118,7 @@ bool AppendRanges(const Region& region, uint64_t gap, size_t limit, std::vector<
     return true;
   }
 
-  // A trapezoid: each column is a box of its own. Many columns are taken together: their hull, spanning gaps.
+  // A trapezoid: each column is a box of its own. Where there are many, groups of them become one hull that spans gaps.
   const auto [columns, stride] = region.rank ? region.dims[0] : Region::Dim{};
   auto run_of = [&](uint64_t c) { return Wide{region.run} + Wide{region.run_step} * c; };
   uint64_t column = 0, behind = columns;
@@ -129,7 +130,8 @@ bool AppendRanges(const Region& region, uint64_t gap, size_t limit, std::vector<
     const uint64_t last = std::min(column + group, behind) - 1;
     auto at = [&](uint64_t c) { return Wide{region.base} + Wide{stride} * c; };
     Box one = box;
-    one.base = box.base - Wide{region.base} + std::min(at(column), at(last));  // its sides are straight: the ends' hull
+    // The sides are straight, so the hull of the first and the last column holds the others.
+    one.base = box.base - Wide{region.base} + std::min(at(column), at(last));
     one.run = std::max(at(column) + run_of(column), at(last) + run_of(last)) - std::min(at(column), at(last));
     one.whole = column == last;
     if (!AppendBox(one, gap, limit, out)) {

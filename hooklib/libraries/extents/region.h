@@ -1,4 +1,4 @@
-// Which bytes an operand covers: a strided box, exactly, and the list of ranges that stands for it.
+// The bytes that an operand covers: an exact strided box, and the list of ranges that represents it.
 #ifndef SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_
 #define SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_
 
@@ -36,9 +36,9 @@ struct Range {  // [base, base + bytes)
   bool operator==(const Range&) const = default;
 };
 
-// Appends the region as ranges, sorted and disjoint. Gaps of less than `gap` bytes are bridged (0: exact), and more of
-// them where the region would take more than `limit` ranges. False, and nothing is appended, where a size or address
-// overflows: what was described cannot exist.
+// Appends the region as ranges, sorted and disjoint. Gaps of less than `gap` bytes are bridged (0: exact), and larger
+// ones where the region would take more than `limit` ranges. False, and nothing is appended, where a size or address
+// overflows: no such operand can exist.
 bool AppendRanges(const Region& region, uint64_t gap, std::size_t limit, std::vector<Range>* out);
 
 }  // namespace sluice::libraries

@@ -6,8 +6,8 @@ namespace sluice::libraries {
 
 namespace {
 
-// Elements smaller than a byte: only a dimension of stride 1 packs them, and the others' steps are whole bytes.
-// Anything else is taken as one piece from the first to the last bit.
+// Elements smaller than a byte: only a dimension of stride 1 packs them, and the other dimensions step whole bytes. Any
+// other layout counts as one piece from the first to the last bit.
 bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, AccessSet* set) {
   __int128 last = 0;
   int inner = -1;
@@ -67,33 +67,10 @@ bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set) 
 
 uint32_t TensorBits(int type) {
   switch (type) {
-    case 1:
-    case 10:
-      return 64;  // DOUBLE, INT64
-    case 0:
-    case 4:
-    case 14:
-    case 19:
-      return 32;  // FLOAT, INT32, FAST_FLOAT_FOR_FP8, UINT32
-    case 2:
-    case 9:
-      return 16;  // HALF, BFLOAT16
-    case 3:
-    case 6:
-    case 11:
-    case 12:
-    case 13:
-    case 15:
-      return 8;  // INT8, UINT8, BOOLEAN, FP8_*
-    case 16:
-    case 17:
-    case 18:
-      return 4;  // FP4_E2M1, INT4, UINT4
-    case 5:
-    case 7:
-      return 32;  // INT8x4, UINT8x4
-    case 8:
-      return 256;  // INT8x32
+#define SLUICE_CUDNN_DATA_TYPE(name, number, bits) \
+  case number: /* CUDNN_DATA_##name */             \
+    return bits;
+#include "hooklib/libraries/cudnn_attributes.def"
     default:
       return 0;
   }

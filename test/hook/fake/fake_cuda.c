@@ -1,7 +1,7 @@
 /* A driver of numbers: every function of hooks.def exists under its exact name and returns 1000 + its row; cuInit
- * returns 0. A call that went through the test engine returns 100000 more. cuGetProcAddress behaves like the driver's:
- * by base name, version and flavour, with its status. Built twice: libcuda.so.1 and, with SLUICE_FAKE_OTHER, a second
- * one that answers differently. */
+ * returns its argument. A call that passed the marking engine returns 100000 more. cuGetProcAddress behaves like the
+ * driver's: by base name, version and flavour, with its status. Built twice: libcuda.so.1 and, with SLUICE_FAKE_OTHER,
+ * a second one that returns other numbers. */
 #include <stddef.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ enum {
 #include "hooklib/hooks.def"
 };
 
-/* Those that behave. */
+/* Functions that do not return a number. */
 #define cuGetProcAddress fake_unused_1
 #define cuGetProcAddress_v2 fake_unused_2
 #define cuGetProcAddress_v2_ptsz fake_unused_3
@@ -57,7 +57,7 @@ static const struct row {
     {"cuFakeUnknown", "cuFakeUnknown", 2000, "ANY", (void*)&cuFakeUnknown},
 };
 
-/* SLUICE_FAKE_ALIASES: what the driver may do: hand out other addresses than its exported symbols'. */
+/* SLUICE_FAKE_ALIASES: returns other addresses than those of the exported symbols, as a driver may. */
 #ifdef SLUICE_FAKE_ALIASES
 #define ALIASES 700
 __attribute__((aligned(16))) static char code[ALIASES * 16];

@@ -1,4 +1,4 @@
-/* An NVML with two GPUs: handle 1 is "GPU-ours", handle 2 "GPU-other"; two processes run on each, ours and one that
+/* An NVML with two GPUs: handle 1 is "GPU-ours", handle 2 "GPU-other". Each runs two processes: this one, and one that
  * does not exist. */
 #include <string.h>
 #include <unistd.h>
@@ -34,18 +34,18 @@ int nvmlDeviceGetMemoryInfo_v2(void* device, struct memory_v2* m) {
   *m = (struct memory_v2){m->version, 80000, 500, 69500, 10000};
   return 0;
 }
-#define PROCESSES(name, type)                                   \
-  int name(void* device, unsigned* count, struct type* infos) { \
-    (void)device;                                               \
-    const unsigned room = *count;                               \
-    *count = 2;                                                 \
-    if (room < 2) return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */  \
-    memset(infos, 0, 2 * sizeof *infos);                        \
-    infos[0].pid = 0x7ffffff0u;                                 \
-    infos[0].used = 5000;                                       \
-    infos[1].pid = (unsigned)getpid();                          \
-    infos[1].used = 4000;                                       \
-    return 0;                                                   \
+#define PROCESSES(name, type)                                      \
+  int name(void* device, unsigned* count, struct type* infos) {    \
+    (void)device;                                                  \
+    const unsigned capacity = *count;                              \
+    *count = 2;                                                    \
+    if (capacity < 2) return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */ \
+    memset(infos, 0, 2 * sizeof *infos);                           \
+    infos[0].pid = 0x7ffffff0u;                                    \
+    infos[0].used = 5000;                                          \
+    infos[1].pid = (unsigned)getpid();                             \
+    infos[1].used = 4000;                                          \
+    return 0;                                                      \
   }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, process_v1)
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, process_v2)

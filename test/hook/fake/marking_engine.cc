@@ -1,5 +1,5 @@
-// An engine that only marks: what the application gets from a marked entry is the driver's answer plus 100000, so a
-// program can see whether a call came by the hook. Same dispatch, same start as the real one.
+// An engine that only marks: a marked entry returns the driver's result plus 100000, so a program sees whether its call
+// was hooked. The dispatch and the start are those of the real engine.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -51,7 +51,7 @@ CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) {
 }
 CUresult cuStreamSynchronize(CUstream stream) { return Mark(g_real.cuStreamSynchronize(stream)); }
 CUresult cuStreamSynchronize_ptsz(CUstream stream) { return Mark(g_real.cuStreamSynchronize_ptsz(stream)); }
-// Many arguments, some on the stack: the trampoline's slow path must keep them all.
+// It has arguments on the stack as well: the trampoline's slow path must keep them all.
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void** params, void** extra) {
   const bool kept = f == reinterpret_cast<CUfunction>(1) && gx == 2 && gy == 3 && gz == 4 && bx == 5 && by == 6 &&
@@ -61,7 +61,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
   return Mark(g_real.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));
 }
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice_v1) {
-  return static_cast<CUresult>(reports.load());  // how a test reads what was reported
+  return static_cast<CUresult>(reports.load());  // a test reads the reported bytes by this call
 }
 
 }  // namespace entry

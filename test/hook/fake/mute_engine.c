@@ -1,4 +1,3 @@
-/* A library that is no engine of ours: it knows no link. An engine from before the link had its constant head was such
- * a one. */
+/* A library that does not find the shim's link, like an engine from before the link had its constant head. */
 int sluice_engine_start(void* link);
 int sluice_engine_start(void* link) { return link != 0; }

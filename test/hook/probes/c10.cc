@@ -1,4 +1,4 @@
-// PyTorch's two libraries in miniature. Built with C10_REPORTER as libc10.so, with C10_CALLER as libc10_cuda.so.
+// Fakes of PyTorch's two libraries. Built with C10_REPORTER as libc10.so, with C10_CALLER as libc10_cuda.so.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-/* Opens the miniature PyTorch RTLD_LOCAL, as Python does, reports before and after CUDA is there. */
+/* Opens the fake PyTorch RTLD_LOCAL, as Python does, and reports before and after CUDA is loaded. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ int main(void) {
   if (!heard) return 2;
   report(100, 1);
   report(-30, 1);
-  report(7, 0); /* the host's memory */
+  report(7, 0); /* host memory */
   printf("%d %d\n", seen(), heard(0, 0, 0, 0));
   return 0;
 }

@@ -1,4 +1,4 @@
-/* One thread loads a library whose constructor enters the hook; others enter it by dlsym at the same moment. */
+/* Some threads load a library whose constructor enters the hook; others enter it by dlsym at the same time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* A cuDNN in miniature, in versions 8 and 9. */
+/* A fake cuDNN, in versions 8 and 9. */
 int cudnnBackendExecute(void* handle, void* plan, long variant);
 int cudnnBackendExecute(void* handle, void* plan, long variant) {
   return handle == (void*)1 && plan == (void*)2 ? NUMBER * 1000 + (int)variant : -1;

@@ -1,4 +1,4 @@
-/* A package that brings its own cuDNN. */
+/* A package with its own cuDNN. */
 #define GLUE(a, b) a##b
 #define NAMED(a, b) GLUE(a, b)
 int cudnnBackendExecute(void* handle, void* plan, long variant);

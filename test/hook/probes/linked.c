@@ -1,4 +1,4 @@
-/* Linked against libcuda: its calls go to the shim's trampolines. Prints one number a call. */
+/* Linked against libcuda: its calls go to the shim's trampolines. Prints one number for each call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

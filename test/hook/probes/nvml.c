@@ -1,4 +1,4 @@
-/* What NVML says of a card that is ours (1) and one that is not (2). */
+/* NVML's answers for a GPU with a fraction (1) and one without (2). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>

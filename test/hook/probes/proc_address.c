@@ -11,19 +11,19 @@ int main(void) {
   static const struct {
     const char* base;
     int version;
-  } asked[] = {{"cuStreamSynchronize", 2000}, {"cuStreamSynchronize", 7000}, {"cuStreamSynchronize", 13000},
-               {"cuMemcpyHtoD", 3010},        {"cuMemcpyHtoD", 3020},        {"cuMemcpyHtoD", 12000},
-               {"cuMemAlloc", 1000},          {"cuMemAlloc", 99000},         {"cuFakeUnknown", 13000},
-               {"cuNoSuchThing", 13000}};
+  } requested[] = {{"cuStreamSynchronize", 2000}, {"cuStreamSynchronize", 7000}, {"cuStreamSynchronize", 13000},
+                   {"cuMemcpyHtoD", 3010},        {"cuMemcpyHtoD", 3020},        {"cuMemcpyHtoD", 12000},
+                   {"cuMemAlloc", 1000},          {"cuMemAlloc", 99000},         {"cuFakeUnknown", 13000},
+                   {"cuNoSuchThing", 13000}};
   for (int f = 0; f < 3; ++f) {
     const get_fn get = (get_fn)dlsym(handle, forms[f]);
     if (!get) return 2;
-    for (unsigned i = 0; i < sizeof asked / sizeof asked[0]; ++i) {
+    for (unsigned i = 0; i < sizeof requested / sizeof requested[0]; ++i) {
       for (unsigned flags = 0; flags < 3; ++flags) {
         int (*found)(void) = NULL;
         int status = -1;
-        const int result = get(asked[i].base, (void**)&found, asked[i].version, flags, f == 0 ? NULL : &status);
-        printf("%s %s %d %u -> %d %d %d\n", forms[f], asked[i].base, asked[i].version, flags, result, status,
+        const int result = get(requested[i].base, (void**)&found, requested[i].version, flags, f == 0 ? NULL : &status);
+        printf("%s %s %d %u -> %d %d %d\n", forms[f], requested[i].base, requested[i].version, flags, result, status,
                found ? found() : -1);
       }
     }

@@ -1,4 +1,4 @@
-/* What a process without CUDA looks like: threads, descriptors, and whether the engine is mapped. */
+/* Prints the state of a process without CUDA: threads, descriptors, whether shim and engine are mapped. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>

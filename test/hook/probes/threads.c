@@ -1,4 +1,4 @@
-/* Threads that enter at the same moment through every door, and that still call while main returns. */
+/* Threads that enter at the same time, by a trampoline or by dlsym, and threads that still call while main returns. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
