@@ -44,14 +44,14 @@ class CountedLock {
  public:
   void lock() {
     lock_.lock();
-    ++times_;
+    ++acquisitions_;
   }
   void unlock() { lock_.unlock(); }
-  uint64_t times() const { return times_; }  // that it was taken; for its holder
+  uint64_t acquisitions() const { return acquisitions_; }  // that it was taken; for its holder
 
  private:
   Lock lock_;
-  uint64_t times_ = 0;
+  uint64_t acquisitions_ = 0;
 };
 
 }  // namespace sluice::memory

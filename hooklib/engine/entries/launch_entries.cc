@@ -153,7 +153,8 @@ __attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz
   Turn turn(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return turn.Run(issue); };
   if (MustLook(stream) || Recording()) {
-    const bool brief = stream->device->brief.Any() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
+    const bool brief =
+        stream->device->brief.HasEntries() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
     return brief ? Briefly(stream, function, shape, parameters, extra, flags, run)
                  : Looked(stream, function, shape, parameters, extra, flags, run);
   }
