@@ -75,7 +75,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->stall_ns, stall_ns);
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
-  const compute::TimeSlices::Used used = tokens.turns().used();
+  const compute::TimeSlices::Used used = tokens.time_slices().used();
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
   put(&slot->working_set_bytes, working_set_);
