@@ -12,7 +12,7 @@ std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes, StreamId stream) {
     Drain();
     va = TakeFree(size);
     if (!va) {
-      fences_->Close();  // what was freed since the last close can be had once the GPU gets there
+      fences_->Close();  // ranges freed since the last close are free once the GPU reaches the fence
       Drain();
       va = TakeFree(size);
     }
@@ -31,7 +31,7 @@ std::optional<Va> ArenaAllocator::TakeFreedInStream(StreamId stream, uint64_t si
   freed_in_stream_.erase(it);
   const Va va = range.base;
   range = {va + size, range.bytes - size};
-  // A large request starts at a chunk: the rest of a large range waits like any other.
+  // A large request starts at a chunk: the rest of a large range waits for its fence.
   if (range.bytes && IsSmall(size) && IsSmall(range.bytes)) freed_in_stream_.emplace(stream, range.bytes, number);
   return va;
 }
@@ -39,8 +39,9 @@ std::optional<Va> ArenaAllocator::TakeFreedInStream(StreamId stream, uint64_t si
 std::optional<Va> ArenaAllocator::TakeFree(uint64_t size) {
   Pool& pool = IsSmall(size) ? small_ : large_;
   const uint64_t align = IsSmall(size) ? kGranule : kChunkBytes;
-  // Of those that fit best, the lowest: what lives gathers in few arenas, and the others can go back. With the best fit
-  // alone random sizes held up to twice what is asked for now. The aligned start can lie behind the range's own.
+  // Of the ranges that fit best, the lowest: live ranges gather in few arenas, and the others can be returned. With the
+  // best fit alone, random sizes held up to twice the requested bytes. The aligned start can lie behind the range's
+  // own.
   auto lowest = pool.by_size.end();
   int candidates = 0;
   for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end() && candidates < kMaxCandidates; ++it) {
@@ -97,7 +98,8 @@ std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
   std::vector<Extent> surplus;
   auto over = [&] { return all || requested_ > live_ + live_ / 4 + kSlackBytes; };
   if (!over()) return surplus;
-  fences_->Close();  // of what was freed just now, where the card is through with it already
+  // Ranges that were freed just now are free already where the GPU has finished with them.
+  fences_->Close();
   Drain();
   for (auto it = arenas_.begin(); it != arenas_.end() && over();) {
     if (it->second.free_bytes != it->second.bytes) {

@@ -73,7 +73,7 @@ bool LiveMap::Search(Va va) {
       --it;
       if (va < it->first + it->second) return Store(va, {it->first, it->second}, true);
     }
-    // Reports end while a graph goes on using the range: then the whole segment may be meant.
+    // Reports end while a graph still uses the range: then the pointer may mean the whole segment.
     if (!allocation->captured) return false;
   }
   return Store(va, {base, allocation->bytes}, false);

@@ -3,11 +3,11 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint32_t kMaxStepPercent = 20;      // percent
-constexpr uint32_t kMaxPatienceRounds = 256;  // rounds
-constexpr uint64_t kMuchLostShare = 16;       // this share of what lives, lost within a round: less is held
-constexpr uint64_t kCleanShare = 128;         // this share: the round was not clean
-constexpr uint32_t kMaxLossyRounds = 2;       // such rounds, one after the other
+constexpr uint32_t kMaxStepPercent = 20;
+constexpr uint32_t kMaxPatienceRounds = 256;
+constexpr uint64_t kMuchLostShare = 16;  // a loss of this share of the live bytes in one round lowers the factor
+constexpr uint64_t kCleanShare = 128;    // a loss of this share, and the round is not clean
+constexpr uint32_t kMaxLossyRounds = 2;  // so many lossy rounds in a row lower the factor
 }  // namespace
 
 Pressure::Advice Pressure::NoteLaunches(uint64_t named, const Totals& moved, uint64_t live) {
@@ -31,7 +31,7 @@ Pressure::Advice Pressure::NoteLaunches(uint64_t named, const Totals& moved, uin
     lossy_rounds_ = anything ? lossy_rounds_ + 1 : 0;
     clean_rounds_ += !anything;
   }
-  // A little in each round is what is left where the card's other users are pushed out as well.
+  // A little loss in each round remains where other users of the GPU are evicted as well.
   if (lost >= std::max<uint64_t>(live / kMuchLostShare, 1) || lossy_rounds_ >= (raised_ ? 1 : kMaxLossyRounds))
     return Advice::kLower;
   if (clean_rounds_ < patience_rounds_) return Advice::kNone;
@@ -49,7 +49,7 @@ void Pressure::Settle() {
 
 bool Pressure::Lower(uint32_t start, uint32_t ceiling) {
   const uint32_t from = FactorFrom(start);
-  if (raised_) patience_rounds_ = std::min(2 * patience_rounds_, kMaxPatienceRounds);  // it was tried too early
+  if (raised_) patience_rounds_ = std::min(2 * patience_rounds_, kMaxPatienceRounds);  // raised too early
   raised_ = false;
   step_up_ = kStepUpPercent;
   Settle();
@@ -62,8 +62,8 @@ bool Pressure::Lower(uint32_t start, uint32_t ceiling) {
 }
 
 bool Pressure::Raise(uint32_t start, uint32_t ceiling) {
-  if (ceiling <= percent_) return false;  // the driver itself says that there is no room: not even tried
-  if (raised_) {                          // so was the last time, and it went well
+  if (ceiling <= percent_) return false;  // the driver itself says that there is no room
+  if (raised_) {                          // so was the last change, and it succeeded
     patience_rounds_ = std::max(patience_rounds_ / 2, +kMinPatienceRounds);
     step_up_ = std::min(2 * step_up_, kMaxStepPercent);
   }

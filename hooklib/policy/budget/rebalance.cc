@@ -1,4 +1,4 @@
-// Residency: what the agent's words ask for, beside the launches: a budget that shrank, a turn that begins.
+// Residency, beside the launches: requests of the agent (a budget that shrank, a time slice
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"
@@ -12,7 +12,7 @@ const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   if (resident_bytes_ <= bytes) return plan_;
   const uint64_t wanted = resident_bytes_ - bytes;
   const uint64_t freed = MakeRoom(queue, wanted, 0, &plan_.now);
-  // What is in use by more streams than are remembered leaves behind a fence.
+  // A chunk with more users than are remembered is evicted behind a fence.
   if (freed < wanted) fences_->Close();
   FinishStep(queue, &plan_.now);
   Merge(&plan_.discard);
@@ -28,13 +28,13 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
     if (chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op)) return;
     wanted.push_back(&chunk);
   });
-  const auto most =
+  const auto count =
       static_cast<size_t>(std::min({uint64_t{wanted.size()}, bytes / kChunkBytes, Room(queue) / kChunkBytes}));
-  // What was used longest ago within the working set comes round next: work repeats itself.
-  const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(most);
+  // The oldest chunk of the working set is needed next: work repeats itself.
+  const auto middle = wanted.begin() + static_cast<std::ptrdiff_t>(count);
   std::partial_sort(wanted.begin(), middle, wanted.end(),
                     [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
-  for (size_t i = 0; i < most; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     FetchResident(wanted[i], queue, &plan_.now);
     candidates_.Unrank(wanted[i]);
   }

@@ -31,7 +31,7 @@ bool Candidates::Next(Candidate* first) {
 
 void Candidates::SetAside(const Candidate& candidate, std::vector<Candidate>* in) {
   candidate.chunk->set_aside = true;
-  // The first first, as they come but for what was ranked meanwhile.
+  // In order. They arrive in order, except for candidates that were ranked meanwhile.
   auto place = in->end();
   while (place != in->begin() && *std::prev(place) < candidate) --place;
   in->insert(place, candidate);

@@ -1,12 +1,14 @@
-// Residency: what was written by copies alone and is only read since comes to the card as a duplicate of its host copy
-// (UVM's read-mostly advice), and leaves by throwing the duplicate away.
+// Residency, read duplication: a chunk that copies alone wrote, and that is only read since, is fetched as a duplicate
+// of its host copy (UVM's read-mostly advice) and evicted by dropping the duplicate.
 //
-// For a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu): to withdraw the advice, which drops what is
-// on the card, takes 1.2 to 2.2 ms, to send it away 70; to map_remote it in host memory again 5, the first time after
-// it was sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
-// takes 3.6 seconds (other cards: 43), so the advice is withdrawn before anything that may write is queued, before a
-// byte dies and before one comes to life beside it. Advice is a call and in no stream's order: what unfinished work
-// uses is not dropped, and what is still on its way out is not mapped_remote (it would stay on the card).
+// Milliseconds for a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu):
+//  - withdraw the advice, which drops the GPU's copy: 1.2 to 2.2 (write back: 70);
+//  - advise it again in host memory: 5; the first time after a write-back: 70 to 85;
+//  - fetch: 22 either way. A prefetch to the host drops nothing.
+// A write to a duplicate takes 3.6 seconds (other GPUs: 43). So the advice is withdrawn before anything that may write
+// is queued, before a byte is freed, and before one is allocated beside it. Advice is a call, in no stream's order: a
+// chunk that unfinished work uses is not dropped, and a chunk that is still being evicted is not advised (it would stay
+// resident).
 #include <algorithm>
 #include <utility>
 
@@ -40,7 +42,8 @@ void Residency::ForgetCopies(Extent range) {
   });
 }
 
-// What is written now and then costs a fetch and two advices each time: not mapped_remote again for ever longer.
+// A chunk that is written now and then costs a fetch and two advices each time: it is not duplicated again for ever
+// longer.
 void Residency::NoteWritten(Extent range) {
   const size_t before = withdrawn_.size();
   ForgetCopies(range);
@@ -61,7 +64,7 @@ std::vector<Extent> Residency::TakeWithdrawn() {
   return std::exchange(withdrawn_, {});
 }
 
-// It could be a duplicate, but may still be on the card or on its way out.
+// Whether only copies wrote it. It may still be resident, or its eviction in flight.
 bool Residency::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
          chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !chunk.evicting_elsewhere;
@@ -76,7 +79,7 @@ void Residency::Withdraw(Chunk* chunk) {
   if (!chunk->duplicate) return;
   chunk->duplicate = false;
   withdrawn_.push_back({chunk->base, kChunkBytes});
-  // What is still on its way comes all the same, as bytes of the ordinary kind.
+  // A fetch in flight goes on, as one of ordinary bytes.
   if (!chunk->resident || (chunk->fetch_op && !timeline_->InDone(chunk->fetch_stream, chunk->fetch_op))) return;
   EndPrefetch(chunk);
   SetResident(chunk, false);
@@ -84,7 +87,7 @@ void Residency::Withdraw(Chunk* chunk) {
   candidates_.Remove(chunk);
 }
 
-// In EvictChunk's place: it is on the card and in host memory, and nothing unfinished uses it.
+// Instead of EvictChunk: the chunk is duplicated, and nothing unfinished uses it.
 void Residency::Drop(Chunk* chunk, PlanStep* step) {
   EndPrefetch(chunk);
   if (!chunk->cold) EndPromotion(chunk);

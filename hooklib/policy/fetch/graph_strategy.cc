@@ -6,14 +6,13 @@ namespace sluice::policy {
 
 namespace {
 
-// What settles is settled after two or three launches: what leaves behind the first is away, and mapped_remote with the
-// next.
+// A strategy settles within two or three launches: behind the first the evictions are over, and the next duplicates.
 constexpr uint32_t kMaxUnsettledLaunches = 6;
-constexpr uint64_t kMaxAwaitedLaunches = 64;  // launches
-constexpr uint64_t kFirstRetryLaunches = 64;  // launches
-constexpr uint64_t kMaxLossShare = 200;       // a way's tries may cost a 200th of the time
-constexpr uint64_t kMinGainShare = 33;        // a 33th faster, or the present best stays
-constexpr uint64_t kHopelessFactor = 3;       // times what each other way takes
+constexpr uint64_t kMaxAwaitedLaunches = 64;
+constexpr uint64_t kFirstRetryLaunches = 64;
+constexpr uint64_t kMaxLossShare = 200;  // the probes of a strategy may cost a 200th of the time
+constexpr uint64_t kMinGainShare = 33;   // a 33th faster, or the best strategy stays
+constexpr uint64_t kHopelessFactor = 3;  // times as long as under each other strategy
 constexpr std::array<GraphStrategy, kGraphStrategyCount> kOrder{GraphStrategy::kDemandPaging, GraphStrategy::kFetch,
                                                                 GraphStrategy::kRemote, GraphStrategy::kFaults};
 
@@ -24,20 +23,19 @@ bool IsAnother(uint64_t now, uint64_t then) { return now > then + then / 4 || th
 const char* Describe(GraphStrategy strategy) {
   switch (strategy) {
     case GraphStrategy::kDemandPaging:
-      return "by faults";
+      return "demand paging";
     case GraphStrategy::kFetch:
-      return "fetched before and dropped or sent away after each launch";
+      return "fetched before each launch and evicted behind it";
     case GraphStrategy::kRemote:
-      return "in host memory";
+      return "remote access to host memory";
     default:
-      return "by faults beside what is used most";
+      return "demand faults beside a resident hot part";
   }
 }
 
-// Whether the way may be gone at all.
 bool GraphStrategies::Record::IsAvailable(GraphStrategy w) const {
   if (w == GraphStrategy::kRemote) return may_map_remote;
-  // Faults cost about the same whatever is held: worth a try only where they are the best.
+  // Faults cost about the same whatever is resident: worth a probe only where they are the best.
   if (w == GraphStrategy::kFaults) return best == GraphStrategy::kDemandPaging || best == w;
   return true;
 }
@@ -52,14 +50,14 @@ bool GraphStrategies::Record::IsDue(GraphStrategy w) const {
   return w != best && launches >= timing.measured_at + pause;
 }
 
-// What the launch before held up. If all of it had left long before, it was the host that was late.
+// How long the launch before held up this one. If its evictions were over long before, the host was late.
 uint64_t GraphStrategies::Record::HeldUpNs(GraphStrategy w) const {
   if (w != last_strategy || gap_ns <= shortest_gap_ns || gap_ns - shortest_gap_ns > 2 * eviction_ns) return 0;
   return std::min(gap_ns - shortest_gap_ns, eviction_ns);
 }
 
-// What two in a row say counts whole. One slow launch may have run beside others' work, or the host waited for all that
-// was under way: an eighth of the difference, of a quarter of the time at most.
+// Two equal results in a row count fully. One slow launch may have run beside other work, or the host waited for all
+// that was in flight: then an eighth of the difference counts, of a quarter of the time at most.
 void GraphStrategies::Timing::Update(uint64_t time) {
   const auto [low, high] = std::minmax(time, last_ns);
   if (ns == 0 || low > ns) {
@@ -73,9 +71,9 @@ void GraphStrategies::Timing::Update(uint64_t time) {
   }
 }
 
-// What only the first launches of a way need is in the time of its first, and may be several times what the fastest way
-// takes. Against all others, and more than one, it says enough: with a graph of weights that are read again and again
-// the first launch in host memory took 132 ms (simulated), the second 126, by faults 23 and fetched 6.
+// The first launch of a strategy includes one-time work, and may take several times as long as the fastest strategy.
+// Against all others, and more than one, it says enough. With a graph of weights that are read repeatedly the first
+// remote launch took 132 ms (simulated), the second 126, by faults 23 and fetched 6.
 bool GraphStrategies::Record::IsHopeless(GraphStrategy w, uint64_t ns) const {
   size_t others = 0;
   for (const GraphStrategy other : kOrder) {
@@ -90,7 +88,7 @@ bool GraphStrategies::Record::IsHopeless(GraphStrategy w, uint64_t ns) const {
 GraphStrategy GraphStrategies::Next(const Launch& launch) {
   if (records_.size() > (1 << 14)) records_.clear();  // ids of phases that are long over
   Record& record = records_[launch.id];
-  // Another question: a graph that was updated or made where another was, a budget that moved.
+  // The question changes with the graph (updated, or another one at its address) and with the budget.
   if (IsAnother(launch.bytes, record.bytes) || IsAnother(launch.capacity, record.capacity) ||
       launch.may_map_remote != record.may_map_remote) {
     record = {.bytes = launch.bytes,
@@ -142,12 +140,12 @@ bool GraphStrategies::NoteMeasured(const GraphProbe& probe, uint64_t ns) {
   const auto it = records_.find(probe.id);
   if (it == records_.end()) return false;
   Record& record = it->second;
-  if (probe.number <= record.question_begin) return false;  // that was another question
+  if (probe.number <= record.question_begin) return false;  // of the question before
   Timing& timing = record.Of(probe.strategy);
   const uint64_t best_ns = record.Of(record.best).ns;
   ns += record.HeldUpNs(probe.strategy);
-  record.gap_ns = 0;  // so much for that
-  // The way that was last on trial answers for the launches that lead back, too.
+  record.gap_ns = 0;
+  // The strategy that was last probed also pays for the launches that lead back.
   if (best_ns && (!probe.counts || probe.strategy != record.best))
     record.Of(record.probing).loss_ns += ns - std::min(ns, best_ns);
   if (!probe.counts) {
@@ -155,8 +153,8 @@ bool GraphStrategies::NoteMeasured(const GraphProbe& probe, uint64_t ns) {
     record.is_probing = false;
     record.await_until = record.launches;
   }
-  // The next launch went another way before this one was over: what was brought for it helped this one. So the way is
-  // no faster than that, and may be as slow as anything.
+  // The next launch took another strategy before this one was over, and its fetches helped this one. So the probed
+  // strategy is no faster than measured, and may be far slower.
   const bool helped = record.changed_at > probe.number;
   if (record.await_until && probe.strategy == record.probing) {
     record.await_until = 0;
@@ -179,7 +177,7 @@ bool GraphStrategies::NoteMeasured(const GraphProbe& probe, uint64_t ns) {
   const bool first = complete && !record.complete;
   record.complete |= complete;
   if (!first && !(complete && another)) return false;
-  // One time decided; it is seen once more before many launches go that way.
+  // One measurement decided; it is repeated once before many launches take that strategy.
   record.is_probing = true;
   record.probing = record.best;
   return true;
