@@ -568,20 +568,20 @@ TEST_CASE("the verdict on an execution id") {
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
   CHECK(habits.ClassOf(7, false, 1) == LaunchClassifier::AccessClass::kUnknown);
   habits.NoteProbe(probe, 1);
-  CHECK(habits.ClassOf(7, false, 2) == LaunchClassifier::AccessClass::kRereading);  // until its time is known
+  CHECK(habits.ClassOf(7, false, 2) == LaunchClassifier::AccessClass::kFetch);  // until its time is known
   habits.NoteMeasured(probe, 200000, 3);                                            // 42 GB/s
   CHECK(habits.ClassOf(7, false, 4) == LaunchClassifier::AccessClass::kStreaming);
   CHECK(habits.ClassOf(7, true, 4) ==
         LaunchClassifier::AccessClass::kUnknownFaulting);  // too large for its budget: another question
   habits.NoteMeasured(probe, 2000000, 5);                  // 4 GB/s, now
-  CHECK(habits.ClassOf(7, false, 6) == LaunchClassifier::AccessClass::kRereading);
+  CHECK(habits.ClassOf(7, false, 6) == LaunchClassifier::AccessClass::kFetch);
   CHECK(habits.ClassOf(7, false, 100000) == LaunchClassifier::AccessClass::kUnknown);
   for (int i = 0; i < 3; ++i) habits.NoteMeasured(probe, 2000000, 100000);
   for (int i = 0; i < 2; ++i) {
     CHECK(habits.ClassOf(7, false, 100001) == LaunchClassifier::AccessClass::kUnknownFaulting);
     habits.NoteMeasured(faults, 800000, 100001);
   }
-  CHECK(habits.ClassOf(7, false, uint64_t{1} << 40) == LaunchClassifier::AccessClass::kRereading);
+  CHECK(habits.ClassOf(7, false, uint64_t{1} << 40) == LaunchClassifier::AccessClass::kFetch);
 }
 
 TEST_CASE("launches that are done with host memory sooner than the link could bring it touch little of it") {

@@ -1,4 +1,4 @@
-// Residency, beside the launches: requests of the agent (a budget that shrank, a time slice
+// Residency, beside the launches: requests of the agent (a budget that shrank, a time slice that begins).
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"

@@ -9,7 +9,7 @@ namespace sluice::policy {
 
 namespace {
 constexpr uint64_t kMinSizeRatio = 4;  // an operand is small if it has at most such a share of the largest
-constexpr uint64_t kSmallShare = 4;  // all small ones together have at most such a share of the capacity
+constexpr uint64_t kSmallShare = 4;    // all small ones together have at most such a share of the capacity
 }  // namespace
 
 // Splits set_ into a hot part, which is to be resident as far as it fits, and a cold rest. In this order the hot part
@@ -88,7 +88,8 @@ void Residency::ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t 
     }
     // A chunk whose eviction is in flight cannot be duplicated yet. Without this it would be written back after every
     // launch.
-    const bool is_remote_once = strategy == GraphStrategy::kFetch && may_map_remote_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
+    const bool is_remote_once =
+        strategy == GraphStrategy::kFetch && may_map_remote_ && IsCopied(*chunk) && !MayDuplicate(*chunk);
     settled &= !is_remote_once && !(strategy == GraphStrategy::kFetch && chunk->written_back && IsCopied(*chunk)) &&
                !(strategy == GraphStrategy::kRemote && IsEvicting(*chunk));  // it would be resident for this launch
     if (strategy == GraphStrategy::kFetch && !is_remote_once) return false;

@@ -10,12 +10,13 @@ namespace sluice::policy {
 
 namespace {
 
-constexpr size_t kMaxFetchesInFlight = 12;     // fetches in flight of one stream beyond which nothing more is prefetched ...
+constexpr size_t kMaxFetchesInFlight =
+    12;  // fetches in flight of one stream beyond which nothing more is prefetched ...
 constexpr size_t kMaxFarFetchesInFlight = 20;  // ... not even where the room stays free
 // Room that stays free for new allocations, which would otherwise wait behind the prefetches.
 constexpr uint64_t kFarFreeBytes = uint64_t{256} << 20;
 constexpr uint64_t kFarPauseLaunches = 16;  // launches, once no free chunk made room ...
-constexpr uint64_t kFarFullLaunches = 8;  // ... or as long as no more is free than the last time
+constexpr uint64_t kFarFullLaunches = 8;    // ... or as long as no more is free than the last time
 // Proactive eviction: the launches that it looks ahead, bytes at a time, and launches until it is tried again where
 // nothing could be evicted.
 constexpr uint64_t kProactiveLaunches = 512, kProactiveBytes = uint64_t{64} << 20, kProactivePauseLaunches = 2;
@@ -28,10 +29,10 @@ bool Residency::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
   if (chunk->live_bytes == 0 || chunk->cold || IsRepopulatedBy(*chunk, id) || IsBeingProbed(*chunk)) return false;
   // A chunk that is used remotely, left to faults or not probed yet displaces no live byte. Nor does one that would be
   // probed all the same.
-  const AccessClass access_class = may_map_remote_ ? classifier_.ClassOf(id, false, now_) : AccessClass::kRereading;
+  const AccessClass access_class = may_map_remote_ ? classifier_.ClassOf(id, false, now_) : AccessClass::kFetch;
   const bool is_known = access_class == AccessClass::kStreaming || access_class == AccessClass::kFaulting;
   const bool is_swapped = access_class == AccessClass::kStreaming && CheaperSwapped(*chunk);
-  if (chunk->has_contents && access_class != AccessClass::kRereading && !is_swapped &&
+  if (chunk->has_contents && access_class != AccessClass::kFetch && !is_swapped &&
       (access_class == AccessClass::kFaulting || IsLongLived(*chunk, id)) &&
       (is_known || (access_class == AccessClass::kUnknown && CheaperRemote(*chunk)) ||
        Room(stream) + idle_bytes_ < kChunkBytes)) {
@@ -119,7 +120,8 @@ void Residency::EvictProactively(const StreamQueues& queues, StreamId stream) {
   const uint64_t room = capacity_ - std::min(capacity_, resident_bytes_ - idle_bytes_);
   const uint64_t need = queues.predictor.GrowthWithin(kProactiveLaunches) * kChunkBytes;
   const uint64_t bytes = std::min(kProactiveBytes, need - std::min(need, room));
-  if (!bytes || Evict(stream, bytes, now_ + kProactiveLaunches, &plan_.ahead) < bytes) proactive_paused_until_ = now_ + kProactivePauseLaunches;
+  if (!bytes || Evict(stream, bytes, now_ + kProactiveLaunches, &plan_.ahead) < bytes)
+    proactive_paused_until_ = now_ + kProactivePauseLaunches;
 }
 
 void Residency::EndPrefetch(Chunk* chunk) {
