@@ -5,18 +5,21 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint32_t kMinSteadyTimes = 2;  // the same pages so many times after the first
-constexpr uint32_t kMaxWatched = 8;      // launches of a kind of which nothing is known yet, those that faulted
-constexpr uint32_t kMaxEmpty = 64;       // those that did not, since what they used was there: they cost a short wait
+constexpr uint32_t kMinSteadyTimes = 2;  // repetitions of the same range after the first
+constexpr uint32_t kMaxWatched = 8;      // watched launches with faults, of an id without a range
+constexpr uint32_t kMaxEmpty = 64;       // and without faults, since their pages were resident: each costs a short wait
 constexpr uint32_t kFirstBlindLaunches = 16,
-                   kMaxBlindDoublings = 6;  // launches not asked about, doubled so often at most
-constexpr uint32_t kMaxThin = 3;            // those of which less than half of a part's chunks faulted
-constexpr uint32_t kMaxBlank = 4;           // those that used nothing else, of a kind of which something is believed
+                   // Launches that are not asked about, and how often that number is doubled at most.
+    kMaxBlindDoublings = 6;
+constexpr uint32_t kMaxSparse = 3;     // launches that faulted on less than half of a range's chunks
+constexpr uint32_t kMaxUnchanged = 4;  // launches within the range, of an id with one
 constexpr uint32_t kMaxUnwatched = 4;
-constexpr uint32_t kMaxWrong = 4, kForgivenLaunches = 1024;  // times, launches after which these do not count any more
-constexpr uint32_t kFirstPauseLaunches = 16, kMaxPauseLaunches = 1 << 20;  // launches between two looks at the faults
-// Faults since it was last watched: 14 MiB that an H200's kernel reads whole, and more of what was never written, which
-// no count of bytes shows. Fewer are left alone, since what they brought stays, and does not fault again to be seen.
+constexpr uint32_t kMaxWrong = 4,
+                   kForgivenLaunches = 1024;  // times, and launches after which earlier ones do not count
+constexpr uint32_t kFirstPauseLaunches = 16, kMaxPauseLaunches = 1 << 20;  // between two looks at the faults
+// Faults since the last watched launch that call for another one: 14 MiB that an H200's kernel reads whole, and more of
+// memory that was never written, which no count of bytes shows. Fewer faults are ignored: their pages stay, and do not
+// fault again.
 constexpr uint64_t kMinSuspiciousFaults = 1024;
 constexpr size_t kMaxRecords = 1 << 12;
 }  // namespace
@@ -40,7 +43,7 @@ void PointerRanges::NoteTooLarge(uint64_t id) {
     if (it->second.blind_launches) --it->second.blind_launches;
     return;
   }
-  if (records_.size() >= kMaxRecords) Stop();  // kinds of phases that are long over
+  if (records_.size() >= kMaxRecords) Stop();  // ids of phases that are long over
   records_[id];
   ++watching_;
 }
@@ -81,13 +84,13 @@ void PointerRanges::NoteUnwatched(uint64_t id) {
     GiveUp(&record);
     return;
   }
-  // What it believes stands until somebody sees otherwise.
+  // A learned range holds until a launch shows otherwise.
   record.pause_launches = std::min(2 * record.pause_launches, kMaxPauseLaunches);
   StopWatching(&record);
 }
 
 PointerRanges::Fit PointerRanges::Widen(Range* range, const UnboundedPointer& word, std::span<const Va> pages) {
-  // Beside a page that faults the driver brings others of its chunk, which do not fault then.
+  // Beside a faulted page the driver brings others of its chunk, which do not fault then.
   const Va first = RoundDown(pages.front(), kChunkBytes);
   const Va last = RoundDown(pages.back(), kChunkBytes) + kChunkBytes;
   int64_t begin =
@@ -97,7 +100,7 @@ PointerRanges::Fit PointerRanges::Widen(Range* range, const UnboundedPointer& wo
     begin = std::min(begin, range->begin);
     end = std::max(end, range->end);
   }
-  // Of chunks that lie in what is known already nobody asks how many were faulted on: they were there.
+  // Chunks within the known range were resident and do not fault: they count as touched.
   uint64_t touched = range->seen ? static_cast<uint64_t>(range->end - range->begin) : 0;
   Va before = kNever;
   for (const Va page : pages) {
@@ -112,17 +115,17 @@ PointerRanges::Fit PointerRanges::Widen(Range* range, const UnboundedPointer& wo
   if (touched < bytes / 2) return Fit::kSparse;
   // Pointers lie anywhere in a chunk.
   const auto margin = static_cast<int64_t>(kChunkBytes);
-  const bool more = !range->seen || range->begin - begin >= margin || end - range->end >= margin;
-  range->steady = more ? 0 : range->steady + 1;
-  if (more) range->begin_known = range->end_known = false;
+  const bool widened = !range->seen || range->begin - begin >= margin || end - range->end >= margin;
+  range->steady = widened ? 0 : range->steady + 1;
+  if (widened) range->begin_known = range->end_known = false;
   range->begin = begin;
   range->end = end;
   range->seen = true;
-  return more ? Fit::kWidened : Fit::kInside;
+  return widened ? Fit::kWidened : Fit::kInside;
 }
 
-// That it goes no further is seen where the chunk beside it was not there and did not fault. Before the pointer itself
-// nobody asks.
+// A range ends where the neighbouring chunk was absent and did not fault. Chunks before the pointer itself are not
+// asked about.
 void PointerRanges::NoteBounds(Range* range, const UnboundedPointer& word, const std::function<bool(Va)>& there) {
   const auto at = [&word](int64_t offset) { return word.pointer + static_cast<uint64_t>(offset); };
   const auto margin = static_cast<int64_t>(kChunkBytes);
@@ -140,9 +143,9 @@ PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const Unbou
   record.blind_times = 0;
   const bool empty = pages.empty();
   ++(empty ? record.empty : record.watched);
-  bool more = false, sparse = false, steady = true, any = false;
+  bool widened = false, sparse = false, steady = true, any_seen = false;
   for (const UnboundedPointer& word : words) {
-    // A page is of the next pointer below it; before the first one, of that.
+    // A page belongs to the next pointer below it; before the first pointer, to that one.
     Va from = word.block.base, to = word.block.end();
     for (const UnboundedPointer& other : words) {
       if (other.block.base != word.block.base) continue;
@@ -154,7 +157,7 @@ PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const Unbou
     if (range == record.ranges.end()) range = record.ranges.insert(range, Range{.word_index = word.word_index});
     const auto begin = std::lower_bound(pages.begin(), pages.end(), from);
     const auto end = std::lower_bound(begin, pages.end(), to);
-    // No page: that all of it was there is seen as little as that it uses nothing.
+    // Without pages nothing is known: its range may have been resident, or it uses nothing.
     if (begin != end) {
       const Fit fit = Widen(&*range, word, {begin, end});
       if (fit == Fit::kSparse) sparse = true;
@@ -163,42 +166,43 @@ PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const Unbou
         return GiveUp(&record);
       }
       if (fit == Fit::kInside || fit == Fit::kWidened) NoteBounds(&*range, word, there);
-      more |= fit == Fit::kWidened;
+      widened |= fit == Fit::kWidened;
     }
-    any |= range->seen;
+    any_seen |= range->seen;
     steady &= !range->seen || (range->steady >= kMinSteadyTimes && range->begin_known && range->end_known);
   }
-  // The rest of it may have been there. Rows that are looked up are so each time.
-  if (sparse && ++record.sparse >= kMaxThin) return GiveUp(&record);
+  // The rest of it may have been resident. Looked-up rows are sparse each time.
+  if (sparse && ++record.sparse >= kMaxSparse) return GiveUp(&record);
   if (!record.is_learned) {
-    if (any && steady && !sparse) return Learn(&record);
+    if (any_seen && steady && !sparse) return Learn(&record);
     return record.watched >= kMaxWatched || record.empty >= kMaxEmpty ? GiveUp(&record) : Outcome::kNothing;
   }
-  // The faults were others', or it uses more than it did.
-  if (more) {
-    record.blank = 0;
+  // The faults were those of other launches, or it uses more than before.
+  if (widened) {
+    record.unchanged = 0;
     ++stats_.wrong;
     if (record.launches > record.wrong_at + kForgivenLaunches) record.wrong = 0;
     record.wrong_at = record.launches;
     record.pause_launches = kFirstPauseLaunches;
     return ++record.wrong >= kMaxWrong ? GiveUp(&record) : Outcome::kWidened;
   }
-  if (++record.blank < kMaxBlank) return Outcome::kNothing;
+  if (++record.unchanged < kMaxUnchanged) return Outcome::kNothing;
   record.pause_launches = std::min(2 * record.pause_launches, kMaxPauseLaunches);
   StopWatching(&record);
   return Outcome::kNothing;
 }
 
-// Not watched until faults come that may be its own. Those of the first launches are of what was under way.
+// Not watched until there are faults that may be its own. Faults of the first launches belong to work that was already
+// queued.
 void PointerRanges::StopWatching(LaunchRecord* record) {
-  record->blank = record->unwatched = 0;
+  record->unchanged = record->unwatched = 0;
   record->faults.reset();
   record->look_at = record->launches + record->pause_launches;
   SetWatched(record, false);
 }
 
 PointerRanges::Outcome PointerRanges::Learn(LaunchRecord* record) {
-  // What never faulted is small, or no pointer at all.
+  // A word that never faulted points at something small, or is no pointer.
   for (Range& range : record->ranges) {
     if (!range.seen) range.end = kChunkBytes;
     range.seen = true;
@@ -210,7 +214,7 @@ PointerRanges::Outcome PointerRanges::Learn(LaunchRecord* record) {
   return Outcome::kLearned;
 }
 
-// Faults may be anybody's: whether they are this kind's is seen by watching it, ever more rarely where they are not.
+// The faults may be those of other launches. Watching one tells, ever more rarely where they are.
 bool PointerRanges::NoteNarrowed(uint64_t id, uint64_t faults) {
   ++stats_.narrowed;
   const auto it = records_.find(id);

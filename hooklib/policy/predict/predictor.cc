@@ -14,9 +14,9 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
   const uint64_t triple = LaunchHash::Mix(LaunchHash::Mix(last_hashes_[0], last_hashes_[1]), set_hash);
   last_hashes_[0] = last_hashes_[1];
   last_hashes_[1] = set_hash;
-  // Where are we? The expected follower; where that one touched other chunks, rather a place where all three stood
-  // together before, the newest. So too where the last prediction went wrong: the last round of a phase that has come
-  // back ends with another phase's first launches, and would mislead once more.
+  // The present position: the expected successor. If that one touched other chunks, rather the newest position where
+  // all three launches stood together. So too where the last prediction was wrong: the last iteration of a phase that
+  // returns ends with another phase's first launches, and would mislead once more.
   const bool follows = cursor_ && IsRemembered(cursor_ + 1) && log_[(cursor_ + 1) % kLogLaunches].id == id;
   const bool exact = follows && log_[(cursor_ + 1) % kLogLaunches].set_hash == set_hash;
   uint64_t found = 0;
@@ -45,7 +45,7 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
   Index(triple, pos);
   const Entry* const before = cursor_ && IsRemembered(cursor_) ? &log_[cursor_ % kLogLaunches] : nullptr;
   if (before) numbers_per_launch_ = NumbersPerLaunch(pos - cursor_, now - before->now);
-  // Chunks and references may lie anywhere, for all that a compiler knows: what does not change is at hand here.
+  // The compiler must assume that chunks and references alias anything: constants are kept in locals.
   Ref* const refs = refs_.data();
   const uint64_t cursor = cursor_, numbers_per_launch = numbers_per_launch_;
   const size_t count = entry.count, match_count = before ? std::min<size_t>(before->count, count) : 0;
@@ -59,31 +59,31 @@ void Predictor::NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* cons
     own->next_pos = 0;
     own->freed_after = 0;
   };
-  // The chunk's previous reference learns that its next use is now; for a chunk used once a round that is the very one
-  // that is asked next.
+  // The chunk's previous reference learns that its next use is now. For a chunk used once in a period that is the
+  // reference that is read next.
   const auto link = [=](const Chunk* chunk, uint32_t ref) {
     Ref& last = refs[chunk->log_ref];
     if (last.chunk != chunk || last.next_pos != 0) return;
     last.next_pos = pos;
     last.next_ref = ref;
   };
-  const auto enter_other = [&](Chunk* chunk, size_t place_in_set, uint32_t ref) {
-    const uint32_t match = before ? FindReference(*before, static_cast<uint32_t>(place_in_set), chunk) : 0;
+  const auto enter_other = [&](Chunk* chunk, size_t index, uint32_t ref) {
+    const uint32_t match = before ? FindReference(*before, static_cast<uint32_t>(index), chunk) : 0;
     const Ref* const last = match ? refs + match - 1 : nullptr;
     enter(chunk, refs + ref, ref, match, last ? last->next_pos : 0, last ? last->freed_after : 0);
   };
   size_t i = 0;
-  while (i < match_count) {  // in one go, as far as neither these references nor those go round the ring
+  while (i < match_count) {  // in one go, as far as neither range of references wraps around the ring
     auto ref = static_cast<uint32_t>((refs_count_ + i) % kLogReferences);
     const size_t first = (before->first + i) % kLogReferences;
     const size_t n = std::min({match_count - i, kLogReferences - ref, kLogReferences - first});
     const std::ptrdiff_t to_match = static_cast<std::ptrdiff_t>(first) - ref;
-    const auto match = static_cast<uint32_t>(to_match + 1);  // from the reference's number
+    const auto match = static_cast<uint32_t>(to_match + 1);  // to be added to the reference's number
     Ref* own = refs + ref;
     for (Chunk *const *at = set.data() + i, *const *const end = at + n; at != end; ++at, ++own, ++ref) {
       Chunk* const chunk = *at;
       link(chunk, ref);
-      // The same place in the set almost always; else look near it.
+      // Nearly always the same place in the set; else near it.
       if (own[to_match].chunk == chunk) [[likely]] {
         enter(chunk, own, ref, ref + match, own[to_match].next_pos, own[to_match].freed_after);
       } else {
@@ -112,13 +112,13 @@ bool Predictor::CanRepeat(uint64_t before) {
   return true;
 }
 
-// Rounds are alike, so of many the last one says enough, and what came of the one behind it.
+// Periods are alike, so of many the last one suffices, and the launches behind it.
 void Predictor::CatchUp() {
   if (!repeats_) return;
   const uint64_t left_out = (repeats_ / period_ - std::min(repeats_ / period_, uint64_t{1})) * period_;
   const uint64_t first = count_ - period_ + 1, launches = repeats_ - left_out, looked = looked_to_ - cursor_;
   repeats_ = 0;
-  if (left_out) {  // as if the round in the log had come just before
+  if (left_out) {  // as if the period in the log had just been
     for (uint64_t i = 0; i < period_; ++i)
       log_[(first + i) % kLogLaunches].now = repeated_at_[(left_out - period_ + i) % kLogLaunches];
   }
@@ -131,14 +131,15 @@ void Predictor::CatchUp() {
   looked_to_ = std::max(looked_to_, std::min(cursor_ + looked, count_ - 1));
 }
 
-// A program whose every second launch is a copy was predicted twice too soon: what had not come by then counted as
-// unknown, and left first, though it was needed next.
+// The predicted distance counts launch numbers. Without this factor a program whose every second launch is a copy was
+// predicted twice too soon: overdue chunks then counted as unknown and were evicted first, though they were needed
+// next.
 uint64_t Predictor::NumbersPerLaunch(uint64_t launches, uint64_t numbers) {
   return launches == numbers ? uint64_t{1} << kUnitShift : ((numbers << kUnitShift) + launches / 2) / launches;
 }
 
-uint32_t Predictor::FindReference(const Entry& entry, uint32_t set_hash, const Chunk* chunk) const {
-  for (uint32_t j = set_hash < entry.count ? set_hash : 0, tries = 0; tries < entry.count && tries < 64; ++tries) {
+uint32_t Predictor::FindReference(const Entry& entry, uint32_t index, const Chunk* chunk) const {
+  for (uint32_t j = index < entry.count ? index : 0, tries = 0; tries < entry.count && tries < 64; ++tries) {
     const auto at = static_cast<uint32_t>((entry.first + j) % kLogReferences);
     if (refs_[at].chunk == chunk) return at + 1;
     if (++j == entry.count) j = 0;
@@ -155,7 +156,7 @@ uint64_t Predictor::FindTriple(uint64_t triple) const {
 
 void Predictor::Index(uint64_t triple, uint64_t pos) {
   uint64_t& newest = buckets_[triple >> kBucketShift];
-  // Of those alike in a row the newest is enough: a loop of few launches would make the way as long as the log.
+  // In a row of equal triples the newest suffices: for a loop of few launches the chain would be as long as the log.
   const Entry& last = log_[newest % kLogLaunches];
   log_[pos % kLogLaunches].older = IsRemembered(newest) && last.triple == triple ? last.older : newest;
   newest = pos;
@@ -189,11 +190,11 @@ uint32_t Predictor::GrowthAhead() {
 uint32_t Predictor::GrowthWithin(uint64_t launches) const {
   if (!cursor_ || !IsRemembered(cursor_)) return 0;
   const uint32_t live_chunks = log_[cursor_ % kLogLaunches].live_chunks;
-  uint32_t max_growth = live_chunks;
-  // Of a few launches one says enough: each is a cache line.
+  uint32_t max_live = live_chunks;
+  // One of four launches suffices: each is a cache line.
   for (uint64_t pos = cursor_ + 1; pos <= count_ && pos < cursor_ + launches; pos += 4)
-    max_growth = std::max(max_growth, log_[pos % kLogLaunches].live_chunks);
-  return max_growth - live_chunks;
+    max_live = std::max(max_live, log_[pos % kLogLaunches].live_chunks);
+  return max_live - live_chunks;
 }
 
 void Predictor::Reset() { *this = Predictor(); }

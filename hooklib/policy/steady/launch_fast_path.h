@@ -1,9 +1,8 @@
-// Launches that are told in brief: they go round while all that they name stands on the card (Residency::again).
+// The fast path: launches of a repeating iteration whose sets are resident (Residency::steady_set).
 //
-// As long as nobody but launches takes the device's lock, and none of these has anything done, such a launch need not
-// be looked at any more than its words: a hash of these says which set it has. Two launches of one hash would be taken
-// for one another; as with any belief about what a launch touches, that would cost faults. With the device's lock held,
-// but for Any.
+// As long as only launches take the device's lock, and no plan has an action, such a launch need not be looked at
+// beyond its words: their hash says which set it has. Two launches of one hash would be taken for one another; as with
+// any access set, a wrong one costs faults. With the device's lock held, except HasEntries.
 #ifndef SLUICE_HOOKLIB_POLICY_STEADY_LAUNCH_FAST_PATH_H_
 #define SLUICE_HOOKLIB_POLICY_STEADY_LAUNCH_FAST_PATH_H_
 
@@ -19,8 +18,8 @@ class LaunchFastPath {
  public:
   // Whether Find may answer; without the lock.
   bool HasEntries() const { return has_entries_.load(std::memory_order_relaxed); }
-  // A launch has just taken the lock, which was taken so many times in all: whether nobody else had it since the last
-  // launch did.
+  // A launch has just taken the lock; `acquisitions` counts all takers. Whether only launches have had the lock since
+  // the last launch.
   bool NoteLocked(uint64_t acquisitions) {
     const bool only = acquisitions == acquisitions_ + 1;
     acquisitions_ = acquisitions;
@@ -50,7 +49,7 @@ class LaunchFastPath {
   };
   std::atomic<bool> has_entries_{false};
   uint64_t acquisitions_ = 0;
-  uint64_t generation_ = 1;  // nothing older counts
+  uint64_t generation_ = 1;  // older entries are outdated
   std::vector<Entry> entries_;
 };
 
