@@ -272,14 +272,4 @@ void Residency::EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   }
 }
 
-// The chunk was used remotely, was fetched since and is evicted again: there was no lasting room for it.
-void Residency::EndPromotion(Chunk* chunk) {
-  if (!chunk->remote_iteration) return;
-  chunk->remote_iteration = 0;
-  if (promote_bytes_ || promotion_pause_ == 0)
-    next_promotion_pause_ = std::min<uint32_t>(64, next_promotion_pause_ * 2);
-  promote_bytes_ = 0;
-  promotion_pause_ = next_promotion_pause_;
-}
-
 }  // namespace sluice::policy

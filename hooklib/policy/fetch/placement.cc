@@ -32,17 +32,17 @@ constexpr uint64_t kMinOrderBytes = uint64_t{32} << 20;
 }  // namespace
 
 void Residency::NoteHostSync() {
-  if (now_ - host_run_begin_ >= iterations_.length() / 2) {
-    long_host_run_begin_ = host_run_begin_;
-    long_host_run_ = now_ - host_run_begin_;
+  if (now_ - placement_.host_run_begin >= iterations_.length() / 2) {
+    placement_.long_host_run_begin = placement_.host_run_begin;
+    placement_.long_host_run = now_ - placement_.host_run_begin;
   }
-  host_run_begin_ = now_;
+  placement_.host_run_begin = now_;
 }
 
 // Launches between the host's synchronization and the chunk's newest use. Nothing: not used since the last two.
 std::optional<uint64_t> Residency::PositionInHostRun(const Chunk& chunk) const {
-  if (chunk.last_use > host_run_begin_) return chunk.last_use - host_run_begin_;
-  if (chunk.last_use > long_host_run_begin_) return chunk.last_use - long_host_run_begin_;
+  if (chunk.last_use > placement_.host_run_begin) return chunk.last_use - placement_.host_run_begin;
+  if (chunk.last_use > placement_.long_host_run_begin) return chunk.last_use - placement_.long_host_run_begin;
   return std::nullopt;
 }
 
@@ -52,24 +52,24 @@ void Residency::ExchangePlacement(const Predictor& predictor) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
   const uint64_t own_bytes =
       // Moved by the exchanges of the iteration that is over.
-      2 * (placement_stats_.demoted_bytes + probe_victim_bytes_);
+      2 * (placement_.stats.demoted_bytes + placement_.victim_bytes);
   const bool still =
-      moved - moved_before_iteration_ <= kMaxStillBytes + own_bytes && iterations_.length() == previous_length_;
+      moved - placement_.moved_bytes_before <= kMaxStillBytes + own_bytes && iterations_.length() == placement_.previous_length;
   // One iteration in which nothing moved says as much as two in which little did.
-  still_iterations_ = !still                             ? 0
-                      : moved == moved_before_iteration_ ? std::max(kMinStillIterations, still_iterations_ + 1)
-                                                         : still_iterations_ + 1;
-  placement_stats_ = {
-      iterations_.number(), previous_length_, moved - moved_before_iteration_, still_iterations_, 0, 0, 0, 0,
-      promote_bytes_};
-  moved_before_iteration_ = moved;
-  previous_length_ = iterations_.length();
-  promotions_chosen_ = seeks_probe_victim_ = false;
-  probe_victim_bytes_ = 0;
-  if (still_iterations_ < kMinStillIterations || promote_bytes_ || !may_map_remote_ || prefetch_ != Prefetch::kPredict)
+  placement_.still_iterations = !still                             ? 0
+                      : moved == placement_.moved_bytes_before ? std::max(kMinStillIterations, placement_.still_iterations + 1)
+                                                         : placement_.still_iterations + 1;
+  placement_.stats = {
+      iterations_.number(), placement_.previous_length, moved - placement_.moved_bytes_before, placement_.still_iterations, 0, 0, 0, 0,
+      placement_.promote_bytes};
+  placement_.moved_bytes_before = moved;
+  placement_.previous_length = iterations_.length();
+  placement_.promotions_chosen = seeks_probe_victim_ = false;
+  placement_.victim_bytes = 0;
+  if (placement_.still_iterations < kMinStillIterations || placement_.promote_bytes || !may_map_remote_ || prefetch_ != Prefetch::kPredict)
     return;
   // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
-  if (last_remote_iteration_ + 1 != iterations_.number()) return;
+  if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
   std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
     if (chunk.link_iteration + 1 != iterations_.number()) return;  // not used in the iteration that is over
@@ -82,25 +82,25 @@ void Residency::ExchangePlacement(const Predictor& predictor) {
       hot.push_back(&chunk);
     }
   });
-  placement_stats_.cold_bytes = cold.size() * kChunkBytes;
-  placement_stats_.hot_bytes = hot.size() * kChunkBytes;
+  placement_.stats.cold_bytes = cold.size() * kChunkBytes;
+  placement_.stats.hot_bytes = hot.size() * kChunkBytes;
   std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
   if (cold.size() > hot.size()) cold.resize(hot.size());
   if (!cold.empty() || !ExchangeByPasses(predictor, &first, &hot, &cold)) ExchangeByOrder(&first, &hot, &cold);
   cold.resize(std::min<size_t>(cold.size(), kMaxExchangeBytes / kChunkBytes));
   const uint64_t bytes = cold.size() * kChunkBytes;
   if (bytes < kMinExchangeBytes) {
-    promotions_chosen_ = false;
+    placement_.promotions_chosen = false;
     seeks_probe_victim_ =
-        !own_bytes && hot.size() * kChunkBytes >= kMinOrderBytes && iterations_.number() >= next_probe_victim_;
+        !own_bytes && hot.size() * kChunkBytes >= kMinOrderBytes && iterations_.number() >= placement_.next_victim;
     return;
   }
-  placement_stats_.demoted_bytes = bytes;
+  placement_.stats.demoted_bytes = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
     candidates_.Unrank(chunk);
   }
-  promote_bytes_ = bytes;
+  placement_.promote_bytes = bytes;
 }
 
 // Among chunks that are used whole, those with fewer passes in an iteration make room for those with at least one pass
@@ -108,7 +108,7 @@ void Residency::ExchangePlacement(const Predictor& predictor) {
 // period, since an iteration is a little longer: some chunks are used twice as often in it.
 bool Residency::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
                                  std::vector<Chunk*>* cold) {
-  if (iterations_.number() < next_exchange_ || first->empty() || hot->empty()) return false;
+  if (iterations_.number() < placement_.next_exchange || first->empty() || hot->empty()) return false;
   for (std::vector<Chunk*>* list : {first, hot}) {
     for (Chunk* chunk : *list) chunk->iteration_uses = 0;
   }
@@ -128,9 +128,9 @@ bool Residency::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>
   if (changes * kChunkBytes < kMinOrderBytes) return false;
   cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
   for (size_t i = 0; i < changes; ++i) (*hot)[i]->promote_iteration = iterations_.number();
-  promotions_chosen_ = true;
-  next_exchange_ = iterations_.number() + exchange_pause_;
-  exchange_pause_ = std::min(64u, 2 * exchange_pause_);
+  placement_.promotions_chosen = true;
+  placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
+  placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
   return true;
 }
 
@@ -140,28 +140,28 @@ void Residency::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>*
   const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PositionInHostRun(*chunk); };
   // One synchronization in an iteration, which is a little longer than a period.
-  const bool once = long_host_run_ >= iterations_.length() * 3 / 4 && long_host_run_ <= iterations_.length();
-  if (!once || host_run_begin_ + 2 * iterations_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
+  const bool once = placement_.long_host_run >= iterations_.length() * 3 / 4 && placement_.long_host_run <= iterations_.length();
+  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
     return;
   }
-  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > long_host_run_ / 2; });
+  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > placement_.long_host_run / 2; });
   std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return position(a) < position(b); });
   std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return position(a) > position(b); });
   size_t changes = 0;
-  if (iterations_.number() >= next_exchange_) {
+  if (iterations_.number() >= placement_.next_exchange) {
     const size_t limit = std::min(first->size(), hot->size() - cold->size());
     while (changes < limit &&
-           position((*first)[changes]) + long_host_run_ / 8 < position((*hot)[cold->size() + changes]))
+           position((*first)[changes]) + placement_.long_host_run / 8 < position((*hot)[cold->size() + changes]))
       ++changes;
   }
   if (changes * kChunkBytes >= kMinOrderBytes) {
     cold->insert(cold->end(), first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-    placement_stats_.first_used_bytes = std::min(
+    placement_.stats.first_used_bytes = std::min(
         changes * kChunkBytes, kMaxExchangeBytes - std::min(kMaxExchangeBytes, (cold->size() - changes) * kChunkBytes));
-    next_exchange_ = iterations_.number() + exchange_pause_;
-    exchange_pause_ = std::min(64u, 2 * exchange_pause_);
+    placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
+    placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
   }
-  promotions_chosen_ = true;
+  placement_.promotions_chosen = true;
   for (size_t i = 0; i < std::min(cold->size(), kMaxExchangeBytes / kChunkBytes); ++i)
     (*hot)[i]->promote_iteration = iterations_.number();
 }
@@ -203,17 +203,17 @@ void Residency::MarkProbeVictims(uint64_t id) {
   for (size_t i = from; i < to; ++i) {
     if (!set_[i]->live_bytes || !IsLongLived(*set_[i], id)) return;
   }
-  if (!probed_ids_.insert(id).second) return;
-  if (probed_ids_.size() > 1024) probed_ids_.clear();
+  if (!placement_.probed_ids.insert(id).second) return;
+  if (placement_.probed_ids.size() > 1024) placement_.probed_ids.clear();
   seeks_probe_victim_ = false;
-  next_probe_victim_ = iterations_.number() + probe_victim_pause_;
-  probe_victim_pause_ = std::min(64u, 2 * probe_victim_pause_);
+  placement_.next_victim = iterations_.number() + placement_.victim_pause;
+  placement_.victim_pause = std::min(64u, 2 * placement_.victim_pause);
   for (size_t i = from; i < to; ++i) {
     set_[i]->cold = set_[i]->probe_victim = true;
     candidates_.Unrank(set_[i]);
   }
-  probe_victim_bytes_ = kMinExchangeBytes;
-  promote_bytes_ += kMinExchangeBytes;
+  placement_.victim_bytes = kMinExchangeBytes;
+  placement_.promote_bytes += kMinExchangeBytes;
 }
 
 // Whether a demoted chunk stays in host memory for this launch, which uses little of it. Launches of a new shape are
@@ -222,6 +222,16 @@ bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
   if (!chunk->cold || OverLink(*chunk, classifier_.IsSparse(id)) > kMaxColdBytes) return false;
   MapRemote(chunk);
   return true;
+}
+
+// The chunk was used remotely, was fetched since and is evicted again: there was no lasting room for it.
+void Residency::EndPromotion(Chunk* chunk) {
+  if (!chunk->remote_iteration) return;
+  chunk->remote_iteration = 0;
+  if (placement_.promote_bytes || placement_.promotion_pause == 0)
+    placement_.next_promotion_pause = std::min<uint32_t>(64, placement_.next_promotion_pause * 2);
+  placement_.promote_bytes = 0;
+  placement_.promotion_pause = placement_.next_promotion_pause;
 }
 
 }  // namespace sluice::policy
