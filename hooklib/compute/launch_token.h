@@ -8,34 +8,34 @@ namespace sluice {
 
 // One launch's turn. While nothing is demanded it is one relaxed load. `what` is called only where its answer is
 // needed.
-class Turn {
+class LaunchToken {
  public:
-  template <typename What>
-  Turn(Stream* stream, What what) : stream_(stream) {
+  template <typename IdOf>
+  LaunchToken(Stream* stream, IdOf id_of) : stream_(stream) {
     if (stream->device->tokens.wanted() && !IsCapturing(*stream)) {
-      turns_ = &stream->device->tokens.turns();
-      launch_ = turns_->Enter(what());
+      time_slices_ = &stream->device->tokens.time_slices();
+      launch_ = time_slices_->Enter(id_of());
     }
   }
-  ~Turn() {
-    if (turns_) turns_->End(&launch_, stream_);
+  ~LaunchToken() {
+    if (time_slices_) time_slices_->EndLaunch(&launch_, stream_);
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  LaunchToken(const LaunchToken&) = delete;
+  LaunchToken& operator=(const LaunchToken&) = delete;
 
   // The driver's call, measured if need be.
   template <typename Issue>
   CUresult Run(Issue issue) {
-    if (!turns_) return issue();
-    turns_->Begin(&launch_, stream_, stream_->device->active.load(std::memory_order_relaxed));
+    if (!time_slices_) return issue();
+    time_slices_->BeginLaunch(&launch_, stream_, stream_->device->active.load(std::memory_order_relaxed));
     const CUresult result = issue();
-    turns_->End(&launch_, stream_);
+    time_slices_->EndLaunch(&launch_, stream_);
     return result;
   }
 
  private:
   Stream* const stream_;
-  compute::TimeSlices* turns_ = nullptr;
+  compute::TimeSlices* time_slices_ = nullptr;
   compute::TimeSlices::Launch launch_;
 };
 

@@ -31,10 +31,10 @@ class StampClock {
   virtual ~StampClock() = default;
   // A stamp behind all that the stream holds now; `again` (may be null) is a stamp of that stream to be set anew. Null:
   // none can be set now.
-  virtual void* Set(void* stream, void* again) = 0;
+  virtual void* Record(void* stream, void* again) = 0;
   virtual bool Reached(void* stamp) = 0;
   // Nanoseconds from one stamp to another. False: cannot be told (stamps of two contexts).
-  virtual bool Between(void* from, void* to, int64_t* ns) = 0;
+  virtual bool Elapsed(void* from, void* to, int64_t* ns) = 0;
   virtual void Free(void* stamp) = 0;
   virtual uint64_t Now() = 0;  // the host's monotonic clock, ns
   // The calling thread sleeps; on a simulated card its clock goes on meanwhile.
@@ -45,8 +45,8 @@ class StampClock {
 class TimeSlicePort {
  public:
   virtual ~TimeSlicePort() = default;
-  virtual bool Ask(uint64_t burst_ns) = 0;  // false: nobody is there
-  virtual void GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) = 0;
+  virtual bool Request(uint64_t burst_ns) = 0;  // false: nobody is there
+  virtual void Release(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) = 0;
 };
 
 class TimeSlices {
@@ -62,28 +62,28 @@ class TimeSlices {
   // --- a launch, on its own thread, in this order; no lock of the caller's may be held in Enter ---
   struct Segment;
   struct Launch {
-    bool in = false;      // counts as under way
-    bool sample = false;  // measured for the estimate only
-    uint64_t what = 0;    // execution id
+    bool is_admitted = false;  // counts as under way
+    bool is_sample = false;    // measured for the estimate only
+    uint64_t id = 0;           // execution id
     Segment* segment = nullptr;
   };
-  Launch Enter(uint64_t what);
+  Launch Enter(uint64_t id);
   // Right before the driver's call. `apart`: something else (a wait for a transfer) lies between this launch and the
   // one before, so that they must not be measured as one.
-  void Begin(Launch* launch, void* stream, bool apart);
-  void End(Launch* launch, void* stream);  // right behind it; also after Enter alone, where nothing was launched
+  void BeginLaunch(Launch* launch, void* stream, bool apart);
+  void EndLaunch(Launch* launch, void* stream);  // right behind it; also after Enter alone, where nothing was launched
 
   // --- from the agent's thread ---
-  void Demand(bool tokens);
-  void Granted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns);
-  void Revoked(uint64_t id);
-  void Lost();
+  void SetDemanded(bool tokens);
+  void NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns);
+  void NoteRevoked(uint64_t id);
+  void NoteAgentLost();
 
   // --- from the engine's own thread ---
   // Gives an idle turn back, tells late figures. Nanoseconds after which it wants to be called again; 0: not by time.
   uint64_t Tick();
   // A new round of samples; `launches`: made on this device so far.
-  void Sample(uint64_t launches);
+  void BeginSampling(uint64_t launches);
   bool holding();
 
   struct Used {
@@ -91,10 +91,10 @@ class TimeSlices {
   };
   Used used();
   // Its stamps are gone with their context: nothing is known of what ran there.
-  void Forget(bool (*gone)(void* stream, const void* context), const void* context);
+  void DropStamps(bool (*gone)(void* stream, const void* context), const void* context);
 
  private:
-  struct Book {  // one grant's account
+  struct Account {  // one grant's account
     uint64_t id = 0, quantum = 0, until = 0, since = 0;
     uint64_t used = 0, pending = 0;  // measured; predicted of what is not over
     int64_t covered = 0;             // up to here, from base
@@ -102,23 +102,23 @@ class TimeSlices {
     uint32_t open = 0;               // segments not over
     bool estimated = false;
   };
-  struct Known {
-    uint64_t what = 0;
+  struct KernelTime {
+    uint64_t id = 0;
     uint64_t ns = 0;
     uint32_t seen = 0, uses = 0;
   };
   enum Mode : uint32_t { kDemanded = 1, kSampling = 2 };
 
-  const Known* Find(uint64_t what) const;
-  uint64_t Predict(uint64_t what) const;
-  bool Alone(uint64_t what);  // is to be measured by itself
-  void Learn(uint64_t what, uint64_t ns);
-  void Harvest(uint64_t now);
-  void Finish(Segment& segment);
-  void Settle(const std::shared_ptr<Book>& book);
-  void GiveBack(bool burst_over);
-  void Drop();  // the turn is void
-  uint64_t Idle() const;
+  const KernelTime* Find(uint64_t id) const;
+  uint64_t Predict(uint64_t id) const;
+  bool MeasuresAlone(uint64_t id);  // is to be measured by itself
+  void Learn(uint64_t id, uint64_t ns);
+  void CollectFinished(uint64_t now);
+  void CloseSegment(Segment& segment);
+  void FreeBase(const std::shared_ptr<Account>& account);
+  void ReleaseGrant(bool burst_over);
+  void VoidGrant();  // the turn is void
+  uint64_t IdleTimeout() const;
   void SetMode(Mode bit, bool on);
 
   StampClock* const clock_;
@@ -126,17 +126,17 @@ class TimeSlices {
   std::atomic<uint32_t> mode_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<Book> grant_;
-  std::vector<std::shared_ptr<Book>> late_;  // void, and something of it still runs
+  std::shared_ptr<Account> grant_;
+  std::vector<std::shared_ptr<Account>> void_accounts_;  // void, and something of it still runs
   std::vector<std::unique_ptr<Segment>> segments_;
-  bool asked_ = false;
-  uint64_t asked_at_ = 0, last_busy_ = 0, harvested_ = 0;
-  uint32_t under_way_ = 0, waiting_ = 0;
-  uint64_t burst_ = 0, last_burst_ = 0;
-  uint64_t measured_ = 0, estimated_ = 0;
-  uint64_t average_ = 20000;
+  bool requested_ = false;
+  uint64_t requested_at_ = 0, last_busy_ = 0, collected_at_ = 0;
+  uint32_t admitted_ = 0, waiting_ = 0;
+  uint64_t burst_ns_ = 0, last_burst_ns_ = 0;
+  uint64_t measured_ns_ = 0, estimated_ns_ = 0;
+  uint64_t average_ns_ = 20000;
   uint64_t sample_sum_ = 0, sample_count_ = 0, sample_left_ = 0, sampled_at_ = 0, sample_launches_ = 0;
-  std::array<Known, 2048> known_{};
+  std::array<KernelTime, 2048> kernel_times_{};
 };
 
 }  // namespace sluice::compute

@@ -17,7 +17,7 @@ struct Stamp {
 
 }  // namespace
 
-void* EventStamps::Set(void* stream, void* again) {
+void* EventStamps::Record(void* stream, void* again) {
   const auto* s = static_cast<const Stream*>(stream);
   auto* stamp = static_cast<Stamp*>(again);
   RelaxedCapture relaxed;
@@ -45,7 +45,7 @@ bool EventStamps::Reached(void* stamp) {
   return g_real.cuEventQuery(static_cast<Stamp*>(stamp)->event) != CUDA_ERROR_NOT_READY;
 }
 
-bool EventStamps::Between(void* from, void* to, int64_t* ns) {
+bool EventStamps::Elapsed(void* from, void* to, int64_t* ns) {
   RelaxedCapture relaxed;
   const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
   float ms = 0;
@@ -84,14 +84,14 @@ sluice_token Tokens::Token() const {
   return token;
 }
 
-bool Tokens::Ask(uint64_t burst_ns) {
+bool Tokens::Request(uint64_t burst_ns) {
   if (!client_) return false;
   sluice_token token = Token();
   token.burst_ns = burst_ns;
   return client_->SendTokenRequest(token);
 }
 
-void Tokens::GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) {
+void Tokens::Release(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) {
   if (!client_) return;
   sluice_token token = Token();
   token.id = id;
@@ -102,7 +102,7 @@ void Tokens::GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool est
 }
 
 void Tokens::DropContext(CUcontext context) {
-  turns_.Forget(
+  time_slices_.DropStamps(
       [](void* stream, const void* gone) {
         const Stream* s = static_cast<const Stream*>(stream);
         return !s->context || s->context->handle == gone;

@@ -25,9 +25,9 @@ namespace sluice {
 // Timing events by context, reused.
 class EventStamps final : public compute::StampClock {
  public:
-  void* Set(void* stream, void* again) override;
+  void* Record(void* stream, void* again) override;
   bool Reached(void* stamp) override;
-  bool Between(void* from, void* to, int64_t* ns) override;
+  bool Elapsed(void* from, void* to, int64_t* ns) override;
   void Free(void* stamp) override;
   uint64_t Now() override;
   void Sleep(uint64_t ns) override;
@@ -42,22 +42,22 @@ class EventStamps final : public compute::StampClock {
 class Tokens final : public compute::TimeSlicePort {
  public:
   // `uuid` is read at the first request.
-  explicit Tokens(const std::string* uuid) : uuid_(uuid), turns_(&stamps_, this) {}
-  compute::TimeSlices& turns() { return turns_; }
-  bool wanted() const { return turns_.wanted(); }
+  explicit Tokens(const std::string* uuid) : uuid_(uuid), time_slices_(&stamps_, this) {}
+  compute::TimeSlices& time_slices() { return time_slices_; }
+  bool wanted() const { return time_slices_.wanted(); }
   // Before the first launch. Null: no agent, nothing is ever demanded.
   void SetClient(client::AgentClient* client) { client_ = client; }
   void DropContext(CUcontext context);
 
-  bool Ask(uint64_t burst_ns) override;
-  void GiveBack(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) override;
+  bool Request(uint64_t burst_ns) override;
+  void Release(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) override;
 
  private:
   sluice_token Token() const;
   const std::string* const uuid_;
   client::AgentClient* client_ = nullptr;
   EventStamps stamps_;
-  compute::TimeSlices turns_;
+  compute::TimeSlices time_slices_;
 };
 
 }  // namespace sluice

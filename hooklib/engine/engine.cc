@@ -97,7 +97,7 @@ void* Ticker(void*) {
   for (uint64_t tick = 1; !TheEnd().Begins(100000000); ++tick) {
     for (const auto& device : Devices()) {
       if (tick % 10 == 0) device->NoteSecond();
-      device->tokens.turns().Sample(device->Launches());
+      device->tokens.time_slices().BeginSampling(device->Launches());
     }
     PublishAll();
     if (tick % 100 != 0) continue;

@@ -1,8 +1,8 @@
-// The engine's own allocator: hands out ranges of arenas that the backend made, so that an allocation costs no driver
-// call and frees are seen.
+// The engine's own allocator. It hands out ranges of arenas that the backend made, so that an allocation costs no
+// driver call and frees are seen.
 //
-// Requests of a chunk or more start at a chunk boundary; smaller ones share chunks of their own arenas, so that a small
-// tensor never pins a large one's chunk. A freed range waits for its fence before it is handed out again. Not
+// Requests of a chunk or more start at a chunk boundary. Smaller requests share chunks of their own arenas, so that a
+// small tensor never pins a large tensor's chunk. A freed range waits for its fence before it is handed out again. Not
 // thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_MEMORY_ARENA_ALLOCATOR_H_
 #define SLUICE_HOOKLIB_MEMORY_ARENA_ALLOCATOR_H_
@@ -21,29 +21,29 @@ namespace sluice::memory {
 
 class ArenaAllocator {
  public:
-  static constexpr uint64_t kGranule = 512;  // alignment that cuMemAlloc gives at least
-  static constexpr uint64_t kMaxGrowth = uint64_t{64} << 20;
-  static constexpr uint64_t kSlack = uint64_t{256} << 20;  // requested bytes stay under 1.25 x live and this
-  static constexpr int kLooks = 32;                        // free ranges compared for one request
+  static constexpr uint64_t kGranule = 512;  // the least alignment that cuMemAlloc gives
+  static constexpr uint64_t kMaxGrowthBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // requested bytes stay below 1.25 x live and this
+  static constexpr int kMaxCandidates = 32;                     // free ranges compared for one request
 
   explicit ArenaAllocator(Fences* fences) : fences_(fences) {}
 
-  // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes). What was freed
-  // in `stream` is taken first, without waiting: the new user comes behind the old one there.
+  // A range of at least `bytes`. Nothing if no arena has a free one: then AddArena() one of GrowthFor(bytes). A range
+  // that was freed in `stream` is taken first, without a wait: the new user is queued behind the old one.
   std::optional<Va> Allocate(uint64_t bytes, StreamId stream = 0);
-  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless
-  // one request needs more: large arenas are seldom wholly free and cannot go back in parts.
+  // Bytes of the arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, and at most
+  // kMaxGrowthBytes unless one request needs more. Large arenas are seldom wholly free and cannot be returned in parts.
   uint64_t GrowthFor(uint64_t bytes) const;
   void AddArena(Extent arena, uint64_t for_bytes);
-  // The range was allocated with `bytes`; it becomes free behind the open fence, and at once for `stream` where the
+  // `bytes` as in Allocate. The range becomes free behind the open fence, and at once for `stream` where the
   // application freed it in that stream's order.
   void Free(Va base, uint64_t bytes, StreamId stream = 0);
-  // Removes arenas that are wholly free behind finished fences while requested bytes exceed the bound (`all`: whatever
-  // the bound); they are the caller's to release.
+  // Removes arenas that are wholly free behind finished fences, while requested bytes exceed the bound (`all`: whatever
+  // the bound). The caller releases them.
   std::vector<Extent> TakeSurplus(bool all = false);
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
-  bool waiting() const { return !quarantine_.empty(); }  // something freed waits for its fence
+  bool has_quarantined() const { return !quarantine_.empty(); }  // a freed range waits for its fence
   uint64_t requested_bytes() const { return requested_; }
   uint64_t live_bytes() const { return live_; }
 
@@ -64,11 +64,11 @@ class ArenaAllocator {
   };
 
   static bool IsSmall(uint64_t bytes) { return bytes < kChunkBytes / 2; }
-  std::optional<Va> TakeFreedIn(StreamId stream, uint64_t size);
+  std::optional<Va> TakeFreedInStream(StreamId stream, uint64_t size);
   void Drain();
   void InsertFree(Extent range);
   void EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it);
-  std::optional<Va> Take(uint64_t bytes);
+  std::optional<Va> TakeFree(uint64_t bytes);
   std::map<Va, Arena>::iterator ArenaOf(Va va);
 
   Fences* fences_;
@@ -76,8 +76,8 @@ class ArenaAllocator {
   Pool small_, large_;
   std::deque<Quarantined> quarantine_;
   uint64_t drained_ = 0;  // number of the quarantine's front
-  // What waits in the quarantine and was freed in a stream's order: by stream, size, number.
-  std::set<std::tuple<StreamId, uint64_t, uint64_t>> freed_in_;
+  // Quarantined ranges that were freed in a stream's order: stream, size, number.
+  std::set<std::tuple<StreamId, uint64_t, uint64_t>> freed_in_stream_;
   uint64_t requested_ = 0;
   uint64_t live_ = 0;
 };

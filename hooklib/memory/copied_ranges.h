@@ -1,5 +1,5 @@
-// Living bytes whose last writer, and only one since they came to life, was a copy: weights that were loaded. Disjoint
-// ranges, joined where they touch.
+// Live bytes whose only writer since their allocation is a copy: weights that were loaded. The ranges are disjoint and
+// joined where they touch.
 #ifndef SLUICE_HOOKLIB_MEMORY_COPIED_RANGES_H_
 #define SLUICE_HOOKLIB_MEMORY_COPIED_RANGES_H_
 
@@ -16,7 +16,7 @@ class CopiedRanges {
   bool empty() const { return ranges_.empty(); }
   void Clear() { ranges_.clear(); }
 
-  // Calls f for each part of the range that was not in before.
+  // Calls f for each part of the range that was not included before.
   template <typename F>
   void Add(Extent range, F f) {
     if (range.bytes == 0) return;
@@ -34,7 +34,7 @@ class CopiedRanges {
     ranges_[begin] = end;
   }
 
-  // Calls f for each part of the range that was in.
+  // Calls f for each part of the range that was included.
   template <typename F>
   void Remove(Extent range, F f) {
     if (range.bytes == 0) return;

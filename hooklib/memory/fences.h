@@ -1,8 +1,8 @@
-// Fences: "everything that was queued on any stream of the device when this fence was closed is done".
+// Fences: everything that was queued on any stream of the device when the fence was closed is done.
 //
-// A range that the application frees may be reused or discarded only behind such a fence, since the real cuMemFree
-// waits for the device and programs rely on it. Fences are closed lazily, when somebody wants to reuse something, so
-// that a free costs nothing. Not thread-safe: the device's lock is held.
+// A range that the application frees may be reused or discarded only behind such a fence: the real cuMemFree waits for
+// the device, and programs rely on it. Fences are closed lazily, when a range is to be reused, so that a free costs
+// nothing. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_MEMORY_FENCES_H_
 #define SLUICE_HOOKLIB_MEMORY_FENCES_H_
 
@@ -17,13 +17,13 @@ class Fences {
  public:
   explicit Fences(Timeline* timeline) : timeline_(timeline) {}
 
-  // The fence that is still open: what is freed now belongs to it.
+  // The open fence: ranges that are freed now belong to it.
   Epoch open() const { return open_; }
-  // Closes the open fence if anything waits for it. Without effect while a capture forbids marks.
+  // Closes the open fence if anything waits for it. No effect while a capture forbids marks.
   void Close();
-  // Whether the fence was closed and all behind it is done.
+  // Whether the fence was closed and all work before it is done.
   bool Done(Epoch epoch);
-  // Tells that something belongs to the open fence, so that Close() has a reason to set marks.
+  // Something belongs to the open fence, so that Close() has a reason to set marks.
   Epoch Use() {
     used_ = true;
     return open_;

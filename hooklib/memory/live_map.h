@@ -1,6 +1,5 @@
-// What is alive at which address: allocations that the engine serves, and inside them the ranges that a framework's
-// allocator reported. TimeSlices a pointer into the extent that it may mean. Not thread-safe: the device's lock is
-// held.
+// Live memory by address: allocations that the engine serves, and inside them the ranges that a framework's allocator
+// reported. Resolves a pointer to the extent that it may mean. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
 #define SLUICE_HOOKLIB_MEMORY_LIVE_MAP_H_
 
@@ -13,14 +12,14 @@
 
 namespace sluice::memory {
 
-// Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
+// Packed: a map node with it takes 64 bytes, the hook's limit for one block.
 struct Allocation {
   uint64_t bytes : 60 = 0;
-  uint64_t held : 1 = 0;         // in device memory that never leaves (Device::AllocateUnevictable): not residency's
+  uint64_t unevictable : 1 = 0;  // in unevictable device memory (Device::AllocateUnevictable), not residency's
   uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
-  // Something in it was reported, allocated or named during a capture: never dead before its free.
+  // A part of it was reported, allocated or named during a capture: live until its free.
   uint64_t captured : 1 = 0;
-  uint64_t reported : 1 = 0;  // a framework reports what is alive inside
+  uint64_t reported : 1 = 0;  // a framework reports the live ranges inside
   uint64_t id = 0;            // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique, never reused
 };
 static_assert(sizeof(Allocation) == 16);
@@ -28,7 +27,7 @@ static_assert(sizeof(Allocation) == 16);
 class LiveMap {
  public:
   Allocation* Add(Va base, const Allocation& allocation) {
-    Forget({base, allocation.bytes});
+    Invalidate({base, allocation.bytes});
     return &(allocations_[base] = allocation);
   }
   // The allocation at exactly `base`; removes its reports with it.
@@ -39,25 +38,25 @@ class LiveMap {
   // The bases of all allocations that begin in the range.
   std::vector<Va> In(Extent range) const;
 
-  // A framework's allocator took or gave back [range) inside an allocation. False where the range lies in none.
+  // A framework's allocator took the range inside an allocation. False where it lies in none.
   bool Report(Extent range);
   // The same where `allocation`, found for the range's begin, is at `base`.
   bool Report(Extent range, Va base, Allocation* allocation);
   std::optional<Extent> Unreport(Va base);
 
-  // What a pointer that a kernel was given may reach: the reported range around it, else the whole allocation. Nothing
-  // for an address that is not ours or lies in a reported segment's dead space.
-  // `told`, if given: whether somebody said so, or it is the whole allocation for want of that.
-  std::optional<Extent> Resolve(Va va, bool* told = nullptr) {
-    const Answer* const known = Ask(va);
+  // The extent that a pointer of a kernel may reach: the reported range around it, else the whole allocation. Nothing
+  // for an address that is not ours or that lies in free space of a reported segment. `is_reported`, if given: whether
+  // the answer is a reported range, not the allocation for want of a report.
+  std::optional<Extent> Resolve(Va va, bool* is_reported = nullptr) {
+    const Answer* const known = FindAnswer(va);
     if (!known) return std::nullopt;
-    if (told) *told = known->told;
+    if (is_reported) *is_reported = known->is_reported;
     return known->extent;
   }
-  // The same where it lies; null: nothing. Until the next question. (An optional is copied in halves that overlap, and
-  // read again before they are written: 15 cycles for each word of a launch.)
-  const Extent* Where(Va va) {
-    const Answer* const known = Ask(va);
+  // The same without a copy; null: nothing. Valid until the next question. (An optional is copied in halves that
+  // overlap and are read again before they are written: 15 cycles for each word of a launch.)
+  const Extent* Lookup(Va va) {
+    const Answer* const known = FindAnswer(va);
     return known ? &known->extent : nullptr;
   }
   // The part of it inside [begin, end).
@@ -67,32 +66,32 @@ class LiveMap {
   size_t size() const { return allocations_.size(); }
 
  private:
-  // Launches name the same addresses again and again: what was found for one stands until something changes in its
-  // part of the address space.
+  // Launches name the same addresses repeatedly: an answer holds until something changes in its region of the address
+  // space.
   struct Answer {
     Va va = 0;
     uint64_t stamp = 0;
     Extent extent;
-    bool told = false;
+    bool is_reported = false;
   };
-  static constexpr size_t kAnswers = size_t{1} << 10, kParts = 4096;
-  const Answer* Ask(Va va) {
+  static constexpr size_t kAnswerSlots = size_t{1} << 10, kRegions = 4096;
+  const Answer* FindAnswer(Va va) {
     const Answer* const known = &answers_[Slot(va)];
     return (known->va == va && known->stamp == Stamp(va)) || Search(va) ? known : nullptr;
   }
   bool Search(Va va);
-  bool Keep(Va va, Extent extent, bool told) {
-    answers_[Slot(va)] = {va, Stamp(va), extent, told};
+  bool Store(Va va, Extent extent, bool is_reported) {
+    answers_[Slot(va)] = {va, Stamp(va), extent, is_reported};
     return true;
   }
-  void Forget(Extent range);
+  void Invalidate(Extent range);
   static size_t Slot(Va va) { return (va * 0x9e3779b97f4a7c15u) >> 54; }
-  static size_t Part(Va va) { return va / kChunkBytes % kParts; }
-  uint64_t Stamp(Va va) const { return forgotten_ + changes_[Part(va)]; }
+  static size_t Region(Va va) { return va / kChunkBytes % kRegions; }
+  uint64_t Stamp(Va va) const { return all_invalidations_ + region_invalidations_[Region(va)]; }
 
-  std::array<Answer, kAnswers> answers_;
-  std::array<uint64_t, kParts> changes_{};
-  uint64_t forgotten_ = 1;  // times that everything was
+  std::array<Answer, kAnswerSlots> answers_;
+  std::array<uint64_t, kRegions> region_invalidations_{};
+  uint64_t all_invalidations_ = 1;  // times that all answers were invalidated
   std::map<Va, Allocation> allocations_;
   std::map<Va, uint64_t> reports_;
 };

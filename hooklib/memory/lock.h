@@ -1,6 +1,6 @@
-// A mutex of one word. To take it while nobody holds it, and to leave it while nobody waits, is one atomic instruction
-// each, in line: a launch over the budget takes two such locks, and pthread's take 130 instructions more for that.
-// After U. Drepper, "Futexes Are Tricky". Not recursive; who waits longest need not be next.
+// A mutex of one word. Taking it free and releasing it without waiters is one atomic instruction each, in line: a
+// launch over the budget takes two such locks, and pthread's take 130 instructions more for that. After U. Drepper,
+// "Futexes Are Tricky". Not recursive and not fair.
 #ifndef SLUICE_HOOKLIB_MEMORY_LOCK_H_
 #define SLUICE_HOOKLIB_MEMORY_LOCK_H_
 
@@ -29,7 +29,7 @@ class Lock {
 
  private:
   enum : uint32_t { kFree, kTaken, kWaitedFor };
-  // Who has waited leaves it as one that is waited for: there may be others.
+  // A thread that has waited takes the lock as kWaitedFor: there may be other waiters.
   __attribute__((noinline)) void Wait() {
     while (state_.exchange(kWaitedFor, std::memory_order_acquire) != kFree) Futex(FUTEX_WAIT_PRIVATE, kWaitedFor);
   }
@@ -39,19 +39,20 @@ class Lock {
   static_assert(sizeof state_ == 4);
 };
 
-// The same, and who holds it may ask whether anybody has had it since: what it guards is as it was, if not.
+// The same lock with a count of its acquisitions: as long as the count is the holder's own, nothing that it guards has
+// changed.
 class CountedLock {
  public:
   void lock() {
     lock_.lock();
-    ++times_;
+    ++acquisitions_;
   }
   void unlock() { lock_.unlock(); }
-  uint64_t times() const { return times_; }  // that it was taken; for its holder
+  uint64_t acquisitions() const { return acquisitions_; }  // for the holder
 
  private:
   Lock lock_;
-  uint64_t times_ = 0;
+  uint64_t acquisitions_ = 0;
 };
 
 }  // namespace sluice::memory

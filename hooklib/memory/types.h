@@ -1,4 +1,4 @@
-// Units and identities that all of core/ shares.
+// Units and identities that memory/ and policy/ share.
 #ifndef SLUICE_HOOKLIB_MEMORY_TYPES_H_
 #define SLUICE_HOOKLIB_MEMORY_TYPES_H_
 
@@ -8,7 +8,7 @@
 namespace sluice::memory {
 
 using Va = uint64_t;        // device virtual address
-using StreamId = uint32_t;  // the engine's own number of an application stream; 0 means none
+using StreamId = uint32_t;  // the engine's own number of an application stream; 0: none
 using Seq = uint64_t;       // position in one stream's queue, from 1
 using Epoch = uint64_t;     // number of a fence, from 1
 

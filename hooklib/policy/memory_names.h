@@ -1,5 +1,5 @@
-// The names of hooklib/memory that policy code uses without qualification: a decision is about chunks, extents and
-// streams in every line.
+// The names of hooklib/memory that policy code uses without qualification: every line of a decision is about chunks,
+// extents and streams.
 #ifndef SLUICE_HOOKLIB_POLICY_MEMORY_NAMES_H_
 #define SLUICE_HOOKLIB_POLICY_MEMORY_NAMES_H_
 

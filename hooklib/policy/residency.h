@@ -1,548 +1,398 @@
-// Holds the resident chunks of one device to their capacity, and decides before each launch what to fetch and what to
-// send away.
+// Residency holds the resident chunks of one device to their capacity, and plans before each launch what is fetched and
+// evicted.
 //
-// Only decisions: a Plan says what to do, cuda/ does it. Rules (design, "Order, both ways"):
-//  - a victim is finished, or was used earlier in the stream that needs the room; no stream is made to wait for
-//  another's work;
-//  - what is fetched waits for the departures that make its room; the launch waits for the fetch, on the GPU, never on
-//  the host;
-//  - where nothing may leave, the launch goes over the budget, and that is counted;
-//  - contents are discarded only if the application freed them, and either a fence behind that free is done or one
-//  stream alone works on the device, which then takes the discard in its order.
-// Room is made first by discarding dead chunks: the driver may then take their pages for anybody without a copy, and
-// bringing them back moves nothing (H200, driver 580: 4 ms a GiB, where sending away takes 70). Then by sending away
-// chunks that make place for what is used more (placement.cc), then those that only streaming launches use
-// (remote_access_trials.h: they need not come back), then chunks of which no next use is known, least recently used
-// first, then those whose predicted next use is farthest (Belady 1966). Not thread-safe: the device's lock is held.
+// It only decides; the engine executes the plans (plan.h). Rules:
+//  - A victim is finished, or was used earlier in the stream that needs the room.
+//  - No stream waits for another stream's work.
+//  - A fetch waits for the evictions that make its room. The launch waits for the fetch on the GPU, never on the host.
+//  - Where nothing may be evicted, the launch goes over the budget, and that is counted.
+//  - Contents are discarded only if the application freed them, and if a fence behind that free is done, or one stream
+//    alone works on the device, which then takes the discard in its order.
+// The order of victims: evict/victims.cc.
+//
+// Launch numbers (`now_`) count all launches of the device; `..._at` and `..._until` are such numbers. Not thread-safe:
+// the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
 #define SLUICE_HOOKLIB_POLICY_RESIDENCY_H_
 
-#include <algorithm>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "hooklib/memory/chunk_table.h"
-#include "hooklib/memory/copied_ranges.h"
-#include "hooklib/memory/fences.h"
 #include "hooklib/policy/evict/candidates.h"
 #include "hooklib/policy/evict/fault_residue.h"
 #include "hooklib/policy/fetch/graph_strategy.h"
-#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/fetch/launch_classifier.h"
+#include "hooklib/policy/fetch/placement_state.h"
 #include "hooklib/policy/memory_names.h"
 #include "hooklib/policy/plan.h"
+#include "hooklib/policy/planned_launch.h"
 #include "hooklib/policy/predict/iterations.h"
 #include "hooklib/policy/predict/predictor.h"
+#include "hooklib/policy/residency_stats.h"
 #include "hooklib/policy/steady/steady_sets.h"
+#include "hooklib/policy/stream_queues.h"
 
 namespace sluice::policy {
 
 enum class Prefetch : uint8_t { kOff, kLaunch, kPredict };
 
-struct ResidencyStats {
-  uint64_t hits = 0, misses = 0;  // chunks
-  uint64_t bytes_in = 0, bytes_out = 0, bytes_saved = 0;
-  uint64_t bytes_dropped = 0;    // duplicates thrown away, which moves nothing
-  uint64_t fault_bytes = 0;      // estimated: contents that were left to faults; what no parameter names is not in it
-  uint64_t host_bytes_used = 0;  // of chunks used in host memory, once a launch
-  uint64_t left_launches = 0;    // launches that were left to faults by choice
-  uint64_t over_budget_launches = 0;
-  uint64_t over_budget_max = 0;
-  uint64_t host_bytes = 0;  // distinct bytes ever evicted: host pages stay with the block
-};
-
-// Of a graph larger than the capacity what is not held, and why it cannot be duplicated; bytes.
-struct GraphRemainder {
-  uint64_t copied = 0;     // it can: copies alone wrote it, or its departure is awaited
-  uint64_t dead = 0;       // it has no living byte
-  uint64_t written = 0;    // kernels wrote of it, or may have
-  uint64_t withdrawn = 0;  // it was written while it was a duplicate
-  uint64_t two_ways_out = 0;
-  uint64_t off = 0;  // switched off, or a peer uses the memory
-};
-
-// What was seen of places on the card when the newest window began (placement.cc): for who looks for the reason of what
-// lies where.
-struct PlacementStats {
-  uint64_t window = 0, launches = 0;  // its number; how many the one before it had
-  uint64_t moved = 0;                 // bytes, in that one
-  uint32_t still = 0;                 // windows of one length in a row in which next to nothing moved
-  uint64_t cold = 0, hot = 0;         // bytes on the card of which little is used, in host memory of which much is
-  uint64_t leaves = 0;                // of the former, that make place for the latter ...
-  uint64_t first = 0;                 // ... among them such as are used first when the host begins anew
-  uint64_t fills = 0;                 // bytes to come into places that stayed free
-};
-
-// Living chunks side by side that are alike.
-struct PlacementRun {
-  Extent range;
-  bool resident = false;
-  bool lasting = false;     // alive for a round, and no launch is known to need them on the card
-  bool used = false;        // in the window that is over, or in this one
-  uint64_t link_bytes = 0;  // what a window's launches use of them
-  uint64_t id = 0;          // of the launch that names most of the first of them
-};
-
 class Residency {
  public:
   Residency(Timeline* timeline, Fences* fences) : timeline_(timeline), fences_(fences) {}
 
-  void set_capacity(uint64_t bytes) {
-    if (bytes < capacity_ && !scattered_.empty()) scattered_.Hasten();  // all of that goes now
-    capacity_ = bytes;
-  }
+  // --- settings ---
+  void set_capacity(uint64_t bytes);
   void set_prefetch(Prefetch mode) { prefetch_ = mode; }
-  // Launches larger than the capacity leave to faults what does not fit: that comes and goes all the time.
-  bool scatters() const { return scattered_.IsRecent(now_); }
-  // Launches of this id bring nobody knows how much by faults before they have run: a host that is a thousand of them
-  // ahead sends it away too late.
-  bool scatters(uint64_t id) const { return scatters() && host_access_.LeftToFaults(id); }
-  // Whether what faults have scattered is to leave, and is still in use by work of several streams. Launches that
-  // scatter more had better wait for that: while they come, at no time is all that names it over. Asks the GPU.
-  bool ResidueSweepPending() { return scattered_behind_ && now_ >= sweep_rests_until_ && !IsSweepFree(); }
-  // It was in vain: nobody waits for it for so many launches, and longer the next time if nothing has left until then.
-  void PauseResidueSweep(uint64_t least = 1024);
-  // So many bytes have faults brought in all, where the driver counts them.
-  void set_faulted(uint64_t bytes) { scattered_.set_counted(bytes); }
-  // Faults may have brought anything of it: what is not known to be on the card is sent away behind the next launch.
-  void NoteFaultResidue(Extent block);
-  // Faults of a launch that was not brought what it names were of these pages, in order. What was never written is in
-  // no count of bytes.
-  void NoteFaultedIn(std::span<const Va> pages) { scattered_.NoteFaultedIn(pages); }
   void set_can_discard(bool can) { can_discard_ = can; }
-  // Whether what leaves goes at a fraction of the link's rate, so that what cheaper_remote had better stay in host
-  // memory.
+  // Whether evictions run at a fraction of the link's rate, so that chunks that are cheaper remote stay in host memory.
   void set_slow_write_back(bool slow) { slow_write_back_ = slow; }
-  // The capacity is being raised: nothing living leaves for what is only predicted, since room comes by itself.
-  void set_budget_rising(bool filling) { budget_rising_ = filling; }
-  // Whether what a launch overwrites whole comes back empty. Needs discard.
+  // The capacity is being raised: nothing live is evicted for a prefetch, since room comes by itself.
+  void set_budget_rising(bool rising) { budget_rising_ = rising; }
+  // Whether chunks that a launch overwrites whole are repopulated. Needs discard.
   void set_repopulates(bool may) { repopulates_ = may; }
-  // Whether the stream that Prepare is called for next is the only one of the device that works, and takes a discard in
-  // its order: what died on it need not be waited for then.
+  // Whether only the stream of the next Prepare works on the device, and takes discards in its order: chunks freed on
+  // it need not be waited for then.
   void set_in_order(bool in_order) { in_order_ = in_order; }
-  // Launches go round, and all that they name has been on the card for two rounds.
-  bool in_steady_state() const { return repeating_ != nullptr; }
-  // Otherwise it does not matter.
-  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
-  // Whether what copies alone wrote may be duplicated. false: what is, is withdrawn.
+  // Whether chunks that copies alone wrote may be duplicated. false: duplicates are withdrawn.
   void set_read_mostly(bool may);
-  // Something is about to write the range, or may: before Prepare, so that nothing is brought as a duplicate for it.
+  // Whether streaming launches may leave their chunks in host memory.
+  void set_remote_access(bool may) { may_map_remote_ = may; }
+  // More than the link moves in the time of a few launches only displaces chunks that are used sooner.
+  void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
+  // Bytes that the GPU itself can hold.
+  void set_max_resident(uint64_t bytes) { max_resident_bytes_ = bytes; }
+
+  // --- fault residue: a launch larger than the capacity leaves the rest of its set to demand faults ---
+  bool has_recent_fault_residue() const { return fault_residue_.IsRecent(now_); }
+  // Launches of this id fault in an unknown number of bytes: a host far ahead of them evicts these too late.
+  bool ExpectsFaultResidue(uint64_t id) const { return has_recent_fault_residue() && classifier_.LeftToFaults(id); }
+  // Whether a sweep is due, but work of several streams still uses its chunks. Launches that leave more residue had
+  // better wait: while they are queued, that work is never over. Asks the GPU.
+  bool ResidueSweepPending() { return sweep_fence_ && now_ >= sweep_paused_until_ && !IsSweepReady(); }
+  // The wait was in vain: no launch waits again for so many launches. Doubled each time, until a sweep has evicted
+  // some.
+  void PauseResidueSweep(uint64_t min_launches = 1024);
+  // All bytes that faults have brought so far, where the driver counts them.
+  void set_faulted_bytes(uint64_t bytes) { fault_residue_.set_counted_bytes(bytes); }
+  // Faults may have brought any page of the block: its non-resident chunks are evicted behind the next launch.
+  void NoteFaultResidue(Extent block);
+  // Faults of a launch were on these pages, in order. Pages that were never written are in no count of bytes.
+  void NoteFaultedIn(std::span<const Va> pages) { fault_residue_.NoteFaultedIn(pages); }
+
+  // --- read duplication (read_mostly.cc) ---
+  // Something writes the range, or may. To be called before Prepare, so that nothing of it is fetched as a duplicate.
   void NoteWritten(Extent range);
-  bool has_copies() const { return !copied_.empty(); }
-  bool has_withdrawn() const { return !withdrawn_.empty(); }
-  // It was a copy; behind Prepare.
+  // A copy wrote the range. Behind Prepare.
   void NoteCopied(Extent range);
   // Anything may have been written unseen.
   void ForgetAllCopies();
-  // What is no duplicate any more: the advice is to be withdrawn at once, before anything else is done.
+  bool has_copies() const { return !copied_ranges_.empty(); }
+  bool has_withdrawn() const { return !withdrawn_.empty(); }
+  // Former duplicates: their advice is to be withdrawn at once, before anything else is done.
   std::vector<Extent> TakeWithdrawn();
-  // More is held than the capacity allows, and there are duplicates that leave once what uses them is over: those that
-  // a launch larger than the capacity needed, or that could make no room yet.
-  bool has_excess_duplicates() const { return !beyond_.empty() && resident_ > capacity_; }
-  // Drops them as far as they are finished, until the capacity is enough. Only now.drop.
+  // More is resident than the capacity allows, and duplicates are to be dropped once their users are over.
+  bool has_excess_duplicates() const { return !excess_duplicates_.empty() && resident_bytes_ > capacity_; }
+  // Drops the unused ones of these, down to the capacity. Of the plan only now.drop is used.
   const Plan& DropExcessDuplicates();
-  // Whether launches that stream may leave what they touch in host memory.
-  void set_remote_access(bool may) { may_map_remote_ = may; }
-  // A launch whose plan asked to be timed ran for so long. True where this settles that such launches are left to
-  // faults.
-  bool Measured(const LaunchProbe& probe, uint64_t ns) {
-    const bool settles = host_access_.Measured(probe, ns, now_);
-    if (host_access_.TakeLeavesHost()) chunks_.ForAll([](Chunk& chunk) { chunk.host_uses = 0; });
-    return settles;
-  }
-  // Whether launches like this one take what they miss in host memory, as far as it stays there.
-  bool UsesRemoteAccess(const LaunchProbe& probe) {
-    return host_access_.Of(probe.id, probe.oversize, now_) == LaunchClassifier::Verdict::kStreams;
-  }
-  // The same, or that it will never be known.
-  void Answered(const LaunchProbe& probe) { host_access_.Answered(probe); }
-  // Launches of this id should wait until those that are timed are done: these decide how the next ones go.
-  bool Crowded(uint64_t id) const { return host_access_.Crowded(id); }
-  // They have waited for that, or will not any longer.
-  void Rested(uint64_t id) { host_access_.Rested(id); }
-  // How graphs larger than the capacity go.
-  const GraphStrategies& graph_strategies() const { return ways_; }
-  bool Measured(const GraphProbe& probe, uint64_t ns) { return ways_.Measured(probe, ns); }
-  void Left(const GraphProbe& probe, uint64_t gap, uint64_t departing) { ways_.Left(probe, gap, departing); }
-  // A way of such launches is on trial: they are to begin when what comes before them is done, since what they move is
-  // decided by what has arrived and left.
-  bool probes_graph_strategy(uint64_t id) const { return ways_.IsTrying(id); }
-  const PlacementStats& placement_stats() const { return places_; }
-  // What is kept for the question who leaves first: no more than a few entries for each chunk that is held.
-  size_t ranked_entries() const { return candidates_.size(); }
+
+  // --- probes: launches that are timed ---
+  // Whether launches like this one use their missing chunks remotely.
+  bool UsesRemoteAccess(const LaunchProbe& probe);
+  // The time of a probe. True where this settles that such launches are left to demand faults.
+  bool NoteMeasured(const LaunchProbe& probe, uint64_t ns);
+  // The time is known, or never will be.
+  void NoteAnswered(const LaunchProbe& probe) { classifier_.NoteAnswered(probe); }
+  // Launches of this id should wait for the timed ones, which decide about the next.
+  bool ShouldAwaitProbes(uint64_t id) const { return classifier_.ShouldAwait(id); }
+  // They have waited, or will not any longer.
+  void NoteAwaitedProbes(uint64_t id) { classifier_.NoteAwaited(id); }
+  // The same for graphs larger than the capacity (graph_strategy.h).
+  const GraphStrategies& graph_strategies() const { return graph_strategies_; }
+  bool NoteMeasured(const GraphProbe& probe, uint64_t ns) { return graph_strategies_.NoteMeasured(probe, ns); }
+  void NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns);
+  // Graphs of this id are probed: all work before them is to be over, since finished transfers decide what they move.
+  bool probes_graph_strategy(uint64_t id) const { return graph_strategies_.IsProbing(id); }
+
+  // --- figures ---
+  uint64_t capacity() const { return capacity_; }
+  uint64_t resident_bytes() const { return resident_bytes_; }
+  const ResidencyStats& stats() const { return stats_; }
+  const ProbeStats& probe_stats() const { return classifier_.probe_stats(); }
+  const GraphRemainder& graph_remainder() const { return graph_remainder_; }  // of the newest graph
+  const PlacementStats& placement_stats() const { return placement_.stats; }
   // Whether ListPlacement is to name launches.
   void set_names_launches(bool does) { names_launches_ = does; }
   std::vector<PlacementRun> ListPlacement();
-  const GraphRemainder& graph_remainder() const { return rest_; }  // of the last one
-  // How many bytes may be fetched before their launch. More than the link moves in the time of a few launches only
-  // displaces what is used sooner.
-  void set_max_prefetch_bytes(uint64_t bytes) { max_prefetch_bytes_ = bytes; }
-  // What the card itself holds of it at most.
-  void set_max_resident(uint64_t bytes) { most_ = bytes; }
-  uint64_t capacity() const { return capacity_; }
-  uint64_t resident_bytes() const { return resident_; }
-  const ResidencyStats& stats() const { return stats_; }
-  const ProbeStats& probe_stats() const { return host_access_.tries(); }
+  // Entries of the eviction order: no more than a few for each resident chunk.
+  size_t ranked_entries() const { return candidates_.size(); }
   ChunkTable& chunks() { return chunks_; }
   uint64_t launches() const { return now_; }
-  uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the last launch
-  // Whether all that it names is on the card, on its way there or mapped in host memory, so that it faults on nothing.
-  bool HasAllResident() const {
-    return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
-      return chunk->mapped_remote || (chunk->resident && chunk->left_at != now_);
-    });
-  }
-  // Live bytes were sent away lately although dead ones would have made the room, had their fence been done: the host
-  // runs too far ahead of the GPU.
-  bool awaits_freed() const { return dead_waited_ && now_ - dead_waited_ < 2048; }
+  uint64_t named_bytes() const { return set_.size() * kChunkBytes; }  // by the newest launch
+  // Whether its set is resident, in flight or mapped in host memory, so that it faults on nothing.
+  bool HasAllResident() const;
+  bool in_steady_state() const { return repeating_predictor_ != nullptr; }  // for two periods
+  // Whether set_in_order matters.
+  bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
+  // Live bytes were evicted lately while free chunks waited for their fence: the host runs too far ahead of the GPU.
+  bool awaits_freed() const { return freed_awaited_at_ && now_ - freed_awaited_at_ < 2048; }
   uint64_t wrong_predictions() const;
 
+  // --- memory ---
   // `populated`: the backend has made its pages resident already.
   void AddArena(Extent arena, bool populated);
   void RemoveArena(Extent arena);
-  // Bytes came to life, or died. `pinned`: they stay "alive" whatever is reported (see LiveMap).
   void AddLive(Extent range);
-  // `owner`: the allocation that holds it and lives on, if its application said so itself (PyTorch's report).
+  // `owner`: the live allocation that holds the range, if its application freed the range itself (PyTorch's report).
   void RemoveLive(Extent range, Extent owner = {});
-  // An allocation ended: others may be given its range, and the host may write it, as soon as a fence is done.
+  // An allocation ended: once a fence is done, its range may be given out, and the host may write it.
   void NoteFreed(Extent range);
+  // A pinned chunk stays live whatever is reported (see LiveMap).
   void Pin(Extent range, bool pin);
-  // The host has waited until what it had queued was done, and begins anew.
-  void NoteHostSync();
 
-  // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id, 0 for work that is not to be
-  // learnt. The plan is valid until the next call.
-  // may_move false: nothing can be queued now; what is missing is left to faults.
-  // overwritten: so many extents at the end of `set` are proven to be overwritten whole by this work, and read by
-  // nobody between what the stream holds already and that.
-  // hotter: it is a graph, of which so many extents at the begin of `set` are used more than the others, most used
-  // first. Where it cannot be held whole, they are, and whole launches are timed to find how the rest comes
-  // (graph_strategy.h).
-  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool may_move = true,
-                      size_t overwritten = 0, std::optional<size_t> hotter = {});
-  // The set that the last launch was found to have, where that is all there is to be known of it: its chunks stand on
-  // the card, the round repeats itself, nothing had to be done. Null otherwise. While nothing but launches is told, a
-  // later one that is the same in all that Prepare is given may be told by PrepareSteady, which says less and costs
-  // less.
-  SteadySets::Set* steady_set() const { return again_; }
-  // False: it has to be told by Prepare. True: it has been, and its plan is empty.
+  // --- launches ---
+  // Plans for work on `stream` at position `seq` that touches `set`. `id`: execution id; 0: work that is not predicted.
+  // The plan is valid until the next call.
+  // can_queue false: nothing can be queued now, and missing chunks are left to faults.
+  // overwritten_extents: so many extents at the end of `set` are proven to be overwritten whole by this work. Nothing
+  // reads them between the work that the stream holds already and this one.
+  // hot_extents: the work is a graph, whose nodes use so many extents at the begin of `set` more than the others, most
+  // used first. If the graph exceeds the capacity, these are kept resident, and whole launches are timed to find the
+  // best strategy for the rest (graph_strategy.h).
+  const Plan& Prepare(StreamId stream, Seq seq, std::span<const Extent> set, uint64_t id, bool can_queue = true,
+                      size_t overwritten_extents = 0, std::optional<size_t> hot_extents = {});
+  // The newest launch's set if it is in steady state: its chunks are resident, its period repeats, and its plan was
+  // empty; else null. Until a call other than for launches, a launch with the same arguments may call PrepareSteady.
+  SteadySets::Set* steady_set() const { return steady_set_; }
+  // False: call Prepare. True: the launch is noted, and its plan is empty.
   bool PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets::Set* set);
+  // The host has waited until all that it had queued was over.
+  void NoteHostSync();
   void ForgetStream(StreamId stream);
-
-  // --- beside the launches (rebalance.cc); `queue` is a stream of the engine's own ---
-  // Sends finished chunks away until resident bytes are at most `bytes`; for a budget that shrank. What may not leave
-  // yet stays. Of the plan only `discard` and `now` are used.
-  const Plan& Shrink(StreamId queue, uint64_t bytes);
-  // Brings back up to `bytes` of what was used since launch number `since`, as far as the capacity goes.
-  const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
-  // Living bytes that would have to leave for work that touches this now.
-  uint64_t BytesToEvict(std::span<const Extent> set);
-  // Live bytes of the chunks that a launch since this one has touched.
-  uint64_t TouchedSince(uint64_t launch);
-  // Bytes that are being sent away and may still be on the card: asks the GPU; and as it last answered.
-  uint64_t EvictingBytes();
-  // Of what is queued for this stream, bytes of the two transfers that run or come first.
-  uint64_t NextBytes(StreamId stream);
-  uint64_t evicting_bytes() const { return departing_; }
-  uint64_t fetching_bytes() const;  // bytes fetched that may still be on their way, as the GPU last answered
-  bool HasEvictionsInFlight();      // whether anything may still be: asks the GPU
-  // Until now nobody looked: whatever is resident may be in use by what is queued, and may have been written.
+  // Launches were not looked at until now: any resident chunk may be in use, and may have been written.
   void NoteUnseenUse();
-  // The driver refused to bring what a plan fetches: faults will, as far as there is anything to bring.
+  // The driver refused a plan's fetches: faults bring their contents.
   void NoteNotFetched(const PlanStep& step);
-  // What a plan renews was fetched like anything else: there was no order to discard it in.
+  // A plan's `repopulate` chunks were fetched: no stream order was there to discard them in.
   void NoteNotRepopulated(const Plan& plan);
 
- private:
-  struct Queues {
-    uint64_t in_op = 0, out_op = 0;
-    uint64_t waited_in = 0;      // the application stream has waited up to here
-    uint64_t in_waited_out = 0;  // the in queue has waited up to here
-    uint64_t graph_out = 0;      // with this op leaves what a graph larger than the capacity left behind it
-    uint64_t beside = 0;         // bytes brought without waiting for that
-    std::deque<std::pair<uint64_t, uint64_t>> departing;  // op, bytes
-    std::deque<std::pair<uint64_t, uint64_t>> arriving;
-    uint64_t ahead_bytes = 0;  // fetched for launches to come, not used yet
-    Predictor predictor;
-  };
-  // The launch that is being planned.
-  struct Launch {
-    StreamId stream;
-    uint64_t id;
-    bool may_move;
-    PlaceHash names{id};
-    uint64_t place = 0;     // names.sum() in the end
-    bool lacks = false;     // some of its set is not on the card, or perhaps not yet
-    bool oversize = false;  // its set is larger than the capacity
-    bool scatters = false;  // and it is no graph: faults bring what is touched of it
-    LaunchClassifier::Seen seen{};
-    std::optional<GraphStrategy> way{};  // of a graph that is
-    uint64_t fits = 0;                   // bytes that may be held at all
-    uint64_t holds = 0;                  // of these, for it
-    size_t reborn = 0;                   // chunks of reused_after_discard_ that it brings
-    uint64_t stayed = 0;                 // bytes of its set that it uses in host memory
-  };
-  // Whether the set stands, and nothing else has to be done for the launch either.
-  bool Stands(const SteadySets::Set& set, const Launch& launch) const {
-    return standing_.Stands(set) && set.chunks.size() * kChunkBytes <= launch.fits && resident_ <= launch.fits &&
-           scattered_.empty();
-  }
-  // Whether it must have what it names on the card.
-  bool Fetches(const Launch& launch) const {
-    return launch.id && !(may_map_remote_ && prefetch_ != Prefetch::kOff && launch.seen.streams);
-  }
-  // Chunks say what was noted of their use: before anything but a launch that is met again.
-  void Settle() { standing_.Settle(windows_.number()); }
-  // The order of launches is known up to the last: before it is asked who is used next.
-  void CatchUp() {
-    if (repeating_) std::exchange(repeating_, nullptr)->CatchUp();
-  }
-  void NoteChange() { standing_.NoteChange(now_); }
-  void LookForMissing(const Queues& queues, const Launch& launch);
-  void Move(Launch* launch, Queues* queues, std::optional<size_t> hotter, size_t hotter_chunks);
-  void LeaveSome(Launch* launch, std::optional<size_t> hotter, size_t hotter_chunks);
-  void LeaveToFaults(const Launch& launch);
-  void Bring(const Launch& launch, Queues* queues);
+  // --- beside the launches (rebalance.cc); `queue` is a stream of the engine's own ---
+  // Evicts finished chunks until at most `bytes` are resident, for a budget that shrank. Chunks in use stay. Of the
+  // plan only `discard` and `now` are used.
+  const Plan& Shrink(StreamId queue, uint64_t bytes);
+  // Fetches up to `bytes` of the chunks used since launch number `since`, within the capacity.
+  const Plan& RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_t since);
+  // Live bytes that would have to be evicted for work that touches this now.
+  uint64_t BytesToEvict(std::span<const Extent> set);
+  // Bytes of live chunks that launches since this one have touched.
+  uint64_t TouchedSince(uint64_t launch);
+  // Bytes of evictions in flight: asks the GPU; and as it last answered.
+  uint64_t EvictingBytes();
+  uint64_t evicting_bytes() const { return evicting_bytes_; }
+  bool HasEvictionsInFlight();                  // asks the GPU
+  uint64_t fetching_bytes() const;              // of fetches in flight, as the GPU last answered
+  uint64_t NextTransferBytes(StreamId stream);  // of the stream's first eviction and first fetch in flight
 
-  // remote_access.cc: takes out of missing_ what the launch uses in host memory, and marks what is left to faults.
-  void LeaveInHost(StreamId stream, uint64_t id, bool oversize);
-  void RollWindow(const Queues& queues) {
-    if (windows_.NoteLaunch(now_, queues.predictor.period()) && windows_.IsOver(now_, queues.predictor.confident()))
-      EndWindow(queues);
+ private:
+  static constexpr uint64_t kHorizonLaunches = 256;
+  static constexpr uint64_t kSweepPauseLaunches = 16;
+
+  // --- residency.cc ---
+  bool IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const;
+  bool RequiresResidency(const PlannedLaunch& launch) const {
+    return launch.id && !(may_map_remote_ && prefetch_ != Prefetch::kOff && launch.traits.streaming);
   }
-  void EndWindow(const Queues& queues);
-  bool IsLasting(const Chunk& chunk, uint64_t id) const { return windows_.IsLasting(chunk, id, now_); }
-  bool StaysInHost(const Predictor& predictor, const Chunk& chunk, uint64_t id);
-  void NoteNeeded(Chunk* chunk, uint64_t id, uint64_t rounds);
-  void NoteLeft(Chunk* chunk);
-  bool CheaperRemote(const Chunk& chunk) const;
-  bool CheaperSwapped(const Chunk& chunk) const;
-  // One of these is brought. Not any more where it has to come for each pass.
-  void NoteComes(Chunk* chunk) {
-    if (chunk->came_at && chunk->came_at + windows_.length() / 2 > now_)
-      chunk->in_place_until = now_ + 32 * windows_.length();
-    chunk->came_at = now_;
+  // Writes the notes of steady sets to the chunks: before anything but a repeated launch.
+  void Settle() { steady_sets_.Settle(iterations_.number()); }
+  // Enters the launches that were only counted: before the predictor is asked.
+  void CatchUp() {
+    if (repeating_predictor_) std::exchange(repeating_predictor_, nullptr)->CatchUp();
   }
-  // placement.cc: which of what streaming launches use is worth its place on the card.
-  void ChangePlaces(const Predictor& predictor);
-  bool TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
-                    std::vector<Chunk*>* cold);
-  void AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
-  std::optional<uint64_t> PlaceInRun(const Chunk& chunk) const;
-  bool StaysCold(Chunk* chunk, uint64_t id);
-  void Ask(uint64_t id);
-  std::pair<size_t, size_t> Dominant() const;
-  void MapInHost(Chunk* chunk);
-  void UnmapRemote(Chunk* chunk);
-  void Withdraw(Chunk* chunk);
-  bool IsBeingTried(const Chunk& chunk);
-  // Changes what decides whether a chunk's place is idle: resident, but free to be taken without a copy.
+  void NoteChange() { steady_sets_.NoteChange(now_); }
+  void PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::optional<size_t> hot_extents, size_t hot_chunks);
+  static bool MayPrefetch(const StreamQueues& queues);
+  void ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_extents, size_t hot_chunks);
+  // Changes what decides whether a chunk is idle: resident, but without live bytes.
   template <typename F>
-  void Change(Chunk* chunk, F change) {
+  void ChangeIdle(Chunk* chunk, F change) {
     const auto idle = [chunk] { return chunk->resident && chunk->live_bytes == 0 && chunk->pins == 0; };
     const bool before = idle();
     change();
-    idle_ += (idle() ? kChunkBytes : 0) - (before ? kChunkBytes : 0);
+    idle_bytes_ += (idle() ? kChunkBytes : 0) - (before ? kChunkBytes : 0);
   }
   void SetResident(Chunk* chunk, bool resident) {
     if (chunk->resident == resident) return;
     NoteChange();
-    chunk->sure = false;
-    resident_ += resident ? kChunkBytes : -kChunkBytes;
-    Change(chunk, [&] { chunk->resident = resident; });
+    chunk->fetched_whole = false;
+    resident_bytes_ += resident ? kChunkBytes : -kChunkBytes;
+    ChangeIdle(chunk, [&] { chunk->resident = resident; });
   }
-  // discarded.cc
-  bool IsDiscarded(Chunk* chunk, StreamId stream);
-  size_t FetchReused(StreamId stream);
-  void NoteReused(size_t count, Mark mark);
-  // victims.cc
-  bool IsDead(const Chunk& chunk);
-  bool MayLeave(const Chunk& chunk, StreamId stream);
-  bool IsLeaving(const Chunk& chunk) {
-    return chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op);
-  }
-  bool MayDiscardInStream(const Chunk& chunk, StreamId stream);
-  uint64_t Rank(const Chunk& chunk) const;
-  // Launch number at which what it holds is freed, as predicted, before it is used again; kNever: not known.
-  uint64_t FreedAt(const Chunk& chunk) const {
-    const uint64_t at = chunk.freed_in ? chunk.last_use + chunk.freed_in : 0;
-    return at > now_ ? at : kNever;
-  }
-  // Frees at least `bytes` for `stream`, sending away nothing that is predicted to be needed before `keep_until`
-  // (kNever: that was used in the last round). What it freed.
-  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
-    const uint64_t freed = MakeMoreRoom(stream, bytes, keep_until, step);
-    candidates_.End();
-    return freed;
-  }
-  // The same again and again for one launch, with one Candidates::End behind the last.
-  uint64_t MakeMoreRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
-    Settle();
-    CatchUp();
-    const uint64_t dead = DiscardDead(bytes, stream, step);
-    return dead + Evict(stream, bytes - std::min(bytes, dead), keep_until, step);
-  }
-  // Of what lives.
-  uint64_t Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
-  uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
-  // kept_until: not what is predicted to be named before that launch.
-  uint64_t DiscardDead(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t kept_until = 0);
-  bool DiscardAway(StreamId stream);
-  void Discard(Chunk* chunk, bool over);
-  uint64_t DeadRoom(uint64_t bytes, StreamId stream);
-  void EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step);
-  void Fetch(const Chunk* chunk, StreamId stream, PlanStep* step);
-  void FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step);
-  void FetchAndPlace(Chunk* chunk, StreamId stream, PlanStep* step);
-  void FetchTransient(Chunk* chunk, StreamId stream);
-  // oversized_graph.cc
-  void TakeWay(GraphStrategy way, StreamId stream, uint64_t id);
-  bool IsUsedBetween(const Chunk& chunk) const { return chunk.last_use > graph_before_; }
-  uint64_t UsedBetween(uint64_t most) const;
-  bool GoesBeside(Queues* queues, StreamId stream, const PlanStep& step);
-  void SplitHottest(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches);
-  void NoteRest(const Chunk& chunk);
-  size_t SmallFirst(uint64_t fits);
-  void LeaveBehind(Chunk* chunk);
-  void NumberBehind(Queues* queues, bool graph);
-  // remote_access.cc: of what a launch larger than the capacity leaves to faults nobody knows what has come.
-  void NoteScattered(uint64_t bytes);
-  void Sweep(StreamId stream);
-  bool IsSweepFree();
-  bool MayRepopulate(const Chunk& chunk);
-  void Repopulate(Chunk* chunk, uint64_t id);
-  bool RepopulatedBefore(const Chunk& chunk, uint64_t id) const;
-  uint64_t Room(StreamId stream);
-  void Finish(StreamId stream, PlanStep* step);
-  static constexpr uint64_t kHorizon = 256;   // launches
-  static constexpr uint64_t kSweepRest = 16;  // launches
-  // Whether there may be anything to look at, or to learn of what is under way.
-  static bool MayPrefetch(const Queues& queues) {
-    return queues.predictor.confident() && !queues.predictor.repeats() &&
-           (queues.predictor.Sees(kHorizon) || !queues.departing.empty() || !queues.arriving.empty());
-  }
-  // prefetch.cc
-  bool PrefetchUpcoming(Queues* queues, StreamId stream);
-  void PrefetchNear(Queues* queues, StreamId stream);
-  void PrefetchFar(Queues* queues, StreamId stream);
-  void EvictProactively(const Queues& queues, StreamId stream);
-  bool Awaits(Chunk* chunk, uint64_t id, StreamId stream);
-  void PrefetchChunk(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream);
-  void EndPrefetch(Chunk* chunk);
-  // launch_sets.cc
-  size_t Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
-                 const Queues& queues, Launch* launch);
-  Chunk* Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in, Chunk*** to) const;
-  template <bool kNames, bool kUses>
-  void NoteSet(const Launch& launch, Seq seq);
-  void NoteUse(Chunk* chunk, Mark mark);
-  void DrainOps(Queues* queues, StreamId stream);
+  // --- plan_steps.cc ---
   void ClearPlan() {
-    if (!plan_.nothing) ClearAll();
-    plan_.nothing = false;
+    if (!plan_.is_empty) ClearWholePlan();
+    plan_.is_empty = false;
   }
-  void ClearAll();
+  void ClearWholePlan();
   void Merge(std::vector<Extent>* runs) {
     if (runs->size() > 1) MergeRuns(runs);
   }
   void MergeRuns(std::vector<Extent>* runs);
+  void FinishStep(StreamId stream, PlanStep* step);
+  void NumberEvictAfter(StreamQueues* queues, bool graph);
+  void DrainOps(StreamQueues* queues, StreamId stream);
+  // --- predict/launch_sets.cc ---
+  size_t CollectSet(std::span<const Extent> extents, size_t overwritten_extents, std::optional<size_t> hot_extents,
+                    const StreamQueues& queues, PlannedLaunch* launch);
+  Chunk* MarkNamed(Chunk* begin, Chunk* end, PlannedLaunch* launch, uint64_t awaited_in_op, Chunk*** to) const;
+  template <bool kNames, bool kUses>
+  void NoteSet(const PlannedLaunch& launch, Seq seq);
+  void NoteUse(Chunk* chunk, Mark mark);
+  // --- fetch/missing.cc ---
+  void FindMissing(const StreamQueues& queues, const PlannedLaunch& launch);
+  void FaultInMissing(const PlannedLaunch& launch);
+  void FetchMissing(const PlannedLaunch& launch, StreamQueues* queues);
+  void QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchResident(Chunk* chunk, StreamId stream, PlanStep* step);
+  void FetchTransient(Chunk* chunk, StreamId stream);
+  void EvictBehind(Chunk* chunk);
+  // --- fetch/remote_access.cc ---
+  void SelectRemote(StreamId stream, uint64_t id, bool oversize);
+  void EndIteration(const StreamQueues& queues);
+  bool IsLongLived(const Chunk& chunk, uint64_t id) const { return iterations_.IsLongLived(chunk, id, now_); }
+  bool StaysRemote(const Predictor& predictor, const Chunk& chunk, uint64_t id);
+  void NoteRequired(Chunk* chunk, uint64_t id, uint64_t iterations);
+  void NoteEvicted(Chunk* chunk);
+  void NoteSwappedIn(Chunk* chunk);
+  bool CheaperRemote(const Chunk& chunk) const;
+  bool CheaperSwapped(const Chunk& chunk) const;
+  bool IsBeingProbed(const Chunk& chunk);
+  std::pair<size_t, size_t> DominantOperand() const;
+  void MapRemote(Chunk* chunk);
+  void UnmapRemote(Chunk* chunk);
+  void UnmapForFetch(Chunk* chunk);
+  // --- fetch/placement.cc ---
+  void ExchangePlacement(const Predictor& predictor);
+  bool ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
+                        std::vector<Chunk*>* cold);
+  void ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold);
+  std::optional<uint64_t> PositionInHostRun(const Chunk& chunk) const;
+  bool KeepsColdRemote(Chunk* chunk, uint64_t id);
+  void MarkProbeVictims(uint64_t id);
+  void EndPromotion(Chunk* chunk);
+  // --- fetch/oversized_graph.cc ---
+  void ApplyStrategy(GraphStrategy strategy, StreamId stream, uint64_t id);
+  bool IsUsedSinceGraph(const Chunk& chunk) const { return chunk.last_use > last_graph_at_; }
+  uint64_t BytesUsedSinceGraph(uint64_t max_bytes) const;
+  bool MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step);
+  void SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches);
+  void NoteRemainder(const Chunk& chunk);
+  size_t SmallOperandsFirst(uint64_t fits);
+  // --- fetch/overwrites.cc ---
+  bool MayRepopulate(const Chunk& chunk);
+  void Repopulate(Chunk* chunk, uint64_t id);
+  bool IsRepopulatedBy(const Chunk& chunk, uint64_t id) const;
+  // --- fetch/prefetch.cc ---
+  bool PrefetchUpcoming(StreamQueues* queues, StreamId stream);
+  void PrefetchNear(StreamQueues* queues, StreamId stream);
+  void PrefetchFar(StreamQueues* queues, StreamId stream);
+  void EvictProactively(const StreamQueues& queues, StreamId stream);
+  bool ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream);
+  void PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream);
+  void EndPrefetch(Chunk* chunk);
+  // --- evict/victims.cc ---
+  uint64_t Rank(const Chunk& chunk) const;
+  uint64_t FreedAt(const Chunk& chunk) const;
+  uint64_t Room(StreamId stream);
+  uint64_t MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
+  uint64_t MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
+  uint64_t MakeRoomForFaults(StreamId stream, uint64_t bytes);
+  uint64_t Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step);
+  void EvictChunk(Chunk* chunk, StreamId stream, PlanStep* step);
+  bool MayEvict(const Chunk& chunk, StreamId stream);
+  bool IsEvicting(const Chunk& chunk) {
+    return chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op);
+  }
+  uint64_t DiscardFreed(uint64_t bytes, StreamId stream, PlanStep* step, uint64_t keep_until = 0);
+  bool DiscardFreedOnHost(StreamId stream);
+  void Discard(Chunk* chunk, bool over);
+  uint64_t DiscardableBytes(uint64_t bytes, StreamId stream);
+  bool IsReclaimable(const Chunk& chunk);
+  bool MayDiscardInStream(const Chunk& chunk, StreamId stream);
+  // --- evict/discarded.cc ---
+  bool IsDiscarded(Chunk* chunk, StreamId stream);
+  size_t FetchReused(StreamId stream);
+  void NoteReused(size_t count, Mark mark);
+  // --- evict/residue_sweep.cc ---
+  void NoteFaultResidueBytes(uint64_t bytes);
+  void SweepFaultResidue(StreamId stream);
+  bool IsSweepReady();
+  // --- evict/read_mostly.cc ---
   bool IsCopied(const Chunk& chunk) const;
   bool MayDuplicate(const Chunk& chunk);
   void ForgetCopies(Extent range);
-  void Unmap(Chunk* chunk);
+  void Withdraw(Chunk* chunk);
   void Drop(Chunk* chunk, PlanStep* step);
-  void EndPromotion(Chunk* chunk);
 
   Timeline* timeline_;
   Fences* fences_;
-  // What every launch reads lies side by side: between two launches the driver has the caches for itself.
+  // Every launch reads these, so they lie side by side: between two launches the driver uses the caches.
   uint64_t now_ = 1;
-  uint64_t resident_ = 0;
+  uint64_t resident_bytes_ = 0;
   uint64_t capacity_ = kNever;
-  uint64_t idle_ = 0;  // bytes of resident chunks without a live byte
-  uint64_t least_slack_ = 0;
-  // What stayed unused of the capacity in a whole window may be filled, in the next, with chunks that would otherwise
-  // be used in host memory.
-  Iterations windows_;
-  uint64_t dead_waited_ = 0;                  // launch number
-  std::pair<StreamId, Queues*> last_queues_;  // the last launch's
-  std::span<Chunk*> set_;                     // of the launch that is being planned, or was last; in room_ or standing
+  uint64_t idle_bytes_ = 0;       // of resident chunks without a live byte
+  uint64_t min_slack_bytes_ = 0;  // of the capacity, unused in the whole iteration
+  Iterations iterations_;
+  uint64_t freed_awaited_at_ = 0;
+  std::pair<StreamId, StreamQueues*> last_queues_;  // the newest launch's
+  std::span<Chunk*> set_;                           // the newest launch's; in set_storage_ or a steady set
   Prefetch prefetch_ = Prefetch::kPredict;
   bool may_map_remote_ = true;
   bool names_launches_ = false;
-  bool asks_ = false;  // a launch is looked for that may use little of what it has on the card (Ask)
-  SteadySets standing_;
-  uint64_t stood_ = 0;              // launches one after the other whose sets stood
-  Predictor* repeating_ = nullptr;  // of the stream whose launches were only counted of late
-  SteadySets::Set* again_ = nullptr;
+  bool seeks_probe_victim_ = false;  // for a launch that may use little of its resident set (MarkProbeVictims)
+  SteadySets steady_sets_;
+  uint64_t steady_launches_ = 0;              // launches in a row with a steady set
+  Predictor* repeating_predictor_ = nullptr;  // of the stream whose launches are only counted
+  SteadySets::Set* steady_set_ = nullptr;
   std::vector<Chunk*> missing_;
-  FaultResidue scattered_;
-  Epoch scattered_behind_ = 0;  // behind this fence what a sweep found in use may leave; 0: it found nothing so
-  uint64_t sweep_rests_until_ = 0, sweep_rest_ = kSweepRest;  // launch number; launches
-  uint32_t sweeps_in_vain_ = 0;                               // one after the other, behind such a fence
-  std::vector<Va> beyond_;                                    // duplicates that are to leave once they are finished
+  FaultResidue fault_residue_;
+  Epoch sweep_fence_ = 0;  // behind it the chunks that a sweep found in use may be evicted; 0: none
+  uint64_t sweep_paused_until_ = 0, sweep_pause_ = kSweepPauseLaunches;
+  uint32_t failed_sweeps_ = 0;  // in a row, behind such a fence
+  std::vector<Va> excess_duplicates_;  // fetched beyond the capacity, or in use when room was needed
   std::vector<Extent> withdrawn_;
   ResidencyStats stats_;
-  std::unordered_map<StreamId, Queues> queues_;
+  std::unordered_map<StreamId, StreamQueues> queues_;
   Plan plan_;
   ChunkTable chunks_;
-  uint64_t departing_ = 0;
-  std::vector<Chunk*> room_, hottest_;
-  struct Operand {
-    uint64_t bytes;
-    size_t end;  // in set_; its chunks begin where those of the one before it end
-  };
-  std::vector<Operand> operands_;  // of the last launch that did not stand
-  std::vector<Chunk*> behind_;     // leave behind the launch that is being planned
-  uint64_t left_launch_ = 0;       // launch number of the last that left something to faults by choice
-  // Their last live byte was freed, or they never had one: on the card, and in host memory.
+  uint64_t evicting_bytes_ = 0;
+  std::vector<Chunk*> set_storage_, hot_missing_;
+  std::vector<Operand> operands_;       // of the newest launch without a steady set
+  std::vector<Chunk*> evicted_behind_;  // the launch that is being planned
+  uint64_t last_demand_paged_ = 0;      // the newest launch that left chunks to demand faults by choice
+  // Chunks without a live byte: resident, and host-resident.
   std::deque<Chunk*> freed_resident_, freed_on_host_;
-  std::vector<Chunk*> reused_after_discard_;  // discarded, and alive again
+  std::vector<Chunk*> reused_after_discard_;  // allocated again
   Candidates candidates_;
-  bool dead_waiting_ = false;  // the last look at what died found some whose fence is not done
-  uint64_t shrink_at_ = 0;     // launch number before which more is not sent away to come down to the capacity
-  uint64_t yields_at_ = 0;     // launch number before which nothing is looked for to make place for what faults bring
-  bool can_discard_ = true;
-  bool slow_write_back_ = true;
-  bool in_order_ = false;
-  bool budget_rising_ = false;
-  bool repopulates_ = true;
-  bool read_mostly_ = false;
-  CopiedRanges copied_;
-  LaunchClassifier host_access_;
-  GraphStrategies ways_;
-  uint64_t graph_before_ = 0;  // launch number of the last graph that went one
-  uint64_t between_ = 0;       // bytes of the chunks that were used since
-  GraphRemainder rest_;
-  uint64_t moved_before_window_ = 0;  // bytes
-  uint64_t host_window_ = 0;          // the last one in which a launch left something in host memory
-  uint64_t still_length_ = 0;
-  PlacementStats places_;
-  uint64_t asked_bytes_ = 0;  // in this window
-  uint64_t next_ask_ = 0;     // window before which none is looked for
-  uint32_t ask_pause_ = 1;
-  std::unordered_set<uint64_t> asked_;  // ids
-  bool chosen_ = false;     // those that come into others' places are (Chunk::hot_window); false: who comes first
-  uint64_t run_begin_ = 0;  // launch number when the host began anew last ...
-  uint64_t long_run_begin_ = 0, long_run_ = 0;  // ... and the last time that it queued half a window; launches of that
-  uint64_t next_order_ = 0;                     // window before which what is used first leaves no place
-  uint32_t order_pause_ = 2;
-  uint32_t still_windows_ = 0;  // of one length in a row, in which next to nothing moved
-  uint64_t horizon_ = 0;  // 64 times the launches from when a chunk left for want of room to its next use, in the mean
-  uint64_t promote_ = 0;  // bytes
-  uint32_t no_promotion_ = 0;  // windows, since what was promoted had to leave again
-  uint32_t next_no_promotion_ = 2;
-  uint64_t most_ = kNever;
-  uint64_t max_prefetch_bytes_ = uint64_t{64} << 20;
-  uint64_t far_rests_until_ = 0, far_again_ = 0;  // launch numbers
-  uint64_t far_keeps_ = 0;                        // bytes that are to stay free of what PrefetchFar fills
-  uint64_t early_rests_until_ = 0;                // launch number
-  uint32_t living_ = 0;                           // chunks that hold a live byte
+  bool freed_unfenced_ = false;       // free chunks were found whose fence is not done
+  uint64_t shrink_paused_until_ = 0;  // before it no more is evicted to come down to the capacity
+  uint64_t yield_paused_until_ = 0;   // before it no room is looked for that faults need
+  bool can_discard_ = true, slow_write_back_ = true, in_order_ = false;
+  bool budget_rising_ = false, repopulates_ = true, read_mostly_ = false;
+  CopiedRanges copied_ranges_;
+  LaunchClassifier classifier_;
+  GraphStrategies graph_strategies_;
+  uint64_t last_graph_at_ = 0, bytes_since_graph_ = 0;  // a graph with a strategy; chunks used since
+  GraphRemainder graph_remainder_;
+  PlacementState placement_;
+  uint64_t reuse_distance_x64_ = 0;  // 64 x the mean of launches from an eviction for room to the next use
+  uint64_t max_resident_bytes_ = kNever, max_prefetch_bytes_ = uint64_t{64} << 20;
+  uint64_t far_paused_until_ = 0, far_full_until_ = 0, far_reserve_bytes_ = 0;  // PrefetchFar; that it leaves free
+  uint64_t proactive_paused_until_ = 0;                                         // EvictProactively
+  uint32_t live_chunks_ = 0;                                                    // chunks with a live byte
 };
 
 }  // namespace sluice::policy

@@ -60,7 +60,7 @@ class Follower final : public client::Observer {
     if (index >= SLUICE_MAX_GPUS) return;
     if (demanded_[index] != (budget.tokens != 0)) {
       demanded_[index] = budget.tokens != 0;
-      device->tokens.turns().Demand(demanded_[index]);
+      device->tokens.time_slices().SetDemanded(demanded_[index]);
     }
     if (!told_[index]) {  // the first one is in force before anything is allocated
       told_[index] = true;
@@ -79,16 +79,16 @@ class Follower final : public client::Observer {
   void OnGrant(const sluice_token& token) noexcept override {
     if (Device* device = DeviceNamed(token.uuid)) {
       if (token.quantum_ns >= kLongTurn) device->ExpectRaise();
-      device->tokens.turns().Granted(token.id, token.quantum_ns, token.lease_ns);
+      device->tokens.time_slices().NoteGranted(token.id, token.quantum_ns, token.lease_ns);
       Wake();
     }
   }
   void OnRevoke(const sluice_token& token) noexcept override {
-    if (Device* device = DeviceNamed(token.uuid)) device->tokens.turns().Revoked(token.id);
+    if (Device* device = DeviceNamed(token.uuid)) device->tokens.time_slices().NoteRevoked(token.id);
   }
   void OnLost() noexcept override {
     std::fill(std::begin(demanded_), std::end(demanded_), false);
-    for (const auto& device : Devices()) device->tokens.turns().Lost();
+    for (const auto& device : Devices()) device->tokens.time_slices().NoteAgentLost();
   }
   void OnRefused(const char* reason) noexcept override {
     Log(settings::LogLevel::kError, "the agent refuses this process: %s", reason);
@@ -116,7 +116,7 @@ struct Progress {
 
 // What one device needs now. Nanoseconds until it wants to be looked at again; 0: not before something happens.
 uint64_t Serve(Device& device, Progress* progress) {
-  uint64_t next = device.tokens.turns().Tick();
+  uint64_t next = device.tokens.time_slices().Tick();
   if (device.OverCapacity()) {
     const uint64_t began = MonotonicNs();
     const uint64_t left = device.Evict(progress->slice);
@@ -130,7 +130,7 @@ uint64_t Serve(Device& device, Progress* progress) {
       // All of it is in use by what is queued: it leaves when that is done.
       Sooner(&next, std::min<uint64_t>(++progress->fruitless * kMs, 20 * kMs));
     }
-  } else if (device.tokens.turns().holding() && device.RestoreWorkingSet(kSlice) > 0) {
+  } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kSlice) > 0) {
     Sooner(&next, 20 * kUs);
   }
   if (device.EvictingBytes() > 0) Sooner(&next, 2 * kMs);

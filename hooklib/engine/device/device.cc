@@ -76,12 +76,12 @@ Device::Device(CUdevice number) : ordinal(number), fences(this), residency(this,
 uint64_t Device::Capacity() const {
   const uint64_t held = plain.load(std::memory_order_relaxed);
   const uint64_t room = budget.budget_bytes > held ? budget.budget_bytes - held : 0;
-  if (live_bytes + held <= budget.budget_bytes && !pressure.lowered() && ceiling_ >= 100) return room;
+  if (live_bytes + held <= budget.budget_bytes && !pressure.is_lowered() && ceiling_ >= 100) return room;
   return std::min(room, budget.budget_bytes / 100 * Factor());
 }
 
 uint32_t Device::Factor() const {
-  return std::min(pressure.Of(Default()), std::max(ceiling_, policy::Pressure::kFloor));
+  return std::min(pressure.FactorFrom(Default()), std::max(ceiling_, policy::Pressure::kMinPercent));
 }
 
 // PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is seen of what kernels
@@ -187,7 +187,7 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
   plain.fetch_add(kChunkBytes);
   held.AddArena({base, kChunkBytes}, bytes);
   context->held_list.emplace(base, kChunkBytes);
-  residency.chunks().AddHeld({base, kChunkBytes});
+  residency.chunks().AddUnevictable({base, kChunkBytes});
   UpdateMode();
   return held.Allocate(bytes, stream);
 }
@@ -261,7 +261,7 @@ std::optional<memory::Va> Device::LastResort(std::unique_lock<memory::CountedLoc
     ReturnArenas(context, true);
     va = context->arenas->Allocate(bytes);
     if (!va && Grow(context, bytes) == Refusal::kNone) va = context->arenas->Allocate(bytes);
-    if (va || !context->arenas->waiting()) return va;
+    if (va || !context->arenas->has_quarantined()) return va;
     lock->unlock();
     const timespec pause{0, 1000000};
     nanosleep(&pause, nullptr);
@@ -316,7 +316,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.app_managed = app_managed;
   managed_seen |= app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
-  allocation.held = held;
+  allocation.unevictable = held;
   live.Add(*va, allocation);
   *result = *va;
   if (held) return CUDA_SUCCESS;
@@ -349,7 +349,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
-  const bool held = allocation->held;
+  const bool held = allocation->unevictable;
   ForgetHostCopies(base, size);
   if (!held) residency.NoteFreed(range);
   if (held) {
@@ -389,7 +389,7 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   memory::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation || allocation->app_managed) return;
   if (bytes > 0) reports_seen = true;
-  if (allocation->held) return;
+  if (allocation->unevictable) return;
   if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
     allocation->captured = true;
     residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
@@ -410,7 +410,7 @@ void Device::MarkCaptured(memory::Va va) {
   std::lock_guard lock(mutex);
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(va, &base);
-  if (!allocation || allocation->captured || allocation->held) return;
+  if (!allocation || allocation->captured || allocation->unevictable) return;
   allocation->captured = true;
   if (!allocation->app_managed) residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }

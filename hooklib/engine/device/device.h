@@ -117,8 +117,8 @@ struct Device final : memory::Timeline {
     policy::LaunchProbe what;
     std::string name;  // of the kernel
     policy::GraphProbe way;
-    policy::Pressure::Moved moved;  // Moved() when it was queued
-    Left before;                    // of a graph: what the graph before it left
+    policy::Pressure::Totals moved;  // Moved() when it was queued
+    Left before;                     // of a graph: what the graph before it left
   };
   std::deque<Probe> probes;
   Touched touched;  // by the work that is being looked at
@@ -178,7 +178,7 @@ struct Device final : memory::Timeline {
   std::optional<memory::Extent> ResolveWord(const Work& work, size_t place, policy::UnboundedPointer* around);
   // --- launches that are watched (device_watch.cc); the lock is held ---
   // Whether the launch has to wait: for the one that is watched, or, since it is to be watched, until it is alone.
-  bool AwaitsWatch(const Work& work) { return (watch_.id || learnt.wants_any()) && MustAwaitWatch(work); }
+  bool AwaitsWatch(const Work& work) { return (watch_.id || learnt.watches_any()) && MustAwaitWatch(work); }
   uint64_t WatchProgress();  // grows while what is waited for goes on
   void EndWatch() {          // the one that is watched is over, or has company from here on
     if (watch_.id) CloseWatch();
@@ -247,7 +247,7 @@ struct Device final : memory::Timeline {
   // Reads what the driver has counted since the last time: as often as launches are planned.
   void CountFaults();
   // What the driver took away, and what came by faults; 0 where it does not count.
-  policy::Pressure::Moved Moved() const { return {taken_.bytes(), faults_.bytes()}; }
+  policy::Pressure::Totals Moved() const { return {taken_.bytes(), faults_.bytes()}; }
   // Tells residency what the timed launches that are over have cost.
   void ReadProbes();
   // At DEBUG: what was seen of places on the card when a window of launches began, and what lies where.
@@ -315,7 +315,7 @@ struct Device final : memory::Timeline {
   void CloseWatch();
   bool IsAlone();  // nothing else is unfinished on the card
   bool AnyLoose(const Work& work);
-  void LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Found found);
+  void LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Outcome found);
   policy::FaultLedger faults_;
   policy::MigrationLedger taken_;  // what left the card, and was not sent away
   struct Part {                    // of a round: the last of its launches, and what they name; bytes

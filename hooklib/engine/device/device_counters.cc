@@ -19,10 +19,10 @@ void Device::StartCounting() {
 void Device::CountFaults() {
   if (!faults_.counting()) return;
   const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
-  if (!faults_.Still(moved, faults, asked)) faults_.Read(moved, faults, asked, residency.fetching_bytes());
-  residency.set_faulted(faults_.bytes());
+  if (!faults_.IsUnchanged(moved, faults, asked)) faults_.Update(moved, faults, asked, residency.fetching_bytes());
+  residency.set_faulted_bytes(faults_.bytes());
   const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
-  if (!taken_.Still(left, sent)) taken_.Read(left, sent, residency.HasEvictionsInFlight() ? memory::kNever : 0);
+  if (!taken_.IsUnchanged(left, sent)) taken_.Update(left, sent, residency.HasEvictionsInFlight() ? memory::kNever : 0);
 }
 
 void Device::LogDriverCounters() {
@@ -35,19 +35,19 @@ void Device::LogDriverCounters() {
     SLUICE_LOG(kDebug,
                "%s: learnt what of a block launches use: of %llu kinds, given up for %llu; %llu launches watched, %llu "
                "named less for it, %llu times they were seen to use more",
-               uuid.c_str(), static_cast<unsigned long long>(stats.kinds),
+               uuid.c_str(), static_cast<unsigned long long>(stats.learned),
                static_cast<unsigned long long>(stats.given_up), static_cast<unsigned long long>(stats.watched),
                static_cast<unsigned long long>(stats.narrowed), static_cast<unsigned long long>(stats.wrong));
 }
 
 uint64_t Device::LeftToFaults() {
   std::lock_guard lock(mutex);
-  return residency.stats().left_launches;
+  return residency.stats().demand_paged_launches;
 }
 
 std::tuple<uint64_t, policy::ProbeStats, uint64_t> Device::HostMemoryUsed() {
   std::lock_guard lock(mutex);
-  return {residency.stats().host_bytes_used, residency.probe_stats(), map_ns};
+  return {residency.stats().remote_bytes, residency.probe_stats(), map_ns};
 }
 
 void Device::Publish(sluice_gpu_counters* slot) {
@@ -75,7 +75,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->stall_ns, stall_ns);
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
-  const compute::TimeSlices::Used used = tokens.turns().used();
+  const compute::TimeSlices::Used used = tokens.time_slices().used();
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
   put(&slot->working_set_bytes, working_set_);

@@ -17,7 +17,7 @@ void Device::FollowPressure(memory::Mark launch) {
   // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
   if (!taken_.counting() || budget.prefetch == SLUICE_PREFETCH_OFF || managed_seen) return;
   // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
-  if (residency.scatters()) return pressure.Skip(Moved());
+  if (residency.has_recent_fault_residue()) return pressure.Skip(Moved());
   part_named_ += residency.named_bytes();
   if (++part_launches_ < kLeast || part_named_ < live_bytes / kParts) return;
   part_launches_ = 0;
@@ -33,16 +33,16 @@ void Device::FollowPressure(memory::Mark launch) {
   for (; !parts_.empty() && (parts_.size() > kMost || over(parts_.front().last)); parts_.pop_front())
     named += parts_.front().named;
   if (named == 0) return;
-  using Wish = policy::Pressure::Wish;
-  const Wish wish = pressure.Note(named, Moved(), live_bytes);
-  if (wish == Wish::kNothing) return;
+  using Wish = policy::Pressure::Advice;
+  const Wish wish = pressure.NoteLaunches(named, Moved(), live_bytes);
+  if (wish == Wish::kNone) return;
   const uint32_t before = Factor(), ceiling = Ceiling();
   const bool changed = wish == Wish::kLower ? pressure.Lower(Default(), ceiling) : pressure.Raise(Default(), ceiling);
   if (!changed) return;
   UpdateMode();
   SLUICE_LOG(kDebug, "%s: factor %u, was %u; the driver has room for %u %% of the budget", uuid.c_str(), Factor(),
              before, ceiling);
-  if (pressure.certain() || (wish == Wish::kLower && ceiling < before)) LogPressure(Default(), Factor(), ceiling);
+  if (pressure.is_persistent() || (wish == Wish::kLower && ceiling < before)) LogPressure(Default(), Factor(), ceiling);
 }
 
 uint32_t Device::Ceiling() const {

@@ -257,7 +257,7 @@ void Device::ReadProbes() {
     float ms = 0;
     const bool told = elapsed(&ms, probe.begin, probe.end) == CUDA_SUCCESS;
     CountFaults();
-    residency.Answered(probe.what);
+    residency.NoteAnswered(probe.what);
     if (told && probe.way.id) {
       NoteLeft(probe.before, probe.begin);
       NoteWay(probe.way, static_cast<double>(ms));
@@ -266,26 +266,26 @@ void Device::ReadProbes() {
                  "launch %llx %s used %llu MiB %s and %llu MiB on the card in %.3f ms, and %.2f MiB came by faults "
                  "since it was queued",
                  static_cast<unsigned long long>(probe.what.id), probe.name.c_str(),
-                 static_cast<unsigned long long>(probe.what.host >> 20),
-                 probe.what.faults ? "by faults" : "in host memory",
-                 static_cast<unsigned long long>(probe.what.resident >> 20), static_cast<double>(ms),
+                 static_cast<unsigned long long>(probe.what.host_bytes >> 20),
+                 probe.what.by_faults ? "by faults" : "in host memory",
+                 static_cast<unsigned long long>(probe.what.resident_bytes >> 20), static_cast<double>(ms),
                  static_cast<double>(Moved().faults - probe.moved.faults) / 0x1p20);
-      if (!pressure.doubtful() && policy::Pressure::Lost(probe.moved, Moved()) == 0 &&
-          residency.Measured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_ &&
+      if (!pressure.distorts_timing() && policy::Pressure::Lost(probe.moved, Moved()) == 0 &&
+          residency.NoteMeasured(probe.what, static_cast<uint64_t>(static_cast<double>(ms) * 1e6)) && !said_faults_ &&
           budget.prefetch != SLUICE_PREFETCH_OFF) {
         said_faults_ = true;
         SLUICE_LOG(
             kWarn,
             "%s: launches touch little of what they name (%.2f GiB that are not on the card, %.1f ms by faults): "
             "nothing is fetched for such launches any more; a larger fraction helps if they are slow",
-            uuid.c_str(), static_cast<double>(probe.what.host) / 0x1p30, static_cast<double>(ms));
+            uuid.c_str(), static_cast<double>(probe.what.host_bytes) / 0x1p30, static_cast<double>(ms));
       }
-      if (!said_host_ && ms > 0 && !probe.what.faults && residency.UsesRemoteAccess(probe.what)) {
+      if (!said_host_ && ms > 0 && !probe.what.by_faults && residency.UsesRemoteAccess(probe.what)) {
         said_host_ = true;
         SLUICE_LOG(kInfo,
                    "%s: launches pass once over what they use (%.1f GB/s out of host memory): what of it does not fit, "
                    "and no others need on the card, is used where it lies and not fetched",
-                   uuid.c_str(), static_cast<double>(probe.what.host) / 1e6 / static_cast<double>(ms));
+                   uuid.c_str(), static_cast<double>(probe.what.host_bytes) / 1e6 / static_cast<double>(ms));
       }
     }
     probe.context->timers.Give(probe.begin);
@@ -304,9 +304,9 @@ void Device::NoteLeft(const Left& before, CUevent begin) {
   if (before.gone && elapsed(&departing, before.end, before.gone) != CUDA_SUCCESS) departing = gap;
   const auto ns = [](float ms) { return static_cast<uint64_t>(std::max(0.0, static_cast<double>(ms) * 1e6)); };
   SLUICE_LOG(kDebug, "behind graph %llx %s the next began after %.3f ms, what it sent away was gone after %.3f",
-             static_cast<unsigned long long>(before.way.id), policy::Describe(before.way.way), static_cast<double>(gap),
-             static_cast<double>(departing));
-  residency.Left(before.way, ns(gap), ns(departing));
+             static_cast<unsigned long long>(before.way.id), policy::Describe(before.way.strategy),
+             static_cast<double>(gap), static_cast<double>(departing));
+  residency.NoteGapAfter(before.way, ns(gap), ns(departing));
 }
 
 void Device::GiveBack(const Left& behind) {
@@ -332,12 +332,12 @@ void Device::SetLeft(const policy::GraphProbe& way, bool HasEvictionsInFlight, S
 void Device::NoteWay(const policy::GraphProbe& probe, double ms) {
   const policy::GraphStrategies& ways = residency.graph_strategies();
   SLUICE_LOG(kDebug, "graph %llx, larger than what can be held, took %.3f ms %s%s",
-             static_cast<unsigned long long>(probe.id), ms, policy::Describe(probe.way),
+             static_cast<unsigned long long>(probe.id), ms, policy::Describe(probe.strategy),
              probe.counts ? "" : " (on the way there)");
-  if (!residency.Measured(probe, static_cast<uint64_t>(ms * 1e6))) return;
+  if (!residency.NoteMeasured(probe, static_cast<uint64_t>(ms * 1e6))) return;
   std::string all;
   const policy::GraphStrategies::Times times = ways.TimesOf(probe.id);
-  for (size_t i = 0; i < policy::kGraphStrategies; ++i) {
+  for (size_t i = 0; i < policy::kGraphStrategyCount; ++i) {
     char one[128];
     std::snprintf(one, sizeof one, "%s%s %.1f ms", all.empty() ? "" : ", ",
                   policy::Describe(static_cast<policy::GraphStrategy>(i)), static_cast<double>(times[i]) / 1e6);
@@ -352,7 +352,7 @@ void Device::NoteWay(const policy::GraphProbe& probe, double ms) {
         "copies and only read, %llu may be written by kernels, %llu was written while it was a duplicate, %llu without "
         "a living byte, %llu otherwise",
         uuid.c_str(), policy::Describe(ways.Best(probe.id)), all.c_str(), mib(rest.copied), mib(rest.written),
-        mib(rest.withdrawn), mib(rest.dead), mib(rest.off + rest.two_ways_out));
+        mib(rest.withdrawn), mib(rest.freed), mib(rest.disabled + rest.evicting_elsewhere));
   }
   said_way_ = true;
 }

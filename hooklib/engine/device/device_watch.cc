@@ -16,7 +16,7 @@ std::optional<memory::Extent> Device::ResolveWord(const Work& work, size_t place
   const std::optional<memory::Extent> block = live.Resolve(word, &told);
   around->block.bytes = 0;
   // A library call says what it touches; what else its kernels' words name is not learnt.
-  if (!block || told || block->bytes < policy::PointerRanges::kLeastBytes || !work.id || work.library) return block;
+  if (!block || told || block->bytes < policy::PointerRanges::kMinBlockBytes || !work.id || work.library) return block;
   *around = {place, word, *block};
   return learnt.empty() ? block : learnt.Narrow(work.id, place, word, *block);
 }
@@ -24,10 +24,10 @@ std::optional<memory::Extent> Device::ResolveWord(const Work& work, size_t place
 bool Device::MustAwaitWatch(const Work& work) {
   Stream* const stream = work.stream;
   if (Watches(stream) && !Done(watch_.mark)) return true;
-  if (!work.id || !learnt.Wants(work.id)) return false;
+  if (!work.id || !learnt.ShouldWatch(work.id)) return false;
   // What is being sent away, because it may be more than is believed, is found where it was until it has gone.
   return stream->seq.load(std::memory_order_relaxed) > stream->completed ||
-         (learnt.Knows(work.id) && !OutDone(stream->id, stream->out.newest));
+         (learnt.IsLearned(work.id) && !OutDone(stream->id, stream->out.newest));
 }
 
 uint64_t Device::WatchProgress() {
@@ -65,15 +65,15 @@ bool Device::MayWatch(const Work& work) const {
 void Device::BeginWatch(const Work& work, uint64_t seq) {
   // All of it rests on the driver's figures.
   if (!GetConfig().learn || !counts_.counting() || records_.refused() || budget.prefetch == SLUICE_PREFETCH_OFF) return;
-  if (!learnt.Wants(work.id)) {
+  if (!learnt.ShouldWatch(work.id)) {
     if (residency.named_bytes() > residency.capacity() && AnyLoose(work)) learnt.NoteTooLarge(work.id);
     return;
   }
   // Of what is believed to be a part the rest may be away.
-  if (!learnt.Knows(work.id) && residency.HasAllResident()) return learnt.NoteAllThere(work.id);
+  if (!learnt.IsLearned(work.id) && residency.HasAllResident()) return learnt.NoteAllResident(work.id);
   if (!IsAlone()) {
     SLUICE_LOG(kDebug, "launch %llx is not watched: others are not over", static_cast<unsigned long long>(work.id));
-    return learnt.Missed(work.id);
+    return learnt.NoteUnwatched(work.id);
   }
   if (!records_.Start(Devices().size() > 1 ? raw_uuid_ : nullptr)) {
     SLUICE_LOG(kDebug, "%s: the driver records no faults for us, nothing is learnt of them: %s", uuid.c_str(),
@@ -96,7 +96,7 @@ void Device::CloseWatch() {
   residency.NoteFaultedIn(pages);
   const bool over = Done(watch_.mark);
   if (!over || records_.Lost()) {
-    learnt.Missed(id);
+    learnt.NoteUnwatched(id);
     SLUICE_LOG(kDebug, "launch %llx %s was watched in vain: %s, %zu pages told", static_cast<unsigned long long>(id),
                watch_.name.c_str(), over ? "records were lost" : "it is not over", pages.size());
     return;
@@ -108,20 +108,20 @@ void Device::CloseWatch() {
   LogWatched(id, pages.size(), learnt.Observe(id, watch_.words, pages, there));
 }
 
-void Device::LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Found found) {
+void Device::LogWatched(uint64_t id, size_t pages, policy::PointerRanges::Outcome found) {
   if (!LogEnabled(settings::LogLevel::kDebug)) return;
-  using Found = policy::PointerRanges::Found;
+  using Found = policy::PointerRanges::Outcome;
   const auto number = static_cast<unsigned long long>(id);
   SLUICE_LOG(kDebug, "launch %llx %s was watched: it faulted on %zu pages, %s", number, watch_.name.c_str(), pages,
-             found == Found::kPart     ? "what its kind uses of its blocks is known"
-             : found == Found::kMore   ? "more than its kind was believed to use"
-             : found == Found::kNoPart ? "and its kind uses no part of its blocks that could be told"
-                                       : "nothing follows yet");
-  if (found != Found::kPart && found != Found::kMore) return;
+             found == Found::kLearned   ? "what its kind uses of its blocks is known"
+             : found == Found::kWidened ? "more than its kind was believed to use"
+             : found == Found::kGivenUp ? "and its kind uses no part of its blocks that could be told"
+                                        : "nothing follows yet");
+  if (found != Found::kLearned && found != Found::kWidened) return;
   for (const policy::UnboundedPointer& word : watch_.words) {
-    const memory::Extent part = learnt.Narrow(id, word.place, word.pointer, word.block);
+    const memory::Extent part = learnt.Narrow(id, word.word_index, word.pointer, word.block);
     SLUICE_LOG(kDebug, "launch %llx: of the %llu MiB around word %zu, %.2f MiB from %+.2f", number,
-               static_cast<unsigned long long>(word.block.bytes >> 20), word.place,
+               static_cast<unsigned long long>(word.block.bytes >> 20), word.word_index,
                static_cast<double>(part.bytes) / 0x1p20,
                static_cast<double>(static_cast<int64_t>(part.base - word.pointer)) / 0x1p20);
   }

@@ -282,8 +282,8 @@ CUresult LaunchGraph(CUgraphExec executable, CUstream handle, bool ptsz, Issue i
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return issue();
   NoteQueued();
-  Turn turn(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
-  const auto run = [&] { return turn.Run(issue); };
+  LaunchToken token(stream, [&] { return reinterpret_cast<uintptr_t>(executable) | 1; });
+  const auto run = [&] { return token.Run(issue); };
   if (Recording()) RecordNodes(*stream, executable);
   if (!MustLook(stream)) return Counted(stream, run);
   std::shared_ptr<const GraphAccess::Order> order;

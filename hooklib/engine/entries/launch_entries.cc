@@ -150,10 +150,11 @@ __attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz
                                                       uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
   if (!stream) return Unmet(handle, issue);
-  Turn turn(stream, [&] { return ExecutionId(function, shape); });
-  const auto run = [&] { return turn.Run(issue); };
+  LaunchToken token(stream, [&] { return ExecutionId(function, shape); });
+  const auto run = [&] { return token.Run(issue); };
   if (MustLook(stream) || Recording()) {
-    const bool brief = stream->device->brief.Any() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
+    const bool brief =
+        stream->device->brief.HasEntries() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
     return brief ? Briefly(stream, function, shape, parameters, extra, flags, run)
                  : Looked(stream, function, shape, parameters, extra, flags, run);
   }

@@ -37,7 +37,7 @@ void Device::NoteCopied(const Touched& by) {
 // What the application asked for as managed memory it may write through the pointer at any time.
 bool Device::MayBeWrittenByHost(memory::Va va) {
   const memory::Allocation* allocation = live.Find(va, nullptr);
-  return !allocation || allocation->app_managed || allocation->held;
+  return !allocation || allocation->app_managed || allocation->unevictable;
 }
 
 void Device::NoteUnseenCopy(memory::Extent range, bool copy) {

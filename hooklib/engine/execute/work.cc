@@ -66,7 +66,7 @@ bool WorkScope::Throttle(const Work& work) {
         // What leaves may wait for launches of this very stream, and a GiB alone takes 70 ms.
         device->Poll(stream);
         done = stream->completed;
-        most = kPatience + static_cast<int>(device->residency.NextBytes(stream->id) / kBytesALook);
+        most = kPatience + static_cast<int>(device->residency.NextTransferBytes(stream->id) / kBytesALook);
       }
       if (device->residency.awaits_freed() && device->residency.launches() >= device->hold_back_from) {
         device->Poll(stream);
@@ -82,7 +82,8 @@ bool WorkScope::Throttle(const Work& work) {
         far_ahead |= device->residency.has_excess_duplicates() && stream->seq.load(std::memory_order_relaxed) > done;
         if (far_ahead) most = std::max(most, kPatienceForDead);
       }
-      if (work.id && device->residency.scatters(work.id) && device->residency.launches() >= device->hold_back_from) {
+      if (work.id && device->residency.ExpectsFaultResidue(work.id) &&
+          device->residency.launches() >= device->hold_back_from) {
         device->Poll(stream);
         done = stream->completed;
         const bool far = stream->seq.load(std::memory_order_relaxed) > done + kMaxFaultsAhead;
@@ -90,7 +91,7 @@ bool WorkScope::Throttle(const Work& work) {
         if (far) most = std::max(most, kPatienceForTrial);  // a sweep of 3 GiB takes 200 ms
         if (far && still + 1 >= most) device->hold_back_from = device->residency.launches() + 1024;
       }
-      if (work.id && device->residency.scatters(work.id) && device->residency.ResidueSweepPending()) {
+      if (work.id && device->residency.ExpectsFaultResidue(work.id) && device->residency.ResidueSweepPending()) {
         bool told;
         done = device->DoneUpTo(&before_us, &told);
         far_ahead = true;
@@ -99,7 +100,7 @@ bool WorkScope::Throttle(const Work& work) {
       }
       const auto tries = [&] {
         return work.hotter ? device->residency.probes_graph_strategy(work.id)
-                           : work.id && device->residency.Crowded(work.id);
+                           : work.id && device->residency.ShouldAwaitProbes(work.id);
       };
       if (tries() && device->residency.launches() >= device->hold_back_from) {
         device->Record(stream);
@@ -181,7 +182,7 @@ bool WorkScope::TryFastPath(Stream* stream, uint64_t id, uint64_t key) {
   stream->order.lock();
   {
     std::lock_guard lock(device->mutex);
-    if (device->brief.OnlyLaunches(device->mutex.times()) && ServeFast(stream, id, true, key)) return true;
+    if (device->brief.NoteLocked(device->mutex.acquisitions()) && ServeFast(stream, id, true, key)) return true;
   }
   stream->order.unlock();
   return false;
@@ -194,15 +195,15 @@ void WorkScope::RememberFast(const Work& work, uint64_t key) {
   policy::Residency& residency = device->residency;
   policy::SteadySets::Set* const set = residency.steady_set();
   if (!set || work.copy || work.hotter || !device->probes.empty() || !device->learnt.empty() ||
-      device->learnt.wants_any() || device->Watches(stream_) || residency.awaits_freed() || residency.has_withdrawn() ||
-      MustThrottle(work) || LogEnabled(settings::LogLevel::kDebug)) {
+      device->learnt.watches_any() || device->Watches(stream_) || residency.awaits_freed() ||
+      residency.has_withdrawn() || MustThrottle(work) || LogEnabled(settings::LogLevel::kDebug)) {
     return;
   }
   const Stream* const stream_discard_owner = device->stream_discard_owner;
   if (stream_discard_owner && stream_discard_owner != stream_ &&
       stream_discard_owner->repopulate.done < device->stream_discard_op)
     return;
-  device->brief.Keep(key ? key : KeyOf(work), set);
+  device->brief.Remember(key ? key : KeyOf(work), set);
 }
 
 // Whether there is anything that Throttle might wait for. The device's lock is held.
@@ -210,8 +211,9 @@ bool WorkScope::MustThrottle(const Work& work) {
   Device* const device = work.stream->device;
   const policy::Residency& residency = device->residency;
   return device->Outstanding(work.stream) >= kMaxOutstanding || residency.awaits_freed() ||
-         residency.has_excess_duplicates() || device->AwaitsWatch(work) || (work.id && residency.scatters(work.id)) ||
-         (work.hotter ? residency.probes_graph_strategy(work.id) : work.id && residency.Crowded(work.id));
+         residency.has_excess_duplicates() || device->AwaitsWatch(work) ||
+         (work.id && residency.ExpectsFaultResidue(work.id)) ||
+         (work.hotter ? residency.probes_graph_strategy(work.id) : work.id && residency.ShouldAwaitProbes(work.id));
 }
 
 void Device::Resolve(const Work& work, Touched* to) {
@@ -231,7 +233,7 @@ void Device::Resolve(const Work& work, Touched* to) {
   narrowed = false;
   if (learnt.empty()) {
     for (const uint64_t word : work.words) {
-      if (const memory::Extent* const extent = live.Where(word)) add(*extent, false);
+      if (const memory::Extent* const extent = live.Lookup(word)) add(*extent, false);
     }
   } else {
     policy::UnboundedPointer around;
@@ -276,11 +278,11 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   }
   if (!device->active.load(std::memory_order_relaxed)) return;
   if (device->raised_until.load(std::memory_order_relaxed)) device->AwaitRoom(work);
-  const uint64_t key = work.key ? work.key : work.id && device->brief.Any() ? KeyOf(work) : 0;
+  const uint64_t key = work.key ? work.key : work.id && device->brief.HasEntries() ? KeyOf(work) : 0;
   stream_->order.lock();
   ordered_ = true;
   std::unique_lock lock(device->mutex);
-  if (device->brief.OnlyLaunches(device->mutex.times()) && key && ServeFast(stream_, work.id, work.known, key)) {
+  if (device->brief.NoteLocked(device->mutex.acquisitions()) && key && ServeFast(stream_, work.id, work.known, key)) {
     follow_up_ = false;
     return;
   }
@@ -297,7 +299,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     lock.lock();
     if (!stream_->context) return;
     ++device->look;
-    device->residency.Rested(work.id);
+    device->residency.NoteAwaitedProbes(work.id);
   }
   device->EndWatch();
   const Touched& touched = device->touched;
@@ -321,8 +323,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
       device->residency.Prepare(stream_->id, seq, touched.extents, work.id, may_move, overwritten, touched.hotter);
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
-  if (!plan.nothing) {
-    device->brief.Forget();
+  if (!plan.is_empty) {
+    device->brief.Clear();
     moves = CarryOut(work, plan);
   } else {
     if (work.copy) device->NoteCopied(touched);
@@ -332,7 +334,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   if (work.id) device->FollowPressure({stream_->id, seq});  // the plan is over
   const uint64_t every = device->residency.in_steady_state() ? kEventSeldom : kEventEvery;
   follow_up_ = moves || seq >= stream_->recorded + every || device->residency.awaits_freed() ||
-               (work.id && device->residency.scatters(work.id)) || device->Watches(stream_);
+               (work.id && device->residency.ExpectsFaultResidue(work.id)) || device->Watches(stream_);
   if (work.id) RememberFast(work, key);
 }
 
@@ -342,16 +344,17 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   Device* const device = stream_->device;
   const auto time = [&] {
     CUevent begin = device->probes.size() < 64 ? stream_->context->timers.Take() : nullptr;
-    if (!begin) return device->residency.Answered(plan.probe);
+    if (!begin) return device->residency.NoteAnswered(plan.probe);
     g_real.cuEventRecord(begin, stream_->handle);
-    timed_.emplace(plan.probe, plan.way, work.function ? work.function->name.substr(0, 96) : "", begin);
+    timed_.emplace(plan.probe, plan.graph_probe, work.function ? work.function->name.substr(0, 96) : "", begin);
   };
-  if (plan.way.id) time();  // with all that is moved for it
+  if (plan.graph_probe.id) time();  // with all that is moved for it
   if (work.copy) device->NoteCopied(device->touched);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   if (!plan.populate_now.empty()) device->PopulateNow(plan.populate_now, stream_);
   const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.stream_discard.empty() ||
-                     !plan.repopulate.empty() || plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
+                     !plan.repopulate.empty() || plan.wait_in || plan.evict_after_op || plan.probe.id ||
+                     plan.graph_probe.id;
   // What leaves waits for events of this stream: one must cover all that was queued.
   if (moves) device->Record(stream_);
   // Before anything is queued to be sent away: the call waits for what is being sent just then.
@@ -365,9 +368,9 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   }
   if (!device->probes.empty()) device->ReadProbes();
   if (plan.probe.id) time();
-  if (plan.after_op) {
+  if (plan.evict_after_op) {
     evict_after_ = plan.evict_after;
-    after_op_ = plan.after_op;
+    after_op_ = plan.evict_after_op;
   }
   return moves;
 }
@@ -379,7 +382,7 @@ void WorkScope::End(CUresult) {
   if (follow_up_) {
     Device* const device = stream_->device;
     std::lock_guard lock(device->mutex);
-    device->brief.OnlyLaunches(device->mutex.times());
+    device->brief.NoteLocked(device->mutex.acquisitions());
     stream_->stream_discarding = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
@@ -392,7 +395,7 @@ void WorkScope::End(CUresult) {
                                     timed_->way.id ? device->TakeLeft(stream_->context) : Device::Left{}});
         } else {
           timers->Give(timed_->begin);
-          stream_->device->residency.Answered(timed_->probe);
+          stream_->device->residency.NoteAnswered(timed_->probe);
         }
       }
       stream_->device->Record(stream_);

@@ -113,7 +113,7 @@ void PrintSummary(const char* when) {
         c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
         static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches),
         static_cast<unsigned long long>(device->LeftToFaults()), Gi(in_place),
-        static_cast<unsigned long long>(tries.tries), static_cast<unsigned long long>(tries.slow),
+        static_cast<unsigned long long>(tries.probes), static_cast<unsigned long long>(tries.slow_probes),
         static_cast<double>(tries.lost_ns) / 1e6, static_cast<double>(map_ns) / 1e6);
     device->LogDriverCounters();
   }

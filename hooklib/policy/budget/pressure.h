@@ -1,15 +1,14 @@
-// Whether the card really holds what this process may hold there: the factor that is in force.
+// Memory pressure: the factor in force, percent of the budget that this process may fill.
 //
-// What residency believes to be on the card is there only as long as the driver leaves it there. Where more is asked of
-// the card than it has (another process, plain memory and contexts that nobody counts, a budget that was set too high),
-// the driver takes pages away in its own order, the ones that were brought first; what works in rounds then misses page
-// after page, however little is lacking. The process is not told, but the driver counts what it moves: bytes that left
-// although nobody sent them away, and bytes that faults brought. Where launches lose much in this way, the factor is
-// lowered until they lose nothing; where they have lost nothing for some rounds it is raised again, a little at a time,
-// and each attempt that fails doubles these rounds.
+// Residency takes a chunk for resident, but the driver decides. Other processes, unmanaged memory, contexts and a
+// budget set too high can ask more of the GPU than it has. Then the driver evicts in its own order, pages that were
+// fetched first, and a program that works in iterations misses page after page, however little is lacking. The process
+// gets no notice, but the driver counts two things: bytes evicted without a request, and bytes that faults brought.
+// Where launches lose much in this way, the factor is lowered until they lose nothing. After some rounds without a loss
+// it is raised again a little, and each attempt that fails doubles these rounds.
 //
-// Counted in what launches name that are over, not in time: a round is as much as lives. Not thread-safe: the device's
-// lock is held.
+// A round is over when finished launches have named as many bytes as are live; it is no time. Not thread-safe: the
+// device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
 #define SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
 
@@ -20,57 +19,57 @@ namespace sluice::policy {
 
 class Pressure {
  public:
-  static constexpr uint32_t kFloor = 10;  // percent
+  static constexpr uint32_t kMinPercent = 10;
 
-  enum class Wish : uint8_t { kNothing, kLower, kRaise };
-  // Bytes, so far. What is lost is both: taken away, and brought back by faults.
-  struct Moved {
-    uint64_t taken = 0;   // left the card, and nobody had sent it away
-    uint64_t faults = 0;  // came by faults
+  enum class Advice : uint8_t { kNone, kLower, kRaise };
+  // Bytes so far. A loss is both: evicted by the driver, and brought back by faults.
+  struct Totals {
+    uint64_t taken = 0;   // evicted without a request
+    uint64_t faults = 0;  // brought by faults
   };
 
-  static uint64_t Lost(const Moved& before, const Moved& now) {
+  static uint64_t Lost(const Totals& before, const Totals& now) {
     return std::min(now.taken - before.taken, now.faults - before.faults);
   }
 
-  // Launches that named so many bytes are over, where so many live.
-  Wish Note(uint64_t named, const Moved& moved, uint64_t live);
-  // What has moved until now says nothing.
-  void Skip(const Moved& moved) {
+  // Launches that named so many bytes are over, while `live` bytes are live.
+  Advice NoteLaunches(uint64_t named, const Totals& moved, uint64_t live);
+  // Moves before now do not count.
+  void Skip(const Totals& moved) {
     before_ = moved;
-    named_ = 0;
+    named_bytes_ = 0;
   }
-  // The budget moves: what is lost until all that lives has been named once is the way there.
-  void Restart() { Changed(); }
-  // The wish is granted. `start`: the factor that holds without evidence. `ceiling`: percent of the budget for which
-  // the driver itself says that there is room. False: nothing changed.
+  // The budget changes: losses do not count until all live bytes have been named once.
+  void Restart() { Settle(); }
+  // The advice is followed. `start`: the factor without evidence. `ceiling`: percent of the budget that the driver
+  // itself says it has room for. False: nothing changed.
   bool Lower(uint32_t start, uint32_t ceiling);
   bool Raise(uint32_t start, uint32_t ceiling);
 
-  // The factor in force.
-  uint32_t Of(uint32_t start) const { return std::min(start, held_); }
-  bool lowered() const { return held_ < kAll; }
-  // What launches take now is no measure of their kind: they may fault for what was to be there.
-  bool doubtful() const { return lossy_ != 0 || settling_ || settle_ != 0; }
-  // Lowered more than once in a row: no chance any more.
-  bool certain() const { return lowerings_ >= 2; }
+  // The factor in force, percent.
+  uint32_t FactorFrom(uint32_t start) const { return std::min(start, percent_); }
+  bool is_lowered() const { return percent_ < kMaxPercent; }
+  // Launches may fault on chunks that were to be resident: their times say nothing of their access class.
+  bool distorts_timing() const { return lossy_rounds_ != 0 || settling_ || settle_bytes_ != 0; }
+  // Lowered more than once in a row: no accident.
+  bool is_persistent() const { return lowerings_ >= 2; }
 
  private:
-  static constexpr uint32_t kAll = 100, kStepUp = 5, kStepDown = 10;  // percent
-  static constexpr uint32_t kPatience = 4;                            // rounds
-  void Changed();
+  static constexpr uint32_t kMaxPercent = 100, kStepUpPercent = 5, kStepDownPercent = 10;
+  static constexpr uint32_t kMinPatienceRounds = 4;
+  void Settle();
 
-  uint32_t held_ = kAll;                      // percent
-  uint32_t lowerings_ = 0;                    // one after the other
-  uint32_t down_ = kStepDown, up_ = kStepUp;  // percent, of the next change
-  uint32_t clean_ = 0;                        // rounds, since the last one in which launches lost anything
-  uint32_t patience_ = kPatience;             // rounds
-  uint64_t named_ = 0;                        // bytes, in this round
-  Moved before_;                              // it
-  uint32_t lossy_ = 0;                        // rounds in which launches lost something, one after the other
-  uint64_t settle_ = 0;                       // bytes that launches have to name before what is lost means anything
-  bool settling_ = false;                     // a change was made, and settle_ not set yet
-  bool raised_ = false;                       // the last change was a raise
+  uint32_t percent_ = kMaxPercent;
+  uint32_t lowerings_ = 0;                                            // in a row
+  uint32_t step_down_ = kStepDownPercent, step_up_ = kStepUpPercent;  // percent, of the next change
+  uint32_t clean_rounds_ = 0;                                         // since the last loss
+  uint32_t patience_rounds_ = kMinPatienceRounds;
+  uint64_t named_bytes_ = 0;   // in this round
+  Totals before_;              // as of the round's begin
+  uint32_t lossy_rounds_ = 0;  // with a loss, in a row
+  uint64_t settle_bytes_ = 0;  // that launches have to name before losses count
+  bool settling_ = false;      // a change was made, and settle_bytes_ not set yet
+  bool raised_ = false;        // the last change was a raise
 };
 
 }  // namespace sluice::policy

@@ -1,39 +1,45 @@
-// Residency: what was discarded is fetched before any launch may write it, even one that is left to faults.
+// Residency, after a discard: a discarded chunk is fetched before any launch may write it, even for a launch that is
+// left to demand faults.
 //
-// The manual has a write undo a discard as well as a prefetch does, but a kernel that writes by faults what was
-// discarded takes 2.1 s a GiB on an H200, and now and then such a write went through without one and was lost with the
-// next departure (driver 580, a host far ahead; 306 MiB at once). To fetch it moves nothing, so where nothing can be
-// queued what a launch names of it is brought on the spot. Three cases are not covered: at most 512 MiB that a launch
-// does not name come with it; what another stream's launch brings so is not waited for by a launch that does not name
-// it; and where nothing can be queued, what a launch does not name, or is to be discarded in a stream's order yet.
+// By the manual a write undoes a discard as a prefetch does. But a kernel that writes a discarded chunk by faults takes
+// 2.1 s a GiB on an H200. Now and then such a write went through without a fault and was lost with the next eviction
+// (driver 580, a host far ahead; 306 MiB at once). The fetch moves nothing, so where nothing can be queued the chunks
+// that a launch names are populated at once.
+//
+// Three cases are not covered:
+//  - chunks beyond 512 MiB that a launch does not name;
+//  - a launch of another stream that does not name a chunk does not wait for the chunk's fetch;
+//  - where nothing can be queued: chunks that the launch does not name, or whose discard is still to run in stream
+//    order.
 #include <algorithm>
 
 #include "hooklib/policy/residency.h"
 
 namespace sluice::policy {
 
-// Whether it was discarded, and may still be so when work that `stream` queues now touches it. Its own launches have
-// waited for its fetch; another stream's may hang on work that the application did not order before that.
+// Whether the chunk was discarded, and may still be so for work that `stream` queues now. The stream's own launches
+// have waited for its fetch. Another stream's fetch may hang on work that the application did not order before this
+// work.
 bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
   if (!chunk->discarded) return false;
-  if (chunk->arrival_op ? timeline_->InDone(chunk->arrival_stream, chunk->arrival_op) : chunk->resident)
+  if (chunk->fetch_op ? timeline_->InDone(chunk->fetch_stream, chunk->fetch_op) : chunk->resident)
     chunk->discarded = false;
-  return chunk->discarded && !(chunk->arrival_op && chunk->arrival_stream == stream);
+  return chunk->discarded && !(chunk->fetch_op && chunk->fetch_stream == stream);
 }
 
-// What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
-// card's memory), so it comes with whatever launch is next, a part at a time. Nearly always that one names it. How many
-// of reused_after_discard_, the first ones, it brings.
+// A launch that does not name a reused chunk may write it (by a table of pointers in GPU memory). So each launch
+// fetches a part of these chunks, whatever it names; nearly always it names them. Returns how many of
+// reused_after_discard_, from its begin, it fetches.
 size_t Residency::FetchReused(StreamId stream) {
-  constexpr size_t kMost = (uint64_t{512} << 20) / kChunkBytes;
+  constexpr size_t kMaxChunks = (uint64_t{512} << 20) / kChunkBytes;
   std::erase_if(reused_after_discard_, [this](Chunk* chunk) {
-    const bool waits = chunk->discarded && !chunk->arrival_op && chunk->live_bytes != 0 && chunk->mark != now_;
-    chunk->reborn = waits;
+    const bool waits = chunk->discarded && !chunk->fetch_op && chunk->live_bytes != 0 && chunk->named_at != now_;
+    chunk->reused_after_discard = waits;
     return !waits;
   });
-  const size_t count = std::min(kMost, reused_after_discard_.size());
-  // They make no place for what this launch names, nor for one another.
-  for (size_t i = 0; i < count; ++i) reused_after_discard_[i]->mark = now_;
+  const size_t count = std::min(kMaxChunks, reused_after_discard_.size());
+  // They make no room for the launch's own chunks, nor for one another.
+  for (size_t i = 0; i < count; ++i) reused_after_discard_[i]->named_at = now_;
   uint64_t room = Room(stream);
   if (room < count * kChunkBytes) room += MakeRoom(stream, count * kChunkBytes - room, 0, &plan_.now);
   if (room < count * kChunkBytes) ++stats_.over_budget_launches;
@@ -41,8 +47,8 @@ size_t Residency::FetchReused(StreamId stream) {
     Chunk* const chunk = reused_after_discard_[i];
     UnmapRemote(chunk);
     if (room >= kChunkBytes) {
-      FetchAndPlace(chunk, stream, &plan_.now);
-      chunk->content = true;  // for all that anybody knows
+      FetchResident(chunk, stream, &plan_.now);
+      chunk->has_contents = true;  // it may have been written
       chunk->last_use = now_;
       candidates_.Unrank(chunk);
       room -= kChunkBytes;
@@ -53,11 +59,11 @@ size_t Residency::FetchReused(StreamId stream) {
   return count;
 }
 
-// The launch waits for what it brings, so until it is over that does not leave.
+// The launch waits for these fetches, so the chunks stay until it is over.
 void Residency::NoteReused(size_t count, Mark mark) {
   const auto end = reused_after_discard_.begin() + static_cast<std::ptrdiff_t>(count);
   std::for_each(reused_after_discard_.begin(), end, [&](Chunk* chunk) {
-    chunk->reborn = false;
+    chunk->reused_after_discard = false;
     NoteUse(chunk, mark);
   });
   reused_after_discard_.erase(reused_after_discard_.begin(), end);

@@ -1,12 +1,14 @@
-// Residency: what was written by copies alone and is only read since comes to the card as a duplicate of its host copy
-// (UVM's read-mostly advice), and leaves by throwing the duplicate away.
+// Residency, read duplication: a chunk that copies alone wrote, and that is only read since, is fetched as a duplicate
+// of its host copy (UVM's read-mostly advice) and evicted by dropping the duplicate.
 //
-// For a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu): to withdraw the advice, which drops what is
-// on the card, takes 1.2 to 2.2 ms, to send it away 70; to map_remote it in host memory again 5, the first time after
-// it was sent there 70 to 85; to fetch it 22 either way. A prefetch to the host drops nothing. A write to a duplicate
-// takes 3.6 seconds (other cards: 43), so the advice is withdrawn before anything that may write is queued, before a
-// byte dies and before one comes to life beside it. Advice is a call and in no stream's order: what unfinished work
-// uses is not dropped, and what is still on its way out is not mapped_remote (it would stay on the card).
+// Milliseconds for a GiB on an H200 with driver 580 (experiments/probes/read_mostly.cu):
+//  - withdraw the advice, which drops the GPU's copy: 1.2 to 2.2 (write back: 70);
+//  - advise it again in host memory: 5; the first time after a write-back: 70 to 85;
+//  - fetch: 22 either way. A prefetch to the host drops nothing.
+// A write to a duplicate takes 3.6 seconds (other GPUs: 43). So the advice is withdrawn before anything that may write
+// is queued, before a byte is freed, and before one is allocated beside it. Advice is a call, in no stream's order: a
+// chunk that unfinished work uses is not dropped, and a chunk that is still being evicted is not advised (it would stay
+// resident).
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +19,7 @@ namespace sluice::policy {
 void Residency::set_read_mostly(bool may) {
   read_mostly_ = may;
   if (may) return;
-  copied_.Clear();
+  copied_ranges_.Clear();
   chunks_.ForAll([this](Chunk& chunk) {
     chunk.copied_bytes = 0;
     Withdraw(&chunk);
@@ -26,13 +28,13 @@ void Residency::set_read_mostly(bool may) {
 
 void Residency::NoteCopied(Extent range) {
   if (!read_mostly_) return;
-  copied_.Add(range, [this](Extent part) {
+  copied_ranges_.Add(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Overlap(part, chunk); });
   });
 }
 
 void Residency::ForgetCopies(Extent range) {
-  copied_.Remove(range, [this](Extent part) {
+  copied_ranges_.Remove(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) {
       chunk.copied_bytes -= Overlap(part, chunk);
       Withdraw(&chunk);
@@ -40,7 +42,8 @@ void Residency::ForgetCopies(Extent range) {
   });
 }
 
-// What is written now and then costs a fetch and two advices each time: not mapped_remote again for ever longer.
+// A chunk that is written now and then costs a fetch and two advices each time: it is not duplicated again for ever
+// longer.
 void Residency::NoteWritten(Extent range) {
   const size_t before = withdrawn_.size();
   ForgetCopies(range);
@@ -61,36 +64,36 @@ std::vector<Extent> Residency::TakeWithdrawn() {
   return std::exchange(withdrawn_, {});
 }
 
-// It could be a duplicate, but may still be on the card or on its way out.
+// Whether only copies wrote it. It may still be resident, or its eviction in flight.
 bool Residency::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
-         chunk.live_bytes > 0 && chunk.content && chunk.withdrawn_until <= now_ && !chunk.two_ways_out;
+         chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !chunk.evicting_elsewhere;
 }
 
 bool Residency::MayDuplicate(const Chunk& chunk) {
   return IsCopied(chunk) &&
-         (chunk.duplicate || (chunk.departure_op && timeline_->OutDone(chunk.departure_stream, chunk.departure_op)));
+         (chunk.duplicate || (chunk.evict_op && timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
 }
 
 void Residency::Withdraw(Chunk* chunk) {
   if (!chunk->duplicate) return;
   chunk->duplicate = false;
   withdrawn_.push_back({chunk->base, kChunkBytes});
-  // What is still on its way comes all the same, as bytes of the ordinary kind.
-  if (!chunk->resident || (chunk->arrival_op && !timeline_->InDone(chunk->arrival_stream, chunk->arrival_op))) return;
+  // A fetch in flight goes on, as one of ordinary bytes.
+  if (!chunk->resident || (chunk->fetch_op && !timeline_->InDone(chunk->fetch_stream, chunk->fetch_op))) return;
   EndPrefetch(chunk);
   SetResident(chunk, false);
-  chunk->arrival_op = 0;
+  chunk->fetch_op = 0;
   candidates_.Remove(chunk);
 }
 
-// In EvictChunk's place: it is on the card and in host memory, and nothing unfinished uses it.
+// Instead of EvictChunk: the chunk is duplicated, and nothing unfinished uses it.
 void Residency::Drop(Chunk* chunk, PlanStep* step) {
   EndPrefetch(chunk);
   if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
   chunk->duplicate = false;
-  chunk->arrival_op = 0;
+  chunk->fetch_op = 0;
   candidates_.Remove(chunk);
   step->drop.push_back({chunk->base, kChunkBytes});
   stats_.bytes_dropped += kChunkBytes;
@@ -99,14 +102,14 @@ void Residency::Drop(Chunk* chunk, PlanStep* step) {
 const Plan& Residency::DropExcessDuplicates() {
   Settle();
   ClearPlan();
-  std::erase_if(beyond_, [this](Va base) {
+  std::erase_if(excess_duplicates_, [this](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->duplicate || !chunk->resident) return true;
-    if (resident_ <= capacity_ || !MayLeave(*chunk, 0)) return false;
+    if (resident_bytes_ <= capacity_ || !MayEvict(*chunk, 0)) return false;
     Drop(chunk, &plan_.now);
     return true;
   });
-  if (resident_ <= capacity_) beyond_.clear();
+  if (resident_bytes_ <= capacity_) excess_duplicates_.clear();
   Merge(&plan_.now.drop);
   return plan_;
 }

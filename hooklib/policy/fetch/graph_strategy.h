@@ -1,17 +1,17 @@
-// Which way what does not fit of a graph larger than all that may be resident comes to its kernels.
+// Graph strategies: how the part of a graph that exceeds the capacity reaches its kernels.
 //
-// Whole launches are timed, with all that the engine moves for them, and nothing is concluded from parts: on an H200 a
-// graph whose weights missed a third of their room took 86 ms by faults on one machine, 134 on another, 142 with other
-// chunks held and 151 with the rest used in host memory, and no rate of a part told these apart. Each way is given a
-// few launches; the first in a row does not count, nor do those that still bring things into order for the way (but one
-// that took three times what every other way takes is the last that is tried of its way, for now). While
-// the answer is awaited (nothing waits for it) launches go the best way known. The others are tried again ever more
-// rarely, and so that what all tries of a way cost stays within a 200th of the time.
+// Whole launches are timed, with all that the engine moves for them; nothing is concluded from parts. On an H200 a
+// graph whose weights missed a third of their room took 86 ms by faults on one machine and 134 on another. It took 142
+// with other chunks resident, and 151 with the rest used remotely; no rate of a part told these apart. Each strategy
+// gets a few launches. The first in a row does not count, nor do launches that still prepare the strategy; but a launch
+// that takes three times as long as under every other strategy ends the probe for now. Until the answer is known,
+// launches take the best known strategy and do not wait. The others are probed ever more rarely, so that all probes of
+// a strategy cost at most a 200th of the time (a bounded regret).
 //
-// A launch also leaves work behind: what is sent away then may hold up whatever is launched between it and the next (a
-// step of 94 ms on an H200, of which 32 were its graph's). So a way costs what its launches take and how much later
-// they come, behind one that went the same way, than the soonest came, but no more than until all of that one had left:
-// a host that thinks in between is nobody's cost. Not thread-safe: the device's lock is held.
+// A launch also leaves work behind: its evictions may hold up whatever is launched before the next one (a step of 94 ms
+// on an H200, of which 32 were its graph's). So a strategy also costs the delay of the next launch beyond the shortest
+// gap, behind a launch of the same strategy. That delay counts only until the evictions are over: a host that pauses in
+// between is no cost of the strategy. Not thread-safe: the device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_FETCH_GRAPH_STRATEGY_H_
 #define SLUICE_HOOKLIB_POLICY_FETCH_GRAPH_STRATEGY_H_
 
@@ -23,83 +23,84 @@
 namespace sluice::policy {
 
 enum class GraphStrategy : uint8_t {
-  kDemandPaging,  // all that is missing is left to faults, whatever is held: as with `--prefetch off`
-  kFetch,   // the hottest part is held, the rest is brought before each launch, beyond the budget, and leaves behind it
-  kRemote,  // the hottest part is held, the rest is used in host memory
-  kFaults,  // the hottest part is held, the rest is left to faults
+  kDemandPaging,  // all missing chunks are left to demand faults, as with `--prefetch off`
+  // The hot part is resident. The rest is fetched before each launch, beyond the budget, and evicted behind it.
+  kFetch,
+  kRemote,  // the hot part is resident, the rest is used remotely
+  kFaults,  // the hot part is resident, the rest is left to demand faults
 };
-inline constexpr size_t kGraphStrategies = 4;
-const char* Describe(GraphStrategy way);
+inline constexpr size_t kGraphStrategyCount = 4;
+const char* Describe(GraphStrategy strategy);
 
-// One launch that went some way and is timed.
+// One timed launch of a strategy.
 struct GraphProbe {
   uint64_t id = 0;  // execution id; 0: nothing to time
-  GraphStrategy way = GraphStrategy::kDemandPaging;
+  GraphStrategy strategy = GraphStrategy::kDemandPaging;
   uint64_t number = 0;  // among the launches of its id
-  bool counts = false;  // for what the way costs; otherwise for what it cost to try it
+  bool counts = false;  // as the cost of the strategy; otherwise only as the cost of the probe
 };
 
 class GraphStrategies {
  public:
-  using Times = std::array<uint64_t, kGraphStrategies>;  // ns of a launch and of what it holds up; 0: not known
+  using Times = std::array<uint64_t, kGraphStrategyCount>;  // ns of a launch and of its delay; 0: not known
   struct Launch {
-    uint64_t id;          // execution id
-    uint64_t bytes;       // that it names
-    uint64_t capacity;    // that may be resident
-    bool may_map_remote;  // host memory may be used in place
+    uint64_t id;     // execution id
+    uint64_t bytes;  // of its set
+    uint64_t capacity;
+    bool may_map_remote;
   };
 
-  // The way of the next launch of this id.
+  // The strategy of the next launch of this id.
   GraphStrategy Next(const Launch& launch);
-  // The launch that Next was asked for is planned. `settled`: the plan has nothing in it that only the first launches
-  // of a way need.
+  // The launch that Next was asked for is planned. `settled`: the plan holds nothing that only the first launches of a
+  // strategy need.
   GraphProbe Planned(uint64_t id, bool settled);
-  // The next launch of a graph that is timed began `gap` ns after the end of this one, and what this one sent away was
-  // gone after `departing`, if that was sooner. Before that launch's Measured.
-  void Left(const GraphProbe& probe, uint64_t gap, uint64_t departing);
-  // How long it took, in ns of the GPU's clock. True where all ways are known with this for the first time, or the best
-  // is another than before.
-  bool Measured(const GraphProbe& probe, uint64_t ns);
-  // A way is on trial, or its answer is awaited.
-  bool IsTrying(uint64_t id) const;
+  // The next timed launch of a graph began `gap_ns` after the end of this one. This launch's evictions were over
+  // `eviction_ns` after its end, if that was sooner. To be called before that launch's NoteMeasured.
+  void NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns);
+  // The launch's time on the GPU's clock. True where this is the first time that all strategies are known, or where the
+  // best one changes.
+  bool NoteMeasured(const GraphProbe& probe, uint64_t ns);
+  // A strategy is being probed, or its answer is awaited.
+  bool IsProbing(uint64_t id) const;
   GraphStrategy Best(uint64_t id) const;
   Times TimesOf(uint64_t id) const;
-  // Whether it is a graph that was larger than what may be resident.
-  bool Knows(uint64_t id) const { return habits_.contains(id); }
+  // Whether it is a graph that was larger than the capacity.
+  bool Knows(uint64_t id) const { return records_.contains(id); }
 
  private:
-  struct Tried {
-    uint64_t ns = 0;    // of a launch and of what it holds up
-    uint64_t last = 0;  // of the last one
-    uint64_t at = 0;    // number of the launch at which it was last tried
-    uint64_t loss = 0;  // ns: what its tries took beyond what the best way would have
-    uint32_t tries = 0;
-    void Follow(uint64_t time);
+  struct Timing {
+    uint64_t ns = 0;           // of a launch and its delay
+    uint64_t last_ns = 0;      // of the newest launch
+    uint64_t measured_at = 0;  // number of the launch at which it was last probed
+    uint64_t loss_ns = 0;      // time that its probes took beyond the best strategy
+    uint32_t probes = 0;
+    void Update(uint64_t time);
   };
-  struct Habit {
+  struct Record {
     uint64_t bytes = 0, capacity = 0;
     uint64_t launches = 0;
-    uint64_t asked = 0;  // so many of them were before the question was this one
-    GraphStrategy way = GraphStrategy::kDemandPaging, best = GraphStrategy::kDemandPaging,
-                  on_trial = GraphStrategy::kDemandPaging;
-    uint32_t run = 0;         // launches since the way changed
-    uint64_t changed = 0;     // number of the launch with which it did
-    bool trying = false;      // launches go the way on trial, until one of them counts
-    uint64_t awaited_to = 0;  // the answer is awaited, but no longer than up to this launch; 0: it is not
+    uint64_t question_begin = 0;  // launches before the question changed (size, capacity)
+    GraphStrategy strategy = GraphStrategy::kDemandPaging, best = GraphStrategy::kDemandPaging,
+                  probing = GraphStrategy::kDemandPaging;
+    uint32_t run = 0;          // launches since the strategy changed
+    uint64_t changed_at = 0;   // number of the launch at which it did
+    bool is_probing = false;   // launches take the probed strategy until one of them counts
+    uint64_t await_until = 0;  // the answer is awaited until this launch; 0: it is not
     bool may_map_remote = true;
-    bool complete = false;  // all ways are known
-    // Behind the last launch, in ns: that went this way, when the next began, when what it sent away was gone.
-    GraphStrategy left = GraphStrategy::kDemandPaging;
-    uint64_t gap = 0, departing = 0;
-    uint64_t soonest = UINT64_MAX;  // of all gaps
-    std::array<Tried, kGraphStrategies> ways;
-    Tried& Of(GraphStrategy w) { return ways[static_cast<size_t>(w)]; }
-    bool IsOpen(GraphStrategy w) const;
+    bool complete = false;  // all strategies are known
+    // Behind the newest launch: its strategy, the time until the next began, the time until its evictions were over.
+    GraphStrategy last_strategy = GraphStrategy::kDemandPaging;
+    uint64_t gap_ns = 0, eviction_ns = 0;
+    uint64_t shortest_gap_ns = UINT64_MAX;
+    std::array<Timing, kGraphStrategyCount> timings;
+    Timing& Of(GraphStrategy w) { return timings[static_cast<size_t>(w)]; }
+    bool IsAvailable(GraphStrategy w) const;
     bool IsDue(GraphStrategy w) const;
-    uint64_t Behind(GraphStrategy w) const;
+    uint64_t HeldUpNs(GraphStrategy w) const;
     bool IsHopeless(GraphStrategy w, uint64_t ns) const;
   };
-  std::unordered_map<uint64_t, Habit> habits_;
+  std::unordered_map<uint64_t, Record> records_;
 };
 
 }  // namespace sluice::policy

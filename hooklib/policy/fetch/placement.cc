@@ -1,19 +1,19 @@
-// Residency: which of what streaming launches use is worth its place on the card.
+// Residency, placement: which chunks of streaming launches are worth residency.
 //
-// Where everything streams and nothing moves any more (a decoder that holds twice its budget), each chunk that lies in
-// host memory costs what launches use of it, over the link, in every round; a chunk on the card saves that. An
-// embedding table of which a lookup reads four rows, or a cache of keys and values at its first positions, saves next
-// to nothing, a weight all of its 2 MiB. So of two such chunks the one that is used whole is kept. What a launch uses
-// is what it names, to the byte where that is known (extents of library calls, PyTorch's structs); a sixteenth of that
-// where it was seen to be done with host memory in a fraction of the time that the link takes (remote_access_trials.h).
+// Assume that all launches stream and nothing moves any more (a decoder that needs twice its budget). Then each
+// host-resident chunk costs its link bytes in every iteration, and a resident chunk saves them. An embedding table of
+// which a lookup reads four rows saves next to nothing, nor does a key-value cache at its first positions; a weight
+// saves all of its 2 MiB. So of two such chunks the one that is used whole is kept resident. A launch uses the bytes
+// that it names, where these are known to the byte (extents of library calls, PyTorch's structs). It uses a sixteenth
+// of them where it was seen to be done with host memory in a fraction of the link's time (launch_classifier.h).
 //
-// To exchange two chunks costs 100 and 22 ms a GiB, once; it saves 24 in each round. So only what differs by much is
-// exchanged, and only where nothing else has moved for two rounds: a program whose working set comes and goes places
-// its chunks anyway.
+// An exchange of two chunks costs 100 and 22 ms a GiB, once; it saves 24 in each iteration. So chunks are exchanged
+// only for a large difference, and only where nothing else has moved for two iterations: a program whose working set
+// moves places its chunks anyway.
 //
-// Then the order: what a launch uses on the card is done before the host has queued the next one, and the link has
-// nothing to do meanwhile; what it uses in host memory crosses the link while the host queues the rest. So what is used
-// first after the host has waited makes place for what is used much later.
+// Then the order counts. A launch on resident chunks is over before the host has queued the next one, and the link
+// idles; a launch on host-resident chunks keeps the link busy while the host queues the rest. So a chunk that is used
+// first after a host synchronization makes room for one that is used much later.
 #include <algorithm>
 
 #include "hooklib/policy/fetch/link_bytes.h"
@@ -22,154 +22,166 @@
 namespace sluice::policy {
 
 namespace {
-constexpr uint32_t kLittle = kChunkBytes / 8;  // of a chunk, in a round
-constexpr uint32_t kMuch = kChunkBytes / 2;
-constexpr uint64_t kStill = uint64_t{16} << 20;  // bytes a window that may move all the same
-constexpr uint32_t kStillWindows = 2;
-constexpr uint64_t kLeast = uint64_t{8} << 20;   // less is not worth a look
-constexpr uint64_t kMost = uint64_t{512} << 20;  // at once: 60 ms
-constexpr uint64_t kLeastOrder = uint64_t{32} << 20;
+constexpr uint32_t kMaxColdBytes = kChunkBytes / 8;  // of a chunk, in an iteration
+constexpr uint32_t kMinHotBytes = kChunkBytes / 2;
+constexpr uint64_t kMaxStillBytes = uint64_t{16} << 20;  // bytes that may move in an iteration that counts as still
+constexpr uint32_t kMinStillIterations = 2;
+constexpr uint64_t kMinExchangeBytes = uint64_t{8} << 20;    // less is not worth an exchange
+constexpr uint64_t kMaxExchangeBytes = uint64_t{512} << 20;  // at once: 60 ms
+constexpr uint64_t kMinOrderBytes = uint64_t{32} << 20;
 }  // namespace
 
 void Residency::NoteHostSync() {
-  if (now_ - run_begin_ >= windows_.length() / 2) {
-    long_run_begin_ = run_begin_;
-    long_run_ = now_ - run_begin_;
+  if (now_ - placement_.host_run_begin >= iterations_.length() / 2) {
+    placement_.long_host_run_begin = placement_.host_run_begin;
+    placement_.long_host_run = now_ - placement_.host_run_begin;
   }
-  run_begin_ = now_;
+  placement_.host_run_begin = now_;
 }
 
-// How many launches after the host began anew its newest one came; nothing: not since the last two times.
-std::optional<uint64_t> Residency::PlaceInRun(const Chunk& chunk) const {
-  if (chunk.last_use > run_begin_) return chunk.last_use - run_begin_;
-  if (chunk.last_use > long_run_begin_) return chunk.last_use - long_run_begin_;
+// Launches between the host's synchronization and the chunk's newest use. Nothing: not used since the last two.
+std::optional<uint64_t> Residency::PositionInHostRun(const Chunk& chunk) const {
+  if (chunk.last_use > placement_.host_run_begin) return chunk.last_use - placement_.host_run_begin;
+  if (chunk.last_use > placement_.long_host_run_begin) return chunk.last_use - placement_.long_host_run_begin;
   return std::nullopt;
 }
 
-// When a window has just begun: what of the chunks would leave their places for others.
-void Residency::ChangePlaces(const Predictor& predictor) {
+// At the begin of an iteration: marks cold chunks that are to be demoted, and chunks that are to be promoted in their
+// place.
+void Residency::ExchangePlacement(const Predictor& predictor) {
   const uint64_t moved = stats_.bytes_in + stats_.bytes_out;
-  const uint64_t own = 2 * (places_.leaves + asked_bytes_);  // by what was changed in the window that is over
-  const bool still = moved - moved_before_window_ <= kStill + own && windows_.length() == still_length_;
-  // One in which nothing moved at all says as much as two in which little did.
-  still_windows_ = !still                          ? 0
-                   : moved == moved_before_window_ ? std::max(kStillWindows, still_windows_ + 1)
-                                                   : still_windows_ + 1;
-  places_ = {windows_.number(), still_length_, moved - moved_before_window_, still_windows_, 0, 0, 0, 0, promote_};
-  moved_before_window_ = moved;
-  still_length_ = windows_.length();
-  chosen_ = asks_ = false;
-  asked_bytes_ = 0;
-  if (still_windows_ < kStillWindows || promote_ || !may_map_remote_ || prefetch_ != Prefetch::kPredict) return;
-  // Nothing was used in host memory: nothing waits for a place, and all chunks of the card are many.
-  if (host_window_ + 1 != windows_.number()) return;
+  const uint64_t own_bytes =
+      // Moved by the exchanges of the iteration that is over.
+      2 * (placement_.stats.demoted_bytes + placement_.victim_bytes);
+  const bool still =
+      moved - placement_.moved_bytes_before <= kMaxStillBytes + own_bytes && iterations_.length() == placement_.previous_length;
+  // One iteration in which nothing moved says as much as two in which little did.
+  placement_.still_iterations = !still                             ? 0
+                      : moved == placement_.moved_bytes_before ? std::max(kMinStillIterations, placement_.still_iterations + 1)
+                                                         : placement_.still_iterations + 1;
+  placement_.stats = {
+      iterations_.number(), placement_.previous_length, moved - placement_.moved_bytes_before, placement_.still_iterations, 0, 0, 0, 0,
+      placement_.promote_bytes};
+  placement_.moved_bytes_before = moved;
+  placement_.previous_length = iterations_.length();
+  placement_.promotions_chosen = seeks_probe_victim_ = false;
+  placement_.victim_bytes = 0;
+  if (placement_.still_iterations < kMinStillIterations || placement_.promote_bytes || !may_map_remote_ || prefetch_ != Prefetch::kPredict)
+    return;
+  // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
+  if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
   std::vector<Chunk*> cold, first, hot;
   chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.link_window + 1 != windows_.number()) return;  // not used in the window that is over
+    if (chunk.link_iteration + 1 != iterations_.number()) return;  // not used in the iteration that is over
     if (chunk.resident) {
-      if (!chunk.live_bytes || chunk.mark == now_ || !IsLasting(chunk, 0)) return;
-      const bool little = std::max(chunk.link_bytes, chunk.link_before) <= kLittle;
-      const bool streams = chunk.last_fetcher + windows_.length() < now_;
-      if (little || (streams && chunk.link_bytes >= kMuch)) (little ? cold : first).push_back(&chunk);
-    } else if (chunk.host_window + 1 == windows_.number() && chunk.link_bytes >= kMuch) {
+      if (!chunk.live_bytes || chunk.named_at == now_ || !IsLongLived(chunk, 0)) return;
+      const bool is_cold = std::max(chunk.link_bytes, chunk.previous_link_bytes) <= kMaxColdBytes;
+      const bool is_streaming = chunk.last_required_at + iterations_.length() < now_;
+      if (is_cold || (is_streaming && chunk.link_bytes >= kMinHotBytes)) (is_cold ? cold : first).push_back(&chunk);
+    } else if (chunk.remote_iteration + 1 == iterations_.number() && chunk.link_bytes >= kMinHotBytes) {
       hot.push_back(&chunk);
     }
   });
-  places_.cold = cold.size() * kChunkBytes;
-  places_.hot = hot.size() * kChunkBytes;
+  placement_.stats.cold_bytes = cold.size() * kChunkBytes;
+  placement_.stats.hot_bytes = hot.size() * kChunkBytes;
   std::sort(cold.begin(), cold.end(), [](const Chunk* a, const Chunk* b) { return a->link_bytes < b->link_bytes; });
   if (cold.size() > hot.size()) cold.resize(hot.size());
-  if (!cold.empty() || !TakeLessUsed(predictor, &first, &hot, &cold)) AddFirstUsed(&first, &hot, &cold);
-  cold.resize(std::min<size_t>(cold.size(), kMost / kChunkBytes));
+  if (!cold.empty() || !ExchangeByPasses(predictor, &first, &hot, &cold)) ExchangeByOrder(&first, &hot, &cold);
+  cold.resize(std::min<size_t>(cold.size(), kMaxExchangeBytes / kChunkBytes));
   const uint64_t bytes = cold.size() * kChunkBytes;
-  if (bytes < kLeast) {
-    chosen_ = false;
-    asks_ = !own && hot.size() * kChunkBytes >= kLeastOrder && windows_.number() >= next_ask_;
+  if (bytes < kMinExchangeBytes) {
+    placement_.promotions_chosen = false;
+    seeks_probe_victim_ =
+        !own_bytes && hot.size() * kChunkBytes >= kMinOrderBytes && iterations_.number() >= placement_.next_victim;
     return;
   }
-  places_.leaves = bytes;
+  placement_.stats.demoted_bytes = bytes;
   for (Chunk* chunk : cold) {
     chunk->cold = true;
     candidates_.Unrank(chunk);
   }
-  promote_ = bytes;
+  placement_.promote_bytes = bytes;
 }
 
-// Of what is used whole, that which is passed over less often in each round makes place for what is passed over once
-// more and oftener: an optimizer's first moments for its second. False: there is too little of it. Counted over the
-// newest round, since a window is a little longer than one: some is used twice as often in it.
-bool Residency::TakeLessUsed(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
-                             std::vector<Chunk*>* cold) {
-  if (windows_.number() < next_order_ || first->empty() || hot->empty()) return false;
+// Among chunks that are used whole, those with fewer passes in an iteration make room for those with at least one pass
+// more: an optimizer's first moments for its second. False: too few such chunks. Counted over the predictor's newest
+// period, since an iteration is a little longer: some chunks are used twice as often in it.
+bool Residency::ExchangeByPasses(const Predictor& predictor, std::vector<Chunk*>* first, std::vector<Chunk*>* hot,
+                                 std::vector<Chunk*>* cold) {
+  if (iterations_.number() < placement_.next_exchange || first->empty() || hot->empty()) return false;
   for (std::vector<Chunk*>* list : {first, hot}) {
-    for (Chunk* chunk : *list) chunk->round_uses = 0;
+    for (Chunk* chunk : *list) chunk->iteration_uses = 0;
   }
-  if (!predictor.ForRound([](Chunk* chunk) { chunk->round_uses += chunk->round_uses < UINT16_MAX; })) return false;
+  if (!predictor.ForEachUseInPeriod([](Chunk* chunk) { chunk->iteration_uses += chunk->iteration_uses < UINT16_MAX; }))
+    return false;
   std::stable_sort(first->begin(), first->end(),
-                   [](const Chunk* a, const Chunk* b) { return a->round_uses < b->round_uses; });
-  // Of what was not named whole each time less.
+                   [](const Chunk* a, const Chunk* b) { return a->iteration_uses < b->iteration_uses; });
+  // Fewer, where it was not named whole each time.
   const auto passes = [](const Chunk* chunk) {
-    const uint32_t whole = std::max(chunk->link_bytes, chunk->link_before) / static_cast<uint32_t>(kChunkBytes);
-    return std::min<uint32_t>(chunk->round_uses, whole);
+    const uint32_t whole = std::max(chunk->link_bytes, chunk->previous_link_bytes) / static_cast<uint32_t>(kChunkBytes);
+    return std::min<uint32_t>(chunk->iteration_uses, whole);
   };
   std::stable_sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return passes(a) > passes(b); });
   size_t changes = 0;
-  const size_t limit = std::min({first->size(), hot->size(), kMost / kChunkBytes});
-  while (changes < limit && (*first)[changes]->round_uses < passes((*hot)[changes])) ++changes;
-  if (changes * kChunkBytes < kLeastOrder) return false;
+  const size_t limit = std::min({first->size(), hot->size(), kMaxExchangeBytes / kChunkBytes});
+  while (changes < limit && (*first)[changes]->iteration_uses < passes((*hot)[changes])) ++changes;
+  if (changes * kChunkBytes < kMinOrderBytes) return false;
   cold->assign(first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-  for (size_t i = 0; i < changes; ++i) (*hot)[i]->hot_window = windows_.number();
-  chosen_ = true;
-  next_order_ = windows_.number() + order_pause_;
-  order_pause_ = std::min(64u, 2 * order_pause_);
+  for (size_t i = 0; i < changes; ++i) (*hot)[i]->promote_iteration = iterations_.number();
+  placement_.promotions_chosen = true;
+  placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
+  placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
   return true;
 }
 
-// `hot` may have more places than the `cold` leave: those of the first half of what follows when the host begins anew,
-// where they are used much later themselves. Of who comes then, those are chosen that are used last.
-void Residency::AddFirstUsed(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
-  const auto place = [this](const Chunk* chunk) { return PlaceInRun(*chunk).value_or(0); };
-  const auto unknown = [this](const Chunk* chunk) { return !PlaceInRun(*chunk); };
-  // Once a round, which a window is a little longer than.
-  const bool once = long_run_ >= windows_.length() * 3 / 4 && long_run_ <= windows_.length();
-  if (!once || run_begin_ + 2 * windows_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
+// `hot` may get more room than the `cold` chunks leave: that of chunks used in the first half of a host run, for hot
+// ones that are used much later. Of the hot chunks those used last are promoted.
+void Residency::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>* hot, std::vector<Chunk*>* cold) {
+  const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
+  const auto unknown = [this](const Chunk* chunk) { return !PositionInHostRun(*chunk); };
+  // One synchronization in an iteration, which is a little longer than a period.
+  const bool once = placement_.long_host_run >= iterations_.length() * 3 / 4 && placement_.long_host_run <= iterations_.length();
+  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
     return;
   }
-  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || place(chunk) > long_run_ / 2; });
-  std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return place(a) < place(b); });
-  std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return place(a) > place(b); });
+  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > placement_.long_host_run / 2; });
+  std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return position(a) < position(b); });
+  std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return position(a) > position(b); });
   size_t changes = 0;
-  if (windows_.number() >= next_order_) {
-    const size_t most = std::min(first->size(), hot->size() - cold->size());
-    while (changes < most && place((*first)[changes]) + long_run_ / 8 < place((*hot)[cold->size() + changes]))
+  if (iterations_.number() >= placement_.next_exchange) {
+    const size_t limit = std::min(first->size(), hot->size() - cold->size());
+    while (changes < limit &&
+           position((*first)[changes]) + placement_.long_host_run / 8 < position((*hot)[cold->size() + changes]))
       ++changes;
   }
-  if (changes * kChunkBytes >= kLeastOrder) {
+  if (changes * kChunkBytes >= kMinOrderBytes) {
     cold->insert(cold->end(), first->begin(), first->begin() + static_cast<std::ptrdiff_t>(changes));
-    places_.first = std::min(changes * kChunkBytes, kMost - std::min(kMost, (cold->size() - changes) * kChunkBytes));
-    next_order_ = windows_.number() + order_pause_;
-    order_pause_ = std::min(64u, 2 * order_pause_);
+    placement_.stats.first_used_bytes = std::min(
+        changes * kChunkBytes, kMaxExchangeBytes - std::min(kMaxExchangeBytes, (cold->size() - changes) * kChunkBytes));
+    placement_.next_exchange = iterations_.number() + placement_.exchange_pause;
+    placement_.exchange_pause = std::min(64u, 2 * placement_.exchange_pause);
   }
-  chosen_ = true;
-  for (size_t i = 0; i < std::min(cold->size(), kMost / kChunkBytes); ++i) (*hot)[i]->hot_window = windows_.number();
+  placement_.promotions_chosen = true;
+  for (size_t i = 0; i < std::min(cold->size(), kMaxExchangeBytes / kChunkBytes); ++i)
+    (*hot)[i]->promote_iteration = iterations_.number();
 }
 
 std::vector<PlacementRun> Residency::ListPlacement() {
   Settle();
   std::vector<PlacementRun> places;
   const auto alike = [](const PlacementRun& a, const PlacementRun& b) {
-    const auto degree = [](uint64_t bytes) { return bytes <= kLittle ? 0 : bytes < kMuch ? 1 : 2; };
-    return a.range.end() == b.range.base && a.resident == b.resident && a.lasting == b.lasting && a.used == b.used &&
-           a.id == b.id && degree(a.link_bytes) == degree(b.link_bytes);
+    const auto degree = [](uint64_t bytes) { return bytes <= kMaxColdBytes ? 0 : bytes < kMinHotBytes ? 1 : 2; };
+    return a.range.end() == b.range.base && a.resident == b.resident && a.long_lived == b.long_lived &&
+           a.recently_used == b.recently_used && a.id == b.id && degree(a.link_bytes) == degree(b.link_bytes);
   };
   chunks_.ForAll([&](const Chunk& chunk) {
     if (!chunk.live_bytes) return;
     const PlacementRun place{{chunk.base, kChunkBytes},
                              chunk.resident,
-                             IsLasting(chunk, 0),
-                             chunk.link_window + 1 >= windows_.number(),
-                             std::max(chunk.link_bytes, chunk.link_before),
-                             chunk.link_id};
+                             IsLongLived(chunk, 0),
+                             chunk.link_iteration + 1 >= iterations_.number(),
+                             std::max(chunk.link_bytes, chunk.previous_link_bytes),
+                             chunk.top_user_id};
     if (!places.empty() && alike(places.back(), place)) {
       places.back().range.bytes += kChunkBytes;
       places.back().link_bytes = std::max(places.back().link_bytes, place.link_bytes);
@@ -180,36 +192,46 @@ std::vector<PlacementRun> Residency::ListPlacement() {
   return places;
 }
 
-// A launch that has all that it names on the card, and was never timed on host memory, may use little of it, as a
-// lookup does in a table that was there first: then others had better have the place. Of one that names little beside
-// one large operand (a product of many rows does not, and would re-read it) a few chunks leave, so that it is tried;
-// each kind once, and ever more rarely.
-void Residency::Ask(uint64_t id) {
-  const auto [from, end] = Dominant();
+// A launch whose set is resident, and that was never timed on host memory, may use little of the set: a lookup in a
+// table that was fetched first. Other chunks had better have that room. If the launch names little beside one large
+// operand, a few of the operand's chunks are evicted to probe it (a product of many rows names more, and would re-read
+// it). Each id is probed once, and ids ever more rarely.
+void Residency::MarkProbeVictims(uint64_t id) {
+  const auto [from, end] = DominantOperand();
   if (!end) return;
-  const size_t to = from + kLeast / kChunkBytes;
+  const size_t to = from + kMinExchangeBytes / kChunkBytes;
   for (size_t i = from; i < to; ++i) {
-    if (!set_[i]->live_bytes || !IsLasting(*set_[i], id)) return;
+    if (!set_[i]->live_bytes || !IsLongLived(*set_[i], id)) return;
   }
-  if (!asked_.insert(id).second) return;
-  if (asked_.size() > 1024) asked_.clear();
-  asks_ = false;
-  next_ask_ = windows_.number() + ask_pause_;
-  ask_pause_ = std::min(64u, 2 * ask_pause_);
+  if (!placement_.probed_ids.insert(id).second) return;
+  if (placement_.probed_ids.size() > 1024) placement_.probed_ids.clear();
+  seeks_probe_victim_ = false;
+  placement_.next_victim = iterations_.number() + placement_.victim_pause;
+  placement_.victim_pause = std::min(64u, 2 * placement_.victim_pause);
   for (size_t i = from; i < to; ++i) {
-    set_[i]->cold = set_[i]->asked = true;
+    set_[i]->cold = set_[i]->probe_victim = true;
     candidates_.Unrank(set_[i]);
   }
-  asked_bytes_ = kLeast;
-  promote_ += kLeast;
+  placement_.victim_bytes = kMinExchangeBytes;
+  placement_.promote_bytes += kMinExchangeBytes;
 }
 
-// Whether a launch uses so little of it that it stays in host memory, where it was put to make place. Launches of a
-// shape never met before are not timed first: what they name is too little to matter.
-bool Residency::StaysCold(Chunk* chunk, uint64_t id) {
-  if (!chunk->cold || OverLink(*chunk, host_access_.Sparse(id)) > kLittle) return false;
-  MapInHost(chunk);
+// Whether a demoted chunk stays in host memory for this launch, which uses little of it. Launches of a new shape are
+// not timed first: they name too little to matter.
+bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
+  if (!chunk->cold || OverLink(*chunk, classifier_.IsSparse(id)) > kMaxColdBytes) return false;
+  MapRemote(chunk);
   return true;
+}
+
+// The chunk was used remotely, was fetched since and is evicted again: there was no lasting room for it.
+void Residency::EndPromotion(Chunk* chunk) {
+  if (!chunk->remote_iteration) return;
+  chunk->remote_iteration = 0;
+  if (placement_.promote_bytes || placement_.promotion_pause == 0)
+    placement_.next_promotion_pause = std::min<uint32_t>(64, placement_.next_promotion_pause * 2);
+  placement_.promote_bytes = 0;
+  placement_.promotion_pause = placement_.next_promotion_pause;
 }
 
 }  // namespace sluice::policy

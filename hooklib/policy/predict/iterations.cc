@@ -4,16 +4,16 @@ namespace sluice::policy {
 
 bool Iterations::IsOver(uint64_t now, bool confident) const {
   const uint64_t launches = now - begin_;
-  // The first round is known as soon as it is being repeated.
-  const bool first = number_ == 1 && longest_period_ && confident && launches >= longest_period_;
-  return launches >= length_ || first;
+  // The first period is known as soon as it is repeated.
+  const bool is_first = number_ == 1 && longest_period_ && confident && launches >= longest_period_;
+  return launches >= length_ || is_first;
 }
 
-void Iterations::Next(uint64_t now) {
+void Iterations::Begin(uint64_t now) {
   begin_ = now;
-  // Rounds within rounds (a part that is repeated) do not make the window small at once.
-  const uint64_t round = longest_period_ ? longest_period_ + longest_period_ / 8 : length_;
-  length_ = std::clamp<uint64_t>(number_ == 1 ? round : std::max(round, length_ / 2), 16, 1 << 14);
+  // An iteration is an eighth longer than a period. Periods within periods (a repeated part) do not shorten it at once.
+  const uint64_t length = longest_period_ ? longest_period_ + longest_period_ / 8 : length_;
+  length_ = std::clamp<uint64_t>(number_ == 1 ? length : std::max(length, length_ / 2), 16, 1 << 14);
   longest_period_ = 0;
   ++number_;
 }

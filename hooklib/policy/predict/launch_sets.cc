@@ -1,8 +1,8 @@
-// Residency: which chunks a launch names, and what is noted of their use.
+// Residency, launch sets: the chunks that a launch names, and the notes on their use.
 //
-// Most launches of a program that has settled find all of theirs on the card. What is done for each of their chunks is
-// all that such a launch costs beside its one look at the launch before: so nothing here asks a table twice, and who
-// leaves first is only worked out when somebody has to (victims.cc).
+// Most launches of a program in steady state find their set resident. Such a launch costs no more than the work on each
+// of its chunks here and one look at the predictor's log. So nothing here looks anything up twice, and chunks are
+// ranked only when room is needed (victims.cc).
 #include <algorithm>
 
 #include "hooklib/policy/fetch/link_bytes.h"
@@ -10,107 +10,110 @@
 
 namespace sluice::policy {
 
-// Of [begin, end), whole chunks, those up to the first that the launch has named before; which that is. On its own and
-// without a call: all that is asked of each stays at hand.
-Chunk* Residency::Take(Chunk* begin, Chunk* end, Launch* launch, uint64_t waited_in, Chunk*** to) const {
+// Marks the whole chunks of [begin, end) up to the first one that the launch has named before, and returns that one. A
+// function of its own without calls: the compiler keeps all values in registers.
+Chunk* Residency::MarkNamed(Chunk* begin, Chunk* end, PlannedLaunch* launch, uint64_t awaited_in_op,
+                            Chunk*** to) const {
   const uint64_t now = now_;
   const StreamId stream = launch->stream;
-  bool lacks = false;
+  bool lacks_chunks = false;
   Chunk** next = *to;
   Chunk* chunk = begin;
-  for (; chunk < end && chunk->mark != now; ++chunk) {
-    chunk->mark = now;
+  for (; chunk < end && chunk->named_at != now; ++chunk) {
+    chunk->named_at = now;
     chunk->named_bytes = kChunkBytes;
-    const bool own = chunk->arrival_stream == stream;
-    if (!chunk->resident || (own ? chunk->arrival_op > waited_in : chunk->discarded)) lacks = true;
+    const bool is_own = chunk->fetch_stream == stream;
+    if (!chunk->resident || (is_own ? chunk->fetch_op > awaited_in_op : chunk->discarded)) lacks_chunks = true;
     *next++ = chunk;
   }
   *to = next;
-  if (lacks) launch->lacks = true;
+  if (lacks_chunks) launch->lacks_chunks = true;
   return chunk;
 }
 
-// Each chunk once, in the order in which they are named. How many are among the first `hotter` extents.
-size_t Residency::Collect(std::span<const Extent> extents, size_t overwritten, std::optional<size_t> hotter,
-                          const Queues& queues, Launch* launch) {
-  size_t most = 0, hotter_chunks = 0;
-  for (const Extent& extent : extents) most += std::min<size_t>(extent.bytes / kChunkBytes + 2, chunks_.size());
-  if (room_.size() < most) room_.resize(most);
-  Chunk** next = room_.data();
+// Collects each chunk once, in the order of the extents. Returns how many chunks belong to the first `hot_extents`
+// extents.
+size_t Residency::CollectSet(std::span<const Extent> extents, size_t overwritten_extents,
+                             std::optional<size_t> hot_extents, const StreamQueues& queues, PlannedLaunch* launch) {
+  size_t max_chunks = 0, hot_chunks = 0;
+  for (const Extent& extent : extents) max_chunks += std::min<size_t>(extent.bytes / kChunkBytes + 2, chunks_.size());
+  if (set_storage_.size() < max_chunks) set_storage_.resize(max_chunks);
+  Chunk** next = set_storage_.data();
   operands_.resize(extents.size());
   for (size_t i = 0; i < extents.size(); ++i) {
-    if (i == hotter) hotter_chunks = static_cast<size_t>(next - room_.data());
+    if (i == hot_extents) hot_chunks = static_cast<size_t>(next - set_storage_.data());
     const Extent& extent = extents[i];
-    const bool whole = i + overwritten >= extents.size();  // the others are before it, so what they name is marked
-    // The same once more, as work in place names it: only of its ends may more be named.
+    const bool whole =
+        i + overwritten_extents >= extents.size();  // the other extents come first, so that their chunks are marked
+    // The same extent again, as in-place work names it: only at its ends may more bytes be named.
     const bool again = i > 0 && extent == extents[i - 1];
     chunks_.ForEachRun(extent, [&](Chunk* const begin, Chunk* const end) {
       for (Chunk* chunk = begin; chunk < end;) {
-        Chunk* const fresh = chunk;
-        chunk = Take(fresh, end, launch, queues.waited_in, &next);
-        if (chunk != fresh) {
-          launch->names.Add(fresh->base, chunk[-1].base + kChunkBytes);
-          if (fresh == begin) begin->named_bytes = Overlap(extent, *begin);
+        Chunk* const unnamed = chunk;
+        chunk = MarkNamed(unnamed, end, launch, queues.awaited_in_op, &next);
+        if (chunk != unnamed) {
+          launch->hash.Add(unnamed->base, chunk[-1].base + kChunkBytes);
+          if (unnamed == begin) begin->named_bytes = Overlap(extent, *begin);
           if (chunk == end) end[-1].named_bytes = Overlap(extent, end[-1]);
-          for (Chunk* at = fresh; whole && at < chunk; ++at) {
+          for (Chunk* at = unnamed; whole && at < chunk; ++at) {
             if (at->named_bytes == kChunkBytes) at->overwritten_at = now_;
           }
         }
-        for (; chunk < end && chunk->mark == now_; ++chunk) {
+        for (; chunk < end && chunk->named_at == now_; ++chunk) {
           chunk->named_bytes += std::min<uint32_t>(Overlap(extent, *chunk), kChunkBytes - chunk->named_bytes);
           if (again && chunk + 2 < end) chunk = end - 2;
         }
       }
     });
-    const auto count = static_cast<size_t>(next - room_.data());
+    const auto count = static_cast<size_t>(next - set_storage_.data());
     operands_[i] = {extent.bytes, count};
   }
-  set_ = {room_.data(), next};
-  launch->place = launch->names.sum();
-  return hotter && *hotter >= extents.size() ? set_.size() : hotter_chunks;
+  set_ = {set_storage_.data(), next};
+  launch->set_hash = launch->hash.sum();
+  return hot_extents && *hot_extents >= extents.size() ? set_.size() : hot_chunks;
 }
 
-// What the set is named for, and that it is used: in one pass where nothing has to be done between the two.
+// Notes what the set is named for, and its use: in one pass where nothing has to be done between the two.
 template <bool kNames, bool kUses>
-void Residency::NoteSet(const Launch& launch, Seq seq) {
+void Residency::NoteSet(const PlannedLaunch& launch, Seq seq) {
   const StreamId stream = launch.stream;
-  const uint64_t now = now_, window = windows_.number(), graph_before = graph_before_;
-  const bool sparse = launch.seen.sparse, fetches = Fetches(launch);
-  uint64_t between = 0;
-  bool rest = false;  // of some there is more to do than most need
+  const uint64_t now = now_, iteration = iterations_.number(), last_graph_at = last_graph_at_;
+  const bool sparse = launch.traits.sparse, required = RequiresResidency(launch);
+  uint64_t bytes_since_graph = 0;
+  bool needs_more = false;  // some chunks need more than the usual
   for (Chunk* chunk : set_) {
     if constexpr (kNames) {
-      CountLinkBytes(chunk, OverLink(*chunk, sparse), window);
-      if (fetches) chunk->last_fetcher = now;
+      CountLinkBytes(chunk, OverLink(*chunk, sparse), iteration);
+      if (required) chunk->last_required_at = now;
     }
     if constexpr (kUses) {
-      if (chunk->last_use <= graph_before) between += kChunkBytes;
+      if (chunk->last_use <= last_graph_at) bytes_since_graph += kChunkBytes;
       chunk->last_use = now;
-      chunk->content = true;
+      chunk->has_contents = true;
       Mark& use = chunk->use[chunk->use[0].stream == stream ? 0 : 1];
       if (use.stream == stream) use.seq = seq;
-      if (use.stream != stream || !chunk->unranked || chunk->ahead) rest = true;
+      if (use.stream != stream || !chunk->unranked || chunk->prefetched) needs_more = true;
     }
   }
-  between_ += between;
-  if (!rest) return;
+  bytes_since_graph_ += bytes_since_graph;
+  if (!needs_more) return;
   for (Chunk* chunk : set_) {
-    if (chunk->ahead) EndPrefetch(chunk);
+    if (chunk->prefetched) EndPrefetch(chunk);
     if (chunk->use[0].stream != stream && chunk->use[1].stream != stream) NoteUse(chunk, {stream, seq});
     if (chunk->resident) candidates_.Unrank(chunk);
   }
 }
-template void Residency::NoteSet<true, true>(const Launch&, Seq);
-template void Residency::NoteSet<true, false>(const Launch&, Seq);
-template void Residency::NoteSet<false, true>(const Launch&, Seq);
+template void Residency::NoteSet<true, true>(const PlannedLaunch&, Seq);
+template void Residency::NoteSet<true, false>(const PlannedLaunch&, Seq);
+template void Residency::NoteSet<false, true>(const PlannedLaunch&, Seq);
 
 void Residency::NoteUse(Chunk* chunk, Mark mark) {
-  const auto own = [&mark](const Mark& use) { return use.stream == mark.stream || use.stream == 0; };
-  const auto over = [this](const Mark& use) { return timeline_->Done(use); };
-  Mark* place = std::find_if(std::begin(chunk->use), std::end(chunk->use), own);
-  if (place == std::end(chunk->use)) place = std::find_if(std::begin(chunk->use), std::end(chunk->use), over);
-  if (place != std::end(chunk->use)) {
-    *place = mark;
+  const auto is_own = [&mark](const Mark& use) { return use.stream == mark.stream || use.stream == 0; };
+  const auto is_over = [this](const Mark& use) { return timeline_->Done(use); };
+  Mark* slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_own);
+  if (slot == std::end(chunk->use)) slot = std::find_if(std::begin(chunk->use), std::end(chunk->use), is_over);
+  if (slot != std::end(chunk->use)) {
+    *slot = mark;
   } else {
     chunk->use_epoch = fences_->Use();  // closed when room is needed, behind this launch
   }

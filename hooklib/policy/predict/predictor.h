@@ -1,11 +1,10 @@
-// Learns the order of launches and says when each chunk is used next.
+// Learns the order of launches and predicts the next use of each chunk.
 //
-// After DeepUM (Jung et al., ASPLOS 2023): a launch is named by an execution id (hash of the function and the shape of
-// its arguments), and what followed it last time is expected to follow it again. Here both of its tables are one ring,
-// the log of launches with the chunks that each touched. Where in the log the present is repeated is found by the last
-// three launches with their chunks (a model's layers differ in nothing else); from there the ids alone are followed, so
-// that a tensor which lies elsewhere this time does not end the prediction. One per application stream. Not
-// thread-safe.
+// After DeepUM (Jung et al., ASPLOS 2023): a launch is identified by an execution id (hash of the function and the
+// shape of its arguments), and its successor of the last time is expected again. Here both of DeepUM's tables are one
+// ring, the log of launches with their chunks. The log position that the present repeats is found by the last three
+// launches with their chunks, since a model's layers differ in nothing else. From there ids alone are followed, so that
+// a tensor at a new address does not end the prediction. One per application stream. Not thread-safe.
 #ifndef SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
 #define SLUICE_HOOKLIB_POLICY_PREDICT_PREDICTOR_H_
 
@@ -19,10 +18,10 @@
 
 namespace sluice::policy {
 
-// Of a launch's id and its chunks, in order. Of a run of chunks its begin and its end say enough.
-class PlaceHash {
+// A hash of a launch's id and its chunks, in order. For a run of chunks its begin and end suffice.
+class LaunchHash {
  public:
-  explicit PlaceHash(uint64_t id) : sum_(id) {}
+  explicit LaunchHash(uint64_t id) : sum_(id) {}
   void Add(Va begin, Va end) {
     if (begin != end_) sum_ = Mix(Mix(sum_, end_), begin);
     end_ = end;
@@ -41,137 +40,135 @@ class PlaceHash {
 
 class Predictor {
  public:
-  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets next_use and freed_in of each of them.
-  // `place`: the PlaceHash's. `living`: how many chunks hold a live byte now.
-  void OnLaunch(uint64_t id, uint64_t place, std::span<Chunk* const> set, uint64_t now, uint32_t living = 0);
-  // The same for a launch that is told of by this alone, where it is the one that is expected and comes round for the
-  // third time: it is only counted, and entered when CatchUp is called. False: it has to be entered, behind CatchUp.
-  // `before`: so many launches of this log, one after the other and up to now, found all of their chunks on the card.
-  bool Repeats(uint64_t id, uint64_t place, uint64_t now, uint64_t before) {
-    if (!repeats() && !MayRepeat(before)) return false;
-    const Entry& next = log_[repeats_next_ % kLog];
-    if (next.id != id || next.place != place) return false;
-    repeats_next_ = repeats_next_ == count_ ? count_ - round_ + 1 : repeats_next_ + 1;
-    repeated_at_[repeats_++ % kLog] = now;
+  // Enters launch `now` (rising numbers, device-wide) with its chunks, and sets their next_use and freed_in.
+  // `set_hash`: LaunchHash::sum(). `live_chunks`: chunks that hold a live byte now.
+  void NoteLaunch(uint64_t id, uint64_t set_hash, std::span<Chunk* const> set, uint64_t now, uint32_t live_chunks = 0);
+  // The same without the chunks, for an expected launch that repeats for the third time. It is only counted, and
+  // entered by CatchUp. False: it has to be entered, behind CatchUp. `before`: the last launches of this log in a row
+  // that found all of their chunks resident.
+  bool CountRepeat(uint64_t id, uint64_t set_hash, uint64_t now, uint64_t before) {
+    if (!is_repeating() && !CanRepeat(before)) return false;
+    const Entry& next = log_[repeats_next_ % kLogLaunches];
+    if (next.id != id || next.set_hash != set_hash) return false;
+    repeats_next_ = repeats_next_ == count_ ? count_ - period_ + 1 : repeats_next_ + 1;
+    repeated_at_[repeats_++ % kLogLaunches] = now;
     return true;
   }
-  // Whether there is anything to catch up with. Until then nothing is to be looked ahead for, and chunks' next_use is
-  // that of the last launches that were entered.
-  bool repeats() const { return repeats_ != 0; }
+  // Whether there are counted launches to enter. Until then no prefetch is to be looked for, and the chunks' next_use
+  // is that of the launches entered last.
+  bool is_repeating() const { return repeats_ != 0; }
   void CatchUp();
-  // Whether the last launches came as predicted, so that look-ahead is worth its price.
+  // Whether the last launches followed the prediction, so that a prefetch is worth its price.
   bool confident() const { return streak_ >= 8; }
   uint64_t wrong() const { return wrong_; }
 
-  // The chunks of the next launch that has not been looked at yet, at most `horizon` launches ahead; empty: no more.
-  // `at` is the predicted launch number, `id` its execution id. Moves on with each call, so that a launch ahead is
-  // looked at once.
-  std::span<Chunk* const> Ahead(uint64_t horizon, uint64_t* at, uint64_t* id);
-  // So that the next call has the last one's launch once more.
-  void LookAgain() { looked_ = looked_before_; }
-  // By how many chunks what lives grows from its least until the launch that Ahead had last, at the most, by what was
-  // so the last time.
-  uint32_t Growth();
-  // By how many chunks at the most what lives grows from now on, in so many launches, by what was so the last time.
-  uint32_t GrowthIn(uint64_t launches) const;
-  // Whether Ahead may have any more.
-  bool Sees(uint64_t horizon) const { return cursor_ && looked_ < cursor_ + horizon && looked_ + 1 < count_; }
-  // Of a chunk that the newest launch uses: launch numbers from now to its next use by one that needs it, by what
-  // followed the last time; kNever: none before it would have come round again. Nothing: the present is not known.
+  // The chunks of the next launch ahead, at most `horizon` launches away; empty: no more. `at` is its predicted launch
+  // number, `id` its execution id. Moves on with each call, so that each launch ahead is returned once.
+  std::span<Chunk* const> NextAhead(uint64_t horizon, uint64_t* at, uint64_t* id);
+  // The next call returns the last one's launch once more.
+  void RevisitLast() { looked_to_ = looked_to_before_; }
+  // The largest growth of live chunks from their minimum until the launch that NextAhead returned last, as the log has
+  // it.
+  uint32_t GrowthAhead();
+  // The largest growth of live chunks from now on, within so many launches, as the log has it.
+  uint32_t GrowthWithin(uint64_t launches) const;
+  // Whether NextAhead may return more.
+  bool HasAhead(uint64_t horizon) const { return cursor_ && looked_to_ < cursor_ + horizon && looked_to_ + 1 < count_; }
+  // For a chunk of the newest launch: launch numbers until its next use by an id that needs it, as the log has it.
+  // kNever: none within a period. Nothing: the present position is unknown.
   template <typename F>
-  std::optional<uint64_t> NextNeeded(const Chunk& chunk, F needs) const {
-    if (!cursor_ || !Valid(cursor_) || !chunk.log_match) return std::nullopt;
+  std::optional<uint64_t> NextRequiredUse(const Chunk& chunk, F needs) const {
+    if (!cursor_ || !IsRemembered(cursor_) || !chunk.log_match) return std::nullopt;
     const Ref* ref = &refs_[chunk.log_match - 1];
     for (int hops = 0; hops < 32; ++hops) {
-      if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !Valid(ref->next_pos)) break;
-      if (needs(log_[ref->next_pos % kLog].id)) return Stretched(ref->next_pos - cursor_);
+      if (ref->chunk != &chunk || !ref->next_pos || ref->next_pos >= count_ || !IsRemembered(ref->next_pos)) break;
+      if (needs(log_[ref->next_pos % kLogLaunches].id)) return InNumbers(ref->next_pos - cursor_);
       ref = &refs_[ref->next_ref];
     }
     return kNever;
   }
-  // From one round to the next (a training step), in launch numbers; 0: not known.
-  uint64_t period() const { return cursor_ ? Stretched(count_ - cursor_) : 0; }
-  // Calls f(Chunk*) for each use of a chunk in the newest round, once for each launch; false: it is not known.
+  // Launch numbers from one iteration of the stream to the next (a training step); 0: not known.
+  uint64_t period() const { return cursor_ ? InNumbers(count_ - cursor_) : 0; }
+  // Calls f(Chunk*) for each use of a chunk in the newest period, once for each launch; false: the period is not known.
   template <typename F>
-  bool ForRound(F f) const {
-    const uint64_t round = cursor_ ? count_ - cursor_ : 0;
-    if (!round || round >= count_ || !Valid(count_ - round + 1)) return false;
-    for (uint64_t pos = count_ - round + 1; pos <= count_; ++pos) {
-      const Entry& entry = log_[pos % kLog];
-      for (uint64_t ref = entry.first; ref < entry.first + entry.count; ++ref) f(refs_[ref % kRefs].chunk);
+  bool ForEachUseInPeriod(F f) const {
+    const uint64_t period = cursor_ ? count_ - cursor_ : 0;
+    if (!period || period >= count_ || !IsRemembered(count_ - period + 1)) return false;
+    for (uint64_t pos = count_ - period + 1; pos <= count_; ++pos) {
+      const Entry& entry = log_[pos % kLogLaunches];
+      for (uint64_t ref = entry.first; ref < entry.first + entry.count; ++ref) f(refs_[ref % kLogReferences].chunk);
     }
     return true;
   }
-  // What the chunk holds was freed, so many launch numbers behind its last use.
-  void NoteDeath(const Chunk& chunk, uint64_t after) {
+  // The chunk's bytes were freed so many launch numbers after its last use.
+  void NoteFreed(const Chunk& chunk, uint64_t after) {
     if (refs_.empty()) return;
     Ref& last = refs_[chunk.log_ref];
     if (last.chunk == &chunk && last.next_pos == 0)
-      last.died = static_cast<uint32_t>(std::min<uint64_t>(after, UINT32_MAX));
+      last.freed_after = static_cast<uint32_t>(std::min<uint64_t>(after, UINT32_MAX));
   }
-  // Chunks went away with their arena: what was learnt points at them.
-  void Forget();
+  // Chunks were removed with their arena: the log points at them.
+  void Reset();
 
  private:
-  static constexpr size_t kLog = 1 << 14;     // launches remembered
-  static constexpr size_t kRefs = 1 << 17;    // chunk references remembered
-  static constexpr int kHeadShift = 64 - 15;  // a hash's best bits are its highest
-  static constexpr int kUnitShift = 2;        // stretch_ is in quarters: a memset now and then changes nothing
+  static constexpr size_t kLogLaunches = 1 << 14;    // launches remembered
+  static constexpr size_t kLogReferences = 1 << 17;  // chunk references remembered
+  static constexpr int kBucketShift = 64 - 15;       // a hash's best bits are its highest
+  static constexpr int kUnitShift = 2;  // numbers_per_launch_ is in quarters: a rare memset changes nothing
 
-  struct alignas(64) Entry {  // of one cache line
+  struct alignas(64) Entry {  // one cache line
     uint64_t id = 0;
-    uint64_t place = 0;  // hash of id and chunks
-    uint64_t three = 0;  // hash of the places of the two before it and of this
-    uint64_t older = 0;  // the next older position whose three may be found by the same way
+    uint64_t set_hash = 0;  // of id and chunks
+    uint64_t triple = 0;    // hash of the set_hash of this launch and of the two before it
+    uint64_t older = 0;     // the next older position with the same bucket
     uint64_t now = 0;
     uint64_t first = 0;  // position of its references, never wrapped
     uint32_t count = 0;
-    uint32_t living = 0;
+    uint32_t live_chunks = 0;
   };
   struct Ref {
     Chunk* chunk;
-    uint64_t next_pos;  // log position of the chunk's next use; 0: not yet seen
-    uint32_t next_ref;  // its reference there
-    uint32_t died;      // launch numbers from this use until what it held was freed; 0: that was used again
+    uint64_t next_pos;     // log position of the chunk's next use; 0: not yet seen
+    uint32_t next_ref;     // its reference there
+    uint32_t freed_after;  // launch numbers from this use until its bytes were freed; 0: used again
   };
 
-  static uint64_t Stretch(uint64_t launches, uint64_t numbers);
-  // The chunk's reference in the entry, looked for from a place in it; plus one, 0: none.
-  // Whether launches that come as expected need not be entered: a round that is in the log repeats itself.
-  bool MayRepeat(uint64_t before);
-  uint32_t Near(const Entry& entry, uint32_t place, const Chunk* chunk) const;
-  // The newest position with this hash of three places; 0: none that is remembered.
-  uint64_t Where(uint64_t three) const;
-  void Enter(uint64_t three, uint64_t pos);
-  bool Valid(uint64_t pos) const {
-    return pos != 0 && count_ - pos < kLog - 1 && refs_count_ - log_[pos % kLog].first < kRefs;
+  static uint64_t NumbersPerLaunch(uint64_t launches, uint64_t numbers);
+  // Whether expected launches need not be entered: a period of the log repeats.
+  bool CanRepeat(uint64_t before);
+  uint32_t FindReference(const Entry& entry, uint32_t index, const Chunk* chunk) const;
+  // The newest position with this triple; 0: none is remembered.
+  uint64_t FindTriple(uint64_t triple) const;
+  void Index(uint64_t triple, uint64_t pos);
+  bool IsRemembered(uint64_t pos) const {
+    return pos != 0 && count_ - pos < kLogLaunches - 1 && refs_count_ - log_[pos % kLogLaunches].first < kLogReferences;
   }
 
-  // So many launches of this log, in launch numbers: those of other streams, copies and memsets count in these.
-  uint64_t Stretched(uint64_t launches) const { return launches * stretch_ >> kUnitShift; }
+  // So many launches of this log in launch numbers, which also count other streams' launches, copies and memsets.
+  uint64_t InNumbers(uint64_t launches) const { return launches * numbers_per_launch_ >> kUnitShift; }
 
   std::vector<Entry> log_;
   std::vector<Ref> refs_;
-  std::vector<Chunk*> ahead_, again_;
-  std::vector<uint64_t> repeated_at_;  // launch numbers of the newest of those that were not entered
-  std::vector<uint64_t> newest_;       // by a part of the hash of three places: the newest log position with such a one
+  std::vector<Chunk*> ahead_, repeated_set_;
+  std::vector<uint64_t> repeated_at_;  // launch numbers of counted launches, a ring
+  std::vector<uint64_t> buckets_;      // by a part of the triple: its newest log position
   uint64_t count_ = 0;                 // launches entered; the newest has this position
   uint64_t refs_count_ = 0;
-  uint64_t cursor_ = 0;  // position that the newest launch repeats; 0: unknown
-  uint64_t misled_ = 0;  // position behind which something else came than before, the last time; 0: none
-  uint64_t looked_ = 0;  // look-ahead has been done up to this position
-  uint64_t looked_before_ = 0;
+  uint64_t cursor_ = 0;        // position that the newest launch repeats; 0: unknown
+  uint64_t mispredicted_ = 0;  // position whose successor was last predicted wrongly; 0: none
+  uint64_t looked_to_ = 0;     // launches ahead have been returned up to this position
+  uint64_t looked_to_before_ = 0;
   struct {
     uint64_t from = 0, to = 0;  // positions
-    uint32_t least = 0, most = 0;
+    uint32_t min_live = 0, max_growth = 0;
   } growth_;
-  // Launch numbers from one launch of this log to the next, in the mean of a round.
-  uint64_t stretch_ = uint64_t{1} << kUnitShift;
-  uint64_t last_places_[2] = {0, 0};
+  // Launch numbers between two launches of this log, the mean of a period.
+  uint64_t numbers_per_launch_ = uint64_t{1} << kUnitShift;
+  uint64_t last_hashes_[2] = {0, 0};
   uint64_t streak_ = 0;
-  uint64_t repeats_ = 0;       // launches that were not entered
-  uint64_t repeats_next_ = 0;  // position that the next one of them repeats
-  uint64_t round_ = 0;         // launches of the log that they repeat: its newest
+  uint64_t repeats_ = 0;       // counted launches, not entered
+  uint64_t repeats_next_ = 0;  // position that the next of them repeats
+  uint64_t period_ = 0;        // launches of the repeated period, the newest of the log
   uint64_t wrong_ = 0;
 };
 

@@ -1,4 +1,6 @@
 // Time slices of one process (hooklib/compute/time_slices.h): a GPU in virtual time; the test acts as the arbiter.
+#include "hooklib/compute/time_slices.h"
+
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <map>
@@ -6,8 +8,6 @@
 #include <set>
 #include <thread>
 #include <vector>
-
-#include "hooklib/compute/time_slices.h"
 
 using sluice::compute::StampClock;
 using sluice::compute::TimeSlicePort;
@@ -29,7 +29,7 @@ class FakeCard final : public StampClock {
   ~FakeCard() override {
     for (Stamp* s : given) delete s;  // real ones end with their context
   }
-  void* Set(void*, void* again) override {
+  void* Record(void*, void* again) override {
     auto* s = again != nullptr ? static_cast<Stamp*>(again) : new Stamp;
     s->at = std::max<uint64_t>(busy_until, now);
     std::lock_guard lock(stamping);
@@ -37,7 +37,7 @@ class FakeCard final : public StampClock {
     return s;
   }
   bool Reached(void* s) override { return static_cast<Stamp*>(s)->at <= now; }
-  bool Between(void* a, void* b, int64_t* ns) override {
+  bool Elapsed(void* a, void* b, int64_t* ns) override {
     *ns = static_cast<int64_t>(static_cast<Stamp*>(b)->at - static_cast<Stamp*>(a)->at);
     return true;
   }
@@ -67,12 +67,12 @@ class FakeCard final : public StampClock {
 
 class FakePort final : public TimeSlicePort {
  public:
-  bool Ask(uint64_t burst) override {
+  bool Request(uint64_t burst) override {
     ++asked;
     last_burst = burst;
     return there;
   }
-  void GiveBack(uint64_t id, uint64_t used, uint64_t, bool estimated) override {
+  void Release(uint64_t id, uint64_t used, uint64_t, bool estimated) override {
     used_by[id] += used;
     ++given_back[id];
     any_estimated |= estimated;
@@ -87,14 +87,14 @@ class FakePort final : public TimeSlicePort {
 struct World {
   FakeCard card;
   FakePort port;
-  TimeSlices turns{&card, &port};
+  TimeSlices slices{&card, &port};
   int stream = 0;
   void Launch(uint64_t ns, uint64_t what = 1) {
-    TimeSlices::Launch l = turns.Enter(what);
-    turns.Begin(&l, &stream, false);
+    TimeSlices::Launch l = slices.Enter(what);
+    slices.BeginLaunch(&l, &stream, false);
     card.Kernel(ns);
     card.Pass(3 * kUs);
-    turns.End(&l, &stream);
+    slices.EndLaunch(&l, &stream);
   }
   // Grants every request on a thread of its own, since launches block at the gate.
   template <typename F>
@@ -103,7 +103,7 @@ struct World {
     std::thread arbiter([&] {
       int granted = 0;
       while (!over) {
-        if (port.asked > granted) turns.Granted(static_cast<uint64_t>(++granted), quantum, 10000 * kMs);
+        if (port.asked > granted) slices.NoteGranted(static_cast<uint64_t>(++granted), quantum, 10000 * kMs);
         std::this_thread::yield();
       }
     });
@@ -117,23 +117,23 @@ struct World {
 
 TEST_CASE("without demand there is no request, no stamp and no wait") {
   World w;
-  CHECK_FALSE(w.turns.wanted());
+  CHECK_FALSE(w.slices.wanted());
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
   CHECK(w.port.asked == 0);
   CHECK(w.card.stamps() == 0);
-  CHECK(w.turns.used().ns == 0);
+  CHECK(w.slices.used().ns == 0);
 }
 
 TEST_CASE("samples estimate unmeasured launches, and are marked as estimated") {
   World w;
-  w.turns.Sample(0);
+  w.slices.BeginSampling(0);
   for (uint64_t i = 1; i <= 50; ++i) {
     for (int n = 0; n < 20; ++n) w.Launch(200 * kUs);
     w.card.Pass(4 * kMs);
-    w.turns.Sample(i * 20);
-    w.turns.Tick();
+    w.slices.BeginSampling(i * 20);
+    w.slices.Tick();
   }
-  const auto used = w.turns.used();
+  const auto used = w.slices.used();
   CHECK(used.ns == used.estimated_ns);
   CHECK(used.ns > 150 * kMs);
   CHECK(used.ns < 210 * kMs);
@@ -141,12 +141,12 @@ TEST_CASE("samples estimate unmeasured launches, and are marked as estimated") {
 
 TEST_CASE("a quantum is exceeded by at most one kernel, and its use is measured") {
   World w;
-  w.turns.Demand(true);
-  CHECK(w.turns.wanted());
+  w.slices.SetDemanded(true);
+  CHECK(w.slices.wanted());
   w.Granting(20 * kMs, [&] {
     for (int i = 0; i < 400; ++i) w.Launch(kMs);
     w.card.Pass(500 * kMs);
-    w.turns.Tick();
+    w.slices.Tick();
   });
   uint64_t all = 0;
   for (const auto& [id, used] : w.port.used_by) {
@@ -157,29 +157,29 @@ TEST_CASE("a quantum is exceeded by at most one kernel, and its use is measured"
   }
   CHECK(all == 400 * kMs);
   CHECK_FALSE(w.port.any_estimated);
-  CHECK(w.turns.used().ns == 400 * kMs);
-  CHECK(w.turns.used().estimated_ns == 0);
-  w.turns.Demand(false);
+  CHECK(w.slices.used().ns == 400 * kMs);
+  CHECK(w.slices.used().estimated_ns == 0);
+  w.slices.SetDemanded(false);
   CHECK(w.card.stamps() == 0);
 }
 
 TEST_CASE("an idle time slice is released at once, with its burst") {
   World w;
-  w.turns.Demand(true);
+  w.slices.SetDemanded(true);
   w.Granting(100 * kMs, [&] {
     for (int i = 0; i < 5; ++i) w.Launch(kMs);
-    CHECK(w.turns.holding());
+    CHECK(w.slices.holding());
     for (int i = 0; i < 6; ++i) {
       w.card.Pass(800 * kUs);
-      w.turns.Tick();
-      CHECK(w.turns.holding());  // earlier launches still run
+      w.slices.Tick();
+      CHECK(w.slices.holding());  // earlier launches still run
     }
     w.card.Pass(kMs);
-    w.turns.Tick();
-    CHECK(w.turns.holding());  // a short pause does not end the slice
+    w.slices.Tick();
+    CHECK(w.slices.holding());  // a short pause does not end the slice
     w.card.Pass(kMs);
-    w.turns.Tick();
-    CHECK_FALSE(w.turns.holding());
+    w.slices.Tick();
+    CHECK_FALSE(w.slices.holding());
     w.Launch(kMs);
   });
   CHECK(w.port.used_by[1] == 5 * kMs);
@@ -188,12 +188,12 @@ TEST_CASE("an idle time slice is released at once, with its burst") {
 
 TEST_CASE("a lease that ends voids the time slice; the rest is reported when its kernels end") {
   World w;
-  w.turns.Demand(true);
+  w.slices.SetDemanded(true);
   std::thread arbiter([&] {
     while (w.port.asked < 1) std::this_thread::yield();
-    w.turns.Granted(1, kMs, 50 * kMs);
+    w.slices.NoteGranted(1, kMs, 50 * kMs);
     while (w.port.asked < 2) std::this_thread::yield();
-    w.turns.Granted(2, kMs, 50 * kMs);
+    w.slices.NoteGranted(2, kMs, 50 * kMs);
   });
   w.Launch(400 * kMs);  // far longer than quantum and lease
   // A launch waits for the end of the lease, not of the kernel: the kernel could wait for that launch.
@@ -202,7 +202,7 @@ TEST_CASE("a lease that ends voids the time slice; the rest is reported when its
   CHECK(w.port.given_back[1] == 0);
   arbiter.join();
   w.card.Pass(500 * kMs);
-  w.turns.Tick();
+  w.slices.Tick();
   CHECK(w.port.given_back[1] == 1);
   CHECK(w.port.used_by[1] >= 400 * kMs);
   CHECK(w.port.used_by[1] <= 412 * kMs);
@@ -210,52 +210,52 @@ TEST_CASE("a lease that ends voids the time slice; the rest is reported when its
 
 TEST_CASE("launches continue after a revocation, a lost agent, and without an agent") {
   World w;
-  w.turns.Demand(true);
+  w.slices.SetDemanded(true);
   w.Granting(10 * kMs, [&] {
     w.Launch(kMs);
-    w.turns.Revoked(99);
-    CHECK(w.turns.holding());
-    w.turns.Revoked(1);
-    CHECK_FALSE(w.turns.holding());
+    w.slices.NoteRevoked(99);
+    CHECK(w.slices.holding());
+    w.slices.NoteRevoked(1);
+    CHECK_FALSE(w.slices.holding());
     w.Launch(kMs);
   });
-  w.turns.Lost();
-  CHECK_FALSE(w.turns.wanted());
+  w.slices.NoteAgentLost();
+  CHECK_FALSE(w.slices.wanted());
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
   w.port.there = false;
-  w.turns.Demand(true);
+  w.slices.SetDemanded(true);
   for (int i = 0; i < 100; ++i) w.Launch(kMs);  // without an agent launches do not wait
 }
 
 TEST_CASE("an unneeded grant is released at once") {
   World w;
-  w.turns.Granted(7, kMs, 50 * kMs);
+  w.slices.NoteGranted(7, kMs, 50 * kMs);
   CHECK(w.port.given_back[7] == 1);
-  CHECK_FALSE(w.turns.holding());
+  CHECK_FALSE(w.slices.holding());
 }
 
 TEST_CASE("many threads launch on one GPU") {
   World w;
-  w.turns.Demand(true);
+  w.slices.SetDemanded(true);
   w.Granting(5 * kMs, [&] {
     std::vector<std::thread> threads;
     std::vector<int> streams(4);
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < 50; ++i) {
-          TimeSlices::Launch l = w.turns.Enter(static_cast<uint64_t>(t) + 1);
+          TimeSlices::Launch l = w.slices.Enter(static_cast<uint64_t>(t) + 1);
           {
             std::lock_guard lock(w.card.launching);
-            w.turns.Begin(&l, &streams[static_cast<size_t>(t)], true);
+            w.slices.BeginLaunch(&l, &streams[static_cast<size_t>(t)], true);
             w.card.Kernel(100 * kUs);
-            w.turns.End(&l, &streams[static_cast<size_t>(t)]);
+            w.slices.EndLaunch(&l, &streams[static_cast<size_t>(t)]);
           }
         }
       });
     }
     for (auto& t : threads) t.join();
     w.card.Pass(500 * kMs);
-    w.turns.Tick();
+    w.slices.Tick();
   });
-  CHECK(w.turns.used().ns == 20 * kMs);
+  CHECK(w.slices.used().ns == 20 * kMs);
 }

@@ -1,0 +1,172 @@
+// Classifies launches for which a fetch of their set is not the best: streaming launches, which may use it in host
+// memory over the link (UVM's accessed-by advice), and launches that touch so little of it that demand faults cost
+// less.
+//
+// A streaming kernel (an optimizer's update, a decoder's small-batch GEMM) passes over host memory at the link's rate,
+// without faults and without moving a page. On an H200 that takes 24 ms a GiB read and written, where a fetch takes 22
+// and the eviction for its room 70. A kernel that re-reads its operands is slow there: a GEMM of 16,384 rows over 128
+// MiB of weights takes 232 ms instead of 2.5. Nothing in a launch tells one from the other. So it is measured for each
+// execution id, first on a few chunks, later now and then.
+//
+// A kernel that looks up rows of a table names all of it. A fetch costs 92 ms a GiB, room included, and faults bring
+// only the touched pages. That is measured in the same way, where the launch does not stream: chunks that a probe
+// leaves to faults take their time if they are touched.
+//
+// Host memory may be better still for a set that cannot be resident and of which little is touched: rows of 4 KiB that
+// faults bring one by one take 8 ms on an H200, over the link 0.6. But mapping a GiB takes 51 ms. So it is probed once
+// launches of the id have taken so long that this is little, and on a part first (ShareOf). Not thread-safe: the
+// device's lock is held.
+#ifndef SLUICE_HOOKLIB_POLICY_FETCH_LAUNCH_CLASSIFIER_H_
+#define SLUICE_HOOKLIB_POLICY_FETCH_LAUNCH_CLASSIFIER_H_
+
+#include <cstdint>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
+
+#include "hooklib/policy/memory_names.h"
+
+namespace sluice::policy {
+
+// One launch that is to be timed, since not all of its set is fetched.
+struct LaunchProbe {
+  uint64_t id = 0;              // execution id; 0: nothing to time
+  uint64_t host_bytes = 0;      // of its set, host-resident
+  uint64_t resident_bytes = 0;  // of its set, resident
+  bool oversize = false;        // the set is larger than the capacity: faults are the alternative
+  bool by_faults = false;       // host-resident chunks are left to faults, not used remotely
+  bool duplicates = false;      // fetched, they would be evicted again without a copy
+  bool exploratory = false;     // probes an unknown class; false: times a known class again
+  uint32_t stride = 0;          // of an oversize set each stride-th chunk is used remotely (ShareOf); 0: none
+};
+
+// The part that a launch uses remotely although it is left to faults: each stride-th chunk.
+struct RemoteShare {
+  uint32_t stride = 0;         // 0: none
+  uint64_t max_new_bytes = 0;  // bytes that may be newly mapped for it
+};
+
+// The cost of probes: some launches re-read the chunks that were left in host memory.
+struct ProbeStats {
+  uint64_t probes = 0, slow_probes = 0;  // launches; those of them that did not stream
+  uint64_t lost_ns = 0;                  // GPU time beyond that of a fetch
+};
+
+class LaunchClassifier {
+ public:
+  enum class AccessClass : uint8_t {
+    kUnknown,          // some chunks may stay in host memory, and the launch is timed
+    kUnknownFaulting,  // some chunks are left to faults, and the launch is timed
+    kStreaming,        // uses host memory at no more than the link's price
+    kFaulting,         // touches little of its set: left to faults
+    kFetch,            // re-reads its set, or its probe's time is awaited: fetched
+  };
+
+  // The class of an execution id at launch number `now`. `oversize` as in LaunchProbe; such launches have a class of
+  // their own. `duplicates`: its missing chunks would be evicted again without a copy, which is always better than
+  // faults.
+  AccessClass ClassOf(uint64_t id, bool oversize, uint64_t now, bool duplicates = false);
+  // Whether launches of this id, if oversize, are left to faults.
+  bool LeftToFaults(uint64_t id) const;
+  // Whether launches of this id were slow in host memory, and did not stream since.
+  bool IsSlowRemote(uint64_t id, bool oversize) const;
+  // Whether launches of this id touch little of their set: they were done with host memory in less than a quarter of
+  // the link's time, twice more often than not. That holds until as many were not, so that one launch on a busy link or
+  // a slow host changes nothing.
+  bool IsSparse(uint64_t id) const;
+  // These three at one look.
+  struct Traits {
+    bool streaming, slow_remote, sparse;
+  };
+  Traits TraitsOf(uint64_t id, bool oversize, uint64_t now);
+  // Whether the launch, of class kStreaming or kFaulting, is one of those that are timed again. `stride` as in
+  // LaunchProbe.
+  bool IsDue(uint64_t id, bool oversize, uint32_t stride = 0);
+  // A launch of this id misses so many bytes. `capacity`: bytes that may be resident.
+  void NoteMissing(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity);
+  // Whether the host should wait before a launch of this id. So many have missed bytes that the awaited time would
+  // decide about: a program that runs a thousand launches ahead may treat all of them wrongly.
+  bool ShouldAwait(uint64_t id) const;
+  // A launch of this id, not oversize, was to be probed, but the evictions of all its missing chunks were in flight.
+  // Where the host never waits this would go on for ever: then it had better wait once (ShouldAwait).
+  void NoteBlocked(uint64_t id);
+  // The host has waited before a launch of this id, or will not wait any longer. If the launch misses nothing the host
+  // waits for the next one, too, up to four times.
+  void NoteAwaited(uint64_t id);
+  // The time of a timed launch is known, or never will be.
+  void NoteAnswered(const LaunchProbe& probe);
+  // The launch is probed. Until its time is known, others of its id are fetched for.
+  void NoteProbe(const LaunchProbe& probe, uint64_t now);
+  // The launch's time on the GPU's clock. True where this settles that its id is left to faults.
+  bool NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint64_t now);
+  // An oversize launch of this id is left to faults and misses so many bytes: the part of them that it uses remotely.
+  RemoteShare ShareOf(uint64_t id, uint64_t bytes);
+  // So many bytes were mapped for that.
+  void NoteMapped(uint64_t id, uint64_t bytes);
+  // Whether launches of some id were found to be slower in host memory than by faults since the last call.
+  bool TakeLeftRemote() { return std::exchange(left_remote_, false); }
+  // The most bytes that faults bring for an oversize launch of this id, by the times of the newest timed ones; kNever:
+  // not known.
+  uint64_t MaxFaultBytes(uint64_t id) const;
+  // Bytes that a probe leaves in host memory or to faults, beside `resident` resident bytes: few, but enough to be seen
+  // in the launch's time.
+  static uint64_t ProbeBytes(AccessClass access_class, uint64_t resident);
+  const ProbeStats& probe_stats() const { return stats_; }
+
+ private:
+  struct Record {
+    AccessClass access_class = AccessClass::kUnknown;
+    uint8_t failures[2] = {};  // of remote use, of faults
+    uint8_t slow = 0;          // times in a row that it streamed, but slower than one pass
+    uint8_t sparse_score = 0;  // times that it touched little of its host-resident bytes, less the others
+    bool sparse = false;
+    uint8_t confirmed = 0;           // times in a row that faults were better
+    uint64_t remote_rate = 0;        // bytes a ns in host memory, the measure for faults; 0: only a fetch is
+    uint64_t remote_rate_bytes = 0;  // that remote_rate was measured with
+    uint32_t launches = 0;           // not fetched for, since the class was set
+    uint16_t awaited = 0;            // times that decide about the next launches
+    bool crowded = false;
+    uint32_t queued = 0;              // launches that missed bytes while any time was awaited
+    uint64_t queued_bytes = 0;        // that they missed
+    uint64_t retry_at = 0;            // launch number
+    uint64_t faults_ns = 0;           // of the newest timed launch that was left to faults
+    uint64_t previous_faults_ns = 0;  // of the one before
+    // Remote use probed instead of faults, with a greater part of the missing chunks in each step.
+    enum class Step : uint8_t { kNone, kBefore, kAfter };  // timed: nothing; the present part; a greater one
+    Step step = Step::kNone;
+    uint8_t samples = 0;  // times of this step so far
+    uint8_t failed_steps = 0;
+    uint32_t stride = 0;           // the present part, as in RemoteShare; 1: all
+    uint32_t uncounted = 0;        // launches that are not in spent_ns yet
+    uint64_t sum_ns = 0;           // of the samples
+    uint64_t before_ns = 0;        // their mean with the part before
+    uint64_t spent_ns = 0;         // by launches left to faults, about, since the last failure
+    uint64_t map_ns = 0;           // mapping's part of it
+    uint16_t blocked = 0;          // launches that could not be probed
+    uint8_t wait_rounds = 0;       // times that the host was to wait for that
+    uint8_t awaited_launches = 0;  // launches that it waited before, this time
+    bool wants_wait = false;
+  };
+  static uint64_t Key(uint64_t id, bool oversize) { return id ^ (oversize ? 0x5851f42d4c957f2du : 0); }
+  // A launch asks about the same id several times, and the next ones are of few ids.
+  struct CacheSlot {
+    uint64_t key = 0;
+    Record* record = nullptr;  // null: there is none
+  };
+  CacheSlot* SlotOf(uint64_t key) const { return &cache_[key >> 1 & (std::size(cache_) - 1)]; }
+  Record* Find(uint64_t id, bool oversize) const;
+  bool AddSample(Record* record, uint32_t stride, uint64_t ns);
+  static void BeginStep(Record* record, uint32_t stride, uint64_t before_ns);
+  Record& FindOrAdd(uint64_t id, bool oversize);
+  void EndWait(Record* record);
+  std::unordered_map<uint64_t, Record> records_;
+  mutable CacheSlot cache_[256];
+  uint32_t crowded_records_ = 0;  // records that are crowded
+  uint32_t waiting_records_ = 0;  // records that want the host to wait
+  bool left_remote_ = false;
+  ProbeStats stats_;
+};
+
+}  // namespace sluice::policy
+
+#endif  // SLUICE_HOOKLIB_POLICY_FETCH_LAUNCH_CLASSIFIER_H_

@@ -1,0 +1,178 @@
+// Residency, missing chunks: fetched for the launch, or left to demand faults.
+#include <algorithm>
+
+#include "hooklib/policy/residency.h"
+
+namespace sluice::policy {
+
+// What of the set is not on the card, and what is on its way there.
+void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& launch) {
+  const StreamId stream = launch.stream;
+  for (Chunk* chunk : set_) {
+    if (!chunk->resident) {
+      missing_.push_back(chunk);
+      continue;
+    }
+    if (IsDiscarded(chunk, stream) && launch.can_queue) {  // fetched once more, for this stream
+      QueueFetch(chunk, stream, &plan_.now);
+    }
+    // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
+    // order before us.
+    if (chunk->fetch_op <= queues.awaited_in_op || chunk->fetch_stream != stream) continue;
+    if (timeline_->InDone(stream, chunk->fetch_op)) {
+      chunk->fetch_op = 0;
+    } else {
+      plan_.wait_in = std::max(plan_.wait_in, chunk->fetch_op);
+    }
+  }
+}
+
+// Nothing can be queued now: faults bring what is missing.
+void Residency::FaultInMissing(const PlannedLaunch& launch) {
+  uint64_t scattered = 0;
+  for (Chunk* chunk : missing_) {
+    if (launch.leaves_residue && resident_bytes_ + kChunkBytes > launch.capacity) {
+      // All of it is never there; it leaves with the next sweep.
+      scattered += kChunkBytes;
+      fault_residue_.Add(chunk);
+      continue;
+    }
+    if (IsDiscarded(chunk, launch.stream)) plan_.populate_now.push_back({chunk->base, kChunkBytes});
+    SetResident(chunk, true);
+    chunk->discarded = false;
+    if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+    chunk->fetch_op = 0;
+  }
+  if (scattered) NoteFaultResidueBytes(std::min(scattered, classifier_.MaxFaultBytes(launch.id)));
+  if ((resident_bytes_ > launch.capacity || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
+}
+
+// Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
+void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
+  const StreamId stream = launch.stream;
+  const uint64_t id = launch.id;
+  const uint64_t need = missing_.size() * kChunkBytes;
+  const uint64_t in_set = set_.size() * kChunkBytes - launch.remote_bytes;
+  uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
+  if (in_set > launch.own_capacity) beyond = std::min(need, in_set - launch.own_capacity);
+  // Faults bring what is touched, nobody knows of which chunks: no others make place for that, nor for the rest of a
+  // graph.
+  const bool by_faults = launch.leaves_residue && (prefetch_ == Prefetch::kOff || last_demand_paged_ == now_);
+  const uint64_t fits = std::min(by_faults || launch.strategy ? need - beyond : need, launch.capacity);
+  if (resident_bytes_ <= launch.capacity) excess_duplicates_.clear();
+  uint64_t room = Room(stream), stays = need - beyond;  // of what is missing so much stays behind the launch
+  // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
+  const uint64_t over = resident_bytes_ > launch.capacity ? resident_bytes_ - launch.capacity : 0;
+  const bool yields = by_faults && prefetch_ != Prefetch::kOff;
+  const uint64_t lacks = fits - std::min(fits, room);
+  if (!yields && (lacks || (over && missing_.empty()))) {
+    room += MakeRoom(stream, lacks + over, 0, &plan_.now);
+  } else if (room < fits) {
+    if (over && MakeRoom(stream, over, 0, &plan_.now)) room = Room(stream);
+    room += MakeRoomForFaults(stream, fits - std::min(fits, room));
+  }
+  if (yields) stays = std::min(stays, std::max(room, hot_missing_.size() * kChunkBytes));
+  if (room < fits || beyond) ++stats_.over_budget_launches;
+  uint64_t fetched = 0, passing = 0, scattered = 0;
+  for (Chunk* chunk : missing_) {
+    const bool elsewhere =
+        chunk->evict_op && chunk->evict_stream != stream && !timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
+    const bool too_much = fetched + kChunkBytes > stays;
+    // A duplicate costs nothing to get rid of behind the launch.
+    const bool brought = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);
+    const bool beyond_card = too_much && resident_bytes_ + passing + kChunkBytes > max_resident_bytes_;
+    const bool discarded = IsDiscarded(chunk, stream);
+    // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
+    if (elsewhere || too_much)
+      chunk->evicting_elsewhere = elsewhere || (chunk->evicting_elsewhere && HasEvictionsInFlight());
+    if (beyond_card || (!discarded && (elsewhere || (too_much && !brought)))) {
+      // Faults bring it; it is on its way out again as soon as the launch is over.
+      // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
+      UnmapRemote(chunk);
+      if (by_faults && !elsewhere) {
+        scattered += kChunkBytes;
+        fault_residue_.Add(chunk);
+        continue;
+      }
+      if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+      EvictBehind(chunk);
+      continue;
+    }
+    if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
+      // It comes, but only for this launch.
+      FetchTransient(chunk, stream);
+      passing += kChunkBytes;
+      continue;
+    }
+    if (too_much) {
+      excess_duplicates_.push_back(chunk->base);
+    } else {
+      fetched += kChunkBytes;
+    }
+    if ((prefetch_ == Prefetch::kOff || chunk->demand_paged_at == now_) && !discarded) {
+      SetResident(chunk, true);
+      if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
+      chunk->fetch_op = 0;
+    } else if (MayRepopulate(*chunk)) {
+      UnmapForFetch(chunk);
+      Repopulate(chunk, id);
+    } else {
+      chunk->repopulated_by = 0;
+      UnmapForFetch(chunk);
+      FetchResident(chunk, stream, &plan_.now);
+    }
+  }
+  FinishStep(stream, &plan_.now);
+  if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
+  Merge(&plan_.repopulate);
+  if (!plan_.repopulate.empty()) plan_.repopulate_after = queues->out_op;
+  if (scattered) NoteFaultResidueBytes(std::min(scattered, classifier_.MaxFaultBytes(id)));
+  if (scattered && prefetch_ == Prefetch::kOff && classifier_.IsDue(id, launch.oversize))
+    plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, launch.oversize, true};
+}
+
+void Residency::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
+  if (!step->in_op) step->in_op = ++queues_[stream].in_op;
+  step->fetch.push_back({chunk->base, kChunkBytes});
+}
+
+// To be there for this stream's next launches.
+void Residency::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
+  QueueFetch(chunk, stream, step);
+  chunk->fetch_op = step->in_op;
+  chunk->fetch_stream = stream;
+  (chunk->has_contents ? stats_.bytes_in : stats_.bytes_saved) += kChunkBytes;
+  if (chunk->has_contents) step->fetch_content_bytes += kChunkBytes;
+}
+
+void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
+  if (!chunk->duplicate && MayDuplicate(*chunk)) {
+    chunk->duplicate = true;
+    chunk->written_back = false;
+    step->duplicate.push_back({chunk->base, kChunkBytes});
+    if (chunk->mapped_remote) step->unmap.push_back({chunk->base, kChunkBytes});
+    chunk->mapped_remote = false;
+  }
+  if (chunk->has_contents && CheaperSwapped(*chunk)) NoteSwappedIn(chunk);
+  SetResident(chunk, true);
+  chunk->fetched_whole = true;
+  chunk->probed = chunk->cold = chunk->probe_victim = false;
+  FetchChunk(chunk, stream, step);
+}
+
+// Brought for one launch, behind which it is sent away again.
+void Residency::FetchTransient(Chunk* chunk, StreamId stream) {
+  UnmapRemote(chunk);
+  FetchChunk(chunk, stream, &plan_.now);
+  EvictBehind(chunk);
+}
+
+// It leaves as soon as the launch is over.
+void Residency::EvictBehind(Chunk* chunk) {
+  plan_.evict_after.push_back({chunk->base, kChunkBytes});
+  evicted_behind_.push_back(chunk);
+  FaultResidue::Remove(chunk);
+  chunk->has_contents = chunk->written_back = true;
+}
+
+}  // namespace sluice::policy
