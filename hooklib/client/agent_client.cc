@@ -141,7 +141,7 @@ void AgentClient::Stop() {
     Lock lock(mutex_);
     if (!running_ || pid_ != getpid()) return;
     stop_ = true;
-    if (socket_.Ours()) shutdown(socket_.fd(), SHUT_RDWR);  // ends its wait for a frame
+    if (socket_.IsOurs()) shutdown(socket_.fd(), SHUT_RDWR);  // ends its wait for a frame
     pthread_cond_broadcast(&changed_);
   }
   pthread_join(thread_, nullptr);
@@ -225,7 +225,7 @@ bool AgentClient::Connect() {
     if (dir < 0) return false;
     snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%.60s", dir, slash + 1);
   }
-  const Descriptor made(OutOfTheWay(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  const Descriptor made(MoveToHighNumber(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
   const int fd = made.fd();
   if (fd >= 0) {
     // Known to the fork handler before anything can be sent through it.
@@ -260,7 +260,7 @@ AgentClient::End AgentClient::Serve() {
     poll(&p, 1, kHeartbeatMs);
     if (Stopping()) return End::kStop;
     // What the program's own file has to say is not for us.
-    if (!socket.Ours()) return End::kLost;
+    if (!socket.IsOurs()) return End::kLost;
     __atomic_store_n(&page_->heartbeat_ns, NowNs(), __ATOMIC_RELAXED);
     if (p.revents == 0) {
       if (Deaf()) return End::kLost;
@@ -368,7 +368,7 @@ bool AgentClient::Send(uint16_t type, const void* body, size_t bytes) {
   frame.h.type = type;
   if (bytes > 0) memcpy(frame.u.bytes, body, bytes);
   Lock lock(mutex_);
-  if (!socket_.Ours()) return false;
+  if (!socket_.IsOurs()) return false;
   frame.h.seq = ++seq_;
   if (send(socket_.fd(), &frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(frame)))
     return false;

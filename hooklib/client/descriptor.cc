@@ -6,7 +6,7 @@
 
 namespace sluice::client {
 
-int OutOfTheWay(int fd) {
+int MoveToHighNumber(int fd) {
   constexpr int kAbove = 200, kAboveStandard = 3;
   int higher = fd >= 0 && fd < kAbove ? fcntl(fd, F_DUPFD_CLOEXEC, kAbove) : -1;
   if (higher < 0 && fd >= 0 && fd < kAboveStandard) higher = fcntl(fd, F_DUPFD_CLOEXEC, kAboveStandard);  // few allowed
@@ -22,13 +22,13 @@ Descriptor::Descriptor(int fd) : fd_(fd) {
   inode_ = is.st_ino;
 }
 
-bool Descriptor::Ours() const {
+bool Descriptor::IsOurs() const {
   struct stat is{};
   return fd_ >= 0 && fstat(fd_, &is) == 0 && is.st_dev == device_ && is.st_ino == inode_;
 }
 
 void Descriptor::Close() {
-  if (Ours()) close(fd_);
+  if (IsOurs()) close(fd_);
   fd_ = -1;
 }
 

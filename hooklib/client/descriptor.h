@@ -9,14 +9,14 @@ namespace sluice::client {
 
 // `fd` under a number that no program counts on: who starts with its standard input closed must not read the agent's
 // frames from it.
-int OutOfTheWay(int fd);
+int MoveToHighNumber(int fd);
 
 class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(int fd);  // -1: none
   // Whether it is still what it was, by device and inode.
-  bool Ours() const;
+  bool IsOurs() const;
   int fd() const { return fd_; }
   // Closes what is ours.
   void Close();

@@ -12,7 +12,7 @@
 #include "hooklib/libraries/entries.h"
 #include "hooklib/libraries/extents/graph.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -307,9 +307,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, Handle plan, Handle pack
         const auto plan_node = Find(plan), pack_node = Find(pack);
         if (!pack_node || pack_node->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || !plan_node ||
             plan_node->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-          return set->Doubtful(Doubt::kDescriptor);
+          return set->MarkUnknown(UnknownReason::kDescriptor);
         }
-        if (pack_node->strange) set->Doubtful(Doubt::kStrange);
+        if (pack_node->strange) set->MarkUnknown(UnknownReason::kUnsupported);
         Describe(plan_node->graph.get(), {pack_node->ids, pack_node->pointers, pack_node->workspace},
                  plan_node->workspace_bytes, set);
       },
@@ -317,4 +317,4 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, Handle plan, Handle pack
 }
 
 }  // namespace entry
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace sluice::dnn::abi {
+namespace sluice::libraries::abi {
 
 using P = void*;
 using C = const void*;
@@ -61,6 +61,6 @@ struct LtAlgoResult {
 using LtAlgoCheck = int(P, P, P, P, P, P, const LtAlgo*, LtAlgoResult*);
 using LtGetAttribute = int(P, int, P, std::size_t, std::size_t*);  // of layouts, matmul and transform descriptors
 
-}  // namespace sluice::dnn::abi
+}  // namespace sluice::libraries::abi
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_BLAS_ABI_H_

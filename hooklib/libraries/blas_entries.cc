@@ -7,7 +7,7 @@
 #include "hooklib/libraries/extents/blas.h"
 #include "hooklib/libraries/pointer_arrays.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -69,7 +69,7 @@ class Call {
     auto* const get = copy.Find<abi::GetPointerMode>("cublasGetPointerMode_v2");
     int mode = 0;
     if (!get || get(handle, &mode) != 0) {
-      set->Doubtful(Doubt::kDescriptor);
+      set->MarkUnknown(UnknownReason::kDescriptor);
       known_ = false;
     }
     on_device_ = mode == 1;
@@ -145,11 +145,11 @@ void DescribeGrouped(const Copy& copy, AccessSet* set, P handle, const int* ta, 
                      const I* ldc, I groups, const I* sizes, const GemmTypes& types) {
   const Call call(copy, handle, set);
   if (groups < 0 || !ta || !tb || !m || !n || !k || !lda || !ldb || !ldc || !sizes || !beta || !alpha)
-    return set->Doubtful(groups == 0 ? Doubt::kNone : Doubt::kStrange);
+    return set->MarkUnknown(groups == 0 ? UnknownReason::kNone : UnknownReason::kUnsupported);
   static thread_local Arrays seen;
   uint64_t at = 0;
   for (I group = 0; group < groups && set->known(); ++group) {
-    if (sizes[group] < 0) return set->Doubtful(Doubt::kStrange);
+    if (sizes[group] < 0) return set->MarkUnknown(UnknownReason::kUnsupported);
     const auto count = static_cast<uint64_t>(sizes[group]);
     const uint64_t arrays[3] = {Address(a + at), Address(b + at), Address(c + at)};
     for (int i = 0; i < 3; ++i) {
@@ -343,4 +343,4 @@ const EntryRow kRows[] = {
 
 std::span<const EntryRow> BlasEntries() { return kRows; }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

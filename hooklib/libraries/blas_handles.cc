@@ -5,7 +5,7 @@
 
 #include "hooklib/libraries/entries.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -61,4 +61,4 @@ int cublasDestroy_v2(void* handle) {
 }
 
 }  // namespace entry
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

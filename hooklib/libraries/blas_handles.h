@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 struct Workspace {
   uint64_t address = 0, bytes = 0;
 };
 Workspace WorkspaceOf(void* handle);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_BLAS_HANDLES_H_

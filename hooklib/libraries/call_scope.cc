@@ -13,7 +13,7 @@ constexpr int kDepth = 4;  // a library that calls another one from outside both
 
 // Freed with its thread; entries called later than that (from other objects' destructors) describe nothing.
 struct Sets {
-  dnn::AccessSet of[kDepth];
+  libraries::AccessSet of[kDepth];
   ~Sets();
 };
 thread_local LibraryCall* t_current = nullptr;
@@ -36,7 +36,7 @@ bool LibraryCall::Covers(uint64_t address) const {
   return false;
 }
 
-namespace dnn {
+namespace libraries {
 
 CallScope::CallScope(const char* symbol) {
   if (t_ended || t_depth == kDepth) return;
@@ -52,11 +52,11 @@ void CallScope::Publish() {
   set_->Close();
   call_.ranges = set_->ranges();
   call_.known = set_->known();
-  call_.unseen = set_->doubt() == Doubt::kPointerArray;
+  call_.has_unseen_pointers = set_->unknown_reason() == UnknownReason::kPointerArray;
   call_.streaming = set_->streaming();
   g_library_counters.calls.fetch_add(1, std::memory_order_relaxed);
-  g_library_counters.doubts[static_cast<std::size_t>(set_->doubt())].fetch_add(1, std::memory_order_relaxed);
-  if (outer_) outer_->begun = true;
+  g_library_counters.unknown[static_cast<std::size_t>(set_->unknown_reason())].fetch_add(1, std::memory_order_relaxed);
+  if (outer_) outer_->has_queued = true;
   t_current = &call_;
 }
 
@@ -66,5 +66,5 @@ CallScope::~CallScope() {
   --t_depth;
 }
 
-}  // namespace dnn
+}  // namespace libraries
 }  // namespace sluice

@@ -9,7 +9,7 @@
 #include "hooklib/libraries/extents/access_set.h"
 #include "hooklib/libraries/library_calls.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 // The library call that this thread makes, from the description to its return.
 class CallScope {
@@ -46,7 +46,7 @@ inline Result Describing(const char* symbol, Result (*real)(Args...), Describe d
       describe(Copy{reinterpret_cast<void*>(real)}, scope.set());
     } catch (...) {  // out of host memory: the program's call goes on
       scope.set()->Clear();
-      scope.set()->Doubtful(Doubt::kStrange);
+      scope.set()->MarkUnknown(UnknownReason::kUnsupported);
     }
     scope.Publish();
   }
@@ -64,6 +64,6 @@ inline Result Forward(const char* symbol, Describe describe, Args... args) {
 inline uint64_t Address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 inline uint64_t Address(const void* const* pointers) { return reinterpret_cast<uintptr_t>(pointers); }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_CALL_SCOPE_H_

@@ -7,7 +7,7 @@
 
 #include "hooklib/libraries/library_calls.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -45,4 +45,4 @@ void* CompanionOf(void* real, const char* symbol) {
   return found;
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

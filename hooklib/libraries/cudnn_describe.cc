@@ -8,7 +8,7 @@
 #include "hooklib/libraries/entry.h"
 #include "hooklib/libraries/extents/tensor.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -27,7 +27,7 @@ class Call {
     if (!needed && (!data || !descriptor)) return;
     Tensor tensor;
     uint64_t whole = 0;
-    if (!Read(descriptor, &tensor, &whole)) return set_->Doubtful(Doubt::kDescriptor);
+    if (!Read(descriptor, &tensor, &whole)) return set_->MarkUnknown(UnknownReason::kDescriptor);
     if (whole) return Hull(data, whole, use);
     AddTensor(Address(data), tensor, use, set_);
   }
@@ -36,7 +36,7 @@ class Call {
     auto* const get = copy_.Find<decltype(cudnnGetFilterSizeInBytes)>("cudnnGetFilterSizeInBytes");
     std::size_t bytes = 0;  // filters are packed in every format
     if (!descriptor || !get || get(descriptor, &bytes) != CUDNN_STATUS_SUCCESS || bytes > kMost)
-      return set_->Doubtful(Doubt::kDescriptor);
+      return set_->MarkUnknown(UnknownReason::kDescriptor);
     set_->Add(Region::Bytes(Address(data), bytes), use);
   }
   void Sequence(cudnnSeqDataDescriptor_t descriptor, C data, Use use) {
@@ -49,7 +49,7 @@ class Call {
         get(descriptor, &type, &rank, CUDNN_SEQDATA_DIM_COUNT, dims, axes, &lengths, 0, nullptr, nullptr) !=
             CUDNN_STATUS_SUCCESS ||
         rank != CUDNN_SEQDATA_DIM_COUNT) {
-      return set_->Doubtful(Doubt::kDescriptor);
+      return set_->MarkUnknown(UnknownReason::kDescriptor);
     }
     Tensor packed;
     packed.bits = TensorBits(type);
@@ -57,7 +57,8 @@ class Call {
     packed.strides[0] = 1;
     packed.dims[0] = 1;
     for (const int n : dims) {
-      if (n < 0 || __builtin_mul_overflow(packed.dims[0], n, &packed.dims[0])) return set_->Doubtful(Doubt::kStrange);
+      if (n < 0 || __builtin_mul_overflow(packed.dims[0], n, &packed.dims[0]))
+        return set_->MarkUnknown(UnknownReason::kUnsupported);
     }
     // Steps beyond a sequence's length are neither read nor written: never wholly.
     AddTensor(Address(data), packed, use == Use::kOverwrite ? Use::kWrite : use, set_);
@@ -66,7 +67,7 @@ class Call {
     if (bytes <= kMost) {
       set_->AddOptional(Region::Bytes(Address(data), bytes), use);
     } else {
-      set_->Doubtful(Doubt::kStrange);
+      set_->MarkUnknown(UnknownReason::kUnsupported);
     }
   }
   void Workspace(C data, std::size_t bytes) { Bytes(data, bytes, Use::kScratch); }
@@ -177,7 +178,7 @@ SLUICE_DESCRIBE(cudnnConvolutionBackwardFilter, C, TensorDesc xd, C x, TensorDes
 
 SLUICE_DESCRIBE(cudnnConvolutionBackwardBias, C, TensorDesc dyd, C dy, C beta, TensorDesc dbd, P db) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(dyd, dy, Use::kRead);
   call.Operand(dbd, db, call.Result(beta, dbd));
 }
@@ -186,7 +187,7 @@ SLUICE_DESCRIBE(cudnnConvolutionBackwardBias, C, TensorDesc dyd, C dy, C beta, T
 
 void Map(const Copy& copy, AccessSet* set, TensorDesc xd, C x, C beta, TensorDesc yd, P y) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Operand(yd, y, call.Result(beta, yd));
 }
@@ -194,7 +195,7 @@ void Map(const Copy& copy, AccessSet* set, TensorDesc xd, C x, C beta, TensorDes
 void MapBackward(const Copy& copy, AccessSet* set, TensorDesc yd, C y, TensorDesc dyd, C dy, TensorDesc xd, C x, C beta,
                  TensorDesc dxd, P dx) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Optional(yd, y, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
   call.Optional(xd, x, Use::kRead);
@@ -243,7 +244,7 @@ SLUICE_DESCRIBE(cudnnDivisiveNormalizationForward, cudnnLRNDescriptor_t, cudnnDi
 SLUICE_DESCRIBE(cudnnDivisiveNormalizationBackward, cudnnLRNDescriptor_t, cudnnDivNormMode_t, C, TensorDesc xd, C x,
                 C means, C dy, P temp, P temp2, C beta, TensorDesc dxd, P dx, P dmeans) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Optional(xd, means, Use::kRead);
   call.Operand(xd, dy, Use::kRead);
@@ -262,14 +263,14 @@ SLUICE_DESCRIBE(cudnnTransformTensor, C, TensorDesc xd, C x, C beta, TensorDesc 
 SLUICE_DESCRIBE(cudnnTransformTensorEx, cudnnTensorTransformDescriptor_t, C, TensorDesc xd, C x, C beta, TensorDesc yd,
                 P y) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Operand(yd, y, call.Result(beta, yd) == Use::kOverwrite ? Use::kWrite : Use::kUpdate);
 }
 SLUICE_DESCRIBE(cudnnTransformFilter, cudnnTensorTransformDescriptor_t, C, FilterDesc xd, C x, C beta, FilterDesc yd,
                 P y) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Filter(xd, x, Use::kRead);
   call.Filter(yd, y, call.FilterResult(beta, yd) == Use::kOverwrite ? Use::kWrite : Use::kUpdate);
 }
@@ -277,23 +278,24 @@ SLUICE_DESCRIBE(cudnnAddTensor, C, TensorDesc ad, C a, C beta, TensorDesc cd, P 
   Map(copy, set, ad, a, beta, cd, c);
 }
 SLUICE_DESCRIBE(cudnnScaleTensor, TensorDesc yd, P y, C) {
-  set->Streams();
+  set->MarkStreaming();
   Call(copy, set).Operand(yd, y, Use::kUpdate);
 }
 SLUICE_DESCRIBE(cudnnSetTensor, TensorDesc yd, P y, C) {
-  set->Streams();
+  set->MarkStreaming();
   Call(copy, set).Operand(yd, y, Use::kOverwrite);
 }
 // Square root and negation do without the second input.
 SLUICE_DESCRIBE(cudnnOpTensor, cudnnOpTensorDescriptor_t op, C, TensorDesc ad, C a, C, TensorDesc bd, C b, C beta,
                 TensorDesc cd, P c) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   auto* const get = copy.Find<decltype(cudnnGetOpTensorDescriptor)>("cudnnGetOpTensorDescriptor");
   cudnnOpTensorOp_t kind{};
   cudnnDataType_t type{};
   cudnnNanPropagation_t nan{};
-  if (!op || !get || get(op, &kind, &type, &nan) != CUDNN_STATUS_SUCCESS) return set->Doubtful(Doubt::kDescriptor);
+  if (!op || !get || get(op, &kind, &type, &nan) != CUDNN_STATUS_SUCCESS)
+    return set->MarkUnknown(UnknownReason::kDescriptor);
   call.Operand(ad, a, Use::kRead);
   if (kind != CUDNN_OP_TENSOR_SQRT && kind != CUDNN_OP_TENSOR_NOT) call.Operand(bd, b, Use::kRead);
   call.Operand(cd, c, call.Result(beta, cd));
@@ -301,7 +303,7 @@ SLUICE_DESCRIBE(cudnnOpTensor, cudnnOpTensorDescriptor_t op, C, TensorDesc ad, C
 SLUICE_DESCRIBE(cudnnReduceTensor, cudnnReduceTensorDescriptor_t, P indices, std::size_t index_bytes, P workspace,
                 std::size_t bytes, C, TensorDesc ad, C a, C beta, TensorDesc cd, P c) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(ad, a, Use::kRead);
   call.Operand(cd, c, call.Result(beta, cd));
   call.Bytes(indices, index_bytes, Use::kWrite);
@@ -313,7 +315,7 @@ SLUICE_DESCRIBE(cudnnReduceTensor, cudnnReduceTensorDescriptor_t, P indices, std
 SLUICE_DESCRIBE(cudnnDropoutForward, cudnnDropoutDescriptor_t, TensorDesc xd, C x, TensorDesc yd, P y, P reserve,
                 std::size_t bytes) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Operand(yd, y, Use::kOverwrite);
   call.Bytes(reserve, bytes, Use::kWrite);
@@ -321,7 +323,7 @@ SLUICE_DESCRIBE(cudnnDropoutForward, cudnnDropoutDescriptor_t, TensorDesc xd, C 
 SLUICE_DESCRIBE(cudnnDropoutBackward, cudnnDropoutDescriptor_t, TensorDesc dyd, C dy, TensorDesc dxd, P dx, P reserve,
                 std::size_t bytes) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(dyd, dy, Use::kRead);
   call.Operand(dxd, dx, Use::kOverwrite);
   call.Bytes(reserve, bytes, Use::kRead);
@@ -362,7 +364,7 @@ SLUICE_DESCRIBE(cudnnBatchNormalizationBackward, cudnnBatchNormMode_t, C, C beta
                 TensorDesc xd, C x, TensorDesc dyd, C dy, TensorDesc dxd, P dx, TensorDesc sd, C scale, P dscale,
                 P dbias, double, C saved_mean, C saved_variance) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
   call.Operand(dxd, dx, call.Result(beta_data, dxd));
@@ -376,7 +378,7 @@ SLUICE_DESCRIBE(cudnnBatchNormalizationBackwardEx, cudnnBatchNormMode_t, cudnnBa
                 C saved_variance, cudnnActivationDescriptor_t, P workspace, std::size_t bytes, P reserve,
                 std::size_t reserve_bytes) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Optional(yd, y, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
@@ -417,7 +419,7 @@ SLUICE_DESCRIBE(cudnnNormalizationBackward, cudnnNormMode_t, cudnnNormOps_t, cud
                 C saved_mean, C saved_variance, cudnnActivationDescriptor_t, P workspace, std::size_t bytes, P reserve,
                 std::size_t reserve_bytes, int) {
   Call call(copy, set);
-  set->Streams();
+  set->MarkStreaming();
   call.Operand(xd, x, Use::kRead);
   call.Optional(yd, y, Use::kRead);
   call.Operand(dyd, dy, Use::kRead);
@@ -496,4 +498,4 @@ const EntryRow kRows[] = {
 
 std::span<const EntryRow> CudnnEntries() { return kRows; }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -8,7 +8,7 @@
 #include "hooklib/libraries/blas_abi.h"
 #include "hooklib/libraries/call_scope.h"
 
-namespace sluice::dnn::entry {
+namespace sluice::libraries::entry {
 
 extern abi::SetWorkspace cublasSetWorkspace_v2;
 extern abi::SetStream cublasSetStream_v2;
@@ -23,6 +23,6 @@ extern decltype(::cudnnBackendFinalize) cudnnBackendFinalize;
 extern decltype(::cudnnBackendDestroyDescriptor) cudnnBackendDestroyDescriptor;
 extern decltype(::cudnnBackendExecute) cudnnBackendExecute;
 
-}  // namespace sluice::dnn::entry
+}  // namespace sluice::libraries::entry
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_ENTRIES_H_

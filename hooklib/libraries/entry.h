@@ -8,7 +8,7 @@
 
 #include "hooklib/libraries/call_scope.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 template <std::size_t N>
 struct Name {
@@ -41,6 +41,6 @@ struct EntryRow {
 std::span<const EntryRow> BlasEntries();
 std::span<const EntryRow> CudnnEntries();
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_ENTRY_H_

@@ -11,17 +11,17 @@ namespace {
 // Rows of other kinds are in tables of their own (SLUICE_BLAS, SLUICE_CUDNN).
 #define SLUICE_BLAS(symbol, family, integer, scalar, element)
 #define SLUICE_CUDNN(symbol)
-#define SLUICE_LIB(symbol, soname_prefix) {#symbol, reinterpret_cast<void*>(&dnn::entry::symbol)},
-const dnn::EntryRow kRows[] = {
+#define SLUICE_LIB(symbol, soname_prefix) {#symbol, reinterpret_cast<void*>(&libraries::entry::symbol)},
+const libraries::EntryRow kRows[] = {
 #include "hooklib/hooks.def"
 };
 
 }  // namespace
 
 void* LibraryEntry(const char* symbol) {
-  for (const std::span<const dnn::EntryRow> rows :
-       {std::span<const dnn::EntryRow>(kRows), dnn::BlasEntries(), dnn::CudnnEntries()}) {
-    for (const dnn::EntryRow& row : rows) {
+  for (const std::span<const libraries::EntryRow> rows :
+       {std::span<const libraries::EntryRow>(kRows), libraries::BlasEntries(), libraries::CudnnEntries()}) {
+    for (const libraries::EntryRow& row : rows) {
       if (std::strcmp(row.symbol, symbol) == 0) return row.entry;
     }
   }

@@ -36,10 +36,10 @@ struct LibraryRange {
   bool scratch = false;
 };
 
-enum class LibraryDoubt : uint8_t {
+enum class UnknownReason : uint8_t {
   kNone,
-  kNull,          // an operand that is needed is null
-  kStrange,       // sizes, strides or types that make no sense, or that this version does not know
+  kNullOperand,   // an operand that is needed is null
+  kUnsupported,   // sizes, strides or types that make no sense, or that this version does not know
   kDescriptor,    // a descriptor that is gone, not finished, or from before the engine was there
   kPointerArray,  // pointers lie in device memory, and were not seen on their way there
   kCount
@@ -49,14 +49,16 @@ struct LibraryCall {
   const char* symbol = nullptr;
   std::span<const LibraryRange> ranges;  // by address
   bool known = false;                    // the ranges are all that it touches, the library's own memory apart
-  bool unseen = false;  // it reads pointers on the card that nobody saw: neither they nor its kernels' parameters tell
+  // It reads pointers from device memory whose copy there was not seen: neither the set nor the kernels' parameters
+  // name what it touches through them.
+  bool has_unseen_pointers = false;
   // Each byte is touched about once and in order, so that memory may stay where it is. False for what re-reads: GEMM,
   // convolution, attention.
   bool streaming = false;
   uint32_t launches = 0;  // made so far; counted by who attaches the set to a launch
   // The call has queued something (a launch, a copy, an event) or entered another library: from here on nothing says in
   // which order its own work runs, so what it overwrites may have been written.
-  bool begun = false;
+  bool has_queued = false;
 
   bool Covers(uint64_t address) const;  // some range holds the address
 };
@@ -72,14 +74,14 @@ extern std::atomic<bool> g_library_calls_wanted;
 inline void NoteQueued() {
   if (!g_library_calls_wanted.load(std::memory_order_relaxed)) [[likely]]
     return;
-  if (LibraryCall* call = CurrentLibraryCall()) call->begun = true;
+  if (LibraryCall* call = CurrentLibraryCall()) call->has_queued = true;
 }
 
 struct LibraryCounters {
-  std::atomic<uint64_t> calls{0};         // whose set was computed
-  std::atomic<uint64_t> launches{0};      // that a set was attached to
-  std::atomic<uint64_t> words_beyond{0};  // a launch's parameters name live memory that its call's set does not
-  std::array<std::atomic<uint64_t>, static_cast<std::size_t>(LibraryDoubt::kCount)> doubts{};  // calls, by reason
+  std::atomic<uint64_t> calls{0};               // whose set was computed
+  std::atomic<uint64_t> launches{0};            // that a set was attached to
+  std::atomic<uint64_t> words_outside_sets{0};  // a launch's parameters name live memory that its call's set does not
+  std::array<std::atomic<uint64_t>, static_cast<std::size_t>(UnknownReason::kCount)> unknown{};  // calls, by reason
 };
 extern LibraryCounters g_library_counters;
 

@@ -6,7 +6,7 @@
 #include "hooklib/libraries/entries.h"
 #include "hooklib/libraries/extents/lt.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -154,7 +154,7 @@ void DescribeMatmul(const Copy& copy, AccessSet* set, abi::P handle, abi::P oper
   if (!ReadLayout({layouts, a_layout}, &call.a.layout) || !ReadLayout({layouts, b_layout}, &call.b.layout) ||
       !ReadLayout({layouts, c_layout}, &call.c.layout) || !ReadLayout({layouts, d_layout}, &call.d.layout) ||
       !op.Get(kTransA, &transa) || !op.Get(kTransB, &transb) || !op.Get(kScaleType, &scale_type)) {
-    return set->Doubtful(Doubt::kDescriptor);
+    return set->MarkUnknown(UnknownReason::kDescriptor);
   }
   op.Get(kPointerMode, &pointer_mode);
   call.transa = transa, call.transb = transb, call.pointer_mode = pointer_mode;
@@ -211,7 +211,7 @@ void DescribeTransform(const Copy& copy, AccessSet* set, abi::P, abi::P operatio
   if ((a && !ReadLayout({layouts, a_layout}, &call.a.layout)) ||
       (b && !ReadLayout({layouts, b_layout}, &call.b.layout)) || !ReadLayout({layouts, c_layout}, &call.c.layout) ||
       !op.Get(kTransformScaleType, &scale_type)) {
-    return set->Doubtful(Doubt::kDescriptor);
+    return set->MarkUnknown(UnknownReason::kDescriptor);
   }
   op.Get(kTransformPointerMode, &call.pointer_mode);
   call.a.address = Address(a), call.b.address = Address(b), call.c.address = Address(c);
@@ -249,4 +249,4 @@ int cublasLtMatrixTransform(abi::P handle, abi::P operation, abi::C alpha, abi::
 }
 
 }  // namespace entry
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

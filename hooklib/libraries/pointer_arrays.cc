@@ -64,7 +64,7 @@ void ForgetHostCopies(uint64_t address, uint64_t bytes) {
   g_count.store(all.arrays.size(), std::memory_order_relaxed);
 }
 
-namespace dnn {
+namespace libraries {
 
 bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out) {
   if (g_count.load(std::memory_order_relaxed) == 0 || count > kLargest / 8) return false;
@@ -80,5 +80,5 @@ bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out) 
   return true;
 }
 
-}  // namespace dnn
+}  // namespace libraries
 }  // namespace sluice

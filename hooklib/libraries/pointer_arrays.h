@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <vector>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 // The `count` pointers that a copy from the host put at `address`; false where no copy, or not all of it, was seen. A
 // belief: a kernel may have changed them since.
 bool SeenPointers(uint64_t address, uint64_t count, std::vector<uint64_t>* out);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_POINTER_ARRAYS_H_

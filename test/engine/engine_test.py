@@ -388,7 +388,7 @@ def the_way_is_said():
 
 @test
 def factor_by_what_was_seen():
-    """60 by parameters alone, 80 where an allocator reports, the setting where there is one (100 with library calls: dnn_library_calls_test);
+    """60 by parameters alone, 80 where an allocator reports, the setting where there is one (100 with library calls: libraries_library_calls_test);
     and nothing of it counts while all that lives fits the budget."""
     expect(run("many_rounds", SMALL).figure("factor") == 60, "parameters alone")
     if not sanitized:

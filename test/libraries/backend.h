@@ -10,7 +10,7 @@
 #include "test/libraries/fake_getters.h"
 #include "test/libraries/library.h"
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 // Tensors, an operation, a graph, heuristics, a configuration, a plan, a pack.
 struct Backend {
@@ -117,6 +117,6 @@ struct Backend {
   }
 };
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_BACKEND_H_

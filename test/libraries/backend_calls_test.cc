@@ -6,7 +6,7 @@
 
 #include "test/libraries/backend.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Backend;
@@ -213,4 +213,4 @@ TEST_CASE("cuDNN's graphs: host values, vectors, ragged rows, and what a later c
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

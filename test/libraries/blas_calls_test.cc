@@ -11,7 +11,7 @@
 #include "test/libraries/fake_getters.h"
 #include "test/libraries/library.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using abi::C;
@@ -449,4 +449,4 @@ TEST_CASE("every row of cuBLAS says of its call what its operands, put together 
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

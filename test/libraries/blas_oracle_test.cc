@@ -2,7 +2,7 @@
 #include "hooklib/libraries/extents/blas.h"
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using namespace blas;  // NOLINT(google-build-using-namespace): the test is about its names
@@ -335,31 +335,31 @@ TEST_CASE("calls that make no sense are doubted") {
     set.Clear();
     Describe(call, &set);
     set.Close();
-    return set.doubt();
+    return set.unknown_reason();
   };
   const uint64_t p = test::Bytes::kBase;
   const Gemm good{kN, kT, 4, 4, 4, {p, 4, 4}, {p + 4096, 4, 4}, {p + 8192, 4, 4}, {}, {0, 4, true}, 1};
-  CHECK(doubt(good) == Doubt::kNone);
+  CHECK(doubt(good) == UnknownReason::kNone);
   Gemm bad = good;
   bad.m = -1;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   bad = good, bad.a.ld = 3;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   bad = good, bad.b.address = 0;
-  CHECK(doubt(bad) == Doubt::kNull);
+  CHECK(doubt(bad) == UnknownReason::kNullOperand);
   bad = good, bad.b.address = 0, bad.n = 0;
-  CHECK(doubt(bad) == Doubt::kNone);
+  CHECK(doubt(bad) == UnknownReason::kNone);
   CHECK(set.ranges().empty());
   bad = good, bad.c.bytes = 0;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   bad = good, bad.transa = 77;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   bad = good, bad.m = bad.n = bad.k = INT64_MAX, bad.a.ld = bad.b.ld = bad.c.ld = INT64_MAX;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   bad = good, bad.batch = INT64_MAX, bad.a.stride = INT64_MIN;
-  CHECK(doubt(bad) == Doubt::kStrange);
+  CHECK(doubt(bad) == UnknownReason::kUnsupported);
   BatchedGemm unseen{good, {p, {}}, {p + 64, {}}, {p + 128, {}}, 8};
-  CHECK(doubt(unseen) == Doubt::kPointerArray);
+  CHECK(doubt(unseen) == UnknownReason::kPointerArray);
   CHECK(set.ranges().size() == 1);  // the arrays themselves, side by side
 
   Random random(9);
@@ -388,4 +388,4 @@ TEST_CASE("calls that make no sense are doubted") {
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

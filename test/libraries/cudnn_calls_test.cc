@@ -15,7 +15,7 @@
 #include "test/libraries/fake_getters.h"
 #include "test/libraries/library.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Library;
@@ -123,7 +123,7 @@ struct Scene {
             std::initializer_list<Expected> all, std::type_identity_t<Args>... args) {
     called.insert(symbol);
     AccessSet expected;
-    if (streams) expected.Streams();
+    if (streams) expected.MarkStreaming();
     for (const Expected& one : all) AddTensor(one.of->at, one.of->covers, one.use, &expected);
     expected.Close();
     call(symbol, args...);
@@ -381,4 +381,4 @@ TEST_CASE("every legacy call of cuDNN: each operand with its bytes and its direc
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

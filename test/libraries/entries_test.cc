@@ -18,10 +18,10 @@
 
 namespace sluice {
 
-void* LibraryReal() { return dnn::test::t_real; }
-void* LibrarySymbol(void*, const char* symbol) { return dnn::test::FakeGetter(symbol); }
+void* LibraryReal() { return libraries::test::t_real; }
+void* LibrarySymbol(void*, const char* symbol) { return libraries::test::FakeGetter(symbol); }
 
-namespace dnn {
+namespace libraries {
 namespace {
 
 using abi::C;
@@ -111,15 +111,15 @@ TEST_CASE("a GEMM's set: beta on the host, on the card, workspace of the handle"
 
 TEST_CASE("faults: null and overlapping operands, zero and negative sizes, a handle that is gone; the counters tell") {
   const Wanted wanted;
-  auto doubts = [](LibraryDoubt doubt) { return g_library_counters.doubts[static_cast<size_t>(doubt)].load(); };
+  auto doubts = [](UnknownReason doubt) { return g_library_counters.unknown[static_cast<size_t>(doubt)].load(); };
   const float beta = 0;
-  const uint64_t null = doubts(LibraryDoubt::kNull), strange = doubts(LibraryDoubt::kStrange),
-                 gone = doubts(LibraryDoubt::kDescriptor);
+  const uint64_t null = doubts(UnknownReason::kNullOperand), strange = doubts(UnknownReason::kUnsupported),
+                 gone = doubts(UnknownReason::kDescriptor);
   CHECK(Sgemm(8, 8, 8, &beta, nullptr, At(2 << 20), At(3 << 20)) == 1234);
   CHECK_FALSE(t_seen.call.known);
-  CHECK(doubts(LibraryDoubt::kNull) == null + 1);
+  CHECK(doubts(UnknownReason::kNullOperand) == null + 1);
   CHECK(Sgemm(-8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
-  CHECK(doubts(LibraryDoubt::kStrange) == strange + 1);
+  CHECK(doubts(UnknownReason::kUnsupported) == strange + 1);
   CHECK(Sgemm(8, 0, 8, nullptr, nullptr, nullptr, nullptr) == 1234);
   CHECK((t_seen.call.known && t_seen.ranges.empty()));
   CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(1 << 20)) == 1234);  // C is A
@@ -130,7 +130,7 @@ TEST_CASE("faults: null and overlapping operands, zero and negative sizes, a han
   CHECK(Sgemm(8, 8, 8, &beta, At(1 << 20), At(2 << 20), At(3 << 20)) == 1234);
   test::g_handle_is_gone = false;
   CHECK_FALSE(t_seen.call.known);
-  CHECK(doubts(LibraryDoubt::kDescriptor) == gone + 1);
+  CHECK(doubts(UnknownReason::kDescriptor) == gone + 1);
 }
 
 TEST_CASE("typed, strided, 64-bit: GemmStridedBatchedEx_64") {
@@ -321,7 +321,7 @@ TEST_CASE("calls inside calls: the inner set ends with the inner call") {
     const float beta = 0;
     Sgemm(4, 4, 4, &beta, At(1 << 20), At(2 << 20), At(3 << 20));
     same = mine && t_seen.inside && CurrentLibraryCall() == mine && mine->ranges[0].address == 0x70000000 &&
-           mine->begun;  // the inner one may have written what this one overwrites
+           mine->has_queued;  // the inner one may have written what this one overwrites
     return 5;
   };
   const float alpha = 1, beta = 0;
@@ -334,5 +334,5 @@ TEST_CASE("calls inside calls: the inner set ends with the inner call") {
 }
 
 }  // namespace
-}  // namespace dnn
+}  // namespace libraries
 }  // namespace sluice

@@ -5,7 +5,7 @@
 
 #include "hooklib/libraries/blas_abi.h"
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 std::atomic<int> g_pointer_mode{0}, g_pointer_mode_asked{0};
 std::atomic<bool> g_handle_is_gone{false};
@@ -195,4 +195,4 @@ void* FakeGetter(const char* symbol) {
   return nullptr;
 }
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test

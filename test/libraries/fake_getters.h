@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 extern std::atomic<int> g_pointer_mode, g_pointer_mode_asked;
 extern std::atomic<bool> g_handle_is_gone;
@@ -75,6 +75,6 @@ inline cudnnOpTensorDescriptor_t Opaque(OpTensorDescriptor* o) {
 // The library's function of that name, or null.
 void* FakeGetter(const char* symbol);
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_FAKE_GETTERS_H_

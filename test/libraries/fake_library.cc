@@ -18,7 +18,7 @@
 
 namespace {
 
-using sluice::dnn::test::FakeGetter;
+using sluice::libraries::test::FakeGetter;
 
 uint64_t g_named = 0;  // what the kernel's parameter names
 int g_described = 0;   // whether it is given a TMA descriptor
@@ -180,9 +180,9 @@ EXPORT int cublasLtMatmul(void* handle, void* op, const void* alpha, const void*
                           size_t bytes, void* stream) {
   if (g_inner >= 3) {
     std::vector<simgpu_touch> touches;
-    const auto* const operation = static_cast<const sluice::dnn::test::MatmulDesc*>(op);
+    const auto* const operation = static_cast<const sluice::libraries::test::MatmulDesc*>(op);
     const auto add = [&touches](const void* p, const void* layout, uint32_t access) {
-      const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
+      const auto* l = static_cast<const sluice::libraries::test::Layout*>(layout);
       const auto rows = static_cast<int64_t>(l->rows), columns = static_cast<int64_t>(l->columns);
       for (int64_t i = 0; i < l->batch; ++i) {
         const auto* at = static_cast<const char*>(p) + 4 * i * l->stride;
@@ -190,26 +190,26 @@ EXPORT int cublasLtMatmul(void* handle, void* op, const void* alpha, const void*
       }
     };
     for (const void* layout : {al, bl, cl, dl}) {
-      if (!layout || !static_cast<const sluice::dnn::test::Layout*>(layout)->alive) return 7;
+      if (!layout || !static_cast<const sluice::libraries::test::Layout*>(layout)->alive) return 7;
     }
     if (!a || !b || !d) return 7;
     add(a, al, SIMGPU_READ), add(b, bl, SIMGPU_READ), add(d, dl, SIMGPU_WRITE);
     if (*static_cast<const float*>(beta) != 0) add(c, cl, SIMGPU_READ);
     if (operation->epilogue & 4) {
-      touches.push_back(Read(operation->bias, 4 * static_cast<const sluice::dnn::test::Layout*>(dl)->rows));
+      touches.push_back(Read(operation->bias, 4 * static_cast<const sluice::libraries::test::Layout*>(dl)->rows));
     }
     if (bytes) touches.push_back(Write(workspace, bytes));
     return Launch(touches, static_cast<CUstream>(stream), g_inner == 3 ? SIMGPU_MUST_BE_RESIDENT : 0);
   }
   const auto size = [](const void* layout) {
-    const auto* l = static_cast<const sluice::dnn::test::Layout*>(layout);
+    const auto* l = static_cast<const sluice::libraries::test::Layout*>(layout);
     return l->rows * l->columns * (l->type == 0 ? 4 : 2);
   };
   if (g_inner) {
     auto* const gemm =
         reinterpret_cast<int (*)(void*, int, int, int, int, int, const void*, const void*, int, const void*, int,
                                  const void*, void*, int)>(dlsym(RTLD_DEFAULT, "cublasSgemm_v2"));
-    const auto n = static_cast<int>(static_cast<const sluice::dnn::test::Layout*>(dl)->rows);
+    const auto n = static_cast<int>(static_cast<const sluice::libraries::test::Layout*>(dl)->rows);
     const int status = gemm ? gemm(handle, 0, 0, n, n, n, alpha, a, n, b, n, beta, d, n) : 1;
     auto* const others = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "cublasFakeOthers"));
     if (g_inner == 2 && others) others();
@@ -227,7 +227,7 @@ EXPORT cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t d,
 }
 EXPORT cudnnStatus_t cudnnAddTensor(cudnnHandle_t, const void*, const cudnnTensorDescriptor_t ad, const void* a,
                                     const void*, const cudnnTensorDescriptor_t, void* c) {
-  const auto* t = reinterpret_cast<const sluice::dnn::test::TensorDescriptor*>(ad);
+  const auto* t = reinterpret_cast<const sluice::libraries::test::TensorDescriptor*>(ad);
   const uint64_t bytes = static_cast<uint64_t>(t->dims[0]) * static_cast<uint64_t>(t->strides[0]) * 2;
   return static_cast<cudnnStatus_t>(
       Launch({Read(a, bytes), {reinterpret_cast<uintptr_t>(c), bytes, SIMGPU_READ | SIMGPU_WRITE, 0}}));

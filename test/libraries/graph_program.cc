@@ -9,8 +9,8 @@
 
 namespace {
 
-using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
-using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
 constexpr uint64_t kBlock = 640 * kMiB, kOther = 1020 * kMiB;
 constexpr int kSide = 1448;  // squared, in floats: a little less than 8 MiB

@@ -5,7 +5,7 @@ from functools import partial
 
 import on_card
 
-run = partial(on_card.run, "dnn_graph_program")
+run = partial(on_card.run, "libraries_graph_program")
 run()
 hook = {**on_card.HOOK, "SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_GPU_MEMORY": str(1 << 30), "SLUICE_PREFETCH": "launch"}
 _, said = run(**hook, UNDER_PRESSURE="1")

@@ -11,7 +11,7 @@
 #include "hooklib/libraries/library_calls.h"
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 inline thread_local void* t_real = nullptr;  // the function that the shim would name
 
@@ -75,6 +75,6 @@ struct Wanted {
   ~Wanted() { g_library_calls_wanted = false; }
 };
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_LIBRARY_H_

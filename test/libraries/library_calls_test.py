@@ -6,7 +6,7 @@ from functools import partial
 import on_card
 from on_card import MIB
 
-run = partial(on_card.run, "dnn_library_program")
+run = partial(on_card.run, "libraries_library_program")
 run()
 hook = {**on_card.HOOK, "SLUICE_LOG_LEVEL": "DEBUG"}
 _, said = run(**hook, SLUICE_GPU_MEMORY=str(576 * MIB), UNDER_PRESSURE="1")

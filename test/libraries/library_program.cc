@@ -7,8 +7,8 @@
 
 namespace {
 
-using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
-using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
 constexpr uint64_t kBlock = 640 * kMiB, kOther = 512 * kMiB;
 CUdeviceptr g_block, g_other;

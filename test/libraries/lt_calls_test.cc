@@ -8,7 +8,7 @@
 #include "test/libraries/fake_getters.h"
 #include "test/libraries/library.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Library;
@@ -197,4 +197,4 @@ TEST_CASE("what a later cublasLt may say and we do not know is doubted, and noth
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -2,7 +2,7 @@
 #include "hooklib/libraries/extents/lt.h"
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using namespace lt;  // NOLINT(google-build-using-namespace): the test is about its names
@@ -237,33 +237,33 @@ TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
   call.d.layout.batch_mode = kPointerArray;
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kPointerArray);
+  CHECK(set.unknown_reason() == UnknownReason::kPointerArray);
   call.d.layout.batch_mode = kStrided;
   call.d.layout.order = 99;
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kStrange);
+  CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
   call.d.layout.order = kCol;
   call.epilogue = 1024 | kBias;  // what it names besides, we do not know
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kStrange);
+  CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
   // A step of the bias whose bytes are no number.
   call.epilogue = kBias, call.bias = p, call.bias_stride = INT64_MAX;
   call.a.layout.batch = call.b.layout.batch = call.c.layout.batch = call.d.layout.batch = 2;
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kStrange);
+  CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
   call.d.layout.batch_mode = 2;  // batches in a way that is not known
   call.bias_stride = 0;
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kStrange);
+  CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
   call.epilogue = 1;
   call.d.layout = layout(99, 4, 4);
   set.Clear();
   Describe(call, &set);
-  CHECK(set.doubt() == Doubt::kStrange);
+  CHECK(set.unknown_reason() == UnknownReason::kUnsupported);
 
   Random r(5);
   for (int i = 0; i < 100000; ++i) {
@@ -296,4 +296,4 @@ TEST_CASE("planar complex, block scales, pointer arrays, nonsense") {
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

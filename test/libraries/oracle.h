@@ -13,7 +13,7 @@
 #include "hooklib/libraries/extents/access_set.h"
 #include "test/libraries/random.h"
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 // A bit for each byte of a small address space.
 class Bytes {
@@ -90,6 +90,6 @@ class Judge {
   Bytes read_, written_, overwritten_;
 };
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_ORACLE_H_

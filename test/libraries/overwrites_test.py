@@ -5,7 +5,7 @@ from functools import partial
 import on_card
 from on_card import MIB
 
-run = partial(on_card.run, "dnn_overwrite_program")
+run = partial(on_card.run, "libraries_overwrite_program")
 plain, _ = run()
 hook = {**on_card.HOOK, "SLUICE_GPU_MEMORY": str(512 * MIB)}
 # What comes for a call alone: nothing ahead of it.

@@ -34,7 +34,7 @@ void cublasLtFakeInner(int);
     }                                                                      \
   } while (false)
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 // A launch that touches this and says so.
 inline void Touch(const simgpu_test::Card& card, const simgpu_touch& touch) {
@@ -46,6 +46,6 @@ inline void Touch(const simgpu_test::Card& card, const simgpu_touch& touch) {
 
 inline bool UnderPressure() { return std::getenv("UNDER_PRESSURE") != nullptr; }
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_PROGRAM_H_

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace sluice::dnn::test {
+namespace sluice::libraries::test {
 
 class Random {
  public:
@@ -23,6 +23,6 @@ class Random {
   uint64_t state_;
 };
 
-}  // namespace sluice::dnn::test
+}  // namespace sluice::libraries::test
 
 #endif  // SLUICE_TEST_LIBRARIES_RANDOM_H_

@@ -10,8 +10,8 @@
 
 namespace {
 
-using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
-using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
 constexpr uint64_t kBlock = 64 * kMiB;
 constexpr int kBlocks = 16;

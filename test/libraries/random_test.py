@@ -13,7 +13,7 @@ hook = {**on_card.HOOK, "SLUICE_LOG_LEVEL": "DEBUG", "SLUICE_GPU_MEMORY": str(25
 known = doubted = 0
 for seed in seeds:
     def run(**settings):
-        return on_card.run("dnn_random_program", arguments=(str(seed), calls), **settings)
+        return on_card.run("libraries_random_program", arguments=(str(seed), calls), **settings)
     plain, _ = run()
     single = {"SLUICE_READ_MOSTLY": "0"}
     for what, settings in (("at launch", {"SLUICE_PREFETCH": "launch", **single}), ("with prediction", single),
@@ -28,5 +28,5 @@ for seed in seeds:
         known, doubted = known + counted[0] - sum(counted[1:]), doubted + sum(counted[1:])
 print(f"{known} calls known, {doubted} doubted")
 # The card sees it where nothing is fetched before a launch: the test can fail.
-if on_card.run("dnn_random_program", fails=True, arguments=("1", "500"), **hook, SLUICE_PREFETCH="off") == 0:
+if on_card.run("libraries_random_program", fails=True, arguments=("1", "500"), **hook, SLUICE_PREFETCH="off") == 0:
     sys.exit("launches that faulted went unnoticed")

@@ -10,8 +10,8 @@
 
 namespace {
 
-using namespace simgpu_test;        // NOLINT(google-build-using-namespace): helpers of the test
-using namespace sluice::dnn::test;  // NOLINT(google-build-using-namespace)
+using namespace simgpu_test;              // NOLINT(google-build-using-namespace): helpers of the test
+using namespace sluice::libraries::test;  // NOLINT(google-build-using-namespace)
 
 // Matrices of a little less than 8 MiB: 35 in a block, the first ones each for one case, since what was written while a
 // duplicate is left alone for long.

@@ -5,7 +5,7 @@ from functools import partial
 import on_card
 from on_card import MIB
 
-run = partial(on_card.run, "dnn_read_mostly_program")
+run = partial(on_card.run, "libraries_read_mostly_program")
 hook = {**on_card.HOOK, "SLUICE_GPU_MEMORY": str(512 * MIB)}
 for what, settings in (("at launch", {"SLUICE_PREFETCH": "launch", "DUPLICATES": "1"}), ("with prediction", {"DUPLICATES": "1"}),
                        ("two cards", {"SIMGPU_PROFILE": "two-gpu", "DUPLICATES": "1"}), ("an older driver", {"driver": "simgpu-550", "DUPLICATES": "1"}),

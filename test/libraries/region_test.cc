@@ -4,7 +4,7 @@
 
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Bytes;
@@ -83,4 +83,4 @@ TEST_CASE("random boxes and trapezoids, byte by byte: 150,000") {
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -2,7 +2,7 @@
 #include "hooklib/libraries/extents/graph.h"
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Bytes;
@@ -147,7 +147,7 @@ TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense
   const uint64_t pointers[] = {Bytes::kBase, Bytes::kBase + 4096};
   Describe(nullptr, {ids, pointers, 0}, 0, &set);
   set.Close();
-  CHECK(set.doubt() == Doubt::kDescriptor);
+  CHECK(set.unknown_reason() == UnknownReason::kDescriptor);
   CHECK((set.ranges().size() == 2 && set.ranges()[1].bytes == 0 && !set.ranges()[1].overwritten));
 
   OperationGraph graph;
@@ -165,7 +165,7 @@ TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense
   CHECK_FALSE(set.ranges()[0].overwritten);  // the ragged one may reach into it
   set.Clear();
   Describe(&graph, {std::span(ids).first(1), std::span(pointers).first(1), 0}, 0, &set);
-  CHECK(set.doubt() == Doubt::kNull);
+  CHECK(set.unknown_reason() == UnknownReason::kNullOperand);
 
   // Attention, pages and sizes that the card says write what they write, and leave the rest.
   for (const int attribute : {705, 1522, 2013}) CHECK_FALSE(UseOf(attribute, false).in_part);
@@ -200,4 +200,4 @@ TEST_CASE("graphs that are not known, ragged tensors, missing pointers, nonsense
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

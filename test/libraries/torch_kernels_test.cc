@@ -9,11 +9,11 @@
 
 #include "test/libraries/oracle.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 namespace {
 
 using test::Random;
-using Kind = TorchKernel::Kind;
+using Family = TorchKernel::Family;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr const char* kScalarKernel =
@@ -99,7 +99,7 @@ void CheckForeach(const std::string& name, uint64_t element, bool told, Random& 
   INFO(name);
   const uint32_t sizes[] = {sizeof(List), 1, 1, 4};
   const TorchKernel kernel = RecogniseTorchKernel(name, sizes);
-  REQUIRE(kernel.kind == Kind::kForeach);
+  REQUIRE(kernel.family == Family::kForeach);
   CHECK(kernel.operands == kLists);
   CHECK(kernel.slots == kTensors);
   CHECK(kernel.blocks == kBlocks);
@@ -214,17 +214,17 @@ TEST_CASE("a foreach kernel touches the chunks that its blocks name, in every si
 }
 
 TEST_CASE("a struct of another size, or another kernel, is left as it is") {
-  const auto kind = [](const char* name, std::vector<uint32_t> bytes) {
-    return RecogniseTorchKernel(name, bytes).kind;
+  const auto family = [](const char* name, std::vector<uint32_t> bytes) {
+    return RecogniseTorchKernel(name, bytes).family;
   };
-  CHECK(kind(kScalarKernel, {3368}) == Kind::kForeach);
-  CHECK(kind(kScalarKernel, {3376}) == Kind::kNone);
-  CHECK(kind(kScalarKernel, {}) == Kind::kNone);
-  CHECK(kind("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT", {1720}) == Kind::kNone);
-  CHECK(kind("", {8}) == Kind::kNone);
-  CHECK(kind("_ZN2at6native25multi_tensor_apply_kernelI", {3368}) == Kind::kNone);
-  CHECK(kind("_ZN2at6native25multi_tensor_apply_kernelI18TensorListMetadataILi", {3368}) == Kind::kNone);
-  CHECK(kind("_ZN2at6native25multi_tensor_apply_kernelI18TensorListMetadataILi9EEE", {3368}) == Kind::kNone);
+  CHECK(family(kScalarKernel, {3368}) == Family::kForeach);
+  CHECK(family(kScalarKernel, {3376}) == Family::kNone);
+  CHECK(family(kScalarKernel, {}) == Family::kNone);
+  CHECK(family("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT", {1720}) == Family::kNone);
+  CHECK(family("", {8}) == Family::kNone);
+  CHECK(family("_ZN2at6native25multi_tensor_apply_kernelI", {3368}) == Family::kNone);
+  CHECK(family("_ZN2at6native25multi_tensor_apply_kernelI18TensorListMetadataILi", {3368}) == Family::kNone);
+  CHECK(family("_ZN2at6native25multi_tensor_apply_kernelI18TensorListMetadataILi9EEE", {3368}) == Family::kNone);
 }
 
 // --- kernels over strided operands ---
@@ -258,7 +258,7 @@ void CheckStrided(Random& r) {
   using S = Strided<operands>;
   const uint32_t sizes[] = {4, sizeof(S)};
   const TorchKernel kernel = RecogniseTorchKernel(kStridedKernel, sizes);
-  REQUIRE(kernel.kind == Kind::kStrided);
+  REQUIRE(kernel.family == Family::kStrided);
   REQUIRE(kernel.operands == operands);
   for (int round = 0; round < 300; ++round) {
     S f;
@@ -348,7 +348,7 @@ TEST_CASE("a kernel over contiguous operands touches n elements, and scalars beh
       "S9_EUlS4_S4_E_EESt5arrayIPcLm3EEEEviT0_T1_";
   const uint32_t sizes[] = {4, 16, 24};
   const TorchKernel kernel = RecogniseTorchKernel(name, sizes);
-  REQUIRE(kernel.kind == Kind::kPlain);
+  REQUIRE(kernel.family == Family::kContiguous);
   int n = 1 << 20;
   Memory memory;
   for (uint64_t i = 0; i < 4; ++i) memory.bytes[Memory::Base(i)] = 256 * kMiB;
@@ -367,7 +367,7 @@ TEST_CASE("a kernel over contiguous operands touches n elements, and scalars beh
   CHECK(ReadTorchKernel(kernel, {{1024, 1, 1}, {128, 1, 1}}, parameters, &reaches) == 0);
   CHECK(RecogniseTorchKernel(
             "_ZN2at6native27unrolled_elementwise_kernelIZ16OffsetCalculatorI23TrivialOffsetCalculatorI", sizes)
-            .kind == Kind::kNone);
+            .family == Family::kNone);
 }
 
 TEST_CASE("a reduction's pointers stand at its struct's end; what its blocks share is held to their number") {
@@ -384,7 +384,7 @@ TEST_CASE("a reduction's pointers stand at its struct's end; what its blocks sha
   static_assert(sizeof(Reduce) == 1048);
   const uint32_t sizes[] = {sizeof reduce};
   const TorchKernel kernel = RecogniseTorchKernel(name, sizes);
-  REQUIRE(kernel.kind == Kind::kReduce);
+  REQUIRE(kernel.family == Family::kReduce);
   Memory memory;
   for (uint64_t i = 0; i < 5; ++i) memory.bytes[Memory::Base(i)] = 96 * kMiB;
   reduce.before[53] = Memory::Base(4);
@@ -423,7 +423,7 @@ TEST_CASE("a concatenation reads as many inputs as its grid is high") {
   for (uint64_t i = 0; i < 3; ++i) metadata.inputs[i] = Memory::Base(i);
   const uint32_t sizes[] = {8, sizeof metadata, 32, 4, 4};
   const TorchKernel kernel = RecogniseTorchKernel(name, sizes);
-  REQUIRE(kernel.kind == Kind::kCat);
+  REQUIRE(kernel.family == Family::kCat);
   void* parameters[] = {nullptr, &metadata, nullptr, nullptr, nullptr};
   std::vector<Reach> reaches;
   REQUIRE(ReadTorchKernel(kernel, {{264, 3, 1}, {512, 1, 1}}, parameters, &reaches) == 2);
@@ -446,7 +446,7 @@ TEST_CASE("names and sizes without sense are left alone, whatever the parameters
     static constexpr uint32_t kSizes[] = {3368, 3520, 26000, 1048, 4, 536, 16, 24};
     const uint32_t sizes[] = {kSizes[r.In(0, 7)], kSizes[r.In(0, 7)], kSizes[r.In(0, 7)]};
     const TorchKernel kernel = RecogniseTorchKernel(name, sizes);
-    if (kernel.kind == Kind::kNone) continue;
+    if (kernel.family == Family::kNone) continue;
     for (int i = 0; i < 64; ++i)
       noise[static_cast<size_t>(r.In(0, 4095))] = r.OneIn(2) ? r.Next() : static_cast<uint64_t>(r.In(0, 5));
     void* parameters[] = {noise.data(), r.OneIn(9) ? nullptr : noise.data() + 8, noise.data() + 16};
@@ -456,4 +456,4 @@ TEST_CASE("names and sizes without sense are left alone, whatever the parameters
 }
 
 }  // namespace
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

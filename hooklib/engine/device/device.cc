@@ -431,11 +431,11 @@ void Device::AddPeer(CUdevice peer) {
   }
 }
 
-void Device::LogIfTooLarge(const std::vector<dnn::Reach>& reaches) {
+void Device::LogIfTooLarge(const std::vector<libraries::Reach>& reaches) {
   std::lock_guard lock(mutex);
   if (said_graph_) return;
   std::vector<Extent> all;
-  for (const dnn::Reach& reach : reaches) {
+  for (const libraries::Reach& reach : reaches) {
     if (const auto extent = Resolve(reach)) all.push_back(*extent);
   }
   std::sort(all.begin(), all.end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });

@@ -170,9 +170,9 @@ struct Device final : memory::Timeline {
   void AddPeer(CUdevice peer);
   bool HasPeers() const { return !peers_.empty(); }  // with the lock held
   // A graph whose nodes name this: said once where it cannot be held at a time.
-  void LogIfTooLarge(const std::vector<dnn::Reach>& reaches);
+  void LogIfTooLarge(const std::vector<libraries::Reach>& reaches);
   void Resolve(const Work& work, Touched* touched);  // work.cc. The lock is held.
-  std::optional<memory::Extent> Resolve(const dnn::Reach& reach);
+  std::optional<memory::Extent> Resolve(const libraries::Reach& reach);
   // What one of its words means. `*around`: the block that it leads into, if nobody has told a part of that; else of no
   // bytes. Where it is larger than the answer, that was learnt.
   std::optional<memory::Extent> ResolveWord(const Work& work, size_t place, policy::UnboundedPointer* around);

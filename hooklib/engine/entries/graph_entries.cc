@@ -29,8 +29,8 @@ struct GraphAccess {
   };
   std::map<std::tuple<uint64_t, uint64_t, uint64_t>, Use> places;  // by the reach's pointer, begin, end
   struct Order {
-    std::vector<dnn::Reach> reaches;  // the places, most used first
-    size_t hotter = 0;                // so many of them are used by more nodes than the least used
+    std::vector<libraries::Reach> reaches;  // the places, most used first
+    size_t hotter = 0;                      // so many of them are used by more nodes than the least used
   };
   std::shared_ptr<const Order> order;  // null: to be made anew
   bool known = true;
@@ -49,7 +49,7 @@ struct GraphAccess {
     node = next;
     if (Recording()) nodes[node].clear();
   }
-  void Add(const dnn::Reach& reach, trace::AccessSource source) {
+  void Add(const libraries::Reach& reach, trace::AccessSource source) {
     if (Recording()) nodes[node].emplace_back(reach, source);
     Use& use = places[{reach.pointer, reach.begin, reach.end}];
     ++use.nodes;
@@ -72,7 +72,7 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     access->known = false;
     return;
   }
-  const dnn::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
+  const libraries::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
   Named named;
   bool known = Collect(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
   ++access->kernels;
@@ -80,7 +80,7 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     ++access->of_libraries;
     const LibraryCall& call = captured->call;
     access->by_extents |= call.known;
-    access->unseen |= call.unseen;
+    access->unseen |= call.has_unseen_pointers;
     known |= call.known;
     DropOperands(call, &named);
     if (Device* device = CurrentDevice()) {
@@ -89,8 +89,8 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
     }
     for (const LibraryRange& range : call.ranges) {
       if (!MayBeTracked(range.address)) continue;
-      const dnn::Reach whole{range.address, 0, dnn::Reach::kAll, !range.written};
-      const dnn::Reach part{0, range.address, range.address + range.bytes, !range.written};
+      const libraries::Reach whole{range.address, 0, libraries::Reach::kAll, !range.written};
+      const libraries::Reach part{0, range.address, range.address + range.bytes, !range.written};
       access->Add(range.bytes ? part : whole, Source::kLibrary);
     }
   }
@@ -99,7 +99,7 @@ void AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p, GraphAcces
   std::sort(named.words.begin(), named.words.end());
   named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
   for (const uint64_t word : named.words) access->Add({word}, Source::kParameters);
-  for (const dnn::Reach& reach : named.reaches) access->Add(reach, Source::kStruct);
+  for (const libraries::Reach& reach : named.reaches) access->Add(reach, Source::kStruct);
 }
 
 void AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written, GraphAccess* access) {
@@ -195,7 +195,7 @@ void Mark(const GraphAccess& access) {
 }
 
 std::shared_ptr<const GraphAccess::Order> ByUse(const GraphAccess& access) {
-  std::vector<std::pair<size_t, dnn::Reach>> counted;
+  std::vector<std::pair<size_t, libraries::Reach>> counted;
   for (const auto& [place, use] : access.places) {
     const auto [pointer, begin, end] = place;
     counted.push_back({use.nodes, {pointer, begin, end, use.only_read}});
@@ -215,8 +215,8 @@ GraphAccess Look(CUgraph graph) {
   RelaxedCapture relaxed;
   Walk(graph, &access, 0);
   access.order = ByUse(access);
-  const std::vector<dnn::Reach>& reaches = access.order->reaches;
-  const auto only_read = [](const dnn::Reach& reach) { return reach.only_read; };
+  const std::vector<libraries::Reach>& reaches = access.order->reaches;
+  const auto only_read = [](const libraries::Reach& reach) { return reach.only_read; };
   SLUICE_LOG(kDebug, "a graph of %zu kernels, %zu of them known by library calls: %zu places, %td only read",
              access.kernels, access.of_libraries, access.places.size(),
              std::count_if(reaches.begin(), reaches.end(), only_read));

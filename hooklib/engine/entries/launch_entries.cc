@@ -22,7 +22,7 @@ struct Shape {
   unsigned grid[3], block[3], shared;
 };
 
-dnn::LaunchShape LaunchShapeOf(const Shape& s) {
+libraries::LaunchShape LaunchShapeOf(const Shape& s) {
   return {{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}};
 }
 
@@ -91,7 +91,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
     if (result == CUDA_SUCCESS && Recording()) {
       const FunctionInfo* const info = InfoOf(function);
       named.clear();
-      const dnn::LaunchShape dims = LaunchShapeOf(shape);
+      const libraries::LaunchShape dims = LaunchShapeOf(shape);
       Work work;
       work.stream = stream;
       Collect(*info, dims, parameters, extra, &named, &all);
@@ -111,12 +111,12 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   const FunctionInfo* info = InfoOf(function);
   Work work;
   work.stream = stream;
-  const dnn::LaunchShape dims = LaunchShapeOf(shape);
+  const libraries::LaunchShape dims = LaunchShapeOf(shape);
   work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
   LibraryCall* const library = CurrentLibraryCall();
   if (library && AttachLibraryCall(stream, library, &named, &exact, &work.reads, &work.overwritten)) work.known = true;
   // A launch of CUDA 3, parameters that the driver does not lay out for us, pointers that a call reads on the card.
-  work.unseen = !work.known || (library && library->unseen);
+  work.unseen = !work.known || (library && library->has_unseen_pointers);
   work.library = library;
   work.exact = exact;
   work.words = named.words;

@@ -77,7 +77,7 @@ Shared& The() {
 }
 
 bool Request(const Shared& shared, const client::Descriptor& space, Extent piece) {
-  if (!space.Ours()) return false;  // the program has closed it, perhaps opened something else in its place
+  if (!space.IsOurs()) return false;  // the program has closed it, perhaps opened something else in its place
   Migrate request{};
   request.base = piece.base;
   request.length = piece.bytes;

@@ -145,7 +145,7 @@ uint64_t WorkScope::KeyOf(const Work& work) {
   uint64_t key = work.id ^ uint64_t { work.stream->id } << 32;
   const auto add = [&key](uint64_t value) { key = (key ^ value) * kOdd; };
   for (const uint64_t word : work.words) add(word);
-  for (const dnn::Reach& reach : work.reaches) {
+  for (const libraries::Reach& reach : work.reaches) {
     add(reach.pointer);
     add(reach.begin + reach.end * kOdd);
     add(reach.only_read);
@@ -256,7 +256,7 @@ void Device::Resolve(const Work& work, Touched* to) {
   to->only_read = {only_read, count};
 }
 
-std::optional<memory::Extent> Device::Resolve(const dnn::Reach& reach) {
+std::optional<memory::Extent> Device::Resolve(const libraries::Reach& reach) {
   if (reach.pointer) return live.Resolve(reach.pointer, reach.begin, reach.end);
   return memory::Extent{reach.begin, reach.end - reach.begin};
 }

@@ -18,17 +18,17 @@ namespace sluice {
 // A piece of work about to be queued.
 struct Work {
   Stream* stream = nullptr;
-  std::span<const memory::Extent> exact;   // bytes that it touches for certain (copies, memsets, library calls)
-  std::span<const uint64_t> words;         // words that may point at what it touches
-  std::span<const dnn::Reach> reaches;     // parts of what words point at; which of them are only read is told
-  bool known = true;                       // all that it touches is among these
-  bool unseen = false;                     // it may write where none of these tells
-  std::optional<size_t> hotter;            // a graph: so many reaches at the begin are used more than the rest
-  uint64_t id = 0;                         // execution id; 0: not learnt
-  const FunctionInfo* function = nullptr;  // of a launch of a kernel
-  const LibraryCall* library = nullptr;    // the library call that makes it
-  size_t reads = 0;                        // so many at the begin of `exact` are read and not written, as is proven
-  bool copy = false;                       // the others are written by a copy
+  std::span<const memory::Extent> exact;      // bytes that it touches for certain (copies, memsets, library calls)
+  std::span<const uint64_t> words;            // words that may point at what it touches
+  std::span<const libraries::Reach> reaches;  // parts of what words point at; which of them are only read is told
+  bool known = true;                          // all that it touches is among these
+  bool unseen = false;                        // it may write where none of these tells
+  std::optional<size_t> hotter;               // a graph: so many reaches at the begin are used more than the rest
+  uint64_t id = 0;                            // execution id; 0: not learnt
+  const FunctionInfo* function = nullptr;     // of a launch of a kernel
+  const LibraryCall* library = nullptr;       // the library call that makes it
+  size_t reads = 0;                           // so many at the begin of `exact` are read and not written, as is proven
+  bool copy = false;                          // the others are written by a copy
   size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
   uint64_t key = 0;        // of a launch, by which it may be told in brief (core/brief.h); 0: none was made
 };

@@ -186,7 +186,7 @@ void NoteCapturedLaunch(CUstream stream) {
   kept->ranges.assign(call->ranges.begin(), call->ranges.end());
   kept->call.ranges = kept->ranges;
   kept->call.known = call->known;
-  kept->call.unseen = call->unseen;
+  kept->call.has_unseen_pointers = call->has_unseen_pointers;
   Keep(capture.last, {capture.graph, std::move(kept), {}});
 }
 

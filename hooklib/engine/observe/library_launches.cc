@@ -12,15 +12,15 @@ void DropOperands(const LibraryCall& call, Named* named) {
   // Where the set may lack something, what the parameters name is kept to the last word.
   if (!call.known) return;
   std::erase_if(named->words, [&call](uint64_t word) { return call.Covers(word); });
-  std::erase_if(named->reaches, [&call](const dnn::Reach& reach) { return call.Covers(reach.pointer); });
+  std::erase_if(named->reaches, [&call](const libraries::Reach& reach) { return call.Covers(reach.pointer); });
 }
 
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vector<memory::Extent>* exact,
                        size_t* reads, size_t* overwritten) {
   // The first thing that the call queues. On a blocking stream it may be one of several that the library keeps and that
   // the legacy stream alone orders: what they write is not behind each other.
-  const bool first = !call->begun && call->known && (!stream->blocking || stream->legacy());
-  call->begun = true;
+  const bool first = !call->has_queued && call->known && (!stream->blocking || stream->legacy());
+  call->has_queued = true;
   ++call->launches;
   g_library_counters.launches.fetch_add(1, std::memory_order_relaxed);
   DropOperands(*call, named);
@@ -57,7 +57,7 @@ bool AttachLibraryCall(Stream* stream, LibraryCall* call, Named* named, std::vec
 void NoteWordsBeyond(Device* device, const LibraryCall& call, const std::vector<uint64_t>& words) {
   uint64_t beyond = 0;
   for (const uint64_t word : words) beyond += !call.Covers(word) && device->live.Resolve(word);
-  if (beyond) g_library_counters.words_beyond.fetch_add(beyond, std::memory_order_relaxed);
+  if (beyond) g_library_counters.words_outside_sets.fetch_add(beyond, std::memory_order_relaxed);
 }
 
 void WantLibraryCalls() {
@@ -89,11 +89,11 @@ void LogLibraryCounters() {
       "not known: %llu null operand, %llu strange, %llu descriptor not seen, %llu pointer array not seen; kept for %zu "
       "nodes of graphs",
       static_cast<unsigned long long>(c.calls.load()), static_cast<unsigned long long>(c.launches.load()),
-      static_cast<unsigned long long>(c.words_beyond.load()),
-      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kNull)].load()),
-      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kStrange)].load()),
-      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kDescriptor)].load()),
-      static_cast<unsigned long long>(c.doubts[static_cast<size_t>(LibraryDoubt::kPointerArray)].load()),
+      static_cast<unsigned long long>(c.words_outside_sets.load()),
+      static_cast<unsigned long long>(c.unknown[static_cast<size_t>(UnknownReason::kNullOperand)].load()),
+      static_cast<unsigned long long>(c.unknown[static_cast<size_t>(UnknownReason::kUnsupported)].load()),
+      static_cast<unsigned long long>(c.unknown[static_cast<size_t>(UnknownReason::kDescriptor)].load()),
+      static_cast<unsigned long long>(c.unknown[static_cast<size_t>(UnknownReason::kPointerArray)].load()),
       CapturedNodes());
 }
 

@@ -56,7 +56,7 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   if (of_function || of_kernel) info->name = name;
   std::vector<uint32_t> bytes;
   for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
-  if (info->known) info->torch = dnn::RecogniseTorchKernel(info->name, bytes);
+  if (info->known) info->torch = libraries::RecogniseTorchKernel(info->name, bytes);
   constexpr uint32_t kFew = 256;
   uint32_t wide = 0;
   for (uint32_t i = 0; info->known && i < bytes.size(); ++i) {
@@ -64,17 +64,17 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
     info->wide.push_back(i);
     wide += bytes[i];
   }
-  info->plain = info->known && info->torch.kind == dnn::TorchKernel::Kind::kNone && wide <= kFew;
+  info->plain = info->known && info->torch.family == libraries::TorchKernel::Family::kNone && wide <= kFew;
   return info;
 }
 
 // `reaches` null: a pointer is all that is wanted of a descriptor, too.
-void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vector<dnn::Reach>* reaches) {
+void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vector<libraries::Reach>* reaches) {
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t word;
     std::memcpy(&word, at + i, 8);
     if (i + kTensorMapBytes <= bytes && MayBeTensorMap(word)) {
-      if (const std::optional<dnn::Reach> tensor = TensorMapAt(at + i)) {
+      if (const std::optional<libraries::Reach> tensor = TensorMapAt(at + i)) {
         if (MayBeTracked(tensor->pointer)) {
           if (reaches) {
             reaches->push_back(*tensor);
@@ -129,7 +129,7 @@ namespace {
 
 // `understood`: bit i is set where parameter i's words are no addresses, or have been read already.
 bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* parameters, void* const* extra,
-                   std::vector<uint64_t>* words, std::vector<dnn::Reach>* reaches, std::vector<uint64_t>* all) {
+                   std::vector<uint64_t>* words, std::vector<libraries::Reach>* reaches, std::vector<uint64_t>* all) {
   if (extra && !parameters) {
     const char* buffer = nullptr;
     size_t bytes = 0;
@@ -167,9 +167,9 @@ bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const
   return CollectOthers(info, 0, parameters, extra, words, nullptr, all);
 }
 
-bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
+bool Collect(const FunctionInfo& info, const libraries::LaunchShape& shape, void* const* parameters, void* const* extra,
              Named* named, std::vector<uint64_t>* all) {
-  if (parameters && info.known && info.torch.kind == dnn::TorchKernel::Kind::kNone && !all) [[likely]] {
+  if (parameters && info.known && info.torch.family == libraries::TorchKernel::Family::kNone && !all) [[likely]] {
     for (const uint32_t i : info.wide) {
       const void* const at = parameters[i];
       const uint32_t bytes = info.parameters[i].bytes;
@@ -185,9 +185,9 @@ bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* cons
     return true;
   }
   uint32_t understood = 0;
-  if (parameters && info.torch.kind != dnn::TorchKernel::Kind::kNone) {
-    understood = dnn::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);
-    std::erase_if(named->reaches, [](const dnn::Reach& reach) { return !MayBeTracked(reach.pointer); });
+  if (parameters && info.torch.family != libraries::TorchKernel::Family::kNone) {
+    understood = libraries::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);
+    std::erase_if(named->reaches, [](const libraries::Reach& reach) { return !MayBeTracked(reach.pointer); });
   }
   return CollectOthers(info, understood, parameters, extra, &named->words, &named->reaches, all);
 }

@@ -24,13 +24,13 @@ struct FunctionInfo {
   std::vector<uint32_t> wide;
   bool plain = false;  // that is all that is known, and they are few: KeyOfWords may be asked
   std::string name;
-  dnn::TorchKernel torch;  // whether the parameters' meaning is known
+  libraries::TorchKernel torch;  // whether the parameters' meaning is known
 };
 
 // What the parameters of one launch name.
 struct Named {
-  std::vector<uint64_t> words;      // may be tracked addresses: all that lives around them may be meant
-  std::vector<dnn::Reach> reaches;  // parts of what lives around an address
+  std::vector<uint64_t> words;            // may be tracked addresses: all that lives around them may be meant
+  std::vector<libraries::Reach> reaches;  // parts of what lives around an address
   void clear() {
     words.clear();
     reaches.clear();
@@ -51,7 +51,7 @@ void ForgetFunctions();
 bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
                   std::vector<uint64_t>* all = nullptr);
 // The same for one launch: where its parameters' meaning is known, reaches instead of words.
-bool Collect(const FunctionInfo& info, const dnn::LaunchShape& shape, void* const* parameters, void* const* extra,
+bool Collect(const FunctionInfo& info, const libraries::LaunchShape& shape, void* const* parameters, void* const* extra,
              Named* named, std::vector<uint64_t>* all = nullptr);
 
 // A hash of what these parameters hold, that of `key` first: two launches of a kernel that differ in what they name

@@ -17,14 +17,14 @@ namespace {
 constexpr size_t kMost = 1 << 14;  // programs make them anew for each call: the oldest go all at once
 
 std::mutex g_mutex;
-std::unordered_map<std::string, dnn::Reach>& Maps() {
-  static auto& maps = *new std::unordered_map<std::string, dnn::Reach>();
+std::unordered_map<std::string, libraries::Reach>& Maps() {
+  static auto& maps = *new std::unordered_map<std::string, libraries::Reach>();
   return maps;
 }
 
 std::string Contents(const void* at) { return {static_cast<const char*>(at), kTensorMapBytes}; }
 
-void Note(const void* map, const dnn::Reach& reach) {
+void Note(const void* map, const libraries::Reach& reach) {
   std::lock_guard lock(g_mutex);
   if (Maps().size() >= kMost) Maps().clear();
   Maps()[Contents(map)] = reach;
@@ -72,7 +72,7 @@ CUresult Encoded(CUresult result, const CUtensorMap* map, CUtensorMapDataType ty
 
 }  // namespace
 
-std::optional<dnn::Reach> TensorMapAt(const void* at) {
+std::optional<libraries::Reach> TensorMapAt(const void* at) {
   std::lock_guard lock(g_mutex);
   const auto it = Maps().find(Contents(at));
   if (it == Maps().end()) return std::nullopt;
@@ -112,7 +112,7 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type,
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  const std::optional<dnn::Reach> before = map ? TensorMapAt(map) : std::nullopt;
+  const std::optional<libraries::Reach> before = map ? TensorMapAt(map) : std::nullopt;
   const CUresult result = g_real.cuTensorMapReplaceAddress(map, address);
   if (result != CUDA_SUCCESS || !before) return result;
   const auto base = reinterpret_cast<uintptr_t>(address);

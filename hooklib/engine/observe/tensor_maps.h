@@ -23,7 +23,7 @@ inline bool MayBeTensorMap(uint64_t first_word) {
 }
 
 // The tensor that the descriptor at `at` (kTensorMapBytes long) was made for; nothing for other bytes.
-std::optional<dnn::Reach> TensorMapAt(const void* at);
+std::optional<libraries::Reach> TensorMapAt(const void* at);
 
 }  // namespace sluice
 

@@ -66,8 +66,9 @@ void DrainTimers() {
   }
 }
 
-uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info, const dnn::LaunchShape& shape,
-                      unsigned shared, uint32_t flags, std::span<const uint64_t> all) {
+uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info,
+                      const libraries::LaunchShape& shape, unsigned shared, uint32_t flags,
+                      std::span<const uint64_t> all) {
   const Stream& stream = *work.stream;
   const uint64_t handle = reinterpret_cast<uintptr_t>(function);
   std::vector<trace::Parameter> parameters;
@@ -100,7 +101,7 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
       const bool learnt = extent && around.block.bytes > extent->bytes;
       add(extent, learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
     }
-    for (const dnn::Reach& r : work.reaches) add(stream.device->Resolve(r), trace::AccessSource::kStruct);
+    for (const libraries::Reach& r : work.reaches) add(stream.device->Resolve(r), trace::AccessSource::kStruct);
   }
   launch.accesses = accesses;
   return g_recorder->Launch(launch);

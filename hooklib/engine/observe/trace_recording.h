@@ -17,11 +17,12 @@ extern trace::Recorder* g_recorder;
 inline bool Recording() { return g_recorder != nullptr; }
 
 // The launch's ordinal in the trace. `all`: every parameter byte.
-uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info, const dnn::LaunchShape& shape,
-                      unsigned shared, uint32_t flags, std::span<const uint64_t> all);
+uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo& info,
+                      const libraries::LaunchShape& shape, unsigned shared, uint32_t flags,
+                      std::span<const uint64_t> all);
 
 // A graph's launch; `nodes`: what each of them names, and who said so.
-using NodePlaces = std::vector<std::pair<dnn::Reach, trace::AccessSource>>;
+using NodePlaces = std::vector<std::pair<libraries::Reach, trace::AccessSource>>;
 void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodePlaces> nodes);
 
 // Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.

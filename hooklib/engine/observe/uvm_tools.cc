@@ -16,7 +16,7 @@ namespace sluice {
 
 namespace {
 
-int OpenDevice() { return client::OutOfTheWay(open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC)); }
+int OpenDevice() { return client::MoveToHighNumber(open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC)); }
 
 int ControlDevice(int device, unsigned long request, void* argument) { return ioctl(device, request, argument); }
 
@@ -73,7 +73,7 @@ int Open(const KernelSide& kernel, unsigned long request, InitArguments what, co
 
 bool Set(const KernelSide& kernel, const client::Descriptor& device, unsigned long request, uint64_t bits) {
   Flags flags{bits, 0};
-  return device.Ours() && kernel.control(device.fd(), request, &flags) == 0 && flags.status == 0;
+  return device.IsOurs() && kernel.control(device.fd(), request, &flags) == 0 && flags.status == 0;
 }
 
 void* SharedPages(size_t bytes) {

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 void AccessSet::Clear() {
   ranges_.clear();
-  doubt_ = Doubt::kNone;
-  streaming_ = believed_ = false;
+  unknown_reason_ = UnknownReason::kNone;
+  streaming_ = assumed_ = false;
 }
 
-void AccessSet::Doubtful(Doubt doubt) {
-  if (doubt_ == Doubt::kNone) doubt_ = doubt;
+void AccessSet::MarkUnknown(UnknownReason reason) {
+  if (unknown_reason_ == UnknownReason::kNone) unknown_reason_ = reason;
 }
 
 void AccessSet::Put(const Range& range, Use use) {
@@ -27,18 +27,18 @@ void AccessSet::Put(const Range& range, Use use) {
 
 void AccessSet::Add(const Region& region, Use use) {
   if (region.empty()) return;
-  if (region.base == 0) return Doubtful(Doubt::kNull);
+  if (region.base == 0) return MarkUnknown(UnknownReason::kNullOperand);
   scratch_.clear();
-  if (!AppendRanges(region, gap_, limit_, &scratch_)) return Doubtful(Doubt::kStrange);
+  if (!AppendRanges(region, gap_, limit_, &scratch_)) return MarkUnknown(UnknownReason::kUnsupported);
   for (const Range& range : scratch_) Put(range, use);
 }
 
-void AccessSet::Reach(uint64_t address, Use use) {
+void AccessSet::AddUnbounded(uint64_t address, Use use) {
   if (address) Put({address, 0, false}, use);
 }
 
 void AccessSet::Close() {
-  const bool sure = known() && !believed_ &&
+  const bool sure = known() && !assumed_ &&
                     std::none_of(ranges_.begin(), ranges_.end(), [](const LibraryRange& r) { return !r.bytes; });
   if (!sure) {  // what is not known may read them
     for (LibraryRange& range : ranges_) range.overwritten = range.scratch = false;
@@ -71,4 +71,4 @@ void AccessSet::Close() {
   ranges_.resize(out + 1);
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

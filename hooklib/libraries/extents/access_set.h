@@ -8,7 +8,7 @@
 #include "hooklib/libraries/extents/region.h"
 #include "hooklib/libraries/library_calls.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 enum class Use : uint8_t {
   kRead,
@@ -19,7 +19,6 @@ enum class Use : uint8_t {
 };
 
 // Why a set does not hold all that a call touches. Counted by reason.
-using Doubt = LibraryDoubt;
 
 // Filled by one description, then closed. Keeps its buffers from call to call. Not thread-safe.
 class AccessSet {
@@ -34,17 +33,17 @@ class AccessSet {
   void AddOptional(const Region& region, Use use) {
     if (region.base) Add(region, use);
   }
-  void Reach(uint64_t address, Use use);  // a pointer of unknown reach
-  void Doubtful(Doubt doubt);
-  void Streams() { streaming_ = true; }
+  void AddUnbounded(uint64_t address, Use use);  // a pointer of unknown reach
+  void MarkUnknown(UnknownReason reason);
+  void MarkStreaming() { streaming_ = true; }
   // Where the set is believed, not proven: nothing of it counts as overwritten.
-  void Believed() { believed_ = true; }
+  void MarkAssumed() { assumed_ = true; }
   // Joins what is alike. Where something else of the call covers bytes that are overwritten, they count as read too.
   void Close();
 
   std::span<const LibraryRange> ranges() const { return ranges_; }
-  bool known() const { return doubt_ == Doubt::kNone; }
-  Doubt doubt() const { return doubt_; }
+  bool known() const { return unknown_reason_ == UnknownReason::kNone; }
+  UnknownReason unknown_reason() const { return unknown_reason_; }
   bool streaming() const { return streaming_; }
 
  private:
@@ -54,10 +53,10 @@ class AccessSet {
   const size_t limit_;
   std::vector<Range> scratch_;
   std::vector<LibraryRange> ranges_;
-  Doubt doubt_ = Doubt::kNone;
-  bool streaming_ = false, believed_ = false;
+  UnknownReason unknown_reason_ = UnknownReason::kNone;
+  bool streaming_ = false, assumed_ = false;
 };
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_ACCESS_SET_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace sluice::dnn::blas {
+namespace sluice::libraries::blas {
 
 namespace {
 
@@ -22,7 +22,7 @@ void AddMatrix(const Operand& at, int64_t rows, int64_t columns, int64_t batch, 
   int64_t run, column, stride;
   if (at.bytes == 0 || at.ld < rows || !Times(rows, at.bytes, &run) || !Times(at.ld, at.bytes, &column) ||
       !Times(at.stride, at.bytes, &stride)) {
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   Region region = Region::Bytes(at.address, static_cast<uint64_t>(run));
   region.Along(static_cast<uint64_t>(columns), column).Along(static_cast<uint64_t>(batch), stride);
@@ -35,7 +35,7 @@ void AddVector(const Operand& at, int64_t length, int64_t batch, Use use, Access
   int64_t step, stride;
   if (at.bytes == 0 || at.ld == 0 || at.ld == std::numeric_limits<int64_t>::min() ||
       !Times(at.ld < 0 ? -at.ld : at.ld, at.bytes, &step) || !Times(at.stride, at.bytes, &stride)) {
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   Region region = Region::Bytes(at.address, at.bytes);
   region.Along(static_cast<uint64_t>(length), step).Along(static_cast<uint64_t>(batch), stride);
@@ -45,11 +45,11 @@ void AddVector(const Operand& at, int64_t length, int64_t batch, Use use, Access
 // The triangle of an n x n matrix; without its diagonal where that is taken as ones.
 void AddTriangle(const Operand& at, int uplo, bool diagonal, int64_t n, Use use, AccessSet* set) {
   if (n == 0) return;
-  if (uplo != kLower && uplo != kUpper) return set->Doubtful(Doubt::kStrange);
+  if (uplo != kLower && uplo != kUpper) return set->MarkUnknown(UnknownReason::kUnsupported);
   int64_t size, column;
   if (at.bytes == 0 || at.ld < n || !Times(n, at.bytes, &size) || !Times(at.ld, at.bytes, &column) ||
       column > std::numeric_limits<int64_t>::max() - static_cast<int64_t>(at.bytes)) {
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   const auto element = static_cast<int64_t>(at.bytes);
   const uint64_t skipped = diagonal ? 0 : at.bytes;
@@ -60,7 +60,7 @@ void AddTriangle(const Operand& at, int uplo, bool diagonal, int64_t n, Use use,
   } else {
     region = {at.address, at.bytes - skipped, element, 0, {}};
   }
-  if (at.address == 0) return set->Doubtful(Doubt::kNull);
+  if (at.address == 0) return set->MarkUnknown(UnknownReason::kNullOperand);
   region.Along(static_cast<uint64_t>(n), column);
   set->Add(region, use);
 }
@@ -78,7 +78,7 @@ bool IsOp(int op) { return op == kN || op == kT || op == kC; }
 
 void Describe(const Gemm& call, AccessSet* set) {
   if (Negative({call.m, call.n, call.k, call.batch}) || !IsOp(call.transa) || !IsOp(call.transb))
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0 || call.batch == 0) return;
   AddScalar(call.alpha, set);
   AddScalar(call.beta, set);
@@ -93,14 +93,14 @@ void Describe(const Gemm& call, AccessSet* set) {
 }
 
 void Describe(const BatchedGemm& call, AccessSet* set) {
-  if (call.batch < 0) return set->Doubtful(Doubt::kStrange);
+  if (call.batch < 0) return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.batch == 0 || call.one.m == 0 || call.one.n == 0) return;
   const auto batch = static_cast<size_t>(call.batch);
   for (const PointerArray* array : {&call.a, &call.b, &call.c}) {
     set->Add(Region::Bytes(array->address, batch * 8), Use::kRead);
-    if (array->seen.size() < batch) set->Doubtful(Doubt::kPointerArray);
+    if (array->seen.size() < batch) set->MarkUnknown(UnknownReason::kPointerArray);
   }
-  set->Believed();  // the pointers are those of the last copy from the host
+  set->MarkAssumed();  // the pointers are those of the last copy from the host
   if (!set->known()) return;
   Gemm one = call.one;
   one.batch = 1;
@@ -113,9 +113,9 @@ void Describe(const BatchedGemm& call, AccessSet* set) {
 }
 
 void Describe(const Gemv& call, AccessSet* set) {
-  if (Negative({call.m, call.n, call.batch}) || !IsOp(call.trans)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.m, call.n, call.batch}) || !IsOp(call.trans)) return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0 || call.batch == 0) return;
-  set->Streams();
+  set->MarkStreaming();
   AddScalar(call.alpha, set);
   AddScalar(call.beta, set);
   AddMatrix(call.a, call.m, call.n, call.batch, Use::kRead, set);
@@ -125,7 +125,8 @@ void Describe(const Gemv& call, AccessSet* set) {
 }
 
 void Describe(const Triangular& call, AccessSet* set) {
-  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight))
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0) return;
   AddScalar(call.alpha, set);
   AddTriangle(call.a, call.uplo, call.diag != kUnit, call.side == kLeft ? call.m : call.n, Use::kRead, set);
@@ -134,12 +135,12 @@ void Describe(const Triangular& call, AccessSet* set) {
 }
 
 void Describe(const BatchedTrsm& call, AccessSet* set) {
-  if (call.batch < 0) return set->Doubtful(Doubt::kStrange);
+  if (call.batch < 0) return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.batch == 0 || call.one.m == 0 || call.one.n == 0) return;
   const auto batch = static_cast<size_t>(call.batch);
   for (const PointerArray* array : {&call.a, &call.b}) {
     set->Add(Region::Bytes(array->address, batch * 8), Use::kRead);
-    if (array->seen.size() < batch) set->Doubtful(Doubt::kPointerArray);
+    if (array->seen.size() < batch) set->MarkUnknown(UnknownReason::kPointerArray);
   }
   if (!set->known()) return;
   Triangular one = call.one;
@@ -151,7 +152,8 @@ void Describe(const BatchedTrsm& call, AccessSet* set) {
 }
 
 void Describe(const Symm& call, AccessSet* set) {
-  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight))
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0) return;
   AddScalar(call.alpha, set);
   AddScalar(call.beta, set);
@@ -161,7 +163,7 @@ void Describe(const Symm& call, AccessSet* set) {
 }
 
 void Describe(const Syrk& call, AccessSet* set) {
-  if (Negative({call.n, call.k}) || !IsOp(call.trans)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.n, call.k}) || !IsOp(call.trans)) return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.n == 0) return;
   AddScalar(call.alpha, set);
   AddScalar(call.beta, set);
@@ -175,9 +177,10 @@ void Describe(const Syrk& call, AccessSet* set) {
 }
 
 void Describe(const Geam& call, AccessSet* set) {
-  if (Negative({call.m, call.n}) || !IsOp(call.transa) || !IsOp(call.transb)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.m, call.n}) || !IsOp(call.transa) || !IsOp(call.transb))
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0) return;
-  set->Streams();
+  set->MarkStreaming();
   AddScalar(call.alpha, set);
   AddScalar(call.beta, set);
   auto input = [&](const Operand& at, int op) {
@@ -190,9 +193,10 @@ void Describe(const Geam& call, AccessSet* set) {
 }
 
 void Describe(const Dgmm& call, AccessSet* set) {
-  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight)) return set->Doubtful(Doubt::kStrange);
+  if (Negative({call.m, call.n}) || (call.side != kLeft && call.side != kRight))
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   if (call.m == 0 || call.n == 0) return;
-  set->Streams();
+  set->MarkStreaming();
   AddMatrix(call.a, call.m, call.n, 1, Use::kRead, set);
   AddVector(call.x, call.side == kLeft ? call.m : call.n, 1, Use::kRead, set);
   AddMatrix(call.c, call.m, call.n, 1, Use::kOverwrite, set);
@@ -248,4 +252,4 @@ uint64_t BitsOf(int type) {
 
 uint64_t BytesOf(int type) { return BitsOf(type) % 8 ? 0 : BitsOf(type) / 8; }
 
-}  // namespace sluice::dnn::blas
+}  // namespace sluice::libraries::blas

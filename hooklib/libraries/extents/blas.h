@@ -7,7 +7,7 @@
 
 #include "hooklib/libraries/extents/access_set.h"
 
-namespace sluice::dnn::blas {
+namespace sluice::libraries::blas {
 
 // Values of cuBLAS' enumerations (cublas_api.h; test/libraries compares them).
 enum Op { kN = 0, kT = 1, kC = 2 };
@@ -111,6 +111,6 @@ void Describe(const Dgmm& call, AccessSet* set);
 uint64_t BytesOf(int cuda_data_type);
 uint64_t BitsOf(int cuda_data_type);
 
-}  // namespace sluice::dnn::blas
+}  // namespace sluice::libraries::blas
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_BLAS_H_

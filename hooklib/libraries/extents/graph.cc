@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 // Numbers of cudnnBackendAttributeName_t and cudnnBackendDescriptorType_t (cudnn_graph.h; test/libraries compares
 // them).
@@ -167,9 +167,9 @@ void OperationGraph::Add(const GraphTensor& tensor, OperandUse use) {
 }
 
 void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t workspace_bytes, AccessSet* set) {
-  if (pack.ids.size() != pack.pointers.size()) set->Doubtful(Doubt::kStrange);
-  if (!graph) set->Doubtful(Doubt::kDescriptor);
-  if (graph && graph->streaming()) set->Streams();
+  if (pack.ids.size() != pack.pointers.size()) set->MarkUnknown(UnknownReason::kUnsupported);
+  if (!graph) set->MarkUnknown(UnknownReason::kDescriptor);
+  if (graph && graph->streaming()) set->MarkStreaming();
   const size_t count = std::min(pack.ids.size(), pack.pointers.size());
   size_t met = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -177,7 +177,7 @@ void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t wor
     const auto it = graph ? graph->tensors_.find(pack.ids[i]) : decltype(graph->tensors_.end()){};
     if (!graph || it == graph->tensors_.end()) {
       // Not a tensor of the graph (a seed, say), or of a graph that is not known.
-      set->Reach(pointer, Use::kUpdate);
+      set->AddUnbounded(pointer, Use::kUpdate);
       continue;
     }
     const auto& [tensor, use] = it->second;
@@ -185,7 +185,7 @@ void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t wor
     ++met;
     const Use how = !use.written ? Use::kRead : use.read ? Use::kUpdate : use.in_part ? Use::kWrite : Use::kOverwrite;
     if (tensor.ragged) {
-      set->Reach(pointer, how == Use::kOverwrite ? Use::kWrite : how);
+      set->AddUnbounded(pointer, how == Use::kOverwrite ? Use::kWrite : how);
     } else {
       AddTensor(pointer, tensor.tensor, how, set);
     }
@@ -193,9 +193,9 @@ void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t wor
   if (graph) {
     size_t needed = 0;
     for (const auto& [id, entry] : graph->tensors_) needed += !entry.tensor.is_virtual && !entry.tensor.by_value;
-    if (met < needed) set->Doubtful(Doubt::kNull);
+    if (met < needed) set->MarkUnknown(UnknownReason::kNullOperand);
   }
   if (workspace_bytes) set->AddOptional(Region::Bytes(pack.workspace, workspace_bytes), Use::kScratch);
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

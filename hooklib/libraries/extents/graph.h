@@ -8,7 +8,7 @@
 
 #include "hooklib/libraries/extents/tensor.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 struct GraphTensor {
   int64_t id = 0;
@@ -56,6 +56,6 @@ struct VariantPack {
 // are then of unknown reach.
 void Describe(const OperationGraph* graph, const VariantPack& pack, uint64_t workspace_bytes, AccessSet* set);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_GRAPH_H_

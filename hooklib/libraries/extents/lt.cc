@@ -2,7 +2,7 @@
 
 #include <limits>
 
-namespace sluice::dnn::lt {
+namespace sluice::libraries::lt {
 
 namespace {
 
@@ -47,20 +47,20 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
   uint64_t bits = blas::BitsOf(l.type);
   if (l.batch_mode == kPointerArray) {
     set->Add(Region::Bytes(at.address, static_cast<uint64_t>(l.batch > 0 ? l.batch : 0) * 8), Use::kRead);
-    return set->Doubtful(Doubt::kPointerArray);
+    return set->MarkUnknown(UnknownReason::kPointerArray);
   }
   if (l.rows == 0 || l.columns == 0 || l.batch == 0) return;
-  if (at.address == 0) return set->Doubtful(Doubt::kNull);
+  if (at.address == 0) return set->MarkUnknown(UnknownReason::kNullOperand);
   if (bits == 0 || l.batch < 0 || l.batch_mode != kStrided || l.rows > kMost || l.columns > kMost || l.ld < 0 ||
       l.ld > static_cast<int64_t>(kMost) || !MayBeStride(l.stride)) {
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   if (l.order == kCol32) return AddTiled(at, bits, 1, use, set);
   if (l.order == kCol4_4R2_8C) return AddTiled(at, bits, 8, use, set);
   if (l.order == kCol32_2R_4R4) return AddTiled(at, bits, 32, use, set);
-  if (l.order != kCol && l.order != kRow) return set->Doubtful(Doubt::kStrange);
+  if (l.order != kCol && l.order != kRow) return set->MarkUnknown(UnknownReason::kUnsupported);
   const uint64_t inner = l.order == kCol ? l.rows : l.columns, outer = l.order == kCol ? l.columns : l.rows;
-  if (static_cast<uint64_t>(l.ld) < inner && outer > 1) return set->Doubtful(Doubt::kStrange);
+  if (static_cast<uint64_t>(l.ld) < inner && outer > 1) return set->MarkUnknown(UnknownReason::kUnsupported);
   if (bits % 8 && use == Use::kOverwrite && (inner * bits % 8 || l.ld * static_cast<int64_t>(bits) % 8))
     use = Use::kWrite;
   if (l.plane) bits /= 2;
@@ -76,7 +76,7 @@ void AddMatrix(const Matrix& at, Use use, AccessSet* set) {
 // A vector of `length` elements for each of a batch.
 void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int64_t stride, Use use, AccessSet* set) {
   if (!address || length > kMost || batch <= 0) return;
-  if (!MayBeStride(stride)) return set->Doubtful(Doubt::kStrange);
+  if (!MayBeStride(stride)) return set->MarkUnknown(UnknownReason::kUnsupported);
   Region region = Region::Bytes(address, static_cast<uint64_t>(Bytes(static_cast<int64_t>(length), bits)));
   set->Add(region.Along(static_cast<uint64_t>(batch), Bytes(stride, bits)), use);
 }
@@ -84,7 +84,7 @@ void AddVector(uint64_t address, uint64_t length, uint64_t bits, int batch, int6
 // Scale factors of a matrix: `inner` along the dimension that blocks divide. Block scales are padded to 128 x 4.
 void AddScale(const Scale& scale, uint64_t outer, uint64_t inner, Use use, AccessSet* set) {
   if (!scale.address) return;
-  if (outer > kMost || inner > kMost) return set->Doubtful(Doubt::kStrange);
+  if (outer > kMost || inner > kMost) return set->MarkUnknown(UnknownReason::kUnsupported);
   uint64_t bytes = 0;
   switch (scale.mode) {
     case kScalar32F:
@@ -106,7 +106,7 @@ void AddScale(const Scale& scale, uint64_t outer, uint64_t inner, Use use, Acces
       bytes = Blocks(outer, 128) * RoundUp(Blocks(inner, 128), 4) * 4;
       break;
     default:
-      return set->Doubtful(Doubt::kStrange);
+      return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   set->Add(Region::Bytes(scale.address, bytes), use);
 }
@@ -129,7 +129,8 @@ void AddEpilogue(const Matmul& call, AccessSet* set) {
   aux.layout.ld = call.aux_ld;
   aux.layout.stride = call.aux_stride;
   if (e & (kRelu | kDrelu)) {  // a bit for each element; ld and stride count bits
-    if (call.aux_ld < 0 || d.rows > kMost || d.columns > kMost || d.batch < 0) return set->Doubtful(Doubt::kStrange);
+    if (call.aux_ld < 0 || d.rows > kMost || d.columns > kMost || d.batch < 0)
+      return set->MarkUnknown(UnknownReason::kUnsupported);
     Region bits = Region::Bytes(call.aux, (d.rows + 7) / 8);
     set->Add(bits.Along(d.columns, call.aux_ld / 8).Along(static_cast<uint64_t>(d.batch), call.aux_stride / 8), use);
   } else {
@@ -153,7 +154,7 @@ void Describe(const Matmul& call, AccessSet* set) {
   const Layout& d = call.d.layout;
   if (d.rows > kMost || d.columns > kMost || call.pointer_mode < kHost || call.pointer_mode > kAlphaVectorBetaHost ||
       call.epilogue & ~kEpilogues) {
-    return set->Doubtful(Doubt::kStrange);
+    return set->MarkUnknown(UnknownReason::kUnsupported);
   }
   AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, d.rows, d.batch, call.alpha_stride, set);
   AddMatrix(call.a, Use::kRead, set);
@@ -176,12 +177,12 @@ void Describe(const Matmul& call, AccessSet* set) {
 }
 
 void Describe(const Transform& call, AccessSet* set) {
-  set->Streams();
-  if (call.pointer_mode != kHost && call.pointer_mode != kDevice) return set->Doubtful(Doubt::kStrange);
+  set->MarkStreaming();
+  if (call.pointer_mode != kHost && call.pointer_mode != kDevice) return set->MarkUnknown(UnknownReason::kUnsupported);
   AddScalars(call.pointer_mode, call.alpha, call.beta, call.scalar_bytes, 1, 1, 0, set);
   if (call.a.address) AddMatrix(call.a, Use::kRead, set);
   if (call.b.address && !call.beta_zero) AddMatrix(call.b, Use::kRead, set);
   AddMatrix(call.c, Use::kOverwrite, set);
 }
 
-}  // namespace sluice::dnn::lt
+}  // namespace sluice::libraries::lt

@@ -4,7 +4,7 @@
 
 #include "hooklib/libraries/extents/blas.h"
 
-namespace sluice::dnn::lt {
+namespace sluice::libraries::lt {
 
 enum Order { kCol = 0, kRow = 1, kCol32 = 2, kCol4_4R2_8C = 3, kCol32_2R_4R4 = 4 };
 enum PointerMode { kHost = 0, kDevice = 1, kDeviceVector = 2, kAlphaVectorBetaZero = 3, kAlphaVectorBetaHost = 4 };
@@ -74,6 +74,6 @@ struct Transform {
 };
 void Describe(const Transform& call, AccessSet* set);
 
-}  // namespace sluice::dnn::lt
+}  // namespace sluice::libraries::lt
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_LT_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -141,4 +141,4 @@ bool AppendRanges(const Region& region, uint64_t gap, size_t limit, std::vector<
   return true;
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 // The bytes [base + sum(i_d * stride_d), ... + run) for every index vector. `run_step` makes trapezoids (the triangle
 // of a matrix): at index i of dims[0] the run is run + i * run_step bytes long; a run that is not positive is empty.
@@ -41,6 +41,6 @@ struct Range {  // [base, base + bytes)
 // overflows: what was described cannot exist.
 bool AppendRanges(const Region& region, uint64_t gap, std::size_t limit, std::vector<Range>* out);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_REGION_H_

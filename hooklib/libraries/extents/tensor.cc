@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
@@ -13,7 +13,7 @@ bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, A
   int inner = -1;
   bool aligned = true;
   for (int d = 0; d < tensor.rank; ++d) {
-    if (tensor.strides[d] < 0) return set->Doubtful(Doubt::kStrange), false;
+    if (tensor.strides[d] < 0) return set->MarkUnknown(UnknownReason::kUnsupported), false;
     last += static_cast<__int128>(tensor.dims[d] - 1) * tensor.strides[d] * bits;
     if (tensor.strides[d] == 1 && tensor.dims[d] > 1 && inner < 0) {
       inner = d;
@@ -21,7 +21,7 @@ bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, A
       aligned = false;
     }
   }
-  if (last > __int128{1} << 62) return set->Doubtful(Doubt::kStrange), false;
+  if (last > __int128{1} << 62) return set->MarkUnknown(UnknownReason::kUnsupported), false;
   const uint64_t row = inner < 0 ? bits : static_cast<uint64_t>(tensor.dims[inner]) * bits;
   if (use == Use::kOverwrite && (row % 8 || !aligned)) use = Use::kWrite;
   if (!aligned) {
@@ -43,14 +43,14 @@ bool AddPacked(uint64_t address, const Tensor& tensor, uint64_t bits, Use use, A
 bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set) {
   if (tensor.bits == 0 || tensor.rank < 0 || tensor.rank > Tensor::kMaxRank || tensor.vector < 1 ||
       tensor.vector > 1 << 20) {
-    return set->Doubtful(Doubt::kStrange), false;
+    return set->MarkUnknown(UnknownReason::kUnsupported), false;
   }
   for (int d = 0; d < tensor.rank; ++d) {
-    if (tensor.dims[d] < 0) return set->Doubtful(Doubt::kStrange), false;
+    if (tensor.dims[d] < 0) return set->MarkUnknown(UnknownReason::kUnsupported), false;
   }
   if (std::any_of(tensor.dims.begin(), tensor.dims.begin() + tensor.rank, [](int64_t n) { return n == 0; }))
     return true;
-  if (address == 0) return set->Doubtful(Doubt::kNull), false;
+  if (address == 0) return set->MarkUnknown(UnknownReason::kNullOperand), false;
   if (!tensor.exact && use == Use::kOverwrite) use = Use::kWrite;
   const uint64_t bits = static_cast<uint64_t>(tensor.bits) * static_cast<uint64_t>(tensor.vector);
   if (bits % 8) return AddPacked(address, tensor, bits, use, set);
@@ -58,7 +58,7 @@ bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set) 
   for (int d = 0; d < tensor.rank; ++d) {
     int64_t step;
     if (__builtin_mul_overflow(tensor.strides[d], static_cast<int64_t>(bits / 8), &step))
-      return set->Doubtful(Doubt::kStrange), false;
+      return set->MarkUnknown(UnknownReason::kUnsupported), false;
     region.Along(static_cast<uint64_t>(tensor.dims[d]), step);
   }
   set->Add(region, use);
@@ -99,4 +99,4 @@ uint32_t TensorBits(int type) {
   }
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

@@ -4,7 +4,7 @@
 
 #include "hooklib/libraries/extents/access_set.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 struct Tensor {
   static constexpr int kMaxRank = 8;  // CUDNN_DIM_MAX
@@ -21,6 +21,6 @@ bool AddTensor(uint64_t address, const Tensor& tensor, Use use, AccessSet* set);
 // Bits of a cudnnDataType_t's element; 0: not known. Of INT8x4 and the like, of the whole vector.
 uint32_t TensorBits(int cudnn_data_type);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TENSOR_H_

@@ -5,11 +5,11 @@
 
 #include "hooklib/libraries/extents/region.h"
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 namespace {
 
-using Kind = TorchKernel::Kind;
+using Family = TorchKernel::Family;
 
 constexpr uint64_t kPage = 65536;  // what the driver moves for a touched byte at least
 // Where a kernel passes densely over a part of a tensor, the driver brings up to half of a 2 MiB block beside it
@@ -115,7 +115,7 @@ TorchKernel Foreach(std::string_view name, uint32_t bytes) {
     k.chunk_of = Up(end + room.index * room.blocks, 4);
     end = k.chunk_of + 4 * room.blocks + (scalars ? 0 : 4);
     if (Up(end, scalar == 16 ? 16 : 8) != bytes) continue;
-    k.kind = Kind::kForeach;
+    k.family = Family::kForeach;
     k.operands = static_cast<uint8_t>(lists);
     k.index = room.index;
     k.slots = static_cast<uint16_t>(slots);
@@ -188,7 +188,7 @@ TorchKernel Strided(std::span<const uint32_t> bytes) {
     const uint32_t least = PointersAt(operands) + 8 * operands;
     if (bytes[1] < least || bytes[1] > least + 64) continue;
     TorchKernel k;
-    k.kind = Kind::kStrided;
+    k.family = Family::kStrided;
     k.operands = static_cast<uint8_t>(operands);
     k.bytes[1] = bytes[1];
     return k;
@@ -296,9 +296,9 @@ bool Has(std::string_view name, std::string_view word) { return name.find(word) 
 TorchKernel RecogniseTorchKernel(std::string_view name, std::span<const uint32_t> bytes) {
   if (!name.starts_with("_Z") || bytes.empty()) return {};
   if (Has(name, "25multi_tensor_apply_kernelI")) return Foreach(name, bytes[0]);
-  const auto simple = [&](Kind kind) {
+  const auto simple = [&](Family family) {
     TorchKernel k;
-    k.kind = kind;
+    k.family = family;
     for (size_t i = 0; i < 2 && i < bytes.size(); ++i) k.bytes[i] = bytes[i];
     return k;
   };
@@ -308,38 +308,38 @@ TorchKernel RecogniseTorchKernel(std::string_view name, std::span<const uint32_t
                           (Has(name, "27unrolled_elementwise_kernelI") && Has(name, "23TrivialOffsetCalculatorI") &&
                            !Has(name, "16OffsetCalculatorI"));
   if (no_strides && bytes.size() >= 3 && bytes[0] == 4 && bytes[2] % 8 == 0 && bytes[2] >= 8 && bytes[2] <= 64) {
-    TorchKernel k = simple(Kind::kPlain);
+    TorchKernel k = simple(Family::kContiguous);
     k.operands = static_cast<uint8_t>(bytes[2] / 8);
     return k;
   }
   if (std::string_view rest = name; bytes[0] % 8 == 0 && bytes[0] >= 512 && Has(name, "8ReduceOpI") &&
                                     Pass(&rest, "13reduce_kernelILi") && Pass(&rest, "ELi") && rest.size() > 1 &&
                                     rest[0] >= '1' && rest[0] <= '8' && rest[1] == 'E') {
-    TorchKernel k = simple(Kind::kReduce);
+    TorchKernel k = simple(Family::kReduce);
     k.vector = static_cast<uint8_t>(rest[0] - '0');
     return k;
   }
   if (bytes.size() >= 2 && Has(name, "CatArrayBatchedCopy") && Has(name, "25CatArrInputTensorMetadataI"))
-    return simple(Kind::kCat);
+    return simple(Family::kCat);
   return {};
 }
 
 uint32_t ReadTorchKernel(const TorchKernel& kernel, const LaunchShape& launch, void* const* parameters,
                          std::vector<Reach>* reaches) {
-  switch (kernel.kind) {
-    case Kind::kForeach:
+  switch (kernel.family) {
+    case Family::kForeach:
       return ReadForeach(kernel, launch, parameters, reaches);
-    case Kind::kStrided:
+    case Family::kStrided:
       return ReadStrided(kernel, parameters, reaches);
-    case Kind::kPlain:
+    case Family::kContiguous:
       return ReadPlain(kernel, parameters, reaches);
-    case Kind::kReduce:
+    case Family::kReduce:
       return ReadReduce(kernel, launch, parameters, reaches);
-    case Kind::kCat:
+    case Family::kCat:
       return ReadCat(kernel, launch, parameters, reaches);
     default:
       return 0;
   }
 }
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries

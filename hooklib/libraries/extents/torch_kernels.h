@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice::dnn {
+namespace sluice::libraries {
 
 // What a launch touches of the memory that lives around `pointer`: the part inside [begin, end). Without a pointer, the
 // range itself.
@@ -27,9 +27,9 @@ struct Reach {
 };
 
 struct TorchKernel {
-  enum class Kind : uint8_t { kNone, kForeach, kStrided, kPlain, kReduce, kCat };
-  Kind kind = Kind::kNone;
-  uint8_t operands = 0;        // kForeach: lists of tensors; kStrided, kPlain: operands
+  enum class Family : uint8_t { kNone, kForeach, kStrided, kContiguous, kReduce, kCat };
+  Family family = Family::kNone;
+  uint8_t operands = 0;        // kForeach: lists of tensors; kStrided, kContiguous: operands
   uint8_t element = 0;         // kForeach: bytes of an element; 0: not told by the name
   uint8_t index = 0;           // kForeach: bytes of a tensor's number
   uint8_t vector = 1;          // kReduce: results of a thread
@@ -54,6 +54,6 @@ TorchKernel RecogniseTorchKernel(std::string_view name, std::span<const uint32_t
 uint32_t ReadTorchKernel(const TorchKernel& kernel, const LaunchShape& launch, void* const* parameters,
                          std::vector<Reach>* reaches);
 
-}  // namespace sluice::dnn
+}  // namespace sluice::libraries
 
 #endif  // SLUICE_HOOKLIB_LIBRARIES_EXTENTS_TORCH_KERNELS_H_
