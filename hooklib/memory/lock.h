@@ -11,19 +11,21 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/thread_annotations.h"
+
 namespace sluice::memory {
 
-class Lock {
+class SLUICE_CAPABILITY("lock") Lock {
  public:
-  void lock() {
+  void lock() SLUICE_ACQUIRE() {
     uint32_t free = kFree;
     if (!state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire, std::memory_order_relaxed)) Wait();
   }
-  bool try_lock() {
+  bool try_lock() SLUICE_TRY_ACQUIRE(true) {
     uint32_t free = kFree;
     return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire, std::memory_order_relaxed);
   }
-  void unlock() {
+  void unlock() SLUICE_RELEASE() {
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) Wake();
   }
 
@@ -40,13 +42,14 @@ class Lock {
 };
 
 // The same, and who holds it may ask whether anybody has had it since: what it guards is as it was, if not.
-class CountedLock {
+class SLUICE_CAPABILITY("lock") CountedLock {
  public:
-  void lock() {
+  // Not checked: the capability is this lock, and not the one in it.
+  void lock() SLUICE_ACQUIRE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
     lock_.lock();
     ++times_;
   }
-  void unlock() { lock_.unlock(); }
+  void unlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
   uint64_t times() const { return times_; }  // that it was taken; for its holder
 
  private:
