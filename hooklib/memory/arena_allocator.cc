@@ -6,47 +6,47 @@ namespace sluice::memory {
 
 std::optional<Va> ArenaAllocator::Allocate(uint64_t bytes, StreamId stream) {
   const uint64_t size = SizeFor(bytes);
-  std::optional<Va> va = TakeFreedIn(stream, size);
-  if (!va) va = Take(size);
+  std::optional<Va> va = TakeFreedInStream(stream, size);
+  if (!va) va = TakeFree(size);
   if (!va && !quarantine_.empty()) {
     Drain();
-    va = Take(size);
+    va = TakeFree(size);
     if (!va) {
       fences_->Close();  // what was freed since the last close can be had once the GPU gets there
       Drain();
-      va = Take(size);
+      va = TakeFree(size);
     }
   }
   if (va) live_ += size;
   return va;
 }
 
-std::optional<Va> ArenaAllocator::TakeFreedIn(StreamId stream, uint64_t size) {
+std::optional<Va> ArenaAllocator::TakeFreedInStream(StreamId stream, uint64_t size) {
   if (!stream) return std::nullopt;
-  const auto it = freed_in_.lower_bound({stream, size, 0});
-  if (it == freed_in_.end() || std::get<0>(*it) != stream || IsSmall(std::get<1>(*it)) != IsSmall(size))
+  const auto it = freed_in_stream_.lower_bound({stream, size, 0});
+  if (it == freed_in_stream_.end() || std::get<0>(*it) != stream || IsSmall(std::get<1>(*it)) != IsSmall(size))
     return std::nullopt;
   const uint64_t number = std::get<2>(*it);
   Extent& range = quarantine_[number - drained_].range;
-  freed_in_.erase(it);
+  freed_in_stream_.erase(it);
   const Va va = range.base;
   range = {va + size, range.bytes - size};
   // A large request starts at a chunk: the rest of a large range waits like any other.
-  if (range.bytes && IsSmall(size) && IsSmall(range.bytes)) freed_in_.emplace(stream, range.bytes, number);
+  if (range.bytes && IsSmall(size) && IsSmall(range.bytes)) freed_in_stream_.emplace(stream, range.bytes, number);
   return va;
 }
 
-std::optional<Va> ArenaAllocator::Take(uint64_t size) {
+std::optional<Va> ArenaAllocator::TakeFree(uint64_t size) {
   Pool& pool = IsSmall(size) ? small_ : large_;
   const uint64_t align = IsSmall(size) ? kGranule : kChunkBytes;
   // Of those that fit best, the lowest: what lives gathers in few arenas, and the others can go back. With the best fit
   // alone random sizes held up to twice what is asked for now. The aligned start can lie behind the range's own.
   auto lowest = pool.by_size.end();
-  int looks = 0;
-  for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end() && looks < kLooks; ++it) {
+  int candidates = 0;
+  for (auto it = pool.by_size.lower_bound({size, 0}); it != pool.by_size.end() && candidates < kMaxCandidates; ++it) {
     const auto [range_bytes, range_base] = *it;
     if (RoundUp(range_base, align) + size > range_base + range_bytes) continue;
-    ++looks;
+    ++candidates;
     if (lowest == pool.by_size.end() || range_base < lowest->second) lowest = it;
   }
   if (lowest == pool.by_size.end()) return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<Va> ArenaAllocator::Take(uint64_t size) {
 uint64_t ArenaAllocator::GrowthFor(uint64_t bytes) const {
   const uint64_t need = RoundUp(SizeFor(bytes), kChunkBytes);
   if (IsSmall(SizeFor(bytes))) return kChunkBytes;
-  return std::max(need, RoundDown(std::min(kMaxGrowth, live_ / 16), kChunkBytes));
+  return std::max(need, RoundDown(std::min(kMaxGrowthBytes, live_ / 16), kChunkBytes));
 }
 
 void ArenaAllocator::AddArena(Extent arena, uint64_t for_bytes) {
@@ -79,14 +79,14 @@ void ArenaAllocator::AddArena(Extent arena, uint64_t for_bytes) {
 void ArenaAllocator::Free(Va base, uint64_t bytes, StreamId stream) {
   const uint64_t size = SizeFor(bytes);
   live_ -= size;
-  if (stream) freed_in_.emplace(stream, size, drained_ + quarantine_.size());
+  if (stream) freed_in_stream_.emplace(stream, size, drained_ + quarantine_.size());
   quarantine_.push_back({{base, size}, fences_->Use(), stream});
 }
 
 void ArenaAllocator::Drain() {
   while (!quarantine_.empty() && fences_->Done(quarantine_.front().epoch)) {
     const Quarantined& front = quarantine_.front();
-    if (front.stream) freed_in_.erase({front.stream, front.range.bytes, drained_});
+    if (front.stream) freed_in_stream_.erase({front.stream, front.range.bytes, drained_});
     if (front.range.bytes) InsertFree(front.range);
     quarantine_.pop_front();
     ++drained_;
@@ -95,7 +95,7 @@ void ArenaAllocator::Drain() {
 
 std::vector<Extent> ArenaAllocator::TakeSurplus(bool all) {
   std::vector<Extent> surplus;
-  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kSlack; };
+  auto over = [&] { return all || requested_ > live_ + live_ / 4 + kSlackBytes; };
   if (!over()) return surplus;
   fences_->Close();  // of what was freed just now, where the card is through with it already
   Drain();

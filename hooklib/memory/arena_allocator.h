@@ -22,17 +22,17 @@ namespace sluice::memory {
 class ArenaAllocator {
  public:
   static constexpr uint64_t kGranule = 512;  // alignment that cuMemAlloc gives at least
-  static constexpr uint64_t kMaxGrowth = uint64_t{64} << 20;
-  static constexpr uint64_t kSlack = uint64_t{256} << 20;  // requested bytes stay under 1.25 x live and this
-  static constexpr int kLooks = 32;                        // free ranges compared for one request
+  static constexpr uint64_t kMaxGrowthBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kSlackBytes = uint64_t{256} << 20;  // requested bytes stay under 1.25 x live and this
+  static constexpr int kMaxCandidates = 32;                     // free ranges compared for one request
 
   explicit ArenaAllocator(Fences* fences) : fences_(fences) {}
 
   // A range of at least `bytes`, or nothing if no arena has one free now: then Grow by GrowthFor(bytes). What was freed
   // in `stream` is taken first, without waiting: the new user comes behind the old one there.
   std::optional<Va> Allocate(uint64_t bytes, StreamId stream = 0);
-  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowth unless
-  // one request needs more: large arenas are seldom wholly free and cannot go back in parts.
+  // How large an arena to ask the backend for: a multiple of kChunkBytes, enough for `bytes`, at most kMaxGrowthBytes
+  // unless one request needs more: large arenas are seldom wholly free and cannot go back in parts.
   uint64_t GrowthFor(uint64_t bytes) const;
   void AddArena(Extent arena, uint64_t for_bytes);
   // The range was allocated with `bytes`; it becomes free behind the open fence, and at once for `stream` where the
@@ -43,7 +43,7 @@ class ArenaAllocator {
   std::vector<Extent> TakeSurplus(bool all = false);
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
-  bool waiting() const { return !quarantine_.empty(); }  // something freed waits for its fence
+  bool has_quarantined() const { return !quarantine_.empty(); }  // something freed waits for its fence
   uint64_t requested_bytes() const { return requested_; }
   uint64_t live_bytes() const { return live_; }
 
@@ -64,11 +64,11 @@ class ArenaAllocator {
   };
 
   static bool IsSmall(uint64_t bytes) { return bytes < kChunkBytes / 2; }
-  std::optional<Va> TakeFreedIn(StreamId stream, uint64_t size);
+  std::optional<Va> TakeFreedInStream(StreamId stream, uint64_t size);
   void Drain();
   void InsertFree(Extent range);
   void EraseFree(Pool* pool, std::map<Va, uint64_t>::iterator it);
-  std::optional<Va> Take(uint64_t bytes);
+  std::optional<Va> TakeFree(uint64_t bytes);
   std::map<Va, Arena>::iterator ArenaOf(Va va);
 
   Fences* fences_;
@@ -77,7 +77,7 @@ class ArenaAllocator {
   std::deque<Quarantined> quarantine_;
   uint64_t drained_ = 0;  // number of the quarantine's front
   // What waits in the quarantine and was freed in a stream's order: by stream, size, number.
-  std::set<std::tuple<StreamId, uint64_t, uint64_t>> freed_in_;
+  std::set<std::tuple<StreamId, uint64_t, uint64_t>> freed_in_stream_;
   uint64_t requested_ = 0;
   uint64_t live_ = 0;
 };

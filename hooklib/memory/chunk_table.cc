@@ -8,12 +8,12 @@ namespace {
 bool BaseBelow(Va va, const Extent& range) { return va < range.base; }
 }  // namespace
 
-void ChunkTable::AddHeld(Extent arena) { Insert({arena, nullptr}); }
+void ChunkTable::AddUnevictable(Extent arena) { Insert({arena, nullptr}); }
 
 void ChunkTable::AddArena(Extent arena) {
   Arena entry{arena, std::make_unique<Chunk[]>(arena.bytes / kChunkBytes)};
   for (uint64_t i = 0; i < arena.bytes / kChunkBytes; ++i) entry.chunks[i].base = arena.base + i * kChunkBytes;
-  entry.chunks[0].first = true;
+  entry.chunks[0].first_of_arena = true;
   Insert(std::move(entry));
 }
 

@@ -16,67 +16,67 @@ namespace sluice::memory {
 struct Chunk {
   // What every launch that names it reads and writes, side by side.
   Va base = 0;
-  Mark use[2];                 // the last queued uses by two streams
-  Epoch use_epoch = 0;         // more than two streams: behind this fence all uses are over
-  uint64_t last_use = 0;       // launch number, device-wide
-  uint64_t next_use = kNever;  // predicted launch number; kNever: not known
-  uint64_t mark = 0;           // launch number that has this chunk in its set
-  uint64_t last_fetcher = 0;   // launch number of the last use by work that must have it on the card
-  uint64_t link_window = 0;    // in which window of launches link_bytes counts
-  uint64_t arrival_op = 0;     // fetch that brings it, on arrival_stream's in queue; 0: long here
-  StreamId arrival_stream = 0;
+  Mark use[2];                    // the last queued uses by two streams
+  Epoch use_epoch = 0;            // more than two streams: behind this fence all uses are over
+  uint64_t last_use = 0;          // launch number, device-wide
+  uint64_t next_use = kNever;     // predicted launch number; kNever: not known
+  uint64_t named_at = 0;          // launch number that has this chunk in its set
+  uint64_t last_required_at = 0;  // launch number of the last use by work that must have it on the card
+  uint64_t link_iteration = 0;    // in which window of launches link_bytes counts
+  uint64_t fetch_op = 0;          // fetch that brings it, on fetch_stream's in queue; 0: long here
+  StreamId fetch_stream = 0;
   uint32_t log_ref = 0;      // predictor's newest reference
   uint32_t log_match = 0;    // the one that its newest use repeats, plus one; 0: none
   uint32_t named_bytes = 0;  // by the last launch that has it in its set
   uint32_t freed_in = 0;    // launch numbers from its last use until what it holds is freed, as predicted; 0: not known
   uint32_t link_bytes = 0;  // what launches name in it, which would cross the link if it lay in host memory
   bool resident = false;    // believed: only speed depends on it
-  bool ahead = false;       // fetched for a launch to come
-  bool content = false;     // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
-  bool unranked = false;    // in the list of Candidates: what it ranks is out of date
+  bool prefetched = false;  // fetched for a launch to come
+  bool has_contents = false;  // holds bytes that may matter. False: discarded or never written, a fetch moves nothing
+  bool unranked = false;      // in the list of Candidates: what it ranks is out of date
   // The rest.
-  Epoch dead_epoch = 0;       // the last live byte was freed before this fence was closed
-  uint64_t dead_launch = 0;   // launch number at that time
-  uint64_t departure_op = 0;  // eviction that takes it away, on departure_stream's out queue
-  StreamId departure_stream = 0;
+  Epoch freed_epoch = 0;  // the last live byte was freed before this fence was closed
+  uint64_t freed_at = 0;  // launch number at that time
+  uint64_t evict_op = 0;  // eviction that takes it away, on evict_stream's out queue
+  StreamId evict_stream = 0;
   uint32_t live_bytes = 0;
-  uint32_t rank_stamp = 0;       // of the newest entry that Candidates has of it
-  uint64_t born = 0;             // launch number when its first live byte came
-  uint64_t needed_until = 0;     // launch number up to which some launch is known to need it on the card
-  uint64_t needed_by = 0;        // its execution id
-  uint64_t came_at = 0;          // launch number when it was last brought though its launches could use it in place
-  uint64_t in_place_until = 0;   // launch number: before it, it is not, since it did not stay
-  uint64_t host_window = 0;      // in which window of launches host_uses counts
-  uint64_t left_window = 0;      // in which window of launches it last left the card, alive and to come back
-  uint64_t left_at = 0;          // launch number of the last launch that left it to faults by choice
-  uint64_t overwritten_at = 0;   // launch number of the last launch that overwrote it whole
-  uint64_t repopulated_by = 0;   // execution id of the launch that it last came back empty for
-  uint64_t withdrawn_until = 0;  // launch number: before it, not duplicated, since something wrote it
-  uint64_t hot_window = 0;       // in which window of launches it is to come back into a place that others leave
-  uint64_t link_id = 0;          // execution id of the launch that named most of it lately
-  uint32_t link_before = 0;      // the same of the window before that one
-  uint32_t link_most = 0;        // by that launch
-  uint32_t copied_bytes = 0;     // of the live ones, those that a copy has written and nothing else since
-  uint16_t round_uses = 0;       // launches of the newest round that named it, when places were last looked at
-  uint16_t host_uses = 0;        // launches of this window that used it in host memory
-  bool mapped_remote = false;    // the GPU has been told to map it where it lies
-  bool tried = false;            // left in host memory by a launch that is to be timed, and not brought since
-  bool two_ways_out = false;     // another queue than departure_op's may be sending it away, too
-  bool cheaper_remote = false;   // and did so one or two windows before, too (remote_access.cc)
-  bool cold = false;             // so little of it is used that it makes place for what is used more (placement.cc)
-  bool asked = false;            // it leaves so that a launch can be timed that has all of what it names on the card
-  bool sent = false;             // was copied to host memory since it was last a duplicate: to map_remote it is dear
-  bool duplicate = false;        // read-mostly: a fetch leaves its host copy where it is (read_mostly.cc)
-  uint8_t withdrawals = 0;       // times that something wrote it while it was a duplicate
-  bool first = false;            // of its arena
-  bool ever_out = false;         // was evicted once: its host pages exist until the block is freed
-  bool sure = false;             // if resident: the engine brought it itself, whole; faults bring what is touched
-  bool scattered = false;        // in the list of FaultResidue: faults may have brought a part of it
-  bool discarded = false;        // and no fetch since is known to be over: not for faults to bring (discarded.cc)
-  bool reborn = false;           // in residency's list of what is alive again after that
-  bool passed = false;           // Candidates spares it, or has put it aside
-  bool dying = false;            // in residency's list of what died
-  bool owned = false;            // what died in it last belongs to an allocation that holds all of it and lives on
+  uint32_t rank_stamp = 0;           // of the newest entry that Candidates has of it
+  uint64_t live_since = 0;           // launch number when its first live byte came
+  uint64_t required_until = 0;       // launch number up to which some launch is known to need it on the card
+  uint64_t required_by = 0;          // its execution id
+  uint64_t swapped_in_at = 0;        // launch number when it was last brought though its launches could use it in place
+  uint64_t remote_until = 0;         // launch number: before it, it is not, since it did not stay
+  uint64_t remote_iteration = 0;     // in which window of launches remote_uses counts
+  uint64_t evicted_iteration = 0;    // in which window of launches it last left the card, alive and to come back
+  uint64_t demand_paged_at = 0;      // launch number of the last launch that left it to faults by choice
+  uint64_t overwritten_at = 0;       // launch number of the last launch that overwrote it whole
+  uint64_t repopulated_by = 0;       // execution id of the launch that it last came back empty for
+  uint64_t withdrawn_until = 0;      // launch number: before it, not duplicated, since something wrote it
+  uint64_t promote_iteration = 0;    // in which window of launches it is to come back into a place that others leave
+  uint64_t top_user_id = 0;          // execution id of the launch that named most of it lately
+  uint32_t previous_link_bytes = 0;  // the same of the window before that one
+  uint32_t top_user_bytes = 0;       // by that launch
+  uint32_t copied_bytes = 0;         // of the live ones, those that a copy has written and nothing else since
+  uint16_t iteration_uses = 0;       // launches of the newest round that named it, when places were last looked at
+  uint16_t remote_uses = 0;          // launches of this window that used it in host memory
+  bool mapped_remote = false;        // the GPU has been told to map it where it lies
+  bool probed = false;               // left in host memory by a launch that is to be timed, and not brought since
+  bool evicting_elsewhere = false;   // another queue than evict_op's may be sending it away, too
+  bool evicted_repeatedly = false;   // and did so one or two windows before, too (remote_access.cc)
+  bool cold = false;                 // so little of it is used that it makes place for what is used more (placement.cc)
+  bool probe_victim = false;      // it leaves so that a launch can be timed that has all of what it names on the card
+  bool written_back = false;      // was copied to host memory since it was last a duplicate: to map_remote it is dear
+  bool duplicate = false;         // read-mostly: a fetch leaves its host copy where it is (read_mostly.cc)
+  uint8_t withdrawals = 0;        // times that something wrote it while it was a duplicate
+  bool first_of_arena = false;    // of its arena
+  bool ever_evicted = false;      // was evicted once: its host pages exist until the block is freed
+  bool fetched_whole = false;     // if resident: the engine brought it itself, whole; faults bring what is touched
+  bool in_fault_residue = false;  // in the list of FaultResidue: faults may have brought a part of it
+  bool discarded = false;         // and no fetch since is known to be over: not for faults to bring (discarded.cc)
+  bool reused_after_discard = false;  // in residency's list of what is alive again after that
+  bool set_aside = false;             // Candidates spares it, or has put it aside
+  bool in_freed_list = false;         // in residency's list of what died
+  bool owned = false;                 // what died in it last belongs to an allocation that holds all of it and lives on
   uint16_t pins = 0;  // allocations in it that are never dead before their free (captured, or the host may write)
 };
 
@@ -89,7 +89,7 @@ class ChunkTable {
  public:
   void AddArena(Extent arena);
   // An arena of device memory that never leaves: within the bounds, without chunks.
-  void AddHeld(Extent arena);
+  void AddUnevictable(Extent arena);
   void RemoveArena(Va base);
   size_t size() const { return count_; }  // chunks
   // The chunk that holds the address; nullptr outside all arenas, and in held ones.

@@ -9,7 +9,7 @@ std::optional<Allocation> LiveMap::Remove(Va base) {
   const auto it = allocations_.find(base);
   if (it == allocations_.end()) return std::nullopt;
   Allocation gone = it->second;
-  Forget({base, gone.bytes});
+  Invalidate({base, gone.bytes});
   if (gone.reported) reports_.erase(reports_.lower_bound(base), reports_.lower_bound(base + gone.bytes));
   allocations_.erase(it);
   return gone;
@@ -39,7 +39,7 @@ bool LiveMap::Report(Extent range) {
 
 bool LiveMap::Report(Extent range, Va base, Allocation* allocation) {
   if (range.end() > base + allocation->bytes) return false;
-  Forget(allocation->reported ? range : Extent{base, allocation->bytes});
+  Invalidate(allocation->reported ? range : Extent{base, allocation->bytes});
   allocation->reported = true;
   reports_[range.base] = range.bytes;
   return true;
@@ -50,16 +50,17 @@ std::optional<Extent> LiveMap::Unreport(Va base) {
   if (it == reports_.end()) return std::nullopt;
   const Extent range{it->first, it->second};
   reports_.erase(it);
-  Forget(range);
+  Invalidate(range);
   return range;
 }
 
-void LiveMap::Forget(Extent range) {
+void LiveMap::Invalidate(Extent range) {
   if (range.bytes > 64 * kChunkBytes) {
-    ++forgotten_;
+    ++all_invalidations_;
     return;
   }
-  for (Va va = RoundDown(range.base, kChunkBytes); va < range.end(); va += kChunkBytes) ++changes_[Part(va)];
+  for (Va va = RoundDown(range.base, kChunkBytes); va < range.end(); va += kChunkBytes)
+    ++region_invalidations_[Region(va)];
 }
 
 bool LiveMap::Search(Va va) {
@@ -70,12 +71,12 @@ bool LiveMap::Search(Va va) {
     auto it = reports_.upper_bound(va);
     if (it != reports_.begin()) {
       --it;
-      if (va < it->first + it->second) return Keep(va, {it->first, it->second}, true);
+      if (va < it->first + it->second) return Store(va, {it->first, it->second}, true);
     }
     // Reports end while a graph goes on using the range: then the whole segment may be meant.
     if (!allocation->captured) return false;
   }
-  return Keep(va, {base, allocation->bytes}, false);
+  return Store(va, {base, allocation->bytes}, false);
 }
 
 std::optional<Extent> LiveMap::Resolve(Va va, Va begin, Va end) {

@@ -16,7 +16,7 @@ namespace sluice::memory {
 // Packed: the map's node with it takes 64 bytes, which is what the hook may hold for a block.
 struct Allocation {
   uint64_t bytes : 60 = 0;
-  uint64_t held : 1 = 0;         // in device memory that never leaves (Device::AllocateUnevictable): not residency's
+  uint64_t unevictable : 1 = 0;  // in device memory that never leaves (Device::AllocateUnevictable): not residency's
   uint64_t app_managed : 1 = 0;  // asked for as managed: the host may read and write it at any time
   // Something in it was reported, allocated or named during a capture: never dead before its free.
   uint64_t captured : 1 = 0;
@@ -28,7 +28,7 @@ static_assert(sizeof(Allocation) == 16);
 class LiveMap {
  public:
   Allocation* Add(Va base, const Allocation& allocation) {
-    Forget({base, allocation.bytes});
+    Invalidate({base, allocation.bytes});
     return &(allocations_[base] = allocation);
   }
   // The allocation at exactly `base`; removes its reports with it.
@@ -49,15 +49,15 @@ class LiveMap {
   // for an address that is not ours or lies in a reported segment's dead space.
   // `told`, if given: whether somebody said so, or it is the whole allocation for want of that.
   std::optional<Extent> Resolve(Va va, bool* told = nullptr) {
-    const Answer* const known = Ask(va);
+    const Answer* const known = FindAnswer(va);
     if (!known) return std::nullopt;
     if (told) *told = known->told;
     return known->extent;
   }
   // The same where it lies; null: nothing. Until the next question. (An optional is copied in halves that overlap, and
   // read again before they are written: 15 cycles for each word of a launch.)
-  const Extent* Where(Va va) {
-    const Answer* const known = Ask(va);
+  const Extent* Lookup(Va va) {
+    const Answer* const known = FindAnswer(va);
     return known ? &known->extent : nullptr;
   }
   // The part of it inside [begin, end).
@@ -75,24 +75,24 @@ class LiveMap {
     Extent extent;
     bool told = false;
   };
-  static constexpr size_t kAnswers = size_t{1} << 10, kParts = 4096;
-  const Answer* Ask(Va va) {
+  static constexpr size_t kAnswerSlots = size_t{1} << 10, kRegions = 4096;
+  const Answer* FindAnswer(Va va) {
     const Answer* const known = &answers_[Slot(va)];
     return (known->va == va && known->stamp == Stamp(va)) || Search(va) ? known : nullptr;
   }
   bool Search(Va va);
-  bool Keep(Va va, Extent extent, bool told) {
+  bool Store(Va va, Extent extent, bool told) {
     answers_[Slot(va)] = {va, Stamp(va), extent, told};
     return true;
   }
-  void Forget(Extent range);
+  void Invalidate(Extent range);
   static size_t Slot(Va va) { return (va * 0x9e3779b97f4a7c15u) >> 54; }
-  static size_t Part(Va va) { return va / kChunkBytes % kParts; }
-  uint64_t Stamp(Va va) const { return forgotten_ + changes_[Part(va)]; }
+  static size_t Region(Va va) { return va / kChunkBytes % kRegions; }
+  uint64_t Stamp(Va va) const { return all_invalidations_ + region_invalidations_[Region(va)]; }
 
-  std::array<Answer, kAnswers> answers_;
-  std::array<uint64_t, kParts> changes_{};
-  uint64_t forgotten_ = 1;  // times that everything was
+  std::array<Answer, kAnswerSlots> answers_;
+  std::array<uint64_t, kRegions> region_invalidations_{};
+  uint64_t all_invalidations_ = 1;  // times that everything was
   std::map<Va, Allocation> allocations_;
   std::map<Va, uint64_t> reports_;
 };

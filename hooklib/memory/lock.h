@@ -47,14 +47,14 @@ class SLUICE_CAPABILITY("lock") CountedLock {
   // Not checked: the capability is this lock, and not the one in it.
   void lock() SLUICE_ACQUIRE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
     lock_.lock();
-    ++times_;
+    ++acquisitions_;
   }
   void unlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
-  uint64_t times() const { return times_; }  // that it was taken; for its holder
+  uint64_t acquisitions() const { return acquisitions_; }  // that it was taken; for its holder
 
  private:
   Lock lock_;
-  uint64_t times_ = 0;
+  uint64_t acquisitions_ = 0;
 };
 
 }  // namespace sluice::memory

@@ -8,7 +8,7 @@ void PlanStep::Clear() {
   duplicate.clear();
   evict.clear();
   fetch.clear();
-  out_after = out_op = in_op = in_after_out = content_in = 0;
+  out_after = out_op = in_op = in_after_out = fetch_content_bytes = 0;
 }
 
 void Plan::Clear() {
@@ -18,8 +18,8 @@ void Plan::Clear() {
        {&evict_after, &discard, &stream_discard, &populate_now, &map_remote, &unmap_remote, &repopulate})
     runs->clear();
   probe = {};
-  way = {};
-  repopulate_after = wait_in = after_op = 0;
+  graph_probe = {};
+  repopulate_after = wait_in = evict_after_op = 0;
 }
 
 }  // namespace sluice::policy

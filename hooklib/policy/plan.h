@@ -10,7 +10,7 @@
 
 #include "hooklib/memory/types.h"
 #include "hooklib/policy/fetch/graph_strategy.h"
-#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/fetch/launch_classifier.h"
 #include "hooklib/policy/memory_names.h"
 
 namespace sluice::policy {
@@ -26,14 +26,14 @@ struct PlanStep {
   uint64_t out_op = 0;        // number of the departures in the out queue; 0: none
   uint64_t in_op = 0;         // number of the arrivals in the in queue; 0: none
   uint64_t in_after_out = 0;  // the in queue first waits for this departure; 0: for none
-  uint64_t content_in = 0;    // bytes of `fetch` that hold anything
+  uint64_t fetch_content_bytes = 0;  // bytes of `fetch` that hold anything
   bool empty() const { return out_op == 0 && in_op == 0 && drop.empty(); }
   void Clear();
 };
 
 // Of one launch.
 struct Plan {
-  bool nothing = true;  // there is nothing in it
+  bool is_empty = true;  // there is nothing in it
   // Dead, with nothing queued or under way that could touch it: to be discarded at once, and waited for.
   std::vector<Extent> discard;
   // Dead, but work that may have touched it is still queued, on this stream alone: to be discarded in the stream's
@@ -50,13 +50,13 @@ struct Plan {
   std::vector<Extent> repopulate;
   uint64_t repopulate_after = 0;    // number of the departures on the out queue that make its room; 0: none
   LaunchProbe probe;                // id 0: the launch need not be timed
-  GraphProbe way;                   // id 0: it is no graph larger than all that may be resident
+  GraphProbe graph_probe;           // id 0: it is no graph larger than all that may be resident
   PlanStep now;                     // what the launch needs
   uint64_t wait_in = 0;             // the launch's stream waits for this arrival; 0: all is there
   PlanStep ahead;                   // for launches to come
   std::vector<Extent> evict_after;  // did not fit: faults bring it, and it leaves behind the launch
-  uint64_t after_op = 0;            // number of evict_after in the out queue
-  void Clear();                     // all but `nothing`
+  uint64_t evict_after_op = 0;      // number of evict_after in the out queue
+  void Clear();                     // all but `is_empty`
 };
 
 }  // namespace sluice::policy

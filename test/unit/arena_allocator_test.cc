@@ -95,7 +95,7 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
     s.fences.Close();
     s.arenas.TakeSurplus();
     CHECK(s.arenas.live_bytes() == 0);
-    CHECK(s.arenas.requested_bytes() <= ArenaAllocator::kSlack);
+    CHECK(s.arenas.requested_bytes() <= ArenaAllocator::kSlackBytes);
   }
 }
 

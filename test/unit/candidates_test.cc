@@ -69,11 +69,11 @@ TEST_CASE("who is put aside does not come again for the same launch, but for the
   card.Begin();
   Candidate next;
   REQUIRE(card.Next(&next) == 7);
-  card.candidates.PutAside(next);
+  card.candidates.Defer(next);
   REQUIRE(card.Next(&next) == 6);  // leaves
   card.Begin();
   CHECK(card.Next(&next) == 5);
-  card.candidates.PutAside(next);
+  card.candidates.Defer(next);
   card.candidates.End();
   card.Begin();
   CHECK(card.Rest() == std::vector<uint64_t>{7, 5, 4, 3, 2, 1, 0});
@@ -86,18 +86,18 @@ TEST_CASE("who is spared comes behind the others, or in its order once nobody is
     Candidate next;
     for (const uint64_t chunk : {7, 6}) {
       REQUIRE(card.Next(&next) == chunk);
-      REQUIRE(card.candidates.spares());
-      card.candidates.Spare(next);
+      REQUIRE(card.candidates.protects());
+      card.candidates.Protect(next);
     }
-    CHECK(Ranked::Number(card.candidates.spared().front().chunk) == 7);
+    CHECK(Ranked::Number(card.candidates.protected_list().front().chunk) == 7);
     if (no_more) {
       REQUIRE(card.Next(&next) == 5);
-      card.candidates.SpareNoMore(next);
+      card.candidates.StopProtecting(next);
       CHECK(card.Rest() == std::vector<uint64_t>{7, 6, 5, 4, 3, 2, 1, 0});
     } else {
       CHECK(card.Rest() == std::vector<uint64_t>{5, 4, 3, 2, 1, 0, 7, 6});
     }
-    CHECK_FALSE(card.candidates.spares());
+    CHECK_FALSE(card.candidates.protects());
   }
 }
 
@@ -107,15 +107,15 @@ TEST_CASE("who was put aside and ranks anew is no longer, nor who has left") {
   Candidate next;
   for (const uint64_t chunk : {7, 6}) {
     REQUIRE(card.Next(&next) == chunk);
-    card.candidates.PutAside(next);
+    card.candidates.Defer(next);
   }
   card.rank[Chunks(7).base] = 4;
   card.candidates.Unrank(card.At(7));
   card.At(6)->resident = false;
   card.candidates.Remove(card.At(6));
   card.Begin();
-  CHECK(card.candidates.aside().empty());
-  CHECK_FALSE(card.At(7)->passed);
+  CHECK(card.candidates.deferred_list().empty());
+  CHECK_FALSE(card.At(7)->set_aside);
   CHECK(card.Rest() == std::vector<uint64_t>{5, 4, 7, 3, 2, 1, 0});
 }
 
@@ -126,11 +126,11 @@ TEST_CASE("rebuilt, all that is on the card is ranked, and nothing else is kept"
     card.Begin();
   }
   CHECK(card.candidates.size() == 600 * 8);
-  CHECK(card.candidates.AreOld(8, 1));
+  CHECK(card.candidates.IsStale(8, 1));
   card.candidates.Rebuild(&card.table, 1, [&card](const Chunk& chunk) { return 8 - card.rank[chunk.base]; });
   CHECK(card.candidates.size() == 8);
-  CHECK_FALSE(card.candidates.AreOld(8, 8193));
-  CHECK(card.candidates.AreOld(8, 8194));
+  CHECK_FALSE(card.candidates.IsStale(8, 8193));
+  CHECK(card.candidates.IsStale(8, 8194));
   CHECK(card.Rest() == std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 

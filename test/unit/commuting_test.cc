@@ -24,8 +24,9 @@ struct Net : FakeCard {
   void Launch(uint64_t id, Extent extent, double at) {
     const LaunchProbe probe = Queue({extent}, 1, id).probe;
     Finish();
-    tried += probe.trial && extent.base < Chunks(kState).base;
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / at));
+    tried += probe.exploratory && extent.base < Chunks(kState).base;
+    if (probe.id)
+      residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / at));
   }
   void PlanStep() {
     const auto live = [](uint64_t layer) { return Chunks(kState + layer * kLayer, kLayer); };
@@ -125,7 +126,8 @@ struct Optimizer : FakeCard {
   void Launch(uint64_t id, std::vector<Extent> set, double rate) {
     const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+    if (probe.id)
+      residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / rate));
   }
   void PlanStep() {
     for (uint64_t i = 0; i < kWeights; i += 2) Launch(100 + i, {Chunks(i, 2)}, 2);
@@ -141,11 +143,11 @@ struct Optimizer : FakeCard {
   }
   // Bytes of the second moment that a step uses in host memory.
   uint64_t InPlace() {
-    const uint64_t before = residency.stats().host_bytes_used;
+    const uint64_t before = residency.stats().remote_bytes;
     uint64_t first = 0;
     for (uint64_t i = 0; i < kMoment; ++i) first += At(kFirst + i).resident ? 0 : 2 * kChunkBytes;
     PlanStep();
-    const uint64_t all = residency.stats().host_bytes_used - before;
+    const uint64_t all = residency.stats().remote_bytes - before;
     return all - std::min(all, first);
   }
 };

@@ -102,7 +102,7 @@ TEST_CASE("what was discarded is brought on the spot where nothing can be queued
   }
   const Plan& plan = card.residency.Prepare(1, ++card.seq[1], std::vector<Extent>{Chunks(0, 6)}, 0, false);
   CHECK(plan.populate_now == std::vector<Extent>{Chunks(4, 2)});  // and of the others nothing
-  CHECK_FALSE(plan.nothing);
+  CHECK_FALSE(plan.is_empty);
 }
 
 TEST_CASE("what a launch brings though it does not name it makes no place for what it names") {
@@ -244,7 +244,7 @@ TEST_CASE("what dies in host memory is discarded there though nobody needs room,
   card.Report(Chunks(0));
   const Plan& plan = card.Launch({Chunks(10)});  // has all that it names
   CHECK(plan.stream_discard == std::vector<Extent>{Chunks(0)});
-  CHECK_FALSE(plan.nothing);
+  CHECK_FALSE(plan.is_empty);
   CHECK_FALSE(card.residency.has_freed_chunks());
   card.residency.AddLive(Chunks(0));
   const uint64_t in = card.residency.stats().bytes_in;
@@ -257,7 +257,7 @@ TEST_CASE("what dies in host memory and is alive again before anything could be 
   card.Launch({Chunks(36, 2)});
   card.Report(Chunks(0));
   card.residency.AddLive(Chunks(0));
-  CHECK(card.Launch({Chunks(10)}).nothing);
+  CHECK(card.Launch({Chunks(10)}).is_empty);
   const uint64_t in = card.residency.stats().bytes_in;
   card.Launch({Chunks(0)});
   CHECK(card.residency.stats().bytes_in == in + kChunkBytes);

@@ -10,92 +10,92 @@ using sluice::policy::MigrationLedger;
 TEST_CASE("without faults nothing came by them, whatever was asked for") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(10 * kChunkBytes, 0, 10 * kChunkBytes, 0);
+  ledger.Update(10 * kChunkBytes, 0, 10 * kChunkBytes, 0);
   CHECK(ledger.bytes() == 0);
   // More than the engine asked for: the application's own prefetches.
-  ledger.Read(14 * kChunkBytes, 0, 10 * kChunkBytes, 0);
+  ledger.Update(14 * kChunkBytes, 0, 10 * kChunkBytes, 0);
   CHECK(ledger.bytes() == 0);
 }
 
 TEST_CASE("what moves beyond what was asked for came by faults") {
   FaultLedger ledger;
   ledger.Begin(7 * kChunkBytes);  // before the driver counted
-  ledger.Read(3 * kChunkBytes, 40, 9 * kChunkBytes, 0);
+  ledger.Update(3 * kChunkBytes, 40, 9 * kChunkBytes, 0);
   CHECK(ledger.bytes() == kChunkBytes);
-  ledger.Read(5 * kChunkBytes, 80, 9 * kChunkBytes, 0);
+  ledger.Update(5 * kChunkBytes, 80, 9 * kChunkBytes, 0);
   CHECK(ledger.bytes() == 3 * kChunkBytes);
 }
 
 TEST_CASE("what was asked for and is still on its way is owed, and no fault when it comes") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
-  ledger.Read(5 * kChunkBytes, 3, 4 * kChunkBytes, 0);
+  ledger.Update(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
+  ledger.Update(5 * kChunkBytes, 3, 4 * kChunkBytes, 0);
   CHECK(ledger.bytes() == kChunkBytes);
 }
 
 TEST_CASE("what was asked for and had come before hides no later fault") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(0, 0, 4 * kChunkBytes, 0);  // nothing is on its way, and nothing moved
-  ledger.Read(2 * kChunkBytes, 9, 4 * kChunkBytes, 0);
+  ledger.Update(0, 0, 4 * kChunkBytes, 0);  // nothing is on its way, and nothing moved
+  ledger.Update(2 * kChunkBytes, 9, 4 * kChunkBytes, 0);
   CHECK(ledger.bytes() == 2 * kChunkBytes);
 }
 
 TEST_CASE("a fault brings a chunk at most") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(9 * kChunkBytes, 2, 0, 0);
+  ledger.Update(9 * kChunkBytes, 2, 0, 0);
   CHECK(ledger.bytes() == 2 * kChunkBytes);
 }
 
 TEST_CASE("a fault may be counted in one interval and its bytes in the next") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(0, 1, 0, 0);
-  ledger.Read(kChunkBytes, 1, 0, 0);
+  ledger.Update(0, 1, 0, 0);
+  ledger.Update(kChunkBytes, 1, 0, 0);
   CHECK(ledger.bytes() == kChunkBytes);
-  ledger.Read(2 * kChunkBytes, 1, 0, 0);
+  ledger.Update(2 * kChunkBytes, 1, 0, 0);
   CHECK(ledger.bytes() == kChunkBytes);
 }
 
 TEST_CASE("a ledger is still while nothing moves, faults, is asked for or owed") {
   FaultLedger ledger;
   ledger.Begin(kChunkBytes);
-  CHECK(ledger.Still(0, 0, kChunkBytes));
-  CHECK_FALSE(ledger.Still(1, 0, kChunkBytes));
-  CHECK_FALSE(ledger.Still(0, 1, kChunkBytes));
-  ledger.Read(0, 0, 2 * kChunkBytes, kChunkBytes);
-  CHECK_FALSE(ledger.Still(0, 0, 2 * kChunkBytes));  // it may have been there already
-  ledger.Read(0, 0, 2 * kChunkBytes, 0);
-  CHECK(ledger.Still(0, 0, 2 * kChunkBytes));
+  CHECK(ledger.IsUnchanged(0, 0, kChunkBytes));
+  CHECK_FALSE(ledger.IsUnchanged(1, 0, kChunkBytes));
+  CHECK_FALSE(ledger.IsUnchanged(0, 1, kChunkBytes));
+  ledger.Update(0, 0, 2 * kChunkBytes, kChunkBytes);
+  CHECK_FALSE(ledger.IsUnchanged(0, 0, 2 * kChunkBytes));  // it may have been there already
+  ledger.Update(0, 0, 2 * kChunkBytes, 0);
+  CHECK(ledger.IsUnchanged(0, 0, 2 * kChunkBytes));
 }
 
 TEST_CASE("what the driver refused to fetch is owed no more") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Read(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
-  ledger.Read(4 * kChunkBytes, 64, 0, 4 * kChunkBytes);
+  ledger.Update(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
+  ledger.Update(4 * kChunkBytes, 64, 0, 4 * kChunkBytes);
   CHECK(ledger.bytes() == 4 * kChunkBytes);
 }
 
 TEST_CASE("what leaves beyond what was sent away was taken; while departures are queued, no more is owed than is due") {
   MigrationLedger ledger;
   ledger.Begin(0);
-  ledger.Read(kChunkBytes, 4 * kChunkBytes, kNever);
-  ledger.Read(4 * kChunkBytes, 4 * kChunkBytes, kNever);
+  ledger.Update(kChunkBytes, 4 * kChunkBytes, kNever);
+  ledger.Update(4 * kChunkBytes, 4 * kChunkBytes, kNever);
   CHECK(ledger.bytes() == 0);
-  CHECK(ledger.Still(4 * kChunkBytes, 4 * kChunkBytes));
-  ledger.Read(7 * kChunkBytes, 4 * kChunkBytes, kNever);
+  CHECK(ledger.IsUnchanged(4 * kChunkBytes, 4 * kChunkBytes));
+  ledger.Update(7 * kChunkBytes, 4 * kChunkBytes, kNever);
   CHECK(ledger.bytes() == 3 * kChunkBytes);
 }
 
 TEST_CASE("what was sent away and had been taken before hides nothing once all that is queued is done") {
   MigrationLedger ledger;
   ledger.Begin(0);
-  ledger.Read(0, 2 * kChunkBytes, kNever);
-  CHECK_FALSE(ledger.Still(0, 2 * kChunkBytes));
-  ledger.Read(0, 2 * kChunkBytes, 0);
-  ledger.Read(kChunkBytes, 2 * kChunkBytes, 0);
+  ledger.Update(0, 2 * kChunkBytes, kNever);
+  CHECK_FALSE(ledger.IsUnchanged(0, 2 * kChunkBytes));
+  ledger.Update(0, 2 * kChunkBytes, 0);
+  ledger.Update(kChunkBytes, 2 * kChunkBytes, 0);
   CHECK(ledger.bytes() == kChunkBytes);
 }

@@ -1,7 +1,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <functional>
 
-#include "hooklib/policy/fetch/remote_access_trials.h"
+#include "hooklib/policy/fetch/launch_classifier.h"
 #include "hooklib/policy/residency.h"
 #include "test/unit/fake_card.h"
 
@@ -24,13 +24,13 @@ struct Machine : FakeCard {
     const LaunchProbe probe = plan.probe;
     for (const Extent& run : plan.map_remote) mapped_remote += run.bytes;
     for (const Extent& run : plan.unmap_remote) withdrawn += run.bytes;
-    late += plan.now.content_in;
+    late += plan.now.fetch_content_bytes;
     for (const Extent& run : plan.evict_after) swept += run.bytes;
     sweeps += !plan.evict_after.empty();
     Finish();
-    const double all = static_cast<double>(probe.host), in_place = probe.every ? all / probe.every : 0;
-    const double ns = probe.faults ? touched * ((all - in_place) / 11 + in_place / rate) : all / rate;
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(ns));
+    const double all = static_cast<double>(probe.host_bytes), in_place = probe.stride ? all / probe.stride : 0;
+    const double ns = probe.by_faults ? touched * ((all - in_place) / 11 + in_place / rate) : all / rate;
+    if (probe.id) residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(ns));
   }
 };
 
@@ -61,8 +61,8 @@ struct Table : FakeCard {
     const double bytes = 0x1p21 / 2000;
     const auto ns = static_cast<uint64_t>(20'000 + (400 - in_place) * bytes / 2 + in_place * bytes * passes / 50);
     if (probe.id) {
-      residency.Measured(probe, ns);
-      residency.Answered(probe);
+      residency.NoteMeasured(probe, ns);
+      residency.NoteAnswered(probe);
     }
     all_ns += ns;
     longest_ns = std::max(longest_ns, ns);
@@ -85,7 +85,7 @@ TEST_CASE("what only streaming launches use settles in host memory, and nothing 
   const ResidencyStats& after = machine.residency.stats();
   CHECK(after.bytes_in == before.bytes_in);
   CHECK(after.bytes_out == before.bytes_out);
-  CHECK(after.host_bytes_used > before.host_bytes_used);
+  CHECK(after.remote_bytes > before.remote_bytes);
   CHECK(machine.residency.resident_bytes() <= 40 * kChunkBytes);
 }
 
@@ -110,8 +110,8 @@ TEST_CASE("what is soon needed on the card, or dies with the round, is not mappe
   machine.residency.RemoveLive(Chunks(12, 60));
   for (int i = 0; i < 200; ++i) TrainOnActivations(&machine);
   CHECK(machine.residency.stats().bytes_in > 0);
-  CHECK(machine.residency.stats().host_bytes_used > 0);  // the state: launch 300 does stream
-  CHECK(machine.mapped_remote <= 24 * kChunkBytes);      // that, and not each step's activations
+  CHECK(machine.residency.stats().remote_bytes > 0);  // the state: launch 300 does stream
+  CHECK(machine.mapped_remote <= 24 * kChunkBytes);   // that, and not each step's activations
   uint64_t mapped = 0;
   machine.residency.chunks().ForAll([&](const Chunk& chunk) { mapped += chunk.mapped_remote; });
   CHECK(mapped <= 12);
@@ -152,12 +152,12 @@ TEST_CASE("what tries cost is counted, not what launches that are timed again ta
   Machine machine(60, 40);
   for (int i = 0; i < 100; ++i) Train(&machine, 42);
   const ProbeStats before = machine.residency.probe_stats();
-  CHECK(before.tries > before.slow);
-  CHECK(before.slow > 0);  // the layers
+  CHECK(before.probes > before.slow_probes);
+  CHECK(before.slow_probes > 0);  // the layers
   REQUIRE(machine.residency.UsesRemoteAccess({.id = 300}));
   for (int i = 0; i < 25; ++i) Train(&machine, 2);
   REQUIRE(!machine.residency.UsesRemoteAccess({.id = 300}));  // found by timing it again; its next try comes later
-  CHECK(machine.residency.probe_stats().slow == before.slow);
+  CHECK(machine.residency.probe_stats().slow_probes == before.slow_probes);
   CHECK(machine.residency.probe_stats().lost_ns == before.lost_ns);
 }
 
@@ -191,17 +191,17 @@ TEST_CASE("what takes the place of dead bytes is brought ahead for launches that
   for (int i = 0; i < 40; ++i) step();
   const uint64_t before = machine.late;
   for (int i = 0; i < 10; ++i) step();
-  CHECK(machine.residency.stats().host_bytes_used == 0);
+  CHECK(machine.residency.stats().remote_bytes == 0);
   CHECK(machine.late - before <= 10 * 2 * kChunkBytes);
 }
 
 TEST_CASE("launches that crawl over host memory are tried a few times and then always fetch") {
   Machine machine(60, 40);
   for (int i = 0; i < 3000; ++i) Train(&machine, 2);
-  const uint64_t before = machine.residency.stats().host_bytes_used;
+  const uint64_t before = machine.residency.stats().remote_bytes;
   CHECK(before > 0);
   for (int i = 0; i < 300; ++i) Train(&machine, 2);
-  CHECK(machine.residency.stats().host_bytes_used == before);
+  CHECK(machine.residency.stats().remote_bytes == before);
 }
 
 TEST_CASE("room that lasts is filled from host memory") {
@@ -217,7 +217,7 @@ TEST_CASE("switched off, everything is fetched") {
   Machine machine(60, 40);
   machine.residency.set_remote_access(false);
   for (int i = 0; i < 50; ++i) Train(&machine, 42);
-  CHECK(machine.residency.stats().host_bytes_used == 0);
+  CHECK(machine.residency.stats().remote_bytes == 0);
 }
 
 TEST_CASE("launches that touch little of what they name, and that again and again, are left to faults") {
@@ -229,7 +229,7 @@ TEST_CASE("launches that touch little of what they name, and that again and agai
   const ResidencyStats before = machine.residency.stats();
   for (int i = 0; i < 50; ++i) step(0.02);
   CHECK(machine.residency.stats().bytes_in == before.bytes_in);
-  CHECK(machine.residency.stats().left_launches > before.left_launches);
+  CHECK(machine.residency.stats().demand_paged_launches > before.demand_paged_launches);
   CHECK(machine.residency.resident_bytes() <= 20 * kChunkBytes);
   // They touch all of it from now on: that is noticed, and they are fetched for.
   for (int i = 0; i < 200; ++i) step(1);
@@ -285,7 +285,7 @@ TEST_CASE("what faults have brought of a table leaves before the table is used i
     table.LookUp();
     if (table.InPlace() > tried) CHECK(left >= 320 * kChunkBytes);
     tried = table.InPlace();
-    for (uint64_t at = 0; at < 400; ++at) CHECK_FALSE((table.At(at).mapped_remote && table.At(at).scattered));
+    for (uint64_t at = 0; at < 400; ++at) CHECK_FALSE((table.At(at).mapped_remote && table.At(at).in_fault_residue));
   }
   CHECK(tried >= 300);
 }
@@ -302,8 +302,8 @@ TEST_CASE("what others use beside a table that is left to faults keeps its place
       const LaunchProbe probe = card.Queue(set, 1, id).probe;
       card.Finish();
       if (!probe.id) return;
-      card.residency.Measured(probe, ns);
-      card.residency.Answered(probe);
+      card.residency.NoteMeasured(probe, ns);
+      card.residency.NoteAnswered(probe);
     };
     const auto step = [&] {
       for (int i = 0; i < 32; ++i) {
@@ -322,7 +322,7 @@ TEST_CASE("what others use beside a table that is left to faults keeps its place
     }
     CHECK(away == 0);
     CHECK(card.residency.stats().bytes_in == before.bytes_in);
-    CHECK(card.residency.stats().host_bytes_used == before.host_bytes_used);
+    CHECK(card.residency.stats().remote_bytes == before.remote_bytes);
     CHECK(card.residency.resident_bytes() <= 400 * kChunkBytes);
     for (int i = 0; i < 200; ++i) step();
     for (uint64_t at = 1504; at < 1544; ++at) CHECK_FALSE(card.Resident(at));
@@ -332,27 +332,27 @@ TEST_CASE("what others use beside a table that is left to faults keeps its place
 TEST_CASE("that host memory is far faster is found although launches by faults take half as long again or half") {
   constexpr uint64_t kBytes =
       1128 * kChunkBytes;  // as lookups in a table of 3 GiB on an H200: 3 to 8 ms, 0.17 in place
-  using Verdict = LaunchClassifier::Verdict;
+  using AccessClass = LaunchClassifier::AccessClass;
   uint64_t late = 0, all = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     LaunchClassifier habits;
     uint64_t state = seed, launches = 0;
-    for (; launches < 1000 && habits.Of(7, true, launches + 1) != Verdict::kStreams; ++launches) {
-      LaunchProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = true};
-      const bool trial = habits.Of(7, true, launches + 1) == Verdict::kTryFaults;
+    for (; launches < 1000 && habits.ClassOf(7, true, launches + 1) != AccessClass::kStreaming; ++launches) {
+      LaunchProbe probe{.id = 7, .host_bytes = kBytes, .oversize = true, .by_faults = true};
+      const bool trial = habits.ClassOf(7, true, launches + 1) == AccessClass::kUnknownFaulting;
       if (trial) {
-        habits.Trying(probe, launches + 1);
+        habits.NoteProbe(probe, launches + 1);
       } else {
-        const RemoteShare share = habits.Share(7, kBytes);
-        probe.every = share.every;
-        if (share.every) habits.Mapped(7, std::min(share.most, kBytes / share.every));
+        const RemoteShare share = habits.ShareOf(7, kBytes);
+        probe.stride = share.stride;
+        if (share.stride) habits.NoteMapped(7, std::min(share.max_new_bytes, kBytes / share.stride));
       }
       state = state * 6364136223846793005u + 1442695040888963407u;
       const uint64_t faults_ns = 3'200'000 + (state >> 33) % 4'800'000;
-      const uint64_t ns = faults_ns - (probe.every ? faults_ns / probe.every : 0) + 170'000;
-      if (trial || habits.Due(7, true, probe.every)) {
-        habits.Answered(probe);
-        habits.Measured(probe, ns, launches + 1);
+      const uint64_t ns = faults_ns - (probe.stride ? faults_ns / probe.stride : 0) + 170'000;
+      if (trial || habits.IsDue(7, true, probe.stride)) {
+        habits.NoteAnswered(probe);
+        habits.NoteMeasured(probe, ns, launches + 1);
       }
     }
     late += launches > 200;
@@ -365,23 +365,23 @@ TEST_CASE("that host memory is far faster is found although launches by faults t
 TEST_CASE("noise does not send launches to and fro between faults and host memory") {
   LaunchClassifier habits;
   constexpr uint64_t kBytes = 400 * kChunkBytes;
-  using Verdict = LaunchClassifier::Verdict;
+  using AccessClass = LaunchClassifier::AccessClass;
   uint64_t state = 1, changes = 0, host = 0;
-  Verdict last = Verdict::kFaults;
+  AccessClass last = AccessClass::kFaulting;
   for (uint64_t now = 1; now < 100'000; ++now) {
-    const Verdict verdict = habits.Of(7, true, now);
-    LaunchProbe probe{.id = 7, .host = kBytes, .oversize = true, .faults = verdict != Verdict::kStreams};
-    if (verdict == Verdict::kTryFaults) {
-      habits.Trying(probe, now);
+    const AccessClass verdict = habits.ClassOf(7, true, now);
+    LaunchProbe probe{.id = 7, .host_bytes = kBytes, .oversize = true, .by_faults = verdict != AccessClass::kStreaming};
+    if (verdict == AccessClass::kUnknownFaulting) {
+      habits.NoteProbe(probe, now);
     } else {
-      probe.every = verdict == Verdict::kStreams ? 1 : habits.Share(7, kBytes).every;
-      if (!habits.Due(7, true)) continue;
+      probe.stride = verdict == AccessClass::kStreaming ? 1 : habits.ShareOf(7, kBytes).stride;
+      if (!habits.IsDue(7, true)) continue;
     }
     state = state * 6364136223846793005u + 1442695040888963407u;
-    habits.Answered(probe);
+    habits.NoteAnswered(probe);
     // Nothing is gained nor lost, a third of it is chance.
-    habits.Measured(probe, 150'000 + (state >> 33) % 100'000, now);
-    host += verdict == Verdict::kStreams;
+    habits.NoteMeasured(probe, 150'000 + (state >> 33) % 100'000, now);
+    host += verdict == AccessClass::kStreaming;
     changes += verdict != last;
     last = verdict;
   }
@@ -391,18 +391,18 @@ TEST_CASE("noise does not send launches to and fro between faults and host memor
 TEST_CASE("the verdict on a launch larger than its budget") {
   LaunchClassifier habits;
   const LaunchProbe faults{7, uint64_t{1} << 30, 0, true, true}, host{7, uint64_t{1} << 30, 0, true, false};
-  CHECK(habits.Of(7, true, 1) == LaunchClassifier::Verdict::kTryFaults);
-  habits.Trying(faults, 1);
-  CHECK_FALSE(habits.Measured(faults, 100'000'000, 2));  // it touches all of it
-  CHECK(habits.Of(7, true, 3) == LaunchClassifier::Verdict::kTry);
-  CHECK_FALSE(habits.Measured(host, 30'000'000, 4));
-  CHECK(habits.Of(7, true, 5) == LaunchClassifier::Verdict::kStreams);
+  CHECK(habits.ClassOf(7, true, 1) == LaunchClassifier::AccessClass::kUnknownFaulting);
+  habits.NoteProbe(faults, 1);
+  CHECK_FALSE(habits.NoteMeasured(faults, 100'000'000, 2));  // it touches all of it
+  CHECK(habits.ClassOf(7, true, 3) == LaunchClassifier::AccessClass::kUnknown);
+  CHECK_FALSE(habits.NoteMeasured(host, 30'000'000, 4));
+  CHECK(habits.ClassOf(7, true, 5) == LaunchClassifier::AccessClass::kStreaming);
   // Another one touches little, which is settled at the fourth time.
   const LaunchProbe sparse{8, uint64_t{1} << 30, 0, true, true};
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
-  CHECK(habits.Measured(sparse, 1'000'000, 6));
-  CHECK_FALSE(habits.Measured(sparse, 1'000'000, 6));
-  CHECK(habits.Of(8, true, 7) == LaunchClassifier::Verdict::kFaults);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(habits.NoteMeasured(sparse, 1'000'000, 6));
+  CHECK(habits.NoteMeasured(sparse, 1'000'000, 6));
+  CHECK_FALSE(habits.NoteMeasured(sparse, 1'000'000, 6));
+  CHECK(habits.ClassOf(8, true, 7) == LaunchClassifier::AccessClass::kFaulting);
 }
 
 TEST_CASE("what faults bring for a launch larger than its budget leaves when it is much, not behind each launch") {
@@ -496,10 +496,10 @@ TEST_CASE("a launch larger than its budget that re-reads comes by faults, and is
   Machine machine(12, 4);
   // 7 GB/s: what comes by faults and leaves again is no slower.
   for (int i = 0; i < 400; ++i) machine.Launch(7, {Chunks(0, 12)}, 7);
-  CHECK(machine.residency.stats().host_bytes_used > 0);  // it was tried
+  CHECK(machine.residency.stats().remote_bytes > 0);  // it was tried
   const ResidencyStats before = machine.residency.stats();
   machine.Launch(7, {Chunks(0, 12)}, 7);
-  CHECK(machine.residency.stats().host_bytes_used == before.host_bytes_used);
+  CHECK(machine.residency.stats().remote_bytes == before.remote_bytes);
   CHECK(machine.residency.stats().fault_bytes > before.fault_bytes);
   machine.residency.chunks().ForAll([](const Chunk& chunk) { CHECK_FALSE(chunk.mapped_remote); });
 }
@@ -509,18 +509,18 @@ TEST_CASE("a launch that streams and re-reads the little that it touches is left
   const LaunchProbe host{7, 64 * kMiB, 0, false}, faults{7, 32 * kMiB, 0, false, true};
   for (const bool sparse : {true, false}) {
     LaunchClassifier habits;
-    habits.Measured({7, 8 * kMiB, 0, false}, 200'000, 1);
-    REQUIRE(habits.Of(7, false, 2) == LaunchClassifier::Verdict::kStreams);
-    habits.Measured(host, 1'600'000, 3);  // 42 GB/s: once
-    REQUIRE(habits.Of(7, false, 4) == LaunchClassifier::Verdict::kStreams);
+    habits.NoteMeasured({7, 8 * kMiB, 0, false}, 200'000, 1);
+    REQUIRE(habits.ClassOf(7, false, 2) == LaunchClassifier::AccessClass::kStreaming);
+    habits.NoteMeasured(host, 1'600'000, 3);  // 42 GB/s: once
+    REQUIRE(habits.ClassOf(7, false, 4) == LaunchClassifier::AccessClass::kStreaming);
     for (int i = 0; i < 3; ++i) {
-      REQUIRE(habits.Of(7, false, 5) == LaunchClassifier::Verdict::kStreams);
-      habits.Measured(host, 2'600'000, 5);
+      REQUIRE(habits.ClassOf(7, false, 5) == LaunchClassifier::AccessClass::kStreaming);
+      habits.NoteMeasured(host, 2'600'000, 5);
     }
-    CHECK(habits.Of(7, false, 6) == LaunchClassifier::Verdict::kTryFaults);
-    habits.Measured(faults, sparse ? 300'000 : 1'500'000, 7);
-    CHECK(habits.Of(7, false, 8) ==
-          (sparse ? LaunchClassifier::Verdict::kFaults : LaunchClassifier::Verdict::kStreams));
+    CHECK(habits.ClassOf(7, false, 6) == LaunchClassifier::AccessClass::kUnknownFaulting);
+    habits.NoteMeasured(faults, sparse ? 300'000 : 1'500'000, 7);
+    CHECK(habits.ClassOf(7, false, 8) ==
+          (sparse ? LaunchClassifier::AccessClass::kFaulting : LaunchClassifier::AccessClass::kStreaming));
   }
 }
 
@@ -528,89 +528,90 @@ TEST_CASE("a host far ahead waits for the time that decides how its launches go"
   LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false};
-  for (int i = 0; i < 100; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
-  CHECK_FALSE(habits.Crowded(7));  // nothing is awaited
-  habits.Trying(probe, 1);
-  for (int i = 0; i < 31; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
-  CHECK_FALSE(habits.Crowded(7));  // it is not far ahead
-  habits.Missed(7, false, kMiB, 100 * kMiB);
-  CHECK(habits.Crowded(7));
-  CHECK_FALSE(habits.Crowded(8));  // another kind of launch goes on
-  habits.Answered(probe);
+  for (int i = 0; i < 100; ++i) habits.NoteMissing(7, false, kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.ShouldAwait(7));  // nothing is awaited
+  habits.NoteProbe(probe, 1);
+  for (int i = 0; i < 31; ++i) habits.NoteMissing(7, false, kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.ShouldAwait(7));  // it is not far ahead
+  habits.NoteMissing(7, false, kMiB, 100 * kMiB);
+  CHECK(habits.ShouldAwait(7));
+  CHECK_FALSE(habits.ShouldAwait(8));  // another kind of launch goes on
+  habits.NoteAnswered(probe);
   // Few that miss much are as bad as many.
-  habits.Trying(probe, 1);
-  habits.Missed(7, false, 60 * kMiB, 100 * kMiB);
-  CHECK_FALSE(habits.Crowded(7));
-  habits.Missed(7, false, 60 * kMiB, 100 * kMiB);
-  CHECK(habits.Crowded(7));
-  habits.Answered(probe);
-  CHECK_FALSE(habits.Crowded(7));
-  habits.Measured(probe, 200000, 2);
-  REQUIRE(habits.Of(7, false, 3) == LaunchClassifier::Verdict::kStreams);
+  habits.NoteProbe(probe, 1);
+  habits.NoteMissing(7, false, 60 * kMiB, 100 * kMiB);
+  CHECK_FALSE(habits.ShouldAwait(7));
+  habits.NoteMissing(7, false, 60 * kMiB, 100 * kMiB);
+  CHECK(habits.ShouldAwait(7));
+  habits.NoteAnswered(probe);
+  CHECK_FALSE(habits.ShouldAwait(7));
+  habits.NoteMeasured(probe, 200000, 2);
+  REQUIRE(habits.ClassOf(7, false, 3) == LaunchClassifier::AccessClass::kStreaming);
   // The first of a verdict are all timed, and may change it; later ones do no more than look now and then.
-  for (int i = 0; i < 4; ++i) CHECK(habits.Due(7, false));
-  for (int i = 0; i < 32; ++i) habits.Missed(7, false, kMiB, 100 * kMiB);
-  CHECK(habits.Crowded(7));
-  for (int i = 0; i < 4; ++i) habits.Answered(probe);
-  CHECK_FALSE(habits.Crowded(7));
+  for (int i = 0; i < 4; ++i) CHECK(habits.IsDue(7, false));
+  for (int i = 0; i < 32; ++i) habits.NoteMissing(7, false, kMiB, 100 * kMiB);
+  CHECK(habits.ShouldAwait(7));
+  for (int i = 0; i < 4; ++i) habits.NoteAnswered(probe);
+  CHECK_FALSE(habits.ShouldAwait(7));
   int due = 0;
   for (int i = 0; i < 200; ++i) {
-    due += habits.Due(7, false);
-    habits.Missed(7, false, kMiB, 100 * kMiB);
+    due += habits.IsDue(7, false);
+    habits.NoteMissing(7, false, kMiB, 100 * kMiB);
   }
   CHECK(due == 3);
-  CHECK_FALSE(habits.Crowded(7));
+  CHECK_FALSE(habits.ShouldAwait(7));
 }
 
 TEST_CASE("the verdict on an execution id") {
   LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, faults{7, 8 * kMiB, 0, false, true};
-  CHECK(habits.Of(7, false, 1) == LaunchClassifier::Verdict::kTry);
-  habits.Trying(probe, 1);
-  CHECK(habits.Of(7, false, 2) == LaunchClassifier::Verdict::kFetch);  // until its time is known
-  habits.Measured(probe, 200000, 3);                                   // 42 GB/s
-  CHECK(habits.Of(7, false, 4) == LaunchClassifier::Verdict::kStreams);
-  CHECK(habits.Of(7, true, 4) == LaunchClassifier::Verdict::kTryFaults);  // too large for its budget: another question
-  habits.Measured(probe, 2000000, 5);                                     // 4 GB/s, now
-  CHECK(habits.Of(7, false, 6) == LaunchClassifier::Verdict::kFetch);
-  CHECK(habits.Of(7, false, 100000) == LaunchClassifier::Verdict::kTry);
-  for (int i = 0; i < 3; ++i) habits.Measured(probe, 2000000, 100000);
+  CHECK(habits.ClassOf(7, false, 1) == LaunchClassifier::AccessClass::kUnknown);
+  habits.NoteProbe(probe, 1);
+  CHECK(habits.ClassOf(7, false, 2) == LaunchClassifier::AccessClass::kRereading);  // until its time is known
+  habits.NoteMeasured(probe, 200000, 3);                                            // 42 GB/s
+  CHECK(habits.ClassOf(7, false, 4) == LaunchClassifier::AccessClass::kStreaming);
+  CHECK(habits.ClassOf(7, true, 4) ==
+        LaunchClassifier::AccessClass::kUnknownFaulting);  // too large for its budget: another question
+  habits.NoteMeasured(probe, 2000000, 5);                  // 4 GB/s, now
+  CHECK(habits.ClassOf(7, false, 6) == LaunchClassifier::AccessClass::kRereading);
+  CHECK(habits.ClassOf(7, false, 100000) == LaunchClassifier::AccessClass::kUnknown);
+  for (int i = 0; i < 3; ++i) habits.NoteMeasured(probe, 2000000, 100000);
   for (int i = 0; i < 2; ++i) {
-    CHECK(habits.Of(7, false, 100001) == LaunchClassifier::Verdict::kTryFaults);
-    habits.Measured(faults, 800000, 100001);
+    CHECK(habits.ClassOf(7, false, 100001) == LaunchClassifier::AccessClass::kUnknownFaulting);
+    habits.NoteMeasured(faults, 800000, 100001);
   }
-  CHECK(habits.Of(7, false, uint64_t{1} << 40) == LaunchClassifier::Verdict::kFetch);
+  CHECK(habits.ClassOf(7, false, uint64_t{1} << 40) == LaunchClassifier::AccessClass::kRereading);
 }
 
 TEST_CASE("launches that are done with host memory sooner than the link could bring it touch little of it") {
   LaunchClassifier habits;
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   const LaunchProbe probe{7, 8 * kMiB, 0, false}, few{7, 2 * kMiB, 0, false};
-  CHECK(!habits.Sparse(7));
-  habits.Measured(probe, 14'000, 1);
-  CHECK(!habits.Sparse(7));  // one may have met the part that it does not touch
-  habits.Measured(few, 5'000, 2);
-  CHECK(!habits.Sparse(7));  // too little to tell
-  habits.Measured(probe, 13'000, 3);
-  CHECK(habits.Sparse(7));
+  CHECK(!habits.IsSparse(7));
+  habits.NoteMeasured(probe, 14'000, 1);
+  CHECK(!habits.IsSparse(7));  // one may have met the part that it does not touch
+  habits.NoteMeasured(few, 5'000, 2);
+  CHECK(!habits.IsSparse(7));  // too little to tell
+  habits.NoteMeasured(probe, 13'000, 3);
+  CHECK(habits.IsSparse(7));
   // One slow sample is a busy link or a host that was held up, and says nothing ...
-  habits.Measured(probe, 175'000, 4);
-  CHECK(habits.Sparse(7));
+  habits.NoteMeasured(probe, 175'000, 4);
+  CHECK(habits.IsSparse(7));
   for (int i = 0; i < 100; ++i) {
-    habits.Measured(probe, i % 3 == 2 ? 175'000 : 13'000, 5);
-    CHECK(habits.Sparse(7));
+    habits.NoteMeasured(probe, i % 3 == 2 ? 175'000 : 13'000, 5);
+    CHECK(habits.IsSparse(7));
   }
   // ... but is looked at again at once, and several say that it has changed.
-  for (int i = 0; i < 8; ++i) habits.Due(7, false);
-  CHECK_FALSE(habits.Due(7, false));
-  habits.Measured(probe, 175'000, 6);
+  for (int i = 0; i < 8; ++i) habits.IsDue(7, false);
+  CHECK_FALSE(habits.IsDue(7, false));
+  habits.NoteMeasured(probe, 175'000, 6);
   for (int i = 0; i < 3; ++i) {
-    CHECK(habits.Sparse(7));
-    CHECK(habits.Due(7, false));
-    habits.Measured(probe, 175'000, 7);
+    CHECK(habits.IsSparse(7));
+    CHECK(habits.IsDue(7, false));
+    habits.NoteMeasured(probe, 175'000, 7);
   }
-  CHECK(!habits.Sparse(7));
+  CHECK(!habits.IsSparse(7));
 }
 
 TEST_CASE("that launches touch little is found although every third one is held up") {
@@ -618,8 +619,8 @@ TEST_CASE("that launches touch little is found although every third one is held 
   const LaunchProbe probe{7, 8 * kMiB, 0, false};
   for (int first = 0; first < 3; ++first) {
     LaunchClassifier habits;
-    for (int i = 0; i < 6; ++i) habits.Measured(probe, i % 3 == first ? 175'000 : 13'000, 1);
-    CHECK(habits.Sparse(7));
+    for (int i = 0; i < 6; ++i) habits.NoteMeasured(probe, i % 3 == first ? 175'000 : 13'000, 1);
+    CHECK(habits.IsSparse(7));
   }
 }
 

@@ -17,7 +17,8 @@ struct Card : FakeCard {
   const Plan& Launch(const std::vector<Extent>& set, std::optional<size_t> hotter) {
     const Plan& plan = Queue(set, 1, 7, 0, hotter);
     Finish();
-    if (plan.way.id) residency.Measured(plan.way, plan.way.way == GraphStrategy::kFetch ? 1000 : 2000);
+    if (plan.graph_probe.id)
+      residency.NoteMeasured(plan.graph_probe, plan.graph_probe.strategy == GraphStrategy::kFetch ? 1000 : 2000);
     return plan;
   }
   // Up to the first launch that has what is hottest brought.
@@ -34,7 +35,7 @@ TEST_CASE("the hottest part of what cannot be held takes the place of the rest o
   Card card(12, 4);                                           // 8 to 11 are on the card
   const std::vector<Extent> set{Chunks(0, 3), Chunks(4, 8)};  // 0 to 2 by most nodes
   const Plan& first = card.Try(set, 1);
-  REQUIRE(first.way.way == GraphStrategy::kFetch);
+  REQUIRE(first.graph_probe.strategy == GraphStrategy::kFetch);
   CHECK(first.now.evict.size() == 1);  // three of those that are there; which of them makes no odds
   CHECK(first.now.evict[0].bytes == 3 * kChunkBytes);
   CHECK(first.wait_in == first.now.in_op);

@@ -8,7 +8,7 @@ namespace sluice::policy {
 
 namespace {
 
-using Found = PointerRanges::Found;
+using Found = PointerRanges::Outcome;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20, kPage = 4096, kId = 7;
 constexpr Extent kPool{uint64_t{1} << 40, 2048 * kMiB};
@@ -61,19 +61,19 @@ struct Kind {
 
 TEST_CASE("what three launches faulted on, each beside its pointer, is what the next name") {
   Kind kind;
-  CHECK(kind.learnt.Wants(kId));
-  CHECK_FALSE(kind.learnt.Wants(kId + 1));
+  CHECK(kind.learnt.ShouldWatch(kId));
+  CHECK_FALSE(kind.learnt.ShouldWatch(kId + 1));
   CHECK(kind.Means(At(640)) == kPool);
   CHECK(kind.Touch(At(0), 64) == Found::kNothing);
   CHECK(kind.Touch(At(64), 64) == Found::kNothing);
   CHECK(kind.Means(At(640)) == kPool);
-  CHECK(kind.Touch(At(128), 64) == Found::kPart);
-  CHECK_FALSE(kind.learnt.Wants(kId));
+  CHECK(kind.Touch(At(128), 64) == Found::kLearned);
+  CHECK_FALSE(kind.learnt.ShouldWatch(kId));
   CHECK(kind.Means(At(640)) == Extent{At(640), 64 * kMiB});
   CHECK(kind.learnt.Narrow(kId + 1, 0, At(640), kPool) == kPool);
   CHECK(kind.Means(At(640), 1) == kPool);  // another word
   CHECK(kind.Means(kOther.base + 8 * kMiB, 0, kOther) == Extent{kOther.base + 8 * kMiB, 64 * kMiB});
-  CHECK(kind.learnt.stats().kinds == 1);
+  CHECK(kind.learnt.stats().learned == 1);
 }
 
 TEST_CASE("a part ends where its block does") {
@@ -90,7 +90,7 @@ TEST_CASE("what was there already is learnt when it is not") {
   CHECK(kind.Touch(At(64), 16, 48) == Found::kNothing);                        // a quarter came
   CHECK(kind.Touch(At(128), 64) == Found::kNothing);
   CHECK(kind.Touch(At(192), 64) == Found::kNothing);
-  CHECK(kind.Touch(At(256), 64) == Found::kPart);
+  CHECK(kind.Touch(At(256), 64) == Found::kLearned);
   CHECK(kind.Means(At(640)) == Extent{At(640), 64 * kMiB});
 }
 
@@ -104,13 +104,13 @@ TEST_CASE("what ends where others were on the card already may go on there") {
   behind.there = {At(128), 64 * kMiB};
   for (int i = 0; i < 4; ++i) CHECK(behind.Touch(At(64), 64) == Found::kNothing);
   behind.there = {};
-  CHECK(behind.Touch(At(64), 64) == Found::kPart);
+  CHECK(behind.Touch(At(64), 64) == Found::kLearned);
 }
 
 TEST_CASE("a launch whose pages are always there is not watched for ever") {
   Kind kind;
   int watched = 0;
-  for (; kind.learnt.Wants(kId) && watched < 1000; ++watched) kind.Touch(At(0), 0);
+  for (; kind.learnt.ShouldWatch(kId) && watched < 1000; ++watched) kind.Touch(At(0), 0);
   CHECK(watched == 64);
   CHECK(kind.Means(At(0)) == kPool);
 }
@@ -119,19 +119,19 @@ TEST_CASE("a launch that can fault on nothing is asked about ever more rarely, u
   Kind kind;
   const auto launches_until_asked = [&] {
     int launches = 0;
-    for (; !kind.learnt.Wants(kId); ++launches) kind.learnt.NoteTooLarge(kId);
+    for (; !kind.learnt.ShouldWatch(kId); ++launches) kind.learnt.NoteTooLarge(kId);
     return launches;
   };
   for (int times : {16, 32, 64, 128, 256, 512, 1024, 1024}) {
-    kind.learnt.NoteAllThere(kId);
+    kind.learnt.NoteAllResident(kId);
     CHECK(launches_until_asked() == times);
   }
   // It faults, and is learnt as if nothing had been.
   CHECK(kind.Touch(At(64), 64) == Found::kNothing);
-  kind.learnt.NoteAllThere(kId);
+  kind.learnt.NoteAllResident(kId);
   CHECK(launches_until_asked() == 16);
   CHECK(kind.Touch(At(128), 64) == Found::kNothing);
-  CHECK(kind.Touch(At(192), 64) == Found::kPart);
+  CHECK(kind.Touch(At(192), 64) == Found::kLearned);
 }
 
 TEST_CASE("each of several pointers into a block has the pages up to the next one") {
@@ -147,7 +147,7 @@ TEST_CASE("each of several pointers into a block has the pages up to the next on
     }
     found = kind.Watch({{0, At(a), kPool}, {1, At(b), kPool}, {2, At(c), kPool}, {3, At(1900), kPool}}, pages);
   }
-  CHECK(found == Found::kPart);
+  CHECK(found == Found::kLearned);
   CHECK(kind.Means(At(1300), 0) == Extent{At(1300), 64 * kMiB});
   CHECK(kind.Means(At(1300), 1) == Extent{At(1300), 32 * kMiB});
   CHECK(kind.Means(At(1300), 2) == Extent{At(1300), 16 * kMiB});
@@ -176,7 +176,7 @@ TEST_CASE("rows in no order are given up, and not watched again") {
   Kind kind;
   std::mt19937_64 random(11);
   int watched = 0;
-  for (; kind.learnt.Wants(kId) && watched < 100; ++watched) {
+  for (; kind.learnt.ShouldWatch(kId) && watched < 100; ++watched) {
     std::vector<Va> pages;
     for (int row = 0; row < 16; ++row) pages.push_back(At(random() % 2048));
     kind.Watch({{0, kPool.base, kPool}}, pages);
@@ -185,14 +185,14 @@ TEST_CASE("rows in no order are given up, and not watched again") {
   CHECK(kind.Means(kPool.base) == kPool);
   CHECK(kind.learnt.stats().given_up == 1);
   kind.learnt.NoteTooLarge(kId);
-  CHECK_FALSE(kind.learnt.Wants(kId));
+  CHECK_FALSE(kind.learnt.ShouldWatch(kId));
 }
 
 TEST_CASE("rows in no order beside each other, too; a part of which most was there is not") {
   Kind kind;
   std::mt19937_64 random(11);
   int watched = 0;
-  for (; kind.learnt.Wants(kId) && watched < 100; ++watched) {
+  for (; kind.learnt.ShouldWatch(kId) && watched < 100; ++watched) {
     std::vector<Va> pages;
     for (int row = 0; row < 16; ++row) pages.push_back(At(random() % 512));
     kind.Watch({{0, kPool.base, kPool}}, pages);
@@ -204,14 +204,14 @@ TEST_CASE("rows in no order beside each other, too; a part of which most was the
   for (uint64_t i = 0; i < 3; ++i) part.Touch(At(64 * i), 16);
   CHECK(part.UntilSuspicious() > 0);
   CHECK(part.Touch(At(256), 14, 50) == Found::kNothing);
-  CHECK(part.Touch(At(320), 64) == Found::kMore);
+  CHECK(part.Touch(At(320), 64) == Found::kWidened);
   CHECK(part.Means(At(640)) == Extent{At(640), 64 * kMiB});
 }
 
 TEST_CASE("a part that moves under a fixed pointer is given up") {
   Kind kind;
   int watched = 0;
-  for (; kind.learnt.Wants(kId) && watched < 100; ++watched) kind.Touch(kPool.base, 64, 64 * (watched % 32));
+  for (; kind.learnt.ShouldWatch(kId) && watched < 100; ++watched) kind.Touch(kPool.base, 64, 64 * (watched % 32));
   CHECK(watched == 8);
   CHECK(kind.Means(kPool.base) == kPool);
 }
@@ -231,7 +231,7 @@ TEST_CASE("one pointer of which nothing can be told leaves the others whole, too
 TEST_CASE("launches that could not be watched count against their kind") {
   Kind kind;
   int missed = 0;
-  for (; kind.learnt.Wants(kId) && missed < 100; ++missed) kind.learnt.Missed(kId);
+  for (; kind.learnt.ShouldWatch(kId) && missed < 100; ++missed) kind.learnt.NoteUnwatched(kId);
   CHECK(missed == 4);
   CHECK(kind.learnt.stats().given_up == 1);
 }
@@ -248,18 +248,18 @@ TEST_CASE("what is believed is looked at again when there are faults, ever more 
   int before = 0;
   for (int i = 0; i < 6; ++i) {
     for (int n = 0; n < 4; ++n) {
-      CHECK(kind.learnt.Wants(kId));
+      CHECK(kind.learnt.ShouldWatch(kId));
       CHECK(kind.Means(At(640)) == Extent{At(640), 64 * kMiB});
       CHECK(kind.Touch(At(640), i % 2 ? 64 : 0) == Found::kNothing);
     }
-    CHECK_FALSE(kind.learnt.Wants(kId));
+    CHECK_FALSE(kind.learnt.ShouldWatch(kId));
     const int after = kind.UntilSuspicious();  // somebody else's
     CHECK(after > before);
     before = after;
   }
   // Nobody can watch now: belief stands.
-  for (int i = 0; i < 4; ++i) kind.learnt.Missed(kId);
-  CHECK_FALSE(kind.learnt.Wants(kId));
+  for (int i = 0; i < 4; ++i) kind.learnt.NoteUnwatched(kId);
+  CHECK_FALSE(kind.learnt.ShouldWatch(kId));
   CHECK(kind.Means(At(640)) == Extent{At(640), 64 * kMiB});
 }
 
@@ -268,29 +268,29 @@ TEST_CASE("a kind that comes to use more names more, and one that goes on so is 
   for (uint64_t i = 0; i < 3; ++i) kind.Touch(At(64 * i), 64);
   CHECK(kind.UntilSuspicious() > 0);
   CHECK(kind.Touch(At(256), 0) == Found::kNothing);  // it is on the card, and leaves behind this launch
-  CHECK(kind.Touch(At(256), 64, 64) == Found::kMore);
+  CHECK(kind.Touch(At(256), 64, 64) == Found::kWidened);
   for (int n = 0; n < 4; ++n) {
-    CHECK(kind.learnt.Wants(kId));
+    CHECK(kind.learnt.ShouldWatch(kId));
     CHECK(kind.Touch(At(256), 128) == Found::kNothing);
   }
-  CHECK_FALSE(kind.learnt.Wants(kId));
+  CHECK_FALSE(kind.learnt.ShouldWatch(kId));
   CHECK(kind.Means(At(640)) == Extent{At(640), 128 * kMiB});
   CHECK(kind.learnt.stats().wrong == 1);
   CHECK(kind.UntilSuspicious() > 0);
   for (uint64_t more = 128; more < 320; more += 64) kind.Touch(At(256), 64, more);
   const bool given_up = kind.Means(At(640)) == kPool;
   CHECK_FALSE(given_up);  // the first time is long ago
-  CHECK(kind.Touch(At(256), 64, 320) == Found::kNoPart);
+  CHECK(kind.Touch(At(256), 64, 320) == Found::kGivenUp);
   CHECK(kind.Means(At(640)) == kPool);
   CHECK(kind.learnt.stats().given_up == 1);
-  CHECK(kind.learnt.stats().kinds == 0);
+  CHECK(kind.learnt.stats().learned == 0);
 }
 
 TEST_CASE("what comes to lie anywhere is given up at once") {
   Kind kind;
   for (uint64_t i = 0; i < 3; ++i) kind.Touch(At(64 * i), 64);
   CHECK(kind.UntilSuspicious() > 0);
-  CHECK(kind.Touch(At(0), 2, 1900) == Found::kNoPart);
+  CHECK(kind.Touch(At(0), 2, 1900) == Found::kGivenUp);
   CHECK(kind.Means(At(640)) == kPool);
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("without anybody who can watch all is named whole") {
   CHECK(kind.learnt.empty());
   CHECK(kind.Means(At(640)) == kPool);
   for (uint64_t id = 1; id < 10'000; ++id) kind.learnt.NoteTooLarge(id << 8);
-  CHECK(kind.learnt.Wants(9'999 << 8));
+  CHECK(kind.learnt.ShouldWatch(9'999 << 8));
 }
 
 }  // namespace sluice::policy

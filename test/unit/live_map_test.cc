@@ -154,7 +154,7 @@ TEST_CASE("an address is resolved by what is alive now, whatever it was before")
     for (int i = 0; i < 8; ++i) {
       const uint64_t asked = i ? below(kUnits) : unit;
       REQUIRE(map.Resolve(kBegin + asked * kUnit) == expected(asked));
-      const Extent* const where = map.Where(kBegin + asked * kUnit);
+      const Extent* const where = map.Lookup(kBegin + asked * kUnit);
       REQUIRE((where ? std::optional(*where) : std::nullopt) == expected(asked));
     }
   }

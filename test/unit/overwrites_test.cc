@@ -83,7 +83,7 @@ TEST_CASE("what a launch over the budget leaves behind is on its way out, too") 
   card.time.FinishTransfers(1, 100, 100);
   const Plan over = card.Launch({Chunks(0, 6)});
   REQUIRE(over.evict_after.size() == 1);
-  card.time.FinishTransfers(1, 100, over.after_op - 1);
+  card.time.FinishTransfers(1, 100, over.evict_after_op - 1);
   const Extent left{over.evict_after[0].base, kChunkBytes};
   CHECK(card.Launch({left}, 1, 0, 2).repopulate.empty());
 }

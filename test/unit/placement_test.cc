@@ -18,7 +18,8 @@ struct Decoder : FakeCard {
   void Launch(uint64_t id, const std::vector<Extent>& set, double rate) {
     const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+    if (probe.id)
+      residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / rate));
   }
   // `named`: bytes of each chunk of the table that the lookup names; `rate`: at which it gets through them in host
   // memory.
@@ -44,7 +45,7 @@ void PassOver(FakeCard* card, uint64_t begin, uint64_t chunks, uint64_t id) {
     const LaunchProbe probe = card->Queue({Chunks(begin + i, 4)}, 1, id).probe;
     card->Finish();
     if (probe.id)
-      card->residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+      card->residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / kLink));
   }
 }
 
@@ -127,7 +128,8 @@ struct Layers : FakeCard {
       const uint64_t layer = backwards ? kCount - 1 - i : i;
       const LaunchProbe probe = Queue({Chunks(2 * layer, 2)}, 1, 100 + layer % 4).probe;
       Finish();
-      if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / kLink));
+      if (probe.id)
+        residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / kLink));
       after_each();
     }
     if (waits) residency.NoteHostSync();
@@ -185,7 +187,8 @@ struct TableFirst : FakeCard {
   void Launch(uint64_t id, const std::vector<Extent>& set, double rate) {
     const LaunchProbe probe = Queue(set, 1, id).probe;
     Finish();
-    if (probe.id) residency.Measured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host) / rate));
+    if (probe.id)
+      residency.NoteMeasured(probe, 5000 + static_cast<uint64_t>(static_cast<double>(probe.host_bytes) / rate));
   }
   void PlanStep(const std::function<void()>& after_each, const std::function<void()>& first) {
     first();
@@ -223,7 +226,7 @@ TEST_CASE("a launch that stands is not asked for what another one names") {
                       card.Launch(900, {Chunks(0, TableFirst::kRows)}, 600);
                       for (int n = 0; n < often; ++n) card.Launch(950, small, 600);
                     });
-      for (uint64_t at = 8; at < 16; ++at) asked += card.At(at).asked;
+      for (uint64_t at = 8; at < 16; ++at) asked += card.At(at).probe_victim;
     }
   }
   CHECK(asked == 0);
@@ -248,15 +251,15 @@ TEST_CASE("of a table beside which a launch names little the trial leaves all in
     if (!alone) set.push_back(Chunks(12, 4));
     const LaunchProbe probe = card.Queue(set, 1, 900).probe;
     CHECK(probe.id == 900);
-    CHECK(probe.host == (alone ? 16 : 4) * kChunkBytes);
+    CHECK(probe.host_bytes == (alone ? 16 : 4) * kChunkBytes);
     // Once a launch has re-read what it was tried with, of others' tables little is tried, too.
     card.Finish();
-    card.residency.Measured(probe, 50'000'000);
+    card.residency.NoteMeasured(probe, 50'000'000);
     card.Queue({Chunks(16, 20)}, 1, 710);
     card.Finish();
     const LaunchProbe next = card.Queue({Chunks(0, 16)}, 1, 910).probe;
     CHECK(next.id == 910);
-    CHECK(next.host == 4 * kChunkBytes);
+    CHECK(next.host_bytes == 4 * kChunkBytes);
   }
 }
 
@@ -296,8 +299,8 @@ TEST_CASE(
       for (uint64_t id = 0; id < 3; ++id) pass(begin, 200 + id);
       for (uint64_t id = 0; id < 2; ++id) pass(other, 200 + id);
       const PlacementStats& places = card.residency.placement_stats();
-      if (places.leaves && places.window != window) changed.push_back(places.leaves / kChunkBytes);
-      window = places.window;
+      if (places.demoted_bytes && places.iteration != window) changed.push_back(places.demoted_bytes / kChunkBytes);
+      window = places.iteration;
     }
     for (uint64_t i = begin; i < begin + kEach; ++i) CHECK(card.Resident(i));
     return changed;
@@ -312,10 +315,10 @@ TEST_CASE("one round in which nothing moved says that all has come to rest") {
   for (uint64_t i = 0, window = 0; i < 40; ++i) {
     decoder.PlanStep(kChunkBytes, kLink);
     const PlacementStats& places = decoder.residency.placement_stats();
-    if (places.window == window) continue;
-    at_once += before == 0 && places.moved == 0 && places.still >= 2;
-    before = places.still;
-    window = places.window;
+    if (places.iteration == window) continue;
+    at_once += before == 0 && places.moved_bytes == 0 && places.still_iterations >= 2;
+    before = places.still_iterations;
+    window = places.iteration;
   }
   CHECK(at_once > 0);
 }
@@ -326,12 +329,12 @@ TEST_CASE("what was changed between host memory and card does not count as movem
   uint64_t changed = 0;
   for (int i = 0; i < 40 && !changed; ++i) {
     decoder.PlanStep(4096, 400);
-    if (decoder.residency.placement_stats().leaves) changed = decoder.residency.placement_stats().window;
+    if (decoder.residency.placement_stats().demoted_bytes) changed = decoder.residency.placement_stats().iteration;
   }
   REQUIRE(changed);
-  while (decoder.residency.placement_stats().window == changed) decoder.PlanStep(4096, 400);
-  CHECK(decoder.residency.placement_stats().moved > uint64_t{16} << 20);
-  CHECK(decoder.residency.placement_stats().still > 2);
+  while (decoder.residency.placement_stats().iteration == changed) decoder.PlanStep(4096, 400);
+  CHECK(decoder.residency.placement_stats().moved_bytes > uint64_t{16} << 20);
+  CHECK(decoder.residency.placement_stats().still_iterations > 2);
 }
 
 }  // namespace sluice::policy

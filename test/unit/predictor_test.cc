@@ -18,9 +18,9 @@ struct Chunks {
 };
 
 void Enter(Predictor* predictor, uint64_t id, std::span<Chunk* const> set, uint64_t now) {
-  PlaceHash place(id);
+  LaunchHash place(id);
   for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
-  predictor->OnLaunch(id, place.sum(), set, now);
+  predictor->NoteLaunch(id, place.sum(), set, now);
 }
 
 }  // namespace
@@ -50,22 +50,22 @@ TEST_CASE("what is freed before its next use is known, and how much more will li
   for (int step = 0; step < 4; ++step) {
     for (uint64_t i = 0; i < 10; ++i) {
       Chunk* set[] = {&c.all[i]};
-      PlaceHash place(100 + i);
+      LaunchHash place(100 + i);
       place.Add(c.all[i].base, c.all[i].base + kChunkBytes);
-      predictor.OnLaunch(100 + i, place.sum(), set, ++now, i < 6 ? 20 : 20 + static_cast<uint32_t>(i));
-      if (i == 4) predictor.NoteDeath(c.all[2], 3);  // two launches behind its use
+      predictor.NoteLaunch(100 + i, place.sum(), set, ++now, i < 6 ? 20 : 20 + static_cast<uint32_t>(i));
+      if (i == 4) predictor.NoteFreed(c.all[2], 3);  // two launches behind its use
       if (step < 3) continue;
       CHECK(c.all[i].freed_in == (i == 2 ? 3 : 0));
     }
   }
-  CHECK(predictor.GrowthIn(4) == 0);  // from launch 9 on, where 29 live
+  CHECK(predictor.GrowthWithin(4) == 0);  // from launch 9 on, where 29 live
   for (uint64_t i = 0; i < 2; ++i) {
     Chunk* set[] = {&c.all[i]};
     Enter(&predictor, 100 + i, set, ++now);
   }
-  CHECK(predictor.GrowthIn(3) == 0);
-  CHECK(predictor.GrowthIn(100) >= 6);
-  CHECK(predictor.GrowthIn(100) <= 9);
+  CHECK(predictor.GrowthWithin(3) == 0);
+  CHECK(predictor.GrowthWithin(100) >= 6);
+  CHECK(predictor.GrowthWithin(100) <= 9);
 }
 
 TEST_CASE("what other streams and copies queue between launches counts in what is predicted") {
@@ -81,7 +81,7 @@ TEST_CASE("what other streams and copies queue between launches counts in what i
   }
   CHECK(predictor.period() == 30);
   uint64_t at = 0, id = 0;
-  CHECK(predictor.Ahead(2, &at, &id).size() == 1);
+  CHECK(predictor.NextAhead(2, &at, &id).size() == 1);
   CHECK(at == now + 3);
 }
 
@@ -99,11 +99,11 @@ TEST_CASE("the next use by one that needs the chunk is found behind others") {
     }
   };
   const auto needs = [](uint64_t id) { return id == 107; };
-  step([&](uint64_t) { CHECK_FALSE(predictor.NextNeeded(c.all[15], needs).has_value()); });
+  step([&](uint64_t) { CHECK_FALSE(predictor.NextRequiredUse(c.all[15], needs).has_value()); });
   for (int i = 0; i < 2; ++i) step([](uint64_t) {});
   step([&](uint64_t i) {
-    CHECK(predictor.NextNeeded(c.all[15], needs) == (i == 7 ? kNever : 7 - i));  // itself is no other
-    CHECK(predictor.NextNeeded(c.all[15], [](uint64_t) { return false; }) == kNever);
+    CHECK(predictor.NextRequiredUse(c.all[15], needs) == (i == 7 ? kNever : 7 - i));  // itself is no other
+    CHECK(predictor.NextRequiredUse(c.all[15], [](uint64_t) { return false; }) == kNever);
   });
 }
 
@@ -153,14 +153,14 @@ TEST_CASE("looking ahead gives each coming launch once, in order") {
   }
   uint64_t at = 0;
   uint64_t id = 0;
-  auto ahead = predictor.Ahead(2, &at, &id);
+  auto ahead = predictor.NextAhead(2, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[0]);
   CHECK(at == now + 1);
-  ahead = predictor.Ahead(2, &at, &id);
+  ahead = predictor.NextAhead(2, &at, &id);
   REQUIRE(ahead.size() == 1);
   CHECK(ahead[0] == &c.all[1]);
-  CHECK(predictor.Ahead(2, &at, &id).empty());
+  CHECK(predictor.NextAhead(2, &at, &id).empty());
 }
 
 TEST_CASE("launches that repeat a round need not be entered, and are caught up with as if they had been") {
@@ -177,9 +177,9 @@ TEST_CASE("launches that repeat a round need not be entered, and are caught up w
       now += i % kRound == 3 && i % 7 == 0 ? 3 : 1;
       for (Side* side : {&all, &few}) {
         Chunk* set[] = {&side->c.all[i % kRound], &side->c.all[15]};
-        PlaceHash place(100 + i % kRound);
+        LaunchHash place(100 + i % kRound);
         for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
-        if (side == &few && stood && few.predictor.Repeats(100 + i % kRound, place.sum(), now, stood)) {
+        if (side == &few && stood && few.predictor.CountRepeat(100 + i % kRound, place.sum(), now, stood)) {
           ++left_out;
           continue;
         }
@@ -191,10 +191,10 @@ TEST_CASE("launches that repeat a round need not be entered, and are caught up w
     for (; i < 4 * kRound; ++i) launch(i, 0);
     for (const uint64_t end = i + more; i < end; ++i) launch(i, i);
     CHECK(left_out == more);
-    CHECK(few.predictor.repeats());
+    CHECK(few.predictor.is_repeating());
     // Something else comes in between; the same goes on behind it.
     few.predictor.CatchUp();
-    CHECK_FALSE(few.predictor.repeats());
+    CHECK_FALSE(few.predictor.is_repeating());
     const auto same = [&] {
       for (size_t k = 0; k < all.c.all.size(); ++k) REQUIRE(few.c.all[k].next_use == all.c.all[k].next_use);
       CHECK(few.predictor.period() == all.predictor.period());
@@ -205,8 +205,8 @@ TEST_CASE("launches that repeat a round need not be entered, and are caught up w
     same();
     uint64_t at[2] = {}, id[2] = {};
     for (int k = 0; k < 3; ++k) {
-      const auto ahead = all.predictor.Ahead(256, &at[0], &id[0]);
-      const auto other = few.predictor.Ahead(256, &at[1], &id[1]);
+      const auto ahead = all.predictor.NextAhead(256, &at[0], &id[0]);
+      const auto other = few.predictor.NextAhead(256, &at[1], &id[1]);
       CHECK(ahead.size() == other.size());
       CHECK(at[0] == at[1]);
       CHECK(id[0] == id[1]);
@@ -218,7 +218,7 @@ TEST_CASE("what is not the expected launch, or has not come round for the third 
   Chunks c;
   Predictor predictor;
   const auto place = [&](uint64_t i) {
-    PlaceHash hash(100 + i);
+    LaunchHash hash(100 + i);
     hash.Add(c.all[i].base, c.all[i].base + kChunkBytes);
     return hash.sum();
   };
@@ -232,15 +232,15 @@ TEST_CASE("what is not the expected launch, or has not come round for the third 
   };
   round([](uint64_t) { return true; });
   round([](uint64_t) { return true; });
-  round([&](uint64_t i) { return !predictor.Repeats(100 + i, place(i), now, 100); });
-  CHECK_FALSE(predictor.repeats());  // its launches were expected for the first time
-  round([&](uint64_t i) { return !predictor.Repeats(100 + i, place(i), now, 19); });
-  CHECK_FALSE(predictor.repeats());  // of two rounds one launch did not find all of its chunks there
-  CHECK_FALSE(predictor.Repeats(101, place(1), now + 1, 100));
-  CHECK_FALSE(predictor.Repeats(100, place(1), now + 1, 100));
-  CHECK(predictor.Repeats(100, place(0), now + 1, 100));
-  CHECK_FALSE(predictor.Repeats(100, place(0), now + 2, 100));
-  CHECK(predictor.Repeats(101, place(1), now + 2, 100));
+  round([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 100); });
+  CHECK_FALSE(predictor.is_repeating());  // its launches were expected for the first time
+  round([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 19); });
+  CHECK_FALSE(predictor.is_repeating());  // of two rounds one launch did not find all of its chunks there
+  CHECK_FALSE(predictor.CountRepeat(101, place(1), now + 1, 100));
+  CHECK_FALSE(predictor.CountRepeat(100, place(1), now + 1, 100));
+  CHECK(predictor.CountRepeat(100, place(0), now + 1, 100));
+  CHECK_FALSE(predictor.CountRepeat(100, place(0), now + 2, 100));
+  CHECK(predictor.CountRepeat(101, place(1), now + 2, 100));
 }
 
 TEST_CASE("a change of phase ends the prediction and is learnt within two rounds") {
@@ -260,8 +260,8 @@ TEST_CASE("a change of phase ends the prediction and is learnt within two rounds
   uint64_t id = 0;
   round(500, 9);
   CHECK_FALSE(predictor.confident());
-  CHECK(predictor.wrong() == before + 1);         // nothing more was predicted
-  CHECK(predictor.Ahead(256, &at, &id).empty());  // and nothing is looked ahead for
+  CHECK(predictor.wrong() == before + 1);             // nothing more was predicted
+  CHECK(predictor.NextAhead(256, &at, &id).empty());  // and nothing is looked ahead for
   round(500, 9);
   round(500, 9);
   CHECK(predictor.confident());

@@ -32,7 +32,7 @@ struct Card : FakeCard {
     residency.DropExcessDuplicates();
     const Plan& plan = Queue(set, 1, 7, 0, 1);
     Finish();
-    residency.Measured(plan.way, plan.way.way == GraphStrategy::kFetch ? 1000 : 2000);
+    residency.NoteMeasured(plan.graph_probe, plan.graph_probe.strategy == GraphStrategy::kFetch ? 1000 : 2000);
     return plan;
   }
   // The chunk is on the card, as a duplicate if it may be; whether it is one.

@@ -97,7 +97,7 @@ TEST_CASE("a launch larger than the budget runs: what fits is fetched, the rest 
   const Plan& plan = card.Launch({Chunks(0, 6)});
   CHECK(Bytes(plan.now.fetch) == 4 * kChunkBytes);
   CHECK(Bytes(plan.evict_after) == 2 * kChunkBytes);
-  CHECK(plan.after_op != 0);
+  CHECK(plan.evict_after_op != 0);
   CHECK(card.residency.stats().over_budget_launches == 1);
   CHECK(card.residency.resident_bytes() <= 4 * kChunkBytes);
   CHECK(card.residency.stats().fault_bytes == 2 * kChunkBytes);
@@ -112,7 +112,7 @@ TEST_CASE("what leaves behind a launch is numbered behind all else of its plan, 
     const Plan& plan = card.Launch({Chunks(0)});
     CHECK(plan.evict_after == std::vector<Extent>{Chunks(12, 2)});
     CHECK(plan.now.out_op == 1);
-    CHECK(plan.after_op == 2);
+    CHECK(plan.evict_after_op == 2);
   }
   SECTION("beside what is fetched for launches to come") {
     // Rounds of 12 launches in room for 10; before each, faults may have brought any of what is not there.
@@ -122,12 +122,12 @@ TEST_CASE("what leaves behind a launch is numbered behind all else of its plan, 
     for (uint64_t i = 0; i < 60; ++i) {
       if (i % 2) card.residency.NoteFaultResidue(Chunks(i % 4 == 1 ? 13 : 0, 12));
       const Plan& plan = card.Launch({Chunks(i % 12)}, 1, true, i % 12 + 1);
-      for (const uint64_t op : {plan.now.out_op, plan.ahead.out_op, plan.after_op}) {
+      for (const uint64_t op : {plan.now.out_op, plan.ahead.out_op, plan.evict_after_op}) {
         if (op) CHECK(op == ++newest);
       }
-      if (!plan.after_op || !plan.ahead.in_op) continue;
+      if (!plan.evict_after_op || !plan.ahead.in_op) continue;
       ++both;
-      CHECK(plan.ahead.in_after_out < plan.after_op);
+      CHECK(plan.ahead.in_after_out < plan.evict_after_op);
       for (const Extent& run : plan.ahead.fetch) {
         for (const Extent& gone : plan.evict_after) CHECK((run.end() <= gone.base || gone.end() <= run.base));
       }
@@ -344,7 +344,7 @@ TEST_CASE("a host that never waits waits once where all that would be tried is a
   bool tried = false;
   const auto step = [&](uint64_t i) {
     const Plan& plan = card.Queue({Chunks(i % 4 * 10, 10)}, 1, 7);
-    tried |= plan.probe.trial;
+    tried |= plan.probe.exploratory;
     in = std::max({in, plan.now.in_op, plan.ahead.in_op});
     out = std::max({out, plan.now.out_op, plan.ahead.out_op});
     card.Finish();
@@ -352,27 +352,27 @@ TEST_CASE("a host that never waits waits once where all that would be tried is a
     card.time.FinishTransfers(1, in, out - std::min<uint64_t>(out, 8));
   };
   uint64_t n = 0;
-  for (; n < 100 && !card.residency.Crowded(7); ++n) step(n);
+  for (; n < 100 && !card.residency.ShouldAwaitProbes(7); ++n) step(n);
   CHECK_FALSE(tried);
   REQUIRE(n < 100);
-  CHECK_FALSE(card.residency.Crowded(8));
+  CHECK_FALSE(card.residency.ShouldAwaitProbes(8));
   for (int i = 0; i < 4; ++i) {
-    REQUIRE(card.residency.Crowded(7));
-    card.residency.Rested(7);  // in vain
+    REQUIRE(card.residency.ShouldAwaitProbes(7));
+    card.residency.NoteAwaitedProbes(7);  // in vain
   }
-  CHECK_FALSE(card.residency.Crowded(7));
-  for (n = 0; n < 200 && !card.residency.Crowded(7); ++n) step(n);
+  CHECK_FALSE(card.residency.ShouldAwaitProbes(7));
+  for (n = 0; n < 200 && !card.residency.ShouldAwaitProbes(7); ++n) step(n);
   CHECK(n > 40);  // the next time later
   REQUIRE(n < 200);
   CHECK_FALSE(tried);
   // One that misses nothing says nothing.
-  for (int i = 0; i < 4 && card.residency.Crowded(7); ++i) {
+  for (int i = 0; i < 4 && card.residency.ShouldAwaitProbes(7); ++i) {
     card.time.FinishTransfers(1, in, out);
-    card.residency.Rested(7);
+    card.residency.NoteAwaitedProbes(7);
     step(n++);
   }
   CHECK(tried);
-  CHECK_FALSE(card.residency.Crowded(7));
+  CHECK_FALSE(card.residency.ShouldAwaitProbes(7));
 }
 
 }  // namespace sluice::policy

@@ -33,7 +33,7 @@ struct Swept {
 TEST_CASE("what is scattered is due once it is 64 MiB, by the times of launches or by what the driver counts") {
   for (const bool counted : {false, true}) {
     Swept card;
-    card.At(0)->content = true;
+    card.At(0)->has_contents = true;
     card.scattered.Add(card.At(0));
     card.scattered.NoteBytes(kMiB, card.now);
     card.Sweep();
@@ -41,7 +41,7 @@ TEST_CASE("what is scattered is due once it is 64 MiB, by the times of launches 
     card.scattered.NoteBytes(kMiB, card.now);
     CHECK_FALSE(card.scattered.IsDue(card.now));
     if (counted) {
-      card.scattered.set_counted(64 * kMiB);
+      card.scattered.set_counted_bytes(64 * kMiB);
     } else {
       card.scattered.NoteBytes(63 * kMiB, card.now);
     }
@@ -77,7 +77,7 @@ TEST_CASE("what is scattered is due from time to time, ever more rarely, and soo
 
 TEST_CASE("what is scattered is due once no launch has brought any for 1,024 launches") {
   Swept card;
-  card.At(0)->content = true;
+  card.At(0)->has_contents = true;
   card.scattered.NoteBytes(kMiB, card.now);
   card.Sweep();
   card.scattered.Add(card.At(0));
@@ -98,7 +98,7 @@ TEST_CASE("pages count by the chunk, and only while anything is scattered") {
   };
   card.Sweep();
   CHECK_FALSE(brought(pages));
-  card.At(0)->content = true;
+  card.At(0)->has_contents = true;
   card.scattered.Add(card.At(0));
   CHECK_FALSE(brought(std::vector<Va>(40, kBase)));
   CHECK(brought(pages));
@@ -112,7 +112,7 @@ TEST_CASE("each chunk is asked about once in a sweep, not once it has left, nor 
   FaultResidue::Remove(card.At(1));
   CHECK(card.Sweep() == std::vector<Va>{Chunks(0).base, Chunks(2).base});
   CHECK(card.scattered.empty());
-  card.At(0)->scattered = false;
+  card.At(0)->in_fault_residue = false;
   card.scattered.Add(card.At(0));
   card.table.RemoveArena(kBase);
   CHECK(card.Sweep().empty());

@@ -38,7 +38,7 @@ struct Cards {
       return nullptr;
     }
     const Plan& plan = brief.Queue(set, stream, id);
-    if (!plan.nothing) known.clear();
+    if (!plan.is_empty) known.clear();
     if (SteadySets::Set* const again = brief.residency.steady_set()) known[kind] = again;
     return &plan;
   }
@@ -59,11 +59,11 @@ bool Same(const Mark& a, const Mark& b) { return a.stream == b.stream && a.seq =
 
 // All that is noted of a chunk's use, and by whom it may leave. When it is used next is known when somebody asks.
 bool Same(const Chunk& a, const Chunk& b) {
-  return a.resident == b.resident && a.content == b.content && Same(a.use[0], b.use[0]) && Same(a.use[1], b.use[1]) &&
-         a.use_epoch == b.use_epoch && a.last_use == b.last_use && a.mark == b.mark &&
-         a.last_fetcher == b.last_fetcher && a.link_window == b.link_window && a.link_bytes == b.link_bytes &&
-         a.link_before == b.link_before && a.unranked == b.unranked && a.rank_stamp == b.rank_stamp &&
-         a.needed_until == b.needed_until && a.needed_by == b.needed_by;
+  return a.resident == b.resident && a.has_contents == b.has_contents && Same(a.use[0], b.use[0]) &&
+         Same(a.use[1], b.use[1]) && a.use_epoch == b.use_epoch && a.last_use == b.last_use &&
+         a.named_at == b.named_at && a.last_required_at == b.last_required_at && a.link_iteration == b.link_iteration &&
+         a.link_bytes == b.link_bytes && a.previous_link_bytes == b.previous_link_bytes && a.unranked == b.unranked &&
+         a.rank_stamp == b.rank_stamp && a.required_until == b.required_until && a.required_by == b.required_by;
 }
 
 }  // namespace
@@ -103,14 +103,14 @@ TEST_CASE("what is noted of launches that are met again, and what follows, is as
           if (c) {
             REQUIRE(Same(a, *c));
           } else {
-            REQUIRE(b.nothing);
+            REQUIRE(b.is_empty);
           }
           REQUIRE(cards.looked.residency.named_bytes() == cards.met.residency.named_bytes());
           REQUIRE(cards.looked.residency.named_bytes() == cards.brief.residency.named_bytes());
           if (a.probe.id && pick(2)) {
             const LaunchProbe probe = a.probe;
             const uint64_t ns = pick(2) ? 1000 : 100'000'000;
-            cards.All([&](FakeCard& card) { card.residency.Measured(probe, ns); });
+            cards.All([&](FakeCard& card) { card.residency.NoteMeasured(probe, ns); });
           }
           if (pick(3) == 0) {
             for (FakeCard* card : {&cards.looked, &cards.met, &cards.brief}) card->Finish(kind.stream);
@@ -197,26 +197,26 @@ TEST_CASE("what a launch has in brief is known as long as only launches have had
   SteadySets::Set set, other;
   const auto launch = [&] {
     std::lock_guard held(lock);
-    return brief.OnlyLaunches(lock.times());
+    return brief.NoteLocked(lock.acquisitions());
   };
   const uint64_t key = uint64_t{5} << 60;
   launch();
-  CHECK_FALSE(brief.Any());
+  CHECK_FALSE(brief.HasEntries());
   CHECK_FALSE(brief.Find(key));
-  brief.Keep(key, &set);
-  CHECK(brief.Any());
+  brief.Remember(key, &set);
+  CHECK(brief.HasEntries());
   CHECK(launch());
   CHECK(brief.Find(key) == &set);
   CHECK_FALSE(brief.Find(key + 1));  // its place, another launch
   lock.lock();                       // somebody else: an allocation, the agent's thread
   lock.unlock();
   CHECK_FALSE(launch());
-  CHECK_FALSE(brief.Any());
+  CHECK_FALSE(brief.HasEntries());
   CHECK_FALSE(brief.Find(key));
-  brief.Keep(key, &other);
+  brief.Remember(key, &other);
   CHECK(launch());
   CHECK(brief.Find(key) == &other);
-  brief.Forget();  // a launch had something done
+  brief.Clear();  // a launch had something done
   CHECK(launch());
   CHECK_FALSE(brief.Find(key));
 }
@@ -236,29 +236,29 @@ TEST_CASE("a set stands once it was met twice, after 64 launches in which nothin
   CHECK_FALSE(sets.Find(74, 1, 7, named));
   SteadySets::Set* const set = sets.Find(75, 1, 7, named);
   REQUIRE(set);
-  sets.Keep(set, 75, 1, 5, chunks);
-  CHECK_FALSE(sets.Stands(*set));
+  sets.Confirm(set, 75, 1, 5, chunks);
+  CHECK_FALSE(sets.IsSteady(*set));
   REQUIRE(sets.Find(76, 1, 7, named) == set);
-  sets.Keep(set, 76, 1, 5, chunks);
-  CHECK(sets.Stands(*set));
+  sets.Confirm(set, 76, 1, 5, chunks);
+  CHECK(sets.IsSteady(*set));
   CHECK(set->chunks == chunks);
   // What is noted of it stays there until somebody asks.
-  for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteAgain(set, launch, launch, {false, true}, 3);
+  for (uint64_t launch = 77; launch < 80; ++launch) sets.NoteRepeat(set, launch, launch, {false, true}, 3);
   CHECK(chunks[0]->last_use == 0);
   sets.Settle(3);
   CHECK(chunks[0]->last_use == 79);
-  CHECK(chunks[0]->last_fetcher == 79);
+  CHECK(chunks[0]->last_required_at == 79);
   CHECK(chunks[0]->use[0].seq == 79);
   CHECK(chunks[0]->link_bytes == 300);
   sets.NoteChange(80);
-  CHECK_FALSE(sets.Stands(*set));
+  CHECK_FALSE(sets.IsSteady(*set));
   // Not one of which a chunk's use is remembered of other streams alone.
   for (Chunk* chunk : chunks) chunk->use[0] = {2, 1};
   for (const uint64_t launch : {145, 146}) {
     REQUIRE(sets.Find(launch, 1, 7, named) == set);
-    sets.Keep(set, launch, 1, 5, chunks);
+    sets.Confirm(set, launch, 1, 5, chunks);
   }
-  CHECK_FALSE(sets.Stands(*set));
+  CHECK_FALSE(sets.IsSteady(*set));
 }
 
 TEST_CASE("a launch that is met again is not looked at, until something comes or goes") {

@@ -141,7 +141,7 @@ TEST_CASE("what died makes no room for a launch once it was found that the card 
     const LaunchProbe probe = card.Queue({Chunks(8, 4)}, 1, 100).probe;
     CHECK(card.Resident(6));
     CHECK(card.Resident(8) == finished);
-    return probe.host > 0;
+    return probe.host_bytes > 0;
   };
   CHECK(tried(false));
   CHECK_FALSE(tried(true));

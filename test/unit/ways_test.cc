@@ -33,11 +33,12 @@ struct Program {
     last = way;
     const GraphProbe probe = ways.Planned(7, run > 1 + unsettled);
     total += ms[way];
-    if (before.id) ways.Left(before, std::max(leaves[before.way], thinks) * kMs, leaves[before.way] * kMs);
+    if (before.id)
+      ways.NoteGapAfter(before, std::max(leaves[before.strategy], thinks) * kMs, leaves[before.strategy] * kMs);
     before = probe;
     under_way.push_back({probe, ms[way]});
     while (under_way.size() > late) {
-      news += ways.Measured(under_way.front().first, under_way.front().second * kMs);
+      news += ways.NoteMeasured(under_way.front().first, under_way.front().second * kMs);
       under_way.erase(under_way.begin());
     }
     return way;
@@ -243,12 +244,12 @@ struct Card : FakeCard {
     drop = residency.DropExcessDuplicates().now.drop;
     const Plan& plan = Queue(set, 1, 7, 0, hotter);
     Finish();
-    REQUIRE(plan.way.id == 7);
-    way = plan.way.way;
+    REQUIRE(plan.graph_probe.id == 7);
+    way = plan.graph_probe.strategy;
     fetch = plan.now.fetch;
     after = plan.evict_after;
     duplicate = plan.now.duplicate;
-    residency.Measured(plan.way, ms[way] * kMs);
+    residency.NoteMeasured(plan.graph_probe, ms[way] * kMs);
   }
   void Settle(GraphStrategy best) {
     ms[best] = 10;
@@ -269,7 +270,7 @@ TEST_CASE("by faults nothing is fetched, and what did not fit leaves behind the 
   card.Settle(GraphStrategy::kDemandPaging);
   CHECK(card.fetch.empty());
   CHECK(Card::Count(card.after) == 8);
-  CHECK(card.residency.stats().left_launches > 0);
+  CHECK(card.residency.stats().demand_paged_launches > 0);
 }
 
 TEST_CASE("fetched: what copies alone wrote is dropped behind the launch, the rest is sent away") {
@@ -304,7 +305,7 @@ TEST_CASE("in host memory nothing moves") {
   CHECK(after.bytes_in == before.bytes_in);
   CHECK(after.bytes_out == before.bytes_out);
   CHECK(after.fault_bytes == before.fault_bytes);
-  CHECK(after.host_bytes_used == before.host_bytes_used + 5 * 8 * kChunkBytes);
+  CHECK(after.remote_bytes == before.remote_bytes + 5 * 8 * kChunkBytes);
 }
 
 TEST_CASE("why what is not held cannot be duplicated is told") {
@@ -314,7 +315,7 @@ TEST_CASE("why what is not held cannot be duplicated is told") {
   card.residency.NoteWritten(Chunks(0, 5));  // four of them are held
   card.Settle(GraphStrategy::kFetch);
   const GraphRemainder& rest = card.residency.graph_remainder();
-  CHECK(rest.dead == kChunkBytes);
+  CHECK(rest.freed == kChunkBytes);
   CHECK(rest.written == kChunkBytes);
   CHECK(rest.copied == 6 * kChunkBytes);
 }

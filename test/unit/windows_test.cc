@@ -12,7 +12,7 @@ uint64_t Last(Iterations* windows, uint64_t* now, uint64_t period, bool confiden
   for (uint64_t n = 1;; ++n) {
     ++*now;
     if (!windows->NoteLaunch(*now, period) || !windows->IsOver(*now, confident)) continue;
-    windows->Next(*now);
+    windows->Begin(*now);
     return n;
   }
 }
@@ -56,19 +56,19 @@ TEST_CASE("a chunk lasts that was there at first, later one that has lived for a
   uint64_t now = 100;
   windows.NoteLaunch(now, 0);
   Chunk chunk;
-  CHECK(windows.IsLasting(chunk, 0, now));
-  chunk.born = 100;
-  CHECK_FALSE(windows.IsLasting(chunk, 0, 5000));
+  CHECK(windows.IsLongLived(chunk, 0, now));
+  chunk.live_since = 100;
+  CHECK_FALSE(windows.IsLongLived(chunk, 0, 5000));
   Last(&windows, &now, 800);
-  chunk.born = now;
-  CHECK_FALSE(windows.IsLasting(chunk, 0, now + windows.length() * 8 / 9 - 1));
+  chunk.live_since = now;
+  CHECK_FALSE(windows.IsLongLived(chunk, 0, now + windows.length() * 8 / 9 - 1));
   now += windows.length() * 8 / 9;
-  CHECK(windows.IsLasting(chunk, 0, now));
-  chunk.needed_until = now + 1;
-  chunk.needed_by = 7;
-  CHECK_FALSE(windows.IsLasting(chunk, 0, now));
-  CHECK(windows.IsLasting(chunk, 7, now));
-  CHECK(windows.IsLasting(chunk, 0, now + 1));
+  CHECK(windows.IsLongLived(chunk, 0, now));
+  chunk.required_until = now + 1;
+  chunk.required_by = 7;
+  CHECK_FALSE(windows.IsLongLived(chunk, 0, now));
+  CHECK(windows.IsLongLived(chunk, 7, now));
+  CHECK(windows.IsLongLived(chunk, 0, now + 1));
 }
 
 }  // namespace sluice::policy

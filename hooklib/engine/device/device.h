@@ -56,7 +56,7 @@ struct Device final : memory::Timeline {
   Tokens tokens{&uuid};  // compute time; has locks of its own
   // Not checked: the bounds of the arenas and a flag, both atomic.
   bool MayHold(CUdeviceptr pointer) SLUICE_NO_THREAD_SAFETY_ANALYSIS { return residency.chunks().MayHold(pointer); }
-  bool MayUseFastPath() const SLUICE_NO_THREAD_SAFETY_ANALYSIS { return fast_path.Any(); }
+  bool MayUseFastPath() const SLUICE_NO_THREAD_SAFETY_ANALYSIS { return fast_path.HasEntries(); }
   void ExpectRaise();
   void ReleaseUnmanaged(uint64_t bytes) { unmanaged_bytes.fetch_sub(bytes); }
 
@@ -139,7 +139,7 @@ struct Device final : memory::Timeline {
   // Reads what the driver has counted since the last time.
   void CountFaults() SLUICE_DEVICE_LOCKED;
   // What the driver evicted on its own, and what faults brought; 0 where it does not count.
-  policy::Pressure::Moved BytesMovedByDriver() const SLUICE_DEVICE_LOCKED;
+  policy::Pressure::Totals BytesMovedByDriver() const SLUICE_DEVICE_LOCKED;
   // At DEBUG: which chunks are where and why, when an iteration began.
   void LogPlacement(const Work& work) SLUICE_DEVICE_LOCKED;
   // A graph whose nodes name these: logged once where they exceed the capacity.

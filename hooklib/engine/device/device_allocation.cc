@@ -75,7 +75,7 @@ std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t
   unmanaged_bytes.fetch_add(kChunkBytes);
   unevictable.AddArena({base, kChunkBytes}, bytes);
   context->unevictable_arenas.emplace(base, kChunkBytes);
-  residency.chunks().AddHeld({base, kChunkBytes});
+  residency.chunks().AddUnevictable({base, kChunkBytes});
   UpdateMode();
   return unevictable.Allocate(bytes, stream);
 }
@@ -155,7 +155,7 @@ std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t b
     ReturnArenas(context, true);
     auto va = context->managed->Allocate(bytes);
     if (!va && Grow(context, bytes) == Refusal::kNone) va = context->managed->Allocate(bytes);
-    if (va || !context->managed->waiting()) return va;
+    if (va || !context->managed->has_quarantined()) return va;
     DeviceUnlock unlocked(mutex);
     nanosleep(&kPause, nullptr);
   }
@@ -209,7 +209,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.app_managed = app_managed;
   managed_seen |= app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
-  allocation.held = is_unevictable;
+  allocation.unevictable = is_unevictable;
   live.Add(*va, allocation);
   *result = *va;
   if (is_unevictable) return CUDA_SUCCESS;
@@ -242,7 +242,7 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
-  const bool is_unevictable = allocation->held;
+  const bool is_unevictable = allocation->unevictable;
   ForgetHostCopies(base, size);
   if (!is_unevictable) {  // else residency does not know it, and it does not count as managed
     residency.NoteFreed(range);
@@ -282,7 +282,7 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
   memory::Allocation* allocation = live.Find(pointer, &base);
   if (!allocation || allocation->app_managed) return;
   if (bytes > 0) reports_seen = true;
-  if (allocation->held) return;
+  if (allocation->unevictable) return;
   const Extent whole{base, memory::ArenaAllocator::SizeFor(allocation->bytes)};
   if (g_captures.load(std::memory_order_relaxed) > 0 && !allocation->captured) {
     allocation->captured = true;
@@ -303,7 +303,7 @@ void Device::MarkCaptured(memory::Va va) {
   DeviceLock lock(mutex);
   memory::Va base = 0;
   memory::Allocation* allocation = live.Find(va, &base);
-  if (!allocation || allocation->captured || allocation->held) return;
+  if (!allocation || allocation->captured || allocation->unevictable) return;
   allocation->captured = true;
   if (!allocation->app_managed) residency.Pin({base, memory::ArenaAllocator::SizeFor(allocation->bytes)}, true);
 }

@@ -20,14 +20,15 @@ void Device::CountFaults() {
   if (!faulted_.counting()) return;
   const uint64_t moved = driver_counters.BytesToDevice(), faults = driver_counters.Faults();
   const uint64_t fetched = residency.stats().bytes_in;
-  if (!faulted_.Still(moved, faults, fetched)) faulted_.Read(moved, faults, fetched, residency.fetching_bytes());
-  residency.set_faulted(faulted_.bytes());
+  if (!faulted_.IsUnchanged(moved, faults, fetched))
+    faulted_.Update(moved, faults, fetched, residency.fetching_bytes());
+  residency.set_faulted_bytes(faulted_.bytes());
   const uint64_t left = driver_counters.BytesToHost(), evicted = residency.stats().bytes_out;
-  if (!driver_evicted.Still(left, evicted))
-    driver_evicted.Read(left, evicted, residency.HasEvictionsInFlight() ? memory::kNever : 0);
+  if (!driver_evicted.IsUnchanged(left, evicted))
+    driver_evicted.Update(left, evicted, residency.HasEvictionsInFlight() ? memory::kNever : 0);
 }
 
-policy::Pressure::Moved Device::BytesMovedByDriver() const { return {driver_evicted.bytes(), faulted_.bytes()}; }
+policy::Pressure::Totals Device::BytesMovedByDriver() const { return {driver_evicted.bytes(), faulted_.bytes()}; }
 
 // Kernels and graphs; copies and memsets are no launches.
 uint64_t Device::CountLaunches() const {
@@ -75,8 +76,8 @@ DeviceSummary Device::Summarize() {
   DeviceLock lock(mutex);
   DeviceSummary summary;
   summary.peak_live_bytes = peak_live_bytes;
-  summary.fault_launches = residency.stats().left_launches;
-  summary.remote_bytes = residency.stats().host_bytes_used;
+  summary.fault_launches = residency.stats().demand_paged_launches;
+  summary.remote_bytes = residency.stats().remote_bytes;
   summary.probes = residency.probe_stats();
   summary.map_ns = map_ns_;
   return summary;

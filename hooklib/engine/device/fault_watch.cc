@@ -17,7 +17,7 @@ std::optional<memory::Extent> FaultWatch::ResolveWord(const Work& work, size_t p
   const std::optional<memory::Extent> block = device_->live.Resolve(word, &part_known);
   around->block.bytes = 0;
   // A library call says which ranges it touches; nothing is learned of its kernels' other words.
-  if (!block || part_known || block->bytes < policy::PointerRanges::kLeastBytes || !work.id || work.library)
+  if (!block || part_known || block->bytes < policy::PointerRanges::kMinBlockBytes || !work.id || work.library)
     return block;
   *around = {place, word, *block};
   return ranges_.empty() ? block : ranges_.Narrow(work.id, place, word, *block);
@@ -26,11 +26,11 @@ std::optional<memory::Extent> FaultWatch::ResolveWord(const Work& work, size_t p
 bool FaultWatch::MustWaitFor(const Work& work) {
   Stream* const stream = work.stream;
   if (Watches(stream) && !device_->Done(watched_.mark)) return true;
-  if (!work.id || !ranges_.Wants(work.id)) return false;
+  if (!work.id || !ranges_.ShouldWatch(work.id)) return false;
   // A launch may use more than the learned part. That rest is being evicted, and until it has gone a watched launch
   // would not fault on it.
   return stream->seq.load(std::memory_order_relaxed) > stream->completed ||
-         (ranges_.Knows(work.id) && !device_->OutDone(stream->id, stream->evict_queue.newest));
+         (ranges_.IsLearned(work.id) && !device_->OutDone(stream->id, stream->evict_queue.newest));
 }
 
 uint64_t FaultWatch::Progress() {
@@ -71,16 +71,16 @@ void FaultWatch::Begin(const Work& work, const AccessSet& set, uint64_t seq) {
   if (!GetConfig().learn || !device_->driver_counters.counting() || records_.refused() ||
       device_->budget.prefetch == SLUICE_PREFETCH_OFF)
     return;
-  if (!ranges_.Wants(work.id)) {
+  if (!ranges_.ShouldWatch(work.id)) {
     if (residency.named_bytes() > residency.capacity() && NamesUnboundedPointers(work)) ranges_.NoteTooLarge(work.id);
     return;
   }
   // Where only a part is named, the rest of the block may be in host memory although all named chunks are resident.
-  if (!ranges_.Knows(work.id) && residency.HasAllResident()) return ranges_.NoteAllThere(work.id);
+  if (!ranges_.IsLearned(work.id) && residency.HasAllResident()) return ranges_.NoteAllResident(work.id);
   if (!IsAlone()) {
     SLUICE_LOG(kDebug, "launch %llx is not watched: other work is unfinished",
                static_cast<unsigned long long>(work.id));
-    return ranges_.Missed(work.id);
+    return ranges_.NoteUnwatched(work.id);
   }
   if (!records_.Start(device_->UuidForDriver())) {
     SLUICE_LOG(kDebug, "%s: the driver records no faults, so no pointer ranges are learned from them: %s",
@@ -103,7 +103,7 @@ void FaultWatch::Close() {
   device_->residency.NoteFaultedIn(pages);
   const bool is_over = device_->Done(watched_.mark);
   if (!is_over || records_.Lost()) {
-    ranges_.Missed(id);
+    ranges_.NoteUnwatched(id);
     SLUICE_LOG(kDebug, "watched launch=%llx pages=%zu outcome=%s kernel=\"%s\"", static_cast<unsigned long long>(id),
                pages.size(), is_over ? "records_lost" : "unfinished", watched_.kernel.c_str());
     return;
@@ -115,21 +115,21 @@ void FaultWatch::Close() {
   LogOutcome(id, pages.size(), ranges_.Observe(id, watched_.words, pages, is_present));
 }
 
-void FaultWatch::LogOutcome(uint64_t id, size_t pages, policy::PointerRanges::Found found) {
+void FaultWatch::LogOutcome(uint64_t id, size_t pages, policy::PointerRanges::Outcome outcome) {
   if (!LogEnabled(settings::LogLevel::kDebug)) return;
-  using Found = policy::PointerRanges::Found;
+  using Outcome = policy::PointerRanges::Outcome;
   const auto number = static_cast<unsigned long long>(id);
   SLUICE_LOG(kDebug, "watched launch=%llx pages=%zu outcome=%s kernel=\"%s\"", number, pages,
-             found == Found::kPart     ? "learned"
-             : found == Found::kMore   ? "uses_more"
-             : found == Found::kNoPart ? "no_part"
-                                       : "none_yet",
+             outcome == Outcome::kLearned   ? "learned"
+             : outcome == Outcome::kWidened ? "uses_more"
+             : outcome == Outcome::kGivenUp ? "no_part"
+                                            : "none_yet",
              watched_.kernel.c_str());
-  if (found != Found::kPart && found != Found::kMore) return;
+  if (outcome != Outcome::kLearned && outcome != Outcome::kWidened) return;
   for (const policy::UnboundedPointer& word : watched_.words) {
-    const memory::Extent part = ranges_.Narrow(id, word.place, word.pointer, word.block);
+    const memory::Extent part = ranges_.Narrow(id, word.word_index, word.pointer, word.block);
     SLUICE_LOG(kDebug, "learned_range launch=%llx word=%zu block_bytes=%llu bytes=%llu offset_bytes=%lld", number,
-               word.place, static_cast<unsigned long long>(word.block.bytes),
+               word.word_index, static_cast<unsigned long long>(word.block.bytes),
                static_cast<unsigned long long>(part.bytes), static_cast<long long>(part.base - word.pointer));
   }
 }
@@ -138,7 +138,7 @@ void FaultWatch::LogStats() const {
   const policy::PointerRangeStats& stats = ranges_.stats();
   if (stats.watched == 0) return;
   SLUICE_LOG(kDebug, "learned_ranges gpu=%s kinds=%llu given_up=%llu watched=%llu narrowed=%llu wrong=%llu",
-             device_->uuid.c_str(), static_cast<unsigned long long>(stats.kinds),
+             device_->uuid.c_str(), static_cast<unsigned long long>(stats.learned),
              static_cast<unsigned long long>(stats.given_up), static_cast<unsigned long long>(stats.watched),
              static_cast<unsigned long long>(stats.narrowed), static_cast<unsigned long long>(stats.wrong));
 }

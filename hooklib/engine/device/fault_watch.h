@@ -29,7 +29,7 @@ class FaultWatch {
 
   // Whether the launch has to wait: for the watched launch, or, where it is to be watched, until it is alone.
   bool MustWait(const Work& work) SLUICE_DEVICE_LOCKED {
-    return (watched_.id || ranges_.wants_any()) && MustWaitFor(work);
+    return (watched_.id || ranges_.watches_any()) && MustWaitFor(work);
   }
   uint64_t Progress() SLUICE_DEVICE_LOCKED;  // grows while the work that is waited for goes on
   // The watched launch is over, or runs beside others from here on.
@@ -47,7 +47,7 @@ class FaultWatch {
 
   // --- what has been learned ---
   bool has_ranges() const SLUICE_DEVICE_LOCKED { return !ranges_.empty(); }
-  bool wants_any() const SLUICE_DEVICE_LOCKED { return ranges_.wants_any(); }  // some launch is to be watched
+  bool wants_any() const SLUICE_DEVICE_LOCKED { return ranges_.watches_any(); }  // some launch is to be watched
   // What the word at `place` of the work means. `*around`: the block that it leads into, where no part of that is known
   // to be meant; else empty. Where the block is larger than the answer, the answer was learned.
   std::optional<memory::Extent> ResolveWord(const Work& work, size_t place,
@@ -66,7 +66,7 @@ class FaultWatch {
   void Close() SLUICE_DEVICE_LOCKED;
   bool IsAlone() SLUICE_DEVICE_LOCKED;  // nothing else is unfinished on the GPU
   bool NamesUnboundedPointers(const Work& work) SLUICE_DEVICE_LOCKED;
-  void LogOutcome(uint64_t id, size_t pages, policy::PointerRanges::Found found) SLUICE_DEVICE_LOCKED;
+  void LogOutcome(uint64_t id, size_t pages, policy::PointerRanges::Outcome outcome) SLUICE_DEVICE_LOCKED;
 
   Device* const device_;
   policy::PointerRanges ranges_ SLUICE_BY_DEVICE_LOCK;

@@ -46,7 +46,7 @@ void LaunchTimings::End(StartedTiming started, Stream* stream) {
   CUevent end = pool->Take();
   if (!end) {
     pool->Give(started.begin);
-    device_->residency.Answered(started.launch);
+    device_->residency.NoteAnswered(started.launch);
     return;
   }
   g_real.cuEventRecord(end, stream->handle);
@@ -62,7 +62,7 @@ void LaunchTimings::Read() {
     float ms = 0;
     const bool is_known = Elapsed(started.begin, timed.end, &ms);
     device_->CountFaults();
-    device_->residency.Answered(started.launch);
+    device_->residency.NoteAnswered(started.launch);
     if (is_known && started.graph.id) {
       NoteGraphTail(timed.previous, started.begin);
       NoteGraphTime(started.graph, static_cast<double>(ms));
@@ -83,25 +83,26 @@ void LaunchTimings::NoteLaunchTime(const TimedLaunch& timed, double ms) {
              "probe launch %llx %s used %llu MiB %s and %llu MiB on the GPU in %.3f ms; %.2f MiB were faulted in since "
              "it was queued",
              static_cast<unsigned long long>(launch.id), timed.started.kernel.c_str(),
-             static_cast<unsigned long long>(launch.host >> 20), launch.faults ? "by faults" : "in host memory",
-             static_cast<unsigned long long>(launch.resident >> 20), ms,
+             static_cast<unsigned long long>(launch.host_bytes >> 20),
+             launch.by_faults ? "by faults" : "in host memory",
+             static_cast<unsigned long long>(launch.resident_bytes >> 20), ms,
              static_cast<double>(device_->BytesMovedByDriver().faults - timed.moved.faults) / 0x1p20);
   if (!device_->memory_factor.DistortsTimings() &&
       policy::Pressure::Lost(timed.moved, device_->BytesMovedByDriver()) == 0 &&
-      residency.Measured(launch, static_cast<uint64_t>(ms * 1e6)) && !logged_faults_ &&
+      residency.NoteMeasured(launch, static_cast<uint64_t>(ms * 1e6)) && !logged_faults_ &&
       device_->budget.prefetch != SLUICE_PREFETCH_OFF) {
     logged_faults_ = true;
     SLUICE_LOG(kWarn,
                "%s: launches touch little of the memory that they name (%.2f GiB in host memory, %.1f ms by faults): "
                "nothing is fetched for such launches from here on; a larger fraction helps if they are slow",
-               device_->uuid.c_str(), static_cast<double>(launch.host) / 0x1p30, ms);
+               device_->uuid.c_str(), static_cast<double>(launch.host_bytes) / 0x1p30, ms);
   }
-  if (!logged_remote_ && ms > 0 && !launch.faults && residency.UsesRemoteAccess(launch)) {
+  if (!logged_remote_ && ms > 0 && !launch.by_faults && residency.UsesRemoteAccess(launch)) {
     logged_remote_ = true;
     SLUICE_LOG(kInfo,
                "%s: launches read their operands once (%.1f GB/s from host memory): operands that do not fit, and that "
                "no other launch needs on the GPU, are used in host memory and not fetched",
-               device_->uuid.c_str(), static_cast<double>(launch.host) / 1e6 / ms);
+               device_->uuid.c_str(), static_cast<double>(launch.host_bytes) / 1e6 / ms);
   }
 }
 
@@ -112,9 +113,9 @@ void LaunchTimings::NoteGraphTail(const GraphTail& tail, CUevent next_begin) {
   if (tail.evicted && !Elapsed(tail.end, tail.evicted, &evicting)) evicting = gap;
   const auto ns = [](float ms) { return static_cast<uint64_t>(std::max(0.0, static_cast<double>(ms) * 1e6)); };
   SLUICE_LOG(kDebug, "behind graph %llx %s the next began after %.3f ms, its evictions were done after %.3f ms",
-             static_cast<unsigned long long>(tail.graph.id), policy::Describe(tail.graph.way), static_cast<double>(gap),
-             static_cast<double>(evicting));
-  device_->residency.Left(tail.graph, ns(gap), ns(evicting));
+             static_cast<unsigned long long>(tail.graph.id), policy::Describe(tail.graph.strategy),
+             static_cast<double>(gap), static_cast<double>(evicting));
+  device_->residency.NoteGapAfter(tail.graph, ns(gap), ns(evicting));
 }
 
 void LaunchTimings::ReturnEvents(const GraphTail& tail) {
@@ -134,13 +135,14 @@ void LaunchTimings::RecordGraphTail(const policy::GraphProbe& graph, bool evicts
 
 void LaunchTimings::NoteGraphTime(const policy::GraphProbe& graph, double ms) {
   const auto id = static_cast<unsigned long long>(graph.id);
-  SLUICE_LOG(kDebug, "graph_time graph=%llx strategy=%s ms=%.3f counts=%d", id, NameOf(graph.way), ms, graph.counts);
-  if (!device_->residency.Measured(graph, static_cast<uint64_t>(ms * 1e6))) return;
+  SLUICE_LOG(kDebug, "graph_time graph=%llx strategy=%s ms=%.3f counts=%d", id, NameOf(graph.strategy), ms,
+             graph.counts);
+  if (!device_->residency.NoteMeasured(graph, static_cast<uint64_t>(ms * 1e6))) return;
   const policy::GraphStrategies& strategies = device_->residency.graph_strategies();
   const policy::GraphStrategy best = strategies.Best(graph.id);
   std::string logfmt, sentence;
   const policy::GraphStrategies::Times times = strategies.TimesOf(graph.id);
-  for (size_t i = 0; i < policy::kGraphStrategies; ++i) {
+  for (size_t i = 0; i < policy::kGraphStrategyCount; ++i) {
     if (!times[i]) continue;
     const auto strategy = static_cast<policy::GraphStrategy>(i);
     char ms_text[32];
@@ -158,7 +160,7 @@ void LaunchTimings::NoteGraphTime(const policy::GraphProbe& graph, double ms) {
              "and are only read, kernels may write %llu, %llu were written while duplicates, %llu have no live bytes, "
              "%llu are none of these",
              device_->uuid.c_str(), policy::Describe(best), sentence.c_str(), mib(rest.copied), mib(rest.written),
-             mib(rest.withdrawn), mib(rest.dead), mib(rest.off + rest.two_ways_out));
+             mib(rest.withdrawn), mib(rest.freed), mib(rest.disabled + rest.evicting_elsewhere));
 }
 
 void LaunchTimings::WaitForTransfer(Stream* stream, const TransferQueue& queue, uint64_t op) {

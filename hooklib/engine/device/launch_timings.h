@@ -58,8 +58,8 @@ class LaunchTimings {
     Context* context;
     CUevent end;
     StartedTiming started;
-    policy::Pressure::Moved moved;  // when it was queued
-    GraphTail previous;             // of a graph: the tail of the graph before it
+    policy::Pressure::Totals moved;  // when it was queued
+    GraphTail previous;              // of a graph: the tail of the graph before it
   };
   void NoteGraphTail(const GraphTail& tail, CUevent next_begin) SLUICE_DEVICE_LOCKED;
   void NoteGraphTime(const policy::GraphProbe& graph, double ms) SLUICE_DEVICE_LOCKED;

@@ -17,7 +17,7 @@ uint32_t MemoryFactor::DefaultPercent() const {
 }
 
 uint32_t MemoryFactor::Percent() const {
-  return std::min(pressure_.Of(DefaultPercent()), std::max(ceiling_, policy::Pressure::kFloor));
+  return std::min(pressure_.FactorFrom(DefaultPercent()), std::max(ceiling_, policy::Pressure::kMinPercent));
 }
 
 void MemoryFactor::NotePlannedLaunch(memory::Mark launch) {
@@ -28,7 +28,7 @@ void MemoryFactor::NotePlannedLaunch(memory::Mark launch) {
   if (!device_->driver_evicted.counting() || device_->budget.prefetch == SLUICE_PREFETCH_OFF || device_->managed_seen)
     return;
   // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
-  if (device_->residency.scatters()) return pressure_.Skip(device_->BytesMovedByDriver());
+  if (device_->residency.has_recent_fault_residue()) return pressure_.Skip(device_->BytesMovedByDriver());
   part_named_bytes_ += device_->residency.named_bytes();
   if (++part_launches_ < kMinPartLaunches || part_named_bytes_ < device_->live_bytes / kPartsPerIteration) return;
   part_launches_ = 0;
@@ -44,17 +44,17 @@ void MemoryFactor::NotePlannedLaunch(memory::Mark launch) {
   for (; !parts_.empty() && (parts_.size() > kMaxParts || is_over(parts_.front().last_launch)); parts_.pop_front())
     named += parts_.front().named_bytes;
   if (named == 0) return;
-  using Wish = policy::Pressure::Wish;
-  const Wish wish = pressure_.Note(named, device_->BytesMovedByDriver(), device_->live_bytes);
-  if (wish == Wish::kNothing) return;
+  using Advice = policy::Pressure::Advice;
+  const Advice advice = pressure_.NoteLaunches(named, device_->BytesMovedByDriver(), device_->live_bytes);
+  if (advice == Advice::kNone) return;
   const uint32_t before = Percent(), ceiling = MeasureCeiling();
-  const bool changed =
-      wish == Wish::kLower ? pressure_.Lower(DefaultPercent(), ceiling) : pressure_.Raise(DefaultPercent(), ceiling);
+  const bool changed = advice == Advice::kLower ? pressure_.Lower(DefaultPercent(), ceiling)
+                                                : pressure_.Raise(DefaultPercent(), ceiling);
   if (!changed) return;
   device_->UpdateMode();
   SLUICE_LOG(kDebug, "%s: factor %u, was %u; the driver has room for %u %% of the budget", device_->uuid.c_str(),
              Percent(), before, ceiling);
-  if (pressure_.certain() || (wish == Wish::kLower && ceiling < before))
+  if (pressure_.is_persistent() || (advice == Advice::kLower && ceiling < before))
     LogLowered(DefaultPercent(), Percent(), ceiling);
 }
 

@@ -23,9 +23,9 @@ class MemoryFactor {
 
   uint32_t Percent() const SLUICE_DEVICE_LOCKED;  // in force
   // Held down by losses or by a full GPU: it then applies even while all live memory fits the budget.
-  bool IsLowered() const SLUICE_DEVICE_LOCKED { return pressure_.lowered() || ceiling_ < 100; }
+  bool IsLowered() const SLUICE_DEVICE_LOCKED { return pressure_.is_lowered() || ceiling_ < 100; }
   // Times of launches measured now are no measure of their kind.
-  bool DistortsTimings() const SLUICE_DEVICE_LOCKED { return pressure_.doubtful(); }
+  bool DistortsTimings() const SLUICE_DEVICE_LOCKED { return pressure_.distorts_timing(); }
 
   // A launch was planned, or served by the fast path (whose losses are left to the next planned one).
   void NotePlannedLaunch(memory::Mark launch) SLUICE_DEVICE_LOCKED;

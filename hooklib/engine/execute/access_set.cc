@@ -21,7 +21,7 @@ void Device::Resolve(const Work& work, AccessSet* set) {
   set->has_narrowed = false;
   if (!fault_watch.has_ranges()) {
     for (const uint64_t word : work.words) {
-      if (const memory::Extent* const extent = live.Where(word)) add(*extent, false);
+      if (const memory::Extent* const extent = live.Lookup(word)) add(*extent, false);
     }
   } else {
     policy::UnboundedPointer around;

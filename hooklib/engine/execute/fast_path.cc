@@ -46,7 +46,7 @@ bool WorkScope::TryFastPath(Stream* stream, uint64_t id, uint64_t key) {
   stream->order.lock();
   {
     DeviceLock lock(device->mutex);
-    if (device->fast_path.OnlyLaunches(device->mutex.times()) && ServeFast(stream, id, true, key)) return true;
+    if (device->fast_path.NoteLocked(device->mutex.acquisitions()) && ServeFast(stream, id, true, key)) return true;
   }
   stream->order.unlock();
   return false;
@@ -65,7 +65,7 @@ void WorkScope::RememberFast(const Work& work, uint64_t key) {
   }
   const Stream* const owner = device->discard_owner;
   if (owner && owner != stream_ && owner->discard_queue.done < device->discard_op) return;
-  device->fast_path.Keep(key ? key : KeyOf(work), set);
+  device->fast_path.Remember(key ? key : KeyOf(work), set);
 }
 
 }  // namespace sluice

@@ -38,7 +38,7 @@ void Device::NoteCopied(const AccessSet& set) {
 // The application may write managed memory of its own through the pointer at any time.
 bool Device::MayBeWrittenByHost(memory::Va va) {
   const memory::Allocation* allocation = live.Find(va, nullptr);
-  return !allocation || allocation->app_managed || allocation->held;
+  return !allocation || allocation->app_managed || allocation->unevictable;
 }
 
 void Device::NoteUnplannedWrite(memory::Extent range, bool copy) {

@@ -45,7 +45,7 @@ constexpr uint64_t kLaunchesAfterFailedWait = 1024;  // without another such wai
 // Whether times of such launches are awaited that decide how it is served.
 bool IsProbed(const Work& work) SLUICE_DEVICE_LOCKED {
   const policy::Residency& residency = work.stream->device->residency;
-  return work.hot_reaches ? residency.probes_graph_strategy(work.id) : work.id && residency.Crowded(work.id);
+  return work.hot_reaches ? residency.probes_graph_strategy(work.id) : work.id && residency.ShouldAwaitProbes(work.id);
 }
 
 class ThrottleWait {
@@ -108,7 +108,7 @@ class ThrottleWait {
   // Evictions may wait for launches of this very stream, and a GiB alone takes 70 ms.
   void PollTransfers() SLUICE_DEVICE_LOCKED {
     PollStream();
-    max_polls_ = kMaxPolls + static_cast<int>(device_->residency.NextBytes(stream_->id) / kMinBytesPerPoll);
+    max_polls_ = kMaxPolls + static_cast<int>(device_->residency.NextTransferBytes(stream_->id) / kMinBytesPerPoll);
   }
   void PollFreedChunks() SLUICE_DEVICE_LOCKED {
     if (!device_->residency.awaits_freed() || !MayWaitForLaunches()) return;
@@ -126,7 +126,7 @@ class ThrottleWait {
     if (must_wait_) max_polls_ = std::max(max_polls_, kMaxPollsForFreed);
   }
   void PollFaultingLaunches() SLUICE_DEVICE_LOCKED {
-    if (!work_.id || !device_->residency.scatters(work_.id) || !MayWaitForLaunches()) return;
+    if (!work_.id || !device_->residency.ExpectsFaultResidue(work_.id) || !MayWaitForLaunches()) return;
     PollStream();
     if (!IsAhead(kMaxFaultingRunAhead)) return;
     must_wait_ = true;
@@ -134,7 +134,8 @@ class ThrottleWait {
     if (IsLastPoll()) StopThrottling();
   }
   void PollFaultResidue() SLUICE_DEVICE_LOCKED {
-    if (!work_.id || !device_->residency.scatters(work_.id) || !device_->residency.ResidueSweepPending()) return;
+    if (!work_.id || !device_->residency.ExpectsFaultResidue(work_.id) || !device_->residency.ResidueSweepPending())
+      return;
     bool all_seen;
     done_ = device_->CompletedWork(&residue_users_, &all_seen);
     must_wait_ = true;
@@ -182,7 +183,7 @@ bool WorkScope::MayThrottle(const Work& work) {
   const policy::Residency& residency = device->residency;
   return device->OutstandingTransfers(work.stream) >= kMaxOutstandingTransfers || residency.awaits_freed() ||
          residency.has_excess_duplicates() || device->fault_watch.MustWait(work) ||
-         (work.id && residency.scatters(work.id)) || IsProbed(work);
+         (work.id && residency.ExpectsFaultResidue(work.id)) || IsProbed(work);
 }
 
 // False: the launch goes ahead without any transfer, because the queues are full.

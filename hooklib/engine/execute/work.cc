@@ -45,7 +45,8 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
   const uint64_t key = work.key ? work.key : work.id && device->MayUseFastPath() ? KeyOf(work) : 0;
   LockOrder();
   DeviceLock lock(device->mutex);
-  if (device->fast_path.OnlyLaunches(device->mutex.times()) && key && ServeFast(stream_, work.id, work.known, key)) {
+  if (device->fast_path.NoteLocked(device->mutex.acquisitions()) && key &&
+      ServeFast(stream_, work.id, work.known, key)) {
     follow_up_ = false;
     return;
   }
@@ -62,7 +63,7 @@ WorkScope::WorkScope(const Work& work) : stream_(work.stream) {
     lock.Lock();
     if (!stream_->context) return;
     ++device->poll_epoch;
-    device->residency.Rested(work.id);
+    device->residency.NoteAwaitedProbes(work.id);
   }
   PlanWork(work, key, may_move);
 }
@@ -91,8 +92,8 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
       residency.Prepare(stream_->id, seq, set.extents, work.id, may_move, overwritten, set.hot_count);
   if (LogEnabled(settings::LogLevel::kDebug)) device->LogPlacement(work);
   bool moves = false;
-  if (!plan.nothing) {
-    device->fast_path.Forget();
+  if (!plan.is_empty) {
+    device->fast_path.Clear();
     moves = CarryOut(work, plan);
   } else {
     if (work.copy) device->NoteCopied(set);
@@ -102,7 +103,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
   if (work.id) device->memory_factor.NotePlannedLaunch({stream_->id, seq});  // the plan is not valid from here on
   const uint64_t every = residency.in_steady_state() ? kSteadyLaunchesPerEvent : kLaunchesPerEvent;
   follow_up_ = moves || seq >= stream_->recorded + every || residency.awaits_freed() ||
-               (work.id && residency.scatters(work.id)) || device->fault_watch.Watches(stream_);
+               (work.id && residency.ExpectsFaultResidue(work.id)) || device->fault_watch.Watches(stream_);
   if (work.id) RememberFast(work, key);
 }
 
@@ -111,15 +112,16 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   Device* const device = stream_->device;
   const auto start_timing = [&]() SLUICE_DEVICE_LOCKED {
     CUevent begin = device->timings.Begin(stream_);
-    if (!begin) return device->residency.Answered(plan.probe);
-    timing_.emplace(plan.probe, plan.way, work.function ? work.function->name.substr(0, 96) : "", begin);
+    if (!begin) return device->residency.NoteAnswered(plan.probe);
+    timing_.emplace(plan.probe, plan.graph_probe, work.function ? work.function->name.substr(0, 96) : "", begin);
   };
-  if (plan.way.id) start_timing();  // a graph is timed with everything that is moved for it
+  if (plan.graph_probe.id) start_timing();  // a graph is timed with everything that is moved for it
   if (work.copy) device->NoteCopied(device->access_set);
   if (!plan.discard.empty()) DiscardRuns(plan.discard, device->Housekeeping(stream_->context));
   if (!plan.populate_now.empty()) device->PopulateNow(plan.populate_now, stream_);
   const bool moves = !plan.now.empty() || !plan.ahead.empty() || !plan.stream_discard.empty() ||
-                     !plan.repopulate.empty() || plan.wait_in || plan.after_op || plan.probe.id || plan.way.id;
+                     !plan.repopulate.empty() || plan.wait_in || plan.evict_after_op || plan.probe.id ||
+                     plan.graph_probe.id;
   // Evictions wait for events of this stream: one must cover everything that was queued.
   if (moves) device->RecordEvent(stream_);
   // Before any eviction is queued: the call waits for evictions under way.
@@ -133,9 +135,9 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   }
   if (!device->timings.empty()) device->timings.Read();
   if (plan.probe.id) start_timing();
-  if (plan.after_op) {
+  if (plan.evict_after_op) {
     evict_after_ = plan.evict_after;
-    after_op_ = plan.after_op;
+    after_op_ = plan.evict_after_op;
   }
   return moves;
 }
@@ -147,7 +149,7 @@ void WorkScope::End(CUresult) {
   if (follow_up_) {
     Device* const device = stream_->device;
     DeviceLock lock(device->mutex);
-    device->fast_path.OnlyLaunches(device->mutex.times());
+    device->fast_path.NoteLocked(device->mutex.acquisitions());
     stream_->pending_discard_work = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;

@@ -121,8 +121,8 @@ void LogSummary(const char* when) {
         number(c.bytes_saved), number(c.fault_bytes), source, Percent(c.hits, c.hits + c.misses),
         static_cast<double>(c.stall_ns) / 1e9, Percent(c.launches_known, c.launches), c.factor, number(c.launches),
         number(c.over_budget_launches), number(summary.fault_launches), number(summary.remote_bytes),
-        number(summary.probes.tries), number(summary.probes.slow), static_cast<double>(summary.probes.lost_ns) / 1e6,
-        static_cast<double>(summary.map_ns) / 1e6);
+        number(summary.probes.probes), number(summary.probes.slow_probes),
+        static_cast<double>(summary.probes.lost_ns) / 1e6, static_cast<double>(summary.map_ns) / 1e6);
     device->LogDriverCounters();
   }
 }

@@ -20,57 +20,57 @@ namespace sluice::policy {
 
 class Pressure {
  public:
-  static constexpr uint32_t kFloor = 10;  // percent
+  static constexpr uint32_t kMinPercent = 10;  // percent
 
-  enum class Wish : uint8_t { kNothing, kLower, kRaise };
+  enum class Advice : uint8_t { kNone, kLower, kRaise };
   // Bytes, so far. What is lost is both: taken away, and brought back by faults.
-  struct Moved {
+  struct Totals {
     uint64_t taken = 0;   // left the card, and nobody had sent it away
     uint64_t faults = 0;  // came by faults
   };
 
-  static uint64_t Lost(const Moved& before, const Moved& now) {
+  static uint64_t Lost(const Totals& before, const Totals& now) {
     return std::min(now.taken - before.taken, now.faults - before.faults);
   }
 
   // Launches that named so many bytes are over, where so many live.
-  Wish Note(uint64_t named, const Moved& moved, uint64_t live);
+  Advice NoteLaunches(uint64_t named, const Totals& moved, uint64_t live);
   // What has moved until now says nothing.
-  void Skip(const Moved& moved) {
+  void Skip(const Totals& moved) {
     before_ = moved;
-    named_ = 0;
+    named_bytes_ = 0;
   }
   // The budget moves: what is lost until all that lives has been named once is the way there.
-  void Restart() { Changed(); }
+  void Restart() { Settle(); }
   // The wish is granted. `start`: the factor that holds without evidence. `ceiling`: percent of the budget for which
   // the driver itself says that there is room. False: nothing changed.
   bool Lower(uint32_t start, uint32_t ceiling);
   bool Raise(uint32_t start, uint32_t ceiling);
 
   // The factor in force.
-  uint32_t Of(uint32_t start) const { return std::min(start, held_); }
-  bool lowered() const { return held_ < kAll; }
+  uint32_t FactorFrom(uint32_t start) const { return std::min(start, percent_); }
+  bool is_lowered() const { return percent_ < kMaxPercent; }
   // What launches take now is no measure of their kind: they may fault for what was to be there.
-  bool doubtful() const { return lossy_ != 0 || settling_ || settle_ != 0; }
+  bool distorts_timing() const { return lossy_rounds_ != 0 || settling_ || settle_bytes_ != 0; }
   // Lowered more than once in a row: no chance any more.
-  bool certain() const { return lowerings_ >= 2; }
+  bool is_persistent() const { return lowerings_ >= 2; }
 
  private:
-  static constexpr uint32_t kAll = 100, kStepUp = 5, kStepDown = 10;  // percent
-  static constexpr uint32_t kPatience = 4;                            // rounds
-  void Changed();
+  static constexpr uint32_t kMaxPercent = 100, kStepUpPercent = 5, kStepDownPercent = 10;  // percent
+  static constexpr uint32_t kMinPatienceRounds = 4;                                        // rounds
+  void Settle();
 
-  uint32_t held_ = kAll;                      // percent
-  uint32_t lowerings_ = 0;                    // one after the other
-  uint32_t down_ = kStepDown, up_ = kStepUp;  // percent, of the next change
-  uint32_t clean_ = 0;                        // rounds, since the last one in which launches lost anything
-  uint32_t patience_ = kPatience;             // rounds
-  uint64_t named_ = 0;                        // bytes, in this round
-  Moved before_;                              // it
-  uint32_t lossy_ = 0;                        // rounds in which launches lost something, one after the other
-  uint64_t settle_ = 0;                       // bytes that launches have to name before what is lost means anything
-  bool settling_ = false;                     // a change was made, and settle_ not set yet
-  bool raised_ = false;                       // the last change was a raise
+  uint32_t percent_ = kMaxPercent;                                    // percent
+  uint32_t lowerings_ = 0;                                            // one after the other
+  uint32_t step_down_ = kStepDownPercent, step_up_ = kStepUpPercent;  // percent, of the next change
+  uint32_t clean_rounds_ = 0;                      // rounds, since the last one in which launches lost anything
+  uint32_t patience_rounds_ = kMinPatienceRounds;  // rounds
+  uint64_t named_bytes_ = 0;                       // bytes, in this round
+  Totals before_;                                  // it
+  uint32_t lossy_rounds_ = 0;                      // rounds in which launches lost something, one after the other
+  uint64_t settle_bytes_ = 0;  // bytes that launches have to name before what is lost means anything
+  bool settling_ = false;      // a change was made, and settle_bytes_ not set yet
+  bool raised_ = false;        // the last change was a raise
 };
 
 }  // namespace sluice::policy

@@ -9,12 +9,12 @@ const Plan& Residency::Shrink(StreamId queue, uint64_t bytes) {
   ClearPlan();
   ++now_;
   in_order_ = false;
-  if (resident_ <= bytes) return plan_;
-  const uint64_t wanted = resident_ - bytes;
+  if (resident_bytes_ <= bytes) return plan_;
+  const uint64_t wanted = resident_bytes_ - bytes;
   const uint64_t freed = MakeRoom(queue, wanted, 0, &plan_.now);
   // What is in use by more streams than are remembered leaves behind a fence.
   if (freed < wanted) fences_->Close();
-  Finish(queue, &plan_.now);
+  FinishStep(queue, &plan_.now);
   Merge(&plan_.discard);
   return plan_;
 }
@@ -24,8 +24,8 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   ClearPlan();
   std::vector<Chunk*> wanted;
   chunks_.ForAll([&](Chunk& chunk) {
-    if (chunk.resident || chunk.live_bytes == 0 || !chunk.content || chunk.last_use < since) return;
-    if (chunk.departure_op && !timeline_->OutDone(chunk.departure_stream, chunk.departure_op)) return;
+    if (chunk.resident || chunk.live_bytes == 0 || !chunk.has_contents || chunk.last_use < since) return;
+    if (chunk.evict_op && !timeline_->OutDone(chunk.evict_stream, chunk.evict_op)) return;
     wanted.push_back(&chunk);
   });
   const auto most =
@@ -35,10 +35,10 @@ const Plan& Residency::RestoreWorkingSet(StreamId queue, uint64_t bytes, uint64_
   std::partial_sort(wanted.begin(), middle, wanted.end(),
                     [](const Chunk* a, const Chunk* b) { return a->last_use < b->last_use; });
   for (size_t i = 0; i < most; ++i) {
-    FetchAndPlace(wanted[i], queue, &plan_.now);
+    FetchResident(wanted[i], queue, &plan_.now);
     candidates_.Unrank(wanted[i]);
   }
-  Finish(queue, &plan_.now);
+  FinishStep(queue, &plan_.now);
   return plan_;
 }
 
@@ -53,7 +53,7 @@ uint64_t Residency::BytesToEvict(std::span<const Extent> set) {
   std::sort(missing_.begin(), missing_.end());
   const auto last = std::unique(missing_.begin(), missing_.end());
   const uint64_t missing = static_cast<uint64_t>(last - missing_.begin()) * kChunkBytes;
-  const uint64_t busy = resident_ - std::min(resident_, idle_);
+  const uint64_t busy = resident_bytes_ - std::min(resident_bytes_, idle_bytes_);
   const uint64_t room = capacity_ - std::min(capacity_, busy);
   return missing - std::min(missing, room);
 }
@@ -71,15 +71,15 @@ uint64_t Residency::EvictingBytes() {
   uint64_t bytes = 0;
   for (auto& [stream, queues] : queues_) {
     DrainOps(&queues, stream);
-    for (const auto& [op, n] : queues.departing) bytes += n;
+    for (const auto& [op, n] : queues.evictions) bytes += n;
   }
-  return departing_ = bytes;
+  return evicting_bytes_ = bytes;
 }
 
 uint64_t Residency::fetching_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [stream, queues] : queues_) {
-    for (const auto& [op, n] : queues.arriving) bytes += n;
+    for (const auto& [op, n] : queues.fetches) bytes += n;
   }
   return bytes;
 }
@@ -89,16 +89,16 @@ bool Residency::HasEvictionsInFlight() {
                      [this](const auto& one) { return !timeline_->OutDone(one.first, one.second.out_op); });
 }
 
-uint64_t Residency::NextBytes(StreamId stream) {
-  Queues& queues = queues_[stream];
+uint64_t Residency::NextTransferBytes(StreamId stream) {
+  StreamQueues& queues = queues_[stream];
   DrainOps(&queues, stream);
-  return (queues.departing.empty() ? 0 : queues.departing.front().second) +
-         (queues.arriving.empty() ? 0 : queues.arriving.front().second);
+  return (queues.evictions.empty() ? 0 : queues.evictions.front().second) +
+         (queues.fetches.empty() ? 0 : queues.fetches.front().second);
 }
 
 void Residency::NoteNotFetched(const PlanStep& step) {
-  stats_.bytes_in -= step.content_in;
-  stats_.fault_bytes += step.content_in;
+  stats_.bytes_in -= step.fetch_content_bytes;
+  stats_.fault_bytes += step.fetch_content_bytes;
 }
 
 void Residency::NoteUnseenUse() {
@@ -107,7 +107,7 @@ void Residency::NoteUnseenUse() {
   const Epoch epoch = fences_->Use();
   chunks_.ForAll([epoch](Chunk& chunk) {
     if (chunk.resident) chunk.use_epoch = epoch;
-    chunk.content |= chunk.resident || chunk.live_bytes > 0;
+    chunk.has_contents |= chunk.resident || chunk.live_bytes > 0;
   });
 }
 

@@ -13,11 +13,11 @@ void Candidates::RemoveArena(Extent arena) {
 
 bool Candidates::Next(Candidate* first) {
   for (;;) {
-    if (heap_.empty()) spares_ = false;
-    if (!spares_ && !spared_.empty() && (heap_.empty() || heap_.front() < spared_.front())) {
-      *first = spared_.front();
-      spared_.erase(spared_.begin());
-      first->chunk->passed = false;
+    if (heap_.empty()) protects_ = false;
+    if (!protects_ && !protected_.empty() && (heap_.empty() || heap_.front() < protected_.front())) {
+      *first = protected_.front();
+      protected_.erase(protected_.begin());
+      first->chunk->set_aside = false;
     } else if (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());
       *first = heap_.back();
@@ -29,40 +29,40 @@ bool Candidates::Next(Candidate* first) {
   }
 }
 
-void Candidates::Keep(const Candidate& candidate, std::vector<Candidate>* in) {
-  candidate.chunk->passed = true;
+void Candidates::SetAside(const Candidate& candidate, std::vector<Candidate>* in) {
+  candidate.chunk->set_aside = true;
   // The first first, as they come but for what was ranked meanwhile.
   auto place = in->end();
   while (place != in->begin() && *std::prev(place) < candidate) --place;
   in->insert(place, candidate);
 }
 
-void Candidates::ForgetOutdated() {
-  for (std::vector<Candidate>* list : {&spared_, &aside_}) {
+void Candidates::DropOutdated() {
+  for (std::vector<Candidate>* list : {&protected_, &deferred_}) {
     std::erase_if(*list, [](const Candidate& candidate) {
       if (candidate.stamp == candidate.chunk->rank_stamp) return false;
-      candidate.chunk->passed = false;
+      candidate.chunk->set_aside = false;
       return true;
     });
   }
 }
 
-void Candidates::TakeBack() {
-  for (std::vector<Candidate>* list : {&spared_, &aside_}) {
-    for (const Candidate& candidate : *list) candidate.chunk->passed = false;
+void Candidates::ReleaseAll() {
+  for (std::vector<Candidate>* list : {&protected_, &deferred_}) {
+    for (const Candidate& candidate : *list) candidate.chunk->set_aside = false;
     list->clear();
   }
 }
 
 void Candidates::End() {
-  const size_t count = spared_.size() + aside_.size();
+  const size_t count = protected_.size() + deferred_.size();
   if (count == 0) return;
   const bool many = count > heap_.size() / 8;
-  for (const std::vector<Candidate>* list : {&spared_, &aside_}) {
+  for (const std::vector<Candidate>* list : {&protected_, &deferred_}) {
     for (const Candidate& candidate : *list) Push(candidate, many);
   }
   if (many) std::make_heap(heap_.begin(), heap_.end());
-  TakeBack();
+  ReleaseAll();
 }
 
 }  // namespace sluice::policy

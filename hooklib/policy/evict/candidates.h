@@ -41,7 +41,7 @@ class Candidates {
   // It has left the card: whatever is kept of it is outdated.
   void Remove(Chunk* chunk) {
     ++chunk->rank_stamp;
-    passed_old_ |= chunk->passed;
+    set_aside_outdated_ |= chunk->set_aside;
   }
   // The chunks of an arena go, and nothing is spared or put aside.
   void RemoveArena(Extent arena);
@@ -56,23 +56,23 @@ class Candidates {
     for (Chunk* chunk : unranked_) {
       chunk->unranked = false;
       if (!chunk->resident) continue;
-      passed_old_ |= chunk->passed;
+      set_aside_outdated_ |= chunk->set_aside;
       Push({rank(*chunk), chunk, ++chunk->rank_stamp}, many);
     }
     if (many) std::make_heap(heap_.begin(), heap_.end());
     unranked_.clear();
-    if (std::exchange(passed_old_, false)) ForgetOutdated();
-    spares_ = true;
+    if (std::exchange(set_aside_outdated_, false)) DropOutdated();
+    protects_ = true;
   }
   // Whether Rebuild is worth its price: most entries are outdated, or were ranked long ago.
-  bool AreOld(uint64_t held_chunks, uint64_t now) const {
-    return size() + spared_.size() + aside_.size() > 4 * held_chunks + 4096 || now - rebuilt_at_ > 8192;
+  bool IsStale(uint64_t held_chunks, uint64_t now) const {
+    return size() + protected_.size() + deferred_.size() > 4 * held_chunks + 4096 || now - rebuilt_at_ > 8192;
   }
   // Drops outdated entries, and ranks all that is on the card anew.
   template <typename F>
   void Rebuild(ChunkTable* chunks, uint64_t now, F rank) {
     rebuilt_at_ = now;
-    TakeBack();
+    ReleaseAll();
     heap_.clear();
     unranked_.clear();
     chunks->ForAll([&](Chunk& chunk) {
@@ -86,16 +86,16 @@ class Candidates {
   // three below.
   bool Next(Candidate* first);
   // While some are spared, the others come first. Ends by itself where there are no others.
-  bool spares() const { return spares_; }
-  void Spare(const Candidate& candidate) { Keep(candidate, &spared_); }
-  void SpareNoMore(const Candidate& candidate) {
+  bool protects() const { return protects_; }
+  void Protect(const Candidate& candidate) { SetAside(candidate, &protected_); }
+  void StopProtecting(const Candidate& candidate) {
     Push(candidate, false);
-    spares_ = false;
+    protects_ = false;
   }
   // It does not leave for this launch.
-  void PutAside(const Candidate& candidate) { Keep(candidate, &aside_); }
-  const std::vector<Candidate>& spared() const { return spared_; }  // the first first
-  const std::vector<Candidate>& aside() const { return aside_; }
+  void Defer(const Candidate& candidate) { SetAside(candidate, &deferred_); }
+  const std::vector<Candidate>& protected_list() const { return protected_; }  // the first first
+  const std::vector<Candidate>& deferred_list() const { return deferred_; }
   // Room has been made: who was spared or put aside for this launch is a candidate for the next.
   void End();
 
@@ -104,15 +104,15 @@ class Candidates {
     heap_.push_back(candidate);
     if (!many) std::push_heap(heap_.begin(), heap_.end());
   }
-  static void Keep(const Candidate& candidate, std::vector<Candidate>* in);
-  void ForgetOutdated();
-  void TakeBack();  // forgets who was spared or put aside
+  static void SetAside(const Candidate& candidate, std::vector<Candidate>* in);
+  void DropOutdated();
+  void ReleaseAll();  // forgets who was spared or put aside
 
   std::vector<Chunk*> unranked_;
   std::vector<Candidate> heap_;
-  std::vector<Candidate> spared_, aside_;
-  bool spares_ = true;
-  bool passed_old_ = false;  // some of the spared or put aside are outdated
+  std::vector<Candidate> protected_, deferred_;
+  bool protects_ = true;
+  bool set_aside_outdated_ = false;  // some of the spared or put aside are outdated
   uint64_t rebuilt_at_ = 0;
 };
 

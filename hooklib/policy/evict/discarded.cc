@@ -16,9 +16,9 @@ namespace sluice::policy {
 // waited for its fetch; another stream's may hang on work that the application did not order before that.
 bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
   if (!chunk->discarded) return false;
-  if (chunk->arrival_op ? timeline_->InDone(chunk->arrival_stream, chunk->arrival_op) : chunk->resident)
+  if (chunk->fetch_op ? timeline_->InDone(chunk->fetch_stream, chunk->fetch_op) : chunk->resident)
     chunk->discarded = false;
-  return chunk->discarded && !(chunk->arrival_op && chunk->arrival_stream == stream);
+  return chunk->discarded && !(chunk->fetch_op && chunk->fetch_stream == stream);
 }
 
 // What was discarded and is alive again may be written by a launch that does not name it (a table of pointers in the
@@ -27,13 +27,13 @@ bool Residency::IsDiscarded(Chunk* chunk, StreamId stream) {
 size_t Residency::FetchReused(StreamId stream) {
   constexpr size_t kMost = (uint64_t{512} << 20) / kChunkBytes;
   std::erase_if(reused_after_discard_, [this](Chunk* chunk) {
-    const bool waits = chunk->discarded && !chunk->arrival_op && chunk->live_bytes != 0 && chunk->mark != now_;
-    chunk->reborn = waits;
+    const bool waits = chunk->discarded && !chunk->fetch_op && chunk->live_bytes != 0 && chunk->named_at != now_;
+    chunk->reused_after_discard = waits;
     return !waits;
   });
   const size_t count = std::min(kMost, reused_after_discard_.size());
   // They make no place for what this launch names, nor for one another.
-  for (size_t i = 0; i < count; ++i) reused_after_discard_[i]->mark = now_;
+  for (size_t i = 0; i < count; ++i) reused_after_discard_[i]->named_at = now_;
   uint64_t room = Room(stream);
   if (room < count * kChunkBytes) room += MakeRoom(stream, count * kChunkBytes - room, 0, &plan_.now);
   if (room < count * kChunkBytes) ++stats_.over_budget_launches;
@@ -41,8 +41,8 @@ size_t Residency::FetchReused(StreamId stream) {
     Chunk* const chunk = reused_after_discard_[i];
     UnmapRemote(chunk);
     if (room >= kChunkBytes) {
-      FetchAndPlace(chunk, stream, &plan_.now);
-      chunk->content = true;  // for all that anybody knows
+      FetchResident(chunk, stream, &plan_.now);
+      chunk->has_contents = true;  // for all that anybody knows
       chunk->last_use = now_;
       candidates_.Unrank(chunk);
       room -= kChunkBytes;
@@ -57,7 +57,7 @@ size_t Residency::FetchReused(StreamId stream) {
 void Residency::NoteReused(size_t count, Mark mark) {
   const auto end = reused_after_discard_.begin() + static_cast<std::ptrdiff_t>(count);
   std::for_each(reused_after_discard_.begin(), end, [&](Chunk* chunk) {
-    chunk->reborn = false;
+    chunk->reused_after_discard = false;
     NoteUse(chunk, mark);
   });
   reused_after_discard_.erase(reused_after_discard_.begin(), end);

@@ -26,47 +26,47 @@ class FaultResidue {
  public:
   bool empty() const { return chunks_.empty(); }
   // Whether launches have left anything to faults lately: that comes and goes all the time.
-  bool IsRecent(uint64_t now) const { return noted_at_ && now < noted_at_ + kRecent; }
+  bool IsRecent(uint64_t now) const { return noted_at_ && now < noted_at_ + kRecentLaunches; }
   // Faults may bring pages of the chunk, which is not counted as held.
   void Add(Chunk* chunk);
   // It leaves, or came whole, in another way.
-  static void Remove(Chunk* chunk) { chunk->scattered = false; }
+  static void Remove(Chunk* chunk) { chunk->in_fault_residue = false; }
   // A launch is expected to bring so many bytes by faults.
   void NoteBytes(uint64_t bytes, uint64_t now) {
-    bytes_ += bytes;
+    expected_bytes_ += bytes;
     noted_at_ = now;
   }
   // Faults were of these pages, in order. What was never written is in no count of bytes.
   void NoteFaultedIn(std::span<const Va> pages);
   // So many bytes have faults brought in all, where the driver counts them.
-  void set_counted(uint64_t bytes) { counted_ = bytes; }
+  void set_counted_bytes(uint64_t bytes) { counted_bytes_ = bytes; }
   // It is due, however little it seems.
-  void Hasten() { bytes_ = kMost; }
+  void SweepSoon() { expected_bytes_ = kMaxBytes; }
   // Whether all of it is to be sent away now; asked before each launch. True: Sweep is called next.
   bool IsDue(uint64_t now);
   // Calls f(Chunk*) for each of them: true where it need not be looked at again.
   template <typename F>
   void Sweep(ChunkTable* table, uint64_t now, F f) {
     swept_at_ = noted_at_ = now;
-    counted_before_ = counted_;
-    bytes_ = 0;
+    counted_at_sweep_ = counted_bytes_;
+    expected_bytes_ = 0;
     std::erase_if(chunks_, [&](Va base) {
       Chunk* const chunk = table->Find(base);
-      return !chunk || !chunk->scattered || f(chunk);
+      return !chunk || !chunk->in_fault_residue || f(chunk);
     });
   }
 
  private:
-  static constexpr uint64_t kMost = uint64_t{64} << 20;
-  static constexpr uint64_t kRecent = 1024;    // launches
-  static constexpr uint64_t kFirstSweep = 16;  // launches
+  static constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kRecentLaunches = 1024;    // launches
+  static constexpr uint64_t kFirstSweepLaunches = 16;  // launches
   // By address: arenas come and go. Whose chunk is not `scattered` any more is outdated.
   std::vector<Va> chunks_;
-  uint64_t noted_at_ = 0;               // when the last launch brought any, or it was swept
-  uint64_t bytes_ = 0;                  // about
-  uint64_t sweep_after_ = kFirstSweep;  // launches after which it goes, however little it seems
+  uint64_t noted_at_ = 0;                          // when the last launch brought any, or it was swept
+  uint64_t expected_bytes_ = 0;                    // about
+  uint64_t sweep_interval_ = kFirstSweepLaunches;  // launches after which it goes, however little it seems
   uint64_t swept_at_ = 0;
-  uint64_t counted_ = 0, counted_before_ = 0;  // bytes; as of the last sweep
+  uint64_t counted_bytes_ = 0, counted_at_sweep_ = 0;  // bytes; as of the last sweep
 };
 
 }  // namespace sluice::policy

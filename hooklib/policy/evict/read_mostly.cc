@@ -17,7 +17,7 @@ namespace sluice::policy {
 void Residency::set_read_mostly(bool may) {
   read_mostly_ = may;
   if (may) return;
-  copied_.Clear();
+  copied_ranges_.Clear();
   chunks_.ForAll([this](Chunk& chunk) {
     chunk.copied_bytes = 0;
     Withdraw(&chunk);
@@ -26,13 +26,13 @@ void Residency::set_read_mostly(bool may) {
 
 void Residency::NoteCopied(Extent range) {
   if (!read_mostly_) return;
-  copied_.Add(range, [this](Extent part) {
+  copied_ranges_.Add(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) { chunk.copied_bytes += Overlap(part, chunk); });
   });
 }
 
 void Residency::ForgetCopies(Extent range) {
-  copied_.Remove(range, [this](Extent part) {
+  copied_ranges_.Remove(range, [this](Extent part) {
     chunks_.ForEach(part, [&](Chunk& chunk) {
       chunk.copied_bytes -= Overlap(part, chunk);
       Withdraw(&chunk);
@@ -64,12 +64,12 @@ std::vector<Extent> Residency::TakeWithdrawn() {
 // It could be a duplicate, but may still be on the card or on its way out.
 bool Residency::IsCopied(const Chunk& chunk) const {
   return read_mostly_ && prefetch_ != Prefetch::kOff && chunk.copied_bytes == chunk.live_bytes &&
-         chunk.live_bytes > 0 && chunk.content && chunk.withdrawn_until <= now_ && !chunk.two_ways_out;
+         chunk.live_bytes > 0 && chunk.has_contents && chunk.withdrawn_until <= now_ && !chunk.evicting_elsewhere;
 }
 
 bool Residency::MayDuplicate(const Chunk& chunk) {
   return IsCopied(chunk) &&
-         (chunk.duplicate || (chunk.departure_op && timeline_->OutDone(chunk.departure_stream, chunk.departure_op)));
+         (chunk.duplicate || (chunk.evict_op && timeline_->OutDone(chunk.evict_stream, chunk.evict_op)));
 }
 
 void Residency::Withdraw(Chunk* chunk) {
@@ -77,10 +77,10 @@ void Residency::Withdraw(Chunk* chunk) {
   chunk->duplicate = false;
   withdrawn_.push_back({chunk->base, kChunkBytes});
   // What is still on its way comes all the same, as bytes of the ordinary kind.
-  if (!chunk->resident || (chunk->arrival_op && !timeline_->InDone(chunk->arrival_stream, chunk->arrival_op))) return;
+  if (!chunk->resident || (chunk->fetch_op && !timeline_->InDone(chunk->fetch_stream, chunk->fetch_op))) return;
   EndPrefetch(chunk);
   SetResident(chunk, false);
-  chunk->arrival_op = 0;
+  chunk->fetch_op = 0;
   candidates_.Remove(chunk);
 }
 
@@ -90,7 +90,7 @@ void Residency::Drop(Chunk* chunk, PlanStep* step) {
   if (!chunk->cold) EndPromotion(chunk);
   SetResident(chunk, false);
   chunk->duplicate = false;
-  chunk->arrival_op = 0;
+  chunk->fetch_op = 0;
   candidates_.Remove(chunk);
   step->drop.push_back({chunk->base, kChunkBytes});
   stats_.bytes_dropped += kChunkBytes;
@@ -99,14 +99,14 @@ void Residency::Drop(Chunk* chunk, PlanStep* step) {
 const Plan& Residency::DropExcessDuplicates() {
   Settle();
   ClearPlan();
-  std::erase_if(beyond_, [this](Va base) {
+  std::erase_if(excess_duplicates_, [this](Va base) {
     Chunk* const chunk = chunks_.Find(base);
     if (!chunk || !chunk->duplicate || !chunk->resident) return true;
-    if (resident_ <= capacity_ || !MayLeave(*chunk, 0)) return false;
+    if (resident_bytes_ <= capacity_ || !MayEvict(*chunk, 0)) return false;
     Drop(chunk, &plan_.now);
     return true;
   });
-  if (resident_ <= capacity_) beyond_.clear();
+  if (resident_bytes_ <= capacity_) excess_duplicates_.clear();
   Merge(&plan_.now.drop);
   return plan_;
 }

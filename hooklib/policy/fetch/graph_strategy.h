@@ -28,20 +28,20 @@ enum class GraphStrategy : uint8_t {
   kRemote,  // the hottest part is held, the rest is used in host memory
   kFaults,  // the hottest part is held, the rest is left to faults
 };
-inline constexpr size_t kGraphStrategies = 4;
-const char* Describe(GraphStrategy way);
+inline constexpr size_t kGraphStrategyCount = 4;
+const char* Describe(GraphStrategy strategy);
 
 // One launch that went some way and is timed.
 struct GraphProbe {
   uint64_t id = 0;  // execution id; 0: nothing to time
-  GraphStrategy way = GraphStrategy::kDemandPaging;
+  GraphStrategy strategy = GraphStrategy::kDemandPaging;
   uint64_t number = 0;  // among the launches of its id
   bool counts = false;  // for what the way costs; otherwise for what it cost to try it
 };
 
 class GraphStrategies {
  public:
-  using Times = std::array<uint64_t, kGraphStrategies>;  // ns of a launch and of what it holds up; 0: not known
+  using Times = std::array<uint64_t, kGraphStrategyCount>;  // ns of a launch and of what it holds up; 0: not known
   struct Launch {
     uint64_t id;          // execution id
     uint64_t bytes;       // that it names
@@ -56,50 +56,50 @@ class GraphStrategies {
   GraphProbe Planned(uint64_t id, bool settled);
   // The next launch of a graph that is timed began `gap` ns after the end of this one, and what this one sent away was
   // gone after `departing`, if that was sooner. Before that launch's Measured.
-  void Left(const GraphProbe& probe, uint64_t gap, uint64_t departing);
+  void NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns);
   // How long it took, in ns of the GPU's clock. True where all ways are known with this for the first time, or the best
   // is another than before.
-  bool Measured(const GraphProbe& probe, uint64_t ns);
+  bool NoteMeasured(const GraphProbe& probe, uint64_t ns);
   // A way is on trial, or its answer is awaited.
-  bool IsTrying(uint64_t id) const;
+  bool IsProbing(uint64_t id) const;
   GraphStrategy Best(uint64_t id) const;
   Times TimesOf(uint64_t id) const;
   // Whether it is a graph that was larger than what may be resident.
-  bool Knows(uint64_t id) const { return habits_.contains(id); }
+  bool Knows(uint64_t id) const { return records_.contains(id); }
 
  private:
-  struct Tried {
-    uint64_t ns = 0;    // of a launch and of what it holds up
-    uint64_t last = 0;  // of the last one
-    uint64_t at = 0;    // number of the launch at which it was last tried
-    uint64_t loss = 0;  // ns: what its tries took beyond what the best way would have
-    uint32_t tries = 0;
-    void Follow(uint64_t time);
+  struct Timing {
+    uint64_t ns = 0;           // of a launch and of what it holds up
+    uint64_t last_ns = 0;      // of the last one
+    uint64_t measured_at = 0;  // number of the launch at which it was last tried
+    uint64_t loss_ns = 0;      // ns: what its tries took beyond what the best way would have
+    uint32_t probes = 0;
+    void Update(uint64_t time);
   };
-  struct Habit {
+  struct Record {
     uint64_t bytes = 0, capacity = 0;
     uint64_t launches = 0;
-    uint64_t asked = 0;  // so many of them were before the question was this one
-    GraphStrategy way = GraphStrategy::kDemandPaging, best = GraphStrategy::kDemandPaging,
-                  on_trial = GraphStrategy::kDemandPaging;
-    uint32_t run = 0;         // launches since the way changed
-    uint64_t changed = 0;     // number of the launch with which it did
-    bool trying = false;      // launches go the way on trial, until one of them counts
-    uint64_t awaited_to = 0;  // the answer is awaited, but no longer than up to this launch; 0: it is not
+    uint64_t question_begin = 0;  // so many of them were before the question was this one
+    GraphStrategy strategy = GraphStrategy::kDemandPaging, best = GraphStrategy::kDemandPaging,
+                  probing = GraphStrategy::kDemandPaging;
+    uint32_t run = 0;          // launches since the way changed
+    uint64_t changed_at = 0;   // number of the launch with which it did
+    bool is_probing = false;   // launches go the way on trial, until one of them counts
+    uint64_t await_until = 0;  // the answer is awaited, but no longer than up to this launch; 0: it is not
     bool may_map_remote = true;
     bool complete = false;  // all ways are known
     // Behind the last launch, in ns: that went this way, when the next began, when what it sent away was gone.
-    GraphStrategy left = GraphStrategy::kDemandPaging;
-    uint64_t gap = 0, departing = 0;
-    uint64_t soonest = UINT64_MAX;  // of all gaps
-    std::array<Tried, kGraphStrategies> ways;
-    Tried& Of(GraphStrategy w) { return ways[static_cast<size_t>(w)]; }
-    bool IsOpen(GraphStrategy w) const;
+    GraphStrategy last_strategy = GraphStrategy::kDemandPaging;
+    uint64_t gap_ns = 0, eviction_ns = 0;
+    uint64_t shortest_gap_ns = UINT64_MAX;  // of all gaps
+    std::array<Timing, kGraphStrategyCount> timings;
+    Timing& Of(GraphStrategy w) { return timings[static_cast<size_t>(w)]; }
+    bool IsAvailable(GraphStrategy w) const;
     bool IsDue(GraphStrategy w) const;
-    uint64_t Behind(GraphStrategy w) const;
+    uint64_t HeldUpNs(GraphStrategy w) const;
     bool IsHopeless(GraphStrategy w, uint64_t ns) const;
   };
-  std::unordered_map<uint64_t, Habit> habits_;
+  std::unordered_map<uint64_t, Record> records_;
 };
 
 }  // namespace sluice::policy

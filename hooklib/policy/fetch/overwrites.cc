@@ -13,23 +13,23 @@ constexpr uint64_t kCopies = 1;  // stands for work without an execution id; tho
 }  // namespace
 
 bool Residency::MayRepopulate(const Chunk& chunk) {
-  return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.content &&
-         chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !chunk.two_ways_out &&
-         (chunk.departure_op == 0 || timeline_->OutDone(chunk.departure_stream, chunk.departure_op));
+  return repopulates_ && can_discard_ && chunk.overwritten_at == now_ && chunk.has_contents &&
+         chunk.live_bytes == kChunkBytes && chunk.pins == 0 && !chunk.evicting_elsewhere &&
+         (chunk.evict_op == 0 || timeline_->OutDone(chunk.evict_stream, chunk.evict_op));
 }
 
 void Residency::Repopulate(Chunk* chunk, uint64_t id) {
   SetResident(chunk, true);
   chunk->discarded = false;
-  chunk->arrival_op = 0;  // there for whatever comes behind this launch, which alone may use it before
+  chunk->fetch_op = 0;  // there for whatever comes behind this launch, which alone may use it before
   chunk->repopulated_by = id ? id : kCopies;
   plan_.repopulate.push_back({chunk->base, kChunkBytes});
   stats_.bytes_saved += kChunkBytes;
 }
 
 // Whether to bring it ahead of launch `id` would only bring what that launch, or a copy before it, overwrites.
-bool Residency::RepopulatedBefore(const Chunk& chunk, uint64_t id) const {
-  return repopulates_ && chunk.content && chunk.repopulated_by &&
+bool Residency::IsRepopulatedBy(const Chunk& chunk, uint64_t id) const {
+  return repopulates_ && chunk.has_contents && chunk.repopulated_by &&
          (chunk.repopulated_by == id || chunk.repopulated_by == kCopies);
 }
 

@@ -24,52 +24,53 @@ constexpr uint64_t kEarly = 512, kEarlyBytes = uint64_t{64} << 20, kEarlyRest = 
 }  // namespace
 
 // Whether a launch to come, whose execution id this is, is to find the chunk on the card.
-bool Residency::Awaits(Chunk* chunk, uint64_t id, StreamId stream) {
-  using Verdict = LaunchClassifier::Verdict;
-  if (chunk->live_bytes == 0 || chunk->cold || RepopulatedBefore(*chunk, id) || IsBeingTried(*chunk)) return false;
+bool Residency::ShouldPrefetch(Chunk* chunk, uint64_t id, StreamId stream) {
+  using AccessClass = LaunchClassifier::AccessClass;
+  if (chunk->live_bytes == 0 || chunk->cold || IsRepopulatedBy(*chunk, id) || IsBeingProbed(*chunk)) return false;
   // What streams or is left to faults, or has not been tried yet, comes in no living byte's place; nor what would be
   // tried all the same.
-  const Verdict verdict = may_map_remote_ ? host_access_.Of(id, false, now_) : Verdict::kFetch;
-  const bool settled = verdict == Verdict::kStreams || verdict == Verdict::kFaults;
-  const bool comes = verdict == Verdict::kStreams && CheaperSwapped(*chunk);
-  if (chunk->content && verdict != Verdict::kFetch && !comes &&
-      (verdict == Verdict::kFaults || IsLasting(*chunk, id)) &&
-      (settled || (verdict == Verdict::kTry && CheaperRemote(*chunk)) || Room(stream) + idle_ < kChunkBytes)) {
+  const AccessClass verdict = may_map_remote_ ? classifier_.ClassOf(id, false, now_) : AccessClass::kRereading;
+  const bool settled = verdict == AccessClass::kStreaming || verdict == AccessClass::kFaulting;
+  const bool comes = verdict == AccessClass::kStreaming && CheaperSwapped(*chunk);
+  if (chunk->has_contents && verdict != AccessClass::kRereading && !comes &&
+      (verdict == AccessClass::kFaulting || IsLongLived(*chunk, id)) &&
+      (settled || (verdict == AccessClass::kUnknown && CheaperRemote(*chunk)) ||
+       Room(stream) + idle_bytes_ < kChunkBytes)) {
     return false;
   }
-  if (chunk->departure_op == kNever) return false;  // behind this very launch
-  return !chunk->departure_op || chunk->departure_stream == stream ||
-         timeline_->OutDone(chunk->departure_stream, chunk->departure_op);
+  if (chunk->evict_op == kNever) return false;  // behind this very launch
+  return !chunk->evict_op || chunk->evict_stream == stream || timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
 }
 
-void Residency::PrefetchChunk(Chunk* chunk, uint64_t at, Queues* queues, StreamId stream) {
-  Unmap(chunk);
-  FetchAndPlace(chunk, stream, &plan_.ahead);
-  chunk->ahead = true;
-  queues->ahead_bytes += kChunkBytes;
+void Residency::PrefetchChunk(Chunk* chunk, uint64_t at, StreamQueues* queues, StreamId stream) {
+  UnmapForFetch(chunk);
+  FetchResident(chunk, stream, &plan_.ahead);
+  chunk->prefetched = true;
+  queues->prefetched_bytes += kChunkBytes;
   chunk->next_use = at;
   candidates_.Unrank(chunk);
 }
 
 // Whether there was anything to look at.
-bool Residency::PrefetchUpcoming(Queues* queues, StreamId stream) {
-  if (!queues->departing.empty() || !queues->arriving.empty()) DrainOps(queues, stream);
-  if (queues->arriving.size() > kFarUnderWay || queues->departing.size() > kUnderWay) return false;
-  if (!queues->predictor.Sees(kHorizon)) return false;
-  if (queues->arriving.size() <= kUnderWay) PrefetchNear(queues, stream);
-  if (queues->ahead_bytes >= max_prefetch_bytes_ || queues->arriving.size() > kUnderWay) PrefetchFar(queues, stream);
+bool Residency::PrefetchUpcoming(StreamQueues* queues, StreamId stream) {
+  if (!queues->evictions.empty() || !queues->fetches.empty()) DrainOps(queues, stream);
+  if (queues->fetches.size() > kFarUnderWay || queues->evictions.size() > kUnderWay) return false;
+  if (!queues->predictor.HasAhead(kHorizonLaunches)) return false;
+  if (queues->fetches.size() <= kUnderWay) PrefetchNear(queues, stream);
+  if (queues->prefetched_bytes >= max_prefetch_bytes_ || queues->fetches.size() > kUnderWay)
+    PrefetchFar(queues, stream);
   EvictProactively(*queues, stream);
   candidates_.End();
-  if (!plan_.ahead.empty()) Finish(stream, &plan_.ahead);
+  if (!plan_.ahead.empty()) FinishStep(stream, &plan_.ahead);
   return true;
 }
 
-void Residency::PrefetchNear(Queues* queues, StreamId stream) {
+void Residency::PrefetchNear(StreamQueues* queues, StreamId stream) {
   uint64_t at = 0, id = 0;
-  while (queues->ahead_bytes < max_prefetch_bytes_) {
-    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
+  while (queues->prefetched_bytes < max_prefetch_bytes_) {
+    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, &at, &id);
     if (chunks.empty()) break;
-    if (ways_.Knows(id)) continue;  // how what it misses comes was measured
+    if (graph_strategies_.Knows(id)) continue;  // how what it misses comes was measured
     for (Chunk* chunk : chunks) {
       if (chunk->resident) {
         if (chunk->next_use == kNever || chunk->next_use < now_) {
@@ -78,34 +79,34 @@ void Residency::PrefetchNear(Queues* queues, StreamId stream) {
         }
         continue;
       }
-      if (!Awaits(chunk, id, stream)) continue;
-      if (Room(stream) < kChunkBytes && (budget_rising_ || MakeMoreRoom(stream, kChunkBytes, at, &plan_.ahead) == 0))
+      if (!ShouldPrefetch(chunk, id, stream)) continue;
+      if (Room(stream) < kChunkBytes && (budget_rising_ || MakeRoomAgain(stream, kChunkBytes, at, &plan_.ahead) == 0))
         return;
       PrefetchChunk(chunk, at, queues, stream);
     }
   }
 }
 
-void Residency::PrefetchFar(Queues* queues, StreamId stream) {
-  if (now_ < far_rests_until_ || budget_rising_ || !queues->departing.empty()) return;
-  const auto full = [this] { return resident_ - idle_ + far_keeps_ + kChunkBytes > capacity_; };
-  if (now_ < far_again_ && full()) return;
+void Residency::PrefetchFar(StreamQueues* queues, StreamId stream) {
+  if (now_ < far_paused_until_ || budget_rising_ || !queues->evictions.empty()) return;
+  const auto full = [this] { return resident_bytes_ - idle_bytes_ + far_reserve_bytes_ + kChunkBytes > capacity_; };
+  if (now_ < far_full_until_ && full()) return;
   uint64_t at = 0, id = 0;
   while (true) {
-    const auto chunks = queues->predictor.Ahead(kHorizon, &at, &id);
+    const auto chunks = queues->predictor.NextAhead(kHorizonLaunches, &at, &id);
     if (chunks.empty()) return;
-    if (ways_.Knows(id)) continue;
-    far_keeps_ = queues->predictor.Growth() * kChunkBytes + kFarSpares;
+    if (graph_strategies_.Knows(id)) continue;
+    far_reserve_bytes_ = queues->predictor.GrowthAhead() * kChunkBytes + kFarSpares;
     for (Chunk* chunk : chunks) {
-      if (chunk->resident || !Awaits(chunk, id, stream)) continue;
+      if (chunk->resident || !ShouldPrefetch(chunk, id, stream)) continue;
       if (full()) {
-        far_again_ = now_ + kFarAgain;
-        return queues->predictor.LookAgain();
+        far_full_until_ = now_ + kFarAgain;
+        return queues->predictor.RevisitLast();
       }
       Settle();
-      if (Room(stream) < kChunkBytes && DiscardDead(kChunkBytes, stream, &plan_.ahead, at) == 0) {
-        far_rests_until_ = now_ + kFarRest;
-        return queues->predictor.LookAgain();
+      if (Room(stream) < kChunkBytes && DiscardFreed(kChunkBytes, stream, &plan_.ahead, at) == 0) {
+        far_paused_until_ = now_ + kFarRest;
+        return queues->predictor.RevisitLast();
       }
       PrefetchChunk(chunk, at, queues, stream);
     }
@@ -114,18 +115,18 @@ void Residency::PrefetchFar(Queues* queues, StreamId stream) {
 
 // While nothing leaves, what is needed last does, as far as more will live soon than there is room for: a launch that
 // takes new memory would wait for that.
-void Residency::EvictProactively(const Queues& queues, StreamId stream) {
-  if (slow_write_back_ || budget_rising_ || !queues.departing.empty() || now_ < early_rests_until_) return;
-  const uint64_t room = capacity_ - std::min(capacity_, resident_ - idle_);
-  const uint64_t need = queues.predictor.GrowthIn(kEarly) * kChunkBytes;
+void Residency::EvictProactively(const StreamQueues& queues, StreamId stream) {
+  if (slow_write_back_ || budget_rising_ || !queues.evictions.empty() || now_ < proactive_paused_until_) return;
+  const uint64_t room = capacity_ - std::min(capacity_, resident_bytes_ - idle_bytes_);
+  const uint64_t need = queues.predictor.GrowthWithin(kEarly) * kChunkBytes;
   const uint64_t bytes = std::min(kEarlyBytes, need - std::min(need, room));
-  if (!bytes || Evict(stream, bytes, now_ + kEarly, &plan_.ahead) < bytes) early_rests_until_ = now_ + kEarlyRest;
+  if (!bytes || Evict(stream, bytes, now_ + kEarly, &plan_.ahead) < bytes) proactive_paused_until_ = now_ + kEarlyRest;
 }
 
 void Residency::EndPrefetch(Chunk* chunk) {
-  if (!chunk->ahead) return;
-  chunk->ahead = false;
-  uint64_t& bytes = queues_[chunk->arrival_stream].ahead_bytes;
+  if (!chunk->prefetched) return;
+  chunk->prefetched = false;
+  uint64_t& bytes = queues_[chunk->fetch_stream].prefetched_bytes;
   bytes -= std::min(bytes, kChunkBytes);
 }
 

@@ -9,7 +9,7 @@ bool Iterations::IsOver(uint64_t now, bool confident) const {
   return launches >= length_ || first;
 }
 
-void Iterations::Next(uint64_t now) {
+void Iterations::Begin(uint64_t now) {
   begin_ = now;
   // Rounds within rounds (a part that is repeated) do not make the window small at once.
   const uint64_t round = longest_period_ ? longest_period_ + longest_period_ / 8 : length_;

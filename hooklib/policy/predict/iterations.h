@@ -25,17 +25,17 @@ class Iterations {
     return true;
   }
   // Whether a launch that comes now cannot end it, whatever its stream's rounds are.
-  bool GoesOn(uint64_t now) const { return number_ != 1 && now - begin_ < length_; }
+  bool CannotEnd(uint64_t now) const { return number_ != 1 && now - begin_ < length_; }
   // Whether it is. `confident`: launches of the stream come as predicted.
   bool IsOver(uint64_t now, bool confident) const;
   // The next one begins.
-  void Next(uint64_t now);
+  void Begin(uint64_t now);
   // Whether the chunk has been alive for a round, in which no launch has used it that is known to need it on the card,
   // but for `id` itself.
-  bool IsLasting(const Chunk& chunk, uint64_t id, uint64_t now) const {
+  bool IsLongLived(const Chunk& chunk, uint64_t id, uint64_t now) const {
     // Before a round is known: what was there when launches were first looked at, since there was too much of it.
-    if (number_ == 1 ? chunk.born >= first_launch_ : chunk.born + length_ * 8 / 9 > now) return false;
-    return chunk.needed_until <= now || chunk.needed_by == id;
+    if (number_ == 1 ? chunk.live_since >= first_launch_ : chunk.live_since + length_ * 8 / 9 > now) return false;
+    return chunk.required_until <= now || chunk.required_by == id;
   }
 
  private:

@@ -25,13 +25,13 @@ namespace sluice::policy {
 
 // A word of a launch that leads into a block of which nobody has told a part.
 struct UnboundedPointer {
-  size_t place = 0;  // among the launch's words
+  size_t word_index = 0;  // among the launch's words
   Va pointer = 0;
   Extent block;
 };
 
 struct PointerRangeStats {
-  uint64_t kinds = 0;  // of which something is believed now
+  uint64_t learned = 0;  // of which something is believed now
   uint64_t given_up = 0;
   uint64_t watched = 0;   // launches whose pages were told
   uint64_t narrowed = 0;  // launches that named less for it
@@ -40,36 +40,36 @@ struct PointerRangeStats {
 
 class PointerRanges {
  public:
-  static constexpr uint64_t kLeastBytes = uint64_t{16} << 20;  // a smaller block is named whole
+  static constexpr uint64_t kMinBlockBytes = uint64_t{16} << 20;  // a smaller block is named whole
 
   // Whether anything was ever asked of it: the way of launches in a program that has no such kind.
-  bool empty() const { return kinds_.empty(); }
+  bool empty() const { return records_.empty(); }
   // What word number `place` of a launch of the kind means of the block around it: all, or what was learnt.
-  Extent Narrow(uint64_t id, size_t place, Va pointer, Extent block) const;
+  Extent Narrow(uint64_t id, size_t word_index, Va pointer, Extent block) const;
   // A launch of the kind named more than can be held, loose words among what it named.
   void NoteTooLarge(uint64_t id);
   // The next launch of the kind should be watched: alone on the card, with the pages told on which it faults.
-  bool Wants(uint64_t id) const {
-    if (wanting_ == 0) return false;
-    const Kind* const kind = Find(id);
-    return kind && kind->wants && kind->blind == 0;
+  bool ShouldWatch(uint64_t id) const {
+    if (watching_ == 0) return false;
+    const LaunchRecord* const record = RecordOf(id);
+    return record && record->is_watched && record->blind_launches == 0;
   }
-  bool wants_any() const { return wanting_ != 0; }
+  bool watches_any() const { return watching_ != 0; }
   // Such a launch finds all that it names on the card or mapped, so that it faults on nothing: not asked about again
   // for ever more launches.
-  void NoteAllThere(uint64_t id);
+  void NoteAllResident(uint64_t id);
   // Whether something is believed of the kind.
-  bool Knows(uint64_t id) const {
-    const Kind* const kind = Find(id);
-    return kind && kind->known;
+  bool IsLearned(uint64_t id) const {
+    const LaunchRecord* const record = RecordOf(id);
+    return record && record->is_learned;
   }
-  enum class Found : uint8_t { kNothing, kPart, kMore, kNoPart };
+  enum class Outcome : uint8_t { kNothing, kLearned, kWidened, kGivenUp };
   // Such a launch ran, and faulted on these pages, each once and in order. `there`: whether a page may have been on the
   // card or mapped before it, so that it says nothing that it did not fault. What follows.
-  Found Observe(uint64_t id, std::span<const UnboundedPointer> words, std::span<const Va> pages,
-                const std::function<bool(Va)>& there);
+  Outcome Observe(uint64_t id, std::span<const UnboundedPointer> words, std::span<const Va> pages,
+                  const std::function<bool(Va)>& there);
   // Such a launch could not be watched: others worked beside it, or records were lost.
-  void Missed(uint64_t id);
+  void NoteUnwatched(uint64_t id);
   // A launch of the kind names less than its blocks; so many faults were counted so far, of whatever work. True where
   // it may have used more of them: that is to be sent away, and the next launches of the kind are watched.
   bool NoteNarrowed(uint64_t id, uint64_t faults);
@@ -78,42 +78,43 @@ class PointerRanges {
   const PointerRangeStats& stats() const { return stats_; }
 
  private:
-  struct Part {
-    size_t place = 0;
-    bool seen = false;                  // it was faulted on
-    int64_t begin = 0, end = 0;         // from the pointer
-    uint32_t steady = 0;                // times in a row that nothing else was
-    bool begins = false, ends = false;  // what lies beside it was not there, and did not fault
+  struct Range {
+    size_t word_index = 0;
+    bool seen = false;                            // it was faulted on
+    int64_t begin = 0, end = 0;                   // from the pointer
+    uint32_t steady = 0;                          // times in a row that nothing else was
+    bool begin_known = false, end_known = false;  // what lies beside it was not there, and did not fault
   };
-  struct Kind {
-    bool wants = true, known = false, given_up = false;
-    uint32_t watched = 0, empty = 0, thin = 0, blank = 0, missed = 0, wrong = 0;
-    uint32_t blind = 0, blinded = 0;  // launches until it is asked about again; times in a row that all was there
-    uint32_t pause = 0;               // launches between two looks at the faults
-    uint64_t launches = 0;            // that named less
-    uint64_t look_at = 0;             // of these
-    uint64_t wrong_at = 0;            // of these
-    std::optional<uint64_t> faults;   // counted when it was first looked at
-    std::vector<Part> parts;
+  struct LaunchRecord {
+    bool is_watched = true, is_learned = false, given_up = false;
+    uint32_t watched = 0, empty = 0, sparse = 0, blank = 0, unwatched = 0, wrong = 0;
+    uint32_t blind_launches = 0,
+             blind_times = 0;        // launches until it is asked about again; times in a row that all was there
+    uint32_t pause_launches = 0;     // launches between two looks at the faults
+    uint64_t launches = 0;           // that named less
+    uint64_t look_at = 0;            // of these
+    uint64_t wrong_at = 0;           // of these
+    std::optional<uint64_t> faults;  // counted when it was first looked at
+    std::vector<Range> ranges;
   };
-  const Kind* Find(uint64_t id) const {
-    const auto it = kinds_.find(id);
-    return it == kinds_.end() ? nullptr : &it->second;
+  const LaunchRecord* RecordOf(uint64_t id) const {
+    const auto it = records_.find(id);
+    return it == records_.end() ? nullptr : &it->second;
   }
-  void Want(Kind* kind, bool wants);
-  Found GiveUp(Kind* kind);
-  Found Believe(Kind* kind);
-  void Rest(Kind* kind);
+  void SetWatched(LaunchRecord* record, bool is_watched);
+  Outcome GiveUp(LaunchRecord* record);
+  Outcome Learn(LaunchRecord* record);
+  void StopWatching(LaunchRecord* record);
   enum class Fit : uint8_t {
-    kInside,  // in what is known
-    kMore,    // and it is known now
-    kThin,    // here and there in a part: not known
-    kWide,    // of no part
+    kInside,   // in what is known
+    kWidened,  // and it is known now
+    kSparse,   // here and there in a part: not known
+    kTooWide,  // of no part
   };
-  static Fit Widen(Part* part, const UnboundedPointer& word, std::span<const Va> pages);
-  static void NoteEnds(Part* part, const UnboundedPointer& word, const std::function<bool(Va)>& there);
-  std::unordered_map<uint64_t, Kind> kinds_;
-  size_t wanting_ = 0;
+  static Fit Widen(Range* range, const UnboundedPointer& word, std::span<const Va> pages);
+  static void NoteBounds(Range* range, const UnboundedPointer& word, const std::function<bool(Va)>& there);
+  std::unordered_map<uint64_t, LaunchRecord> records_;
+  size_t watching_ = 0;
   PointerRangeStats stats_;
 };
 

@@ -18,40 +18,40 @@ namespace sluice::policy {
 class LaunchFastPath {
  public:
   // Whether Find may answer; without the lock.
-  bool Any() const { return any_.load(std::memory_order_relaxed); }
+  bool HasEntries() const { return has_entries_.load(std::memory_order_relaxed); }
   // A launch has just taken the lock, which was taken so many times in all: whether nobody else had it since the last
   // launch did.
-  bool OnlyLaunches(uint64_t times) {
-    const bool only = times == times_ + 1;
-    times_ = times;
-    if (!only) Forget();
+  bool NoteLocked(uint64_t acquisitions) {
+    const bool only = acquisitions == acquisitions_ + 1;
+    acquisitions_ = acquisitions;
+    if (!only) Clear();
     return only;
   }
-  void Forget() {
-    ++as_of_;
-    any_.store(false, std::memory_order_relaxed);
+  void Clear() {
+    ++generation_;
+    has_entries_.store(false, std::memory_order_relaxed);
   }
   SteadySets::Set* Find(uint64_t key) const {
-    if (known_.empty()) return nullptr;
-    const Known& known = known_[key >> kShift];
-    return known.key == key && known.as_of == as_of_ ? known.set : nullptr;
+    if (entries_.empty()) return nullptr;
+    const Entry& entry = entries_[key >> kShift];
+    return entry.key == key && entry.generation == generation_ ? entry.set : nullptr;
   }
-  void Keep(uint64_t key, SteadySets::Set* set) {
-    if (known_.empty()) known_.resize(size_t{1} << (64 - kShift));
-    known_[key >> kShift] = {key, as_of_, set};
-    any_.store(true, std::memory_order_relaxed);
+  void Remember(uint64_t key, SteadySets::Set* set) {
+    if (entries_.empty()) entries_.resize(size_t{1} << (64 - kShift));
+    entries_[key >> kShift] = {key, generation_, set};
+    has_entries_.store(true, std::memory_order_relaxed);
   }
 
  private:
   static constexpr int kShift = 64 - 11;
-  struct Known {
-    uint64_t key = 0, as_of = 0;
+  struct Entry {
+    uint64_t key = 0, generation = 0;
     SteadySets::Set* set = nullptr;
   };
-  std::atomic<bool> any_{false};
-  uint64_t times_ = 0;
-  uint64_t as_of_ = 1;  // nothing older counts
-  std::vector<Known> known_;
+  std::atomic<bool> has_entries_{false};
+  uint64_t acquisitions_ = 0;
+  uint64_t generation_ = 1;  // nothing older counts
+  std::vector<Entry> entries_;
 };
 
 }  // namespace sluice::policy

@@ -9,12 +9,12 @@ namespace sluice::policy {
 
 namespace {
 constexpr int kSetsShift = 64 - 11;
-constexpr size_t kMostChunks = 128;  // of one set: what names more runs for longer than it takes to look at it
-constexpr uint64_t kQuiet = 64;      // launches: where something comes or goes more often than that, nothing stands
+constexpr size_t kMaxChunks = 128;       // of one set: what names more runs for longer than it takes to look at it
+constexpr uint64_t kQuietLaunches = 64;  // launches: where something comes or goes more often than that, nothing stands
 }  // namespace
 
 SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, std::span<const Extent> extents) {
-  if (now <= changed_at_ + kQuiet) return nullptr;
+  if (now <= changed_at_ + kQuietLaunches) return nullptr;
   if (sets_.empty()) sets_.resize(size_t{1} << (64 - kSetsShift));
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
   uint64_t key = id ^ uint64_t { stream } << 32;
@@ -22,38 +22,39 @@ SteadySets::Set* SteadySets::Find(uint64_t now, StreamId stream, uint64_t id, st
   Set* const set = &sets_[key >> kSetsShift];
   if (set->key == key) return set;
   set->key = key;
-  set->as_of = 0;
-  set->stands = false;
+  set->confirmed_at = 0;
+  set->is_steady = false;
   return set;
 }
 
-void SteadySets::Keep(Set* set, uint64_t now, StreamId stream, uint64_t place, std::span<Chunk* const> chunks) {
+void SteadySets::Confirm(Set* set, uint64_t now, StreamId stream, uint64_t set_hash, std::span<Chunk* const> chunks) {
   const auto noted = [stream](const Chunk* chunk) {  // not where more than two streams use it
     return chunk->use[0].stream == stream || chunk->use[1].stream == stream;
   };
-  const bool again = set->as_of > changed_at_;
-  set->as_of = now;
-  set->stands = again && chunks.size() <= kMostChunks && std::all_of(chunks.begin(), chunks.end(), noted);
-  if (!set->stands) return;
+  const bool again = set->confirmed_at > changed_at_;
+  set->confirmed_at = now;
+  set->is_steady = again && chunks.size() <= kMaxChunks && std::all_of(chunks.begin(), chunks.end(), noted);
+  if (!set->is_steady) return;
   set->stream = stream;
-  set->place = place;
+  set->set_hash = set_hash;
   set->chunks.assign(chunks.begin(), chunks.end());
-  set->named.resize(chunks.size());
-  std::transform(chunks.begin(), chunks.end(), set->named.begin(),
+  set->named_bytes.resize(chunks.size());
+  std::transform(chunks.begin(), chunks.end(), set->named_bytes.begin(),
                  [](const Chunk* chunk) { return chunk->named_bytes; });
 }
 
 // As if each of the launches had been noted when it came: of those that name a chunk the last one counts, and how much
 // all of them name.
 void SteadySets::SettleAll(uint64_t window) {
-  std::sort(unsettled_.begin(), unsettled_.end(), [](const Set* a, const Set* b) { return a->last < b->last; });
+  std::sort(unsettled_.begin(), unsettled_.end(),
+            [](const Set* a, const Set* b) { return a->last_launch < b->last_launch; });
   for (Set* const set : unsettled_) {
-    const uint32_t launches = std::exchange(set->launches, 0);
+    const uint32_t pending_launches = std::exchange(set->pending_launches, 0);
     for (size_t i = 0; i < set->chunks.size(); ++i) {
       Chunk* const chunk = set->chunks[i];
-      CountLinkBytes(chunk, launches * OverLink(set->named[i], set->use.sparse), window);
-      if (set->use.fetches) chunk->last_fetcher = set->last;
-      chunk->mark = chunk->last_use = set->last;
+      CountLinkBytes(chunk, pending_launches * OverLink(set->named_bytes[i], set->usage.sparse), window);
+      if (set->usage.required) chunk->last_required_at = set->last_launch;
+      chunk->named_at = chunk->last_use = set->last_launch;
       chunk->use[chunk->use[0].stream == set->stream ? 0 : 1].seq = set->seq;
     }
   }
