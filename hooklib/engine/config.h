@@ -23,7 +23,7 @@ struct Config {
   settings::LogLevel log_level = settings::LogLevel::kWarn;
 };
 
-// Read once. A wrong value is logged at ERROR with its name, the value and what is accepted; the default holds. So are
+// Read once. A wrong value is logged at ERROR with its name and the accepted values; the default holds. So are
 // values that the shim has read (hooklib/shim/engine.c logs them only where it cannot load the engine).
 const Config& GetConfig();
 

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// After a successful cuInit, in this process (a forked child calls it again): attaches to the agent and waits for its
-// first budget for at most a second; without one the environment's values hold. Cheap when done. Any thread.
+// After a successful cuInit, in this process (a forked child calls it again). Attaches to the agent and waits for its
+// first budget, at most a second; without one the environment's values hold. Cheap when done. Any thread.
 void EnsureStarted();
 
 uint64_t MonotonicNs();  // CLOCK_MONOTONIC

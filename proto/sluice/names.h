@@ -48,15 +48,14 @@
 #define SLUICE_ENV_SOCKET "SLUICE_SOCKET"           /* path of the agent's socket */
 #define SLUICE_ENV_ENGINE "SLUICE_ENGINE"           /* path of the engine; default: beside the shim */
 #define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"       /* run (default): unhooked with a warning; stop: CUDA calls fail */
-#define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory is unmanaged, the budget is a hard limit */
-#define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: no launch uses host memory remotely */
-#define SLUICE_ENV_DISCARD "SLUICE_DISCARD"         /* 0: contents of freed memory are copied like all others */
+#define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory plain, the budget is a hard limit */
+#define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: nothing is used in host memory by streaming launches */
+#define SLUICE_ENV_DISCARD "SLUICE_DISCARD" /* 0: contents that the program gave back are copied like the rest */
 #define SLUICE_ENV_OVERWRITES \
-  "SLUICE_OVERWRITES" /* 0: memory about to be overwritten whole is fetched like all other */
-#define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: memory that only copies wrote is evicted like all other */
-#define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: which part of a block launches use is not learned from their faults */
-#define SLUICE_ENV_EVICTION_THREADS \
-  "SLUICE_EVICTION_THREADS" /* threads that evict at a time; 0: the driver's calls evict */
+  "SLUICE_OVERWRITES" /* 0: what is about to be overwritten whole is fetched like the rest */
+#define SLUICE_ENV_READ_MOSTLY "SLUICE_READ_MOSTLY" /* 0: what copies alone wrote is sent away like the rest */
+#define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: what launches use of a block is not learnt from their faults */
+#define SLUICE_ENV_EVICTION_THREADS "SLUICE_EVICTION_THREADS" /* threads that evict; 0: the driver does */
 #define SLUICE_ENV_MANAGED_LIMIT \
   "SLUICE_MANAGED_LIMIT"                    /* bytes (K, M, G, Ki, Mi, Gi): hard cap on managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND" /* managed (default) */

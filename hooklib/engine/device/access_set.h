@@ -16,10 +16,10 @@ namespace sluice {
 struct AccessSet {
   std::span<const memory::Extent> extents;
   std::span<const char> only_read;  // of each extent: the work is known not to write it
-  std::optional<size_t> hot_count;  // of a graph: so many extents at the start are used by more nodes than the others
-  // Words that lead into blocks of which no part is known to be meant, once pointer ranges are learned;
+  std::optional<size_t> hot_count;  // of a graph: so many extents at the start are used by most nodes
+  // Words that lead into blocks of which no part is known to be meant. Empty until pointer ranges are learned.
   std::vector<policy::UnboundedPointer> unbounded;
-  bool has_narrowed = false;  // and whether less than the block is named for any of them.
+  bool has_narrowed = false;  // for one of these, less than the block is named
   // Storage behind the two spans, reused.
   std::vector<memory::Extent> extent_storage;
   std::vector<char> only_read_storage;

@@ -19,8 +19,8 @@ namespace {
 
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 // Bytes evicted or fetched at a time: the device's lock is held meanwhile, and launches wait for it. The link is idle
-// between two slices (3 % of the time with 64 MiB at 15 GB/s), so memory that the agent reclaims is evicted in larger
-// ones while that is fast. New host pages take four times as long.
+// between two slices: 3 % of the time with 64 MiB at 15 GB/s. So memory that the agent reclaims is evicted in larger
+// slices while that is fast. New host pages take four times as long.
 constexpr uint64_t kMinSliceBytes = uint64_t{64} << 20, kMaxSliceBytes = 4 * kMinSliceBytes;
 constexpr uint64_t kSliceNs = 40 * kMs;
 // Time slices are so long only where working sets exceed the GPU together: the memory follows the token.

@@ -1,5 +1,5 @@
 // Follows the agent's budgets and tokens. Frames are received on the client's thread, which makes no driver call and
-// waits for no lock of a launch; eviction and fetches for them are done on a thread of their own.
+// waits for no lock of a launch. Eviction and fetches for them are done on a thread of their own.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_BUDGET_FOLLOWER_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_BUDGET_FOLLOWER_H_
 

@@ -1,4 +1,4 @@
-// What the engine keeps for a CUDA context; it ends with the context.
+// The engine's state of a CUDA context; it ends with the context.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
 

@@ -1,4 +1,4 @@
-// Device: what it is, its budget, its mode.
+// Device: construction, budget and mode.
 #include "hooklib/engine/device/device.h"
 
 #include <algorithm>

@@ -70,8 +70,8 @@ struct Device final : memory::Timeline {
   policy::Residency residency SLUICE_BY_DEVICE_LOCK;
   std::unordered_map<CUcontext, std::unique_ptr<Context>> contexts SLUICE_BY_DEVICE_LOCK;
   std::vector<std::unique_ptr<Stream>> streams SLUICE_BY_DEVICE_LOCK;
-  uint64_t live_bytes SLUICE_BY_DEVICE_LOCK = 0;  // allocated and not freed, by the finest knowledge
-  uint64_t peak_live_bytes SLUICE_BY_DEVICE_LOCK = 0;
+  // Allocated and not freed, by the finest knowledge.
+  uint64_t live_bytes SLUICE_BY_DEVICE_LOCK = 0, peak_live_bytes SLUICE_BY_DEVICE_LOCK = 0;
   uint64_t allocated_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by the application, through the engine
   uint64_t requested_bytes SLUICE_BY_DEVICE_LOCK = 0;  // managed memory requested from the driver
   sluice_budget budget SLUICE_BY_DEVICE_LOCK{};        // in force
@@ -105,7 +105,7 @@ struct Device final : memory::Timeline {
   bool ReserveUnmanaged(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   // A graph whose nodes allocate so much at a time is about to be instantiated. False as above.
   bool ReserveGraphMemory(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
-  void CountGraphMemory() SLUICE_TAKES_DEVICE_LOCK;  // what the driver keeps for such graphs now
+  void CountGraphMemory() SLUICE_TAKES_DEVICE_LOCK;  // memory that the driver keeps for such graphs now
   // A limit of the context changed by so many bytes of device memory; `reserved` of them are counted already.
   void NoteLimit(CUcontext handle, int64_t change, uint64_t reserved) SLUICE_TAKES_DEVICE_LOCK;
   // Evicts what exceeds the capacity: launches that miss nothing evict nothing.
@@ -118,7 +118,7 @@ struct Device final : memory::Timeline {
   // For a forked child, where another thread of the parent may have held the lock.
   void ViewUnlocked(uint64_t* total, uint64_t* free) const SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   void ContextEnds(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // before it is destroyed
-  void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, and all that was made in it
+  void DropContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;  // it is gone, with everything made in it
   // `peer` may use this GPU's memory from now on: pages stay here and are mapped there instead of moving to and fro.
   void AddPeer(CUdevice peer) SLUICE_TAKES_DEVICE_LOCK;
   bool HasPeers() const SLUICE_DEVICE_LOCKED { return !peers_.empty(); }
@@ -138,7 +138,7 @@ struct Device final : memory::Timeline {
   void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that the last ten seconds touched
   // Reads what the driver has counted since the last time.
   void CountFaults() SLUICE_DEVICE_LOCKED;
-  // What the driver evicted on its own, and what faults brought; 0 where it does not count.
+  // Bytes that the driver evicted on its own, and bytes of faults; 0 where it does not count.
   policy::Pressure::Totals BytesMovedByDriver() const SLUICE_DEVICE_LOCKED;
   // At DEBUG: which chunks are where and why, when an iteration began.
   void LogPlacement(const Work& work) SLUICE_DEVICE_LOCKED;
@@ -186,8 +186,8 @@ struct Device final : memory::Timeline {
   bool RecordEvent(Stream* stream) SLUICE_DEVICE_LOCKED;
   void PollEvents(Stream* stream) SLUICE_DEVICE_LOCKED;
   void PollQueue(TransferQueue* queue, EventPool* pool) SLUICE_DEVICE_LOCKED;
-  // How much of the work that the streams held at the first of these calls with the same marks is done. `*all_seen`:
-  // the rest will be seen to finish; on a thread's own stream only if that thread queues more.
+  // How much is done of the work that the streams held at the first call with these marks. `*all_seen`: the rest will
+  // be seen to finish. On a thread's own stream it is, if that thread queues more.
   uint64_t CompletedWork(std::vector<memory::Mark>* marks, bool* all_seen) SLUICE_DEVICE_LOCKED;
   // Transfers of the stream that are not done; a discard with its populating counts twice.
   size_t OutstandingTransfers(Stream* stream) SLUICE_DEVICE_LOCKED {
@@ -208,13 +208,13 @@ struct Device final : memory::Timeline {
                                                 memory::StreamId stream) SLUICE_DEVICE_LOCKED;
   Refusal Grow(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
-  // Where `fits()` does not hold: waits, without the lock, while this process's share may still be on its way, because
-  // the agent lent it out or others have not given it up yet. Whether it came.
+  // Waits, without the lock, until `fits()` holds. This process's share may be on its way: the agent has lent it out,
+  // or other processes have not given it up yet. Whether it came.
   template <typename F>
   bool AwaitShare(uint64_t bytes, F fits) SLUICE_DEVICE_LOCKED;
   void ReturnArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
-  void ReturnUnevictableArenas(Context* context)
-      SLUICE_DEVICE_LOCKED;                       // wholly free ones, while more than half is free
+  // Wholly free ones, while more than half is free.
+  void ReturnUnevictableArenas(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t HostAllowance() SLUICE_DEVICE_LOCKED;  // bytes of host memory that may still be used
   void LogRefusal(Refusal refusal, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void SetLive(memory::Extent range, bool alive, memory::Extent owner = {}) SLUICE_DEVICE_LOCKED;  // RemoveLive's owner
@@ -237,13 +237,11 @@ struct Device final : memory::Timeline {
   uint64_t map_ns_ SLUICE_BY_DEVICE_LOCK = 0;                  // the calling threads' time in ApplyRemoteMappings
   uint64_t logged_iteration_ SLUICE_BY_DEVICE_LOCK = 1;        // the newest that LogPlacement saw
   std::unordered_map<uint64_t, std::string> kernel_names_ SLUICE_BY_DEVICE_LOCK;  // by execution id; at DEBUG
-  bool logged_large_graph_ SLUICE_BY_DEVICE_LOCK = false;
-  bool logged_refusal_[8] SLUICE_BY_DEVICE_LOCK = {};
+  bool logged_large_graph_ SLUICE_BY_DEVICE_LOCK = false, logged_refusal_[8] SLUICE_BY_DEVICE_LOCK = {};
   static constexpr size_t kSeconds = 10;
   uint64_t launch_at_second_[kSeconds] SLUICE_BY_DEVICE_LOCK = {};  // launch numbers at the last seconds with launches
   uint64_t active_seconds_ SLUICE_BY_DEVICE_LOCK = 0, launches_at_last_second_ SLUICE_BY_DEVICE_LOCK = 0;
-  uint64_t working_set_bytes_ SLUICE_BY_DEVICE_LOCK = 0;
-  uint64_t next_allocation_ SLUICE_BY_DEVICE_LOCK = 1;
+  uint64_t working_set_bytes_ SLUICE_BY_DEVICE_LOCK = 0, next_allocation_ SLUICE_BY_DEVICE_LOCK = 1;
   uint64_t launches_at_unplanned_copy_ SLUICE_BY_DEVICE_LOCK = 0;
 };
 

@@ -1,4 +1,4 @@
-// Device: allocation and free, and what the application's allocator reports.
+// Device: allocation and free, and reports of the application's allocator.
 #include <algorithm>
 #include <ctime>
 
@@ -47,10 +47,10 @@ bool Device::AwaitShare(uint64_t bytes, F fits) {
   return came;
 }
 
-// Small allocations stay on the GPU, in memory of cuMemAlloc's own kind: where memory is managed the driver takes 3 us
-// more for a memset of 64 bytes and 4 to 8 for a copy of 4 (H200, docs/benchmarks.md), and a PyTorch step has a hundred
-// memsets. All small allocations together are a hundredth of the budget, and count as unmanaged memory. PyTorch's
-// segments for small tensors have one chunk.
+// Small allocations stay on the GPU, in memory of cuMemAlloc's own kind. Where memory is managed the driver takes 3 us
+// more for a memset of 64 bytes, and 4 to 8 us more for a copy of 4 bytes (H200, docs/benchmarks.md). A PyTorch step
+// has a hundred memsets. All small allocations together are a hundredth of the budget, and count as unmanaged memory.
+// PyTorch's segments for small tensors have one chunk.
 std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMaxUnevictableBytes = uint64_t{64} << 20;
   memory::ArenaAllocator& unevictable = *context->unevictable;
@@ -143,8 +143,9 @@ void Device::ReturnArenas(Context* context, bool all) {
   }
 }
 
-// Before an allocation is refused: memory that the application has freed may still wait for the GPU, where the real
-// cuMemFree would have waited itself (PyTorch frees its cache and allocates again). Bounded, and without the lock.
+// Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree
+// would have waited itself, and PyTorch relies on it: it frees its cache and allocates again. Bounded, and without the
+// lock.
 std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t bytes) {
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};

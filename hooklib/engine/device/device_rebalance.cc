@@ -71,7 +71,7 @@ uint64_t Device::RestoreWorkingSet(uint64_t max_bytes) {
 }
 
 void Device::AwaitRoom(const Work& work) {
-  // However often the budget is raised: a kernel may be waiting for what this very thread does next.
+  // However often the budget is raised: a kernel may be waiting for the next call of this very thread.
   constexpr uint64_t kMaxWaitNs = 500'000'000;
   constexpr timespec kPause{0, 200'000};
   DeviceLock lock(mutex);
@@ -95,8 +95,8 @@ void Device::AwaitRoom(const Work& work) {
 }
 
 void Device::ExpectRaise() {
-  // In this time the agent looks at the processes that make room, and they evict a part (budget_follower.cc: a slice of
-  // it takes 40 ms, and twice that where host pages are new).
+  // In this time the agent looks at the processes that make room, and they evict a part. A slice of it takes 40 ms, and
+  // twice that where host pages are new (budget_follower.cc).
   constexpr uint64_t kNextRaiseNs = 100'000'000;
   raise_expected_until_ns = MonotonicNs() + kNextRaiseNs;
 }

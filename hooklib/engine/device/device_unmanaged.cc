@@ -1,5 +1,5 @@
-// Device: unmanaged memory that no allocation of the application's names: what graphs allocate by nodes of their own,
-// and what a context's limits cost.
+// Device: unmanaged memory that no allocation of the application's names: memory of graphs' own allocation nodes, and
+// memory that a context's limits take.
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"

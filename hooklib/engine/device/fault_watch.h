@@ -1,8 +1,8 @@
 // Launches of one device that are watched for the pages they fault on, to learn which part of a block a launch uses
 // (policy/predict/pointer_ranges.h).
 //
-// One launch is watched at a time, and it is alone on the GPU: before it the host waits until its stream is idle, and
-// the next launches wait until it is done. The device's lock is held in all functions.
+// One launch is watched at a time, and it is alone on the GPU. Before it the host waits until its stream is idle; the
+// next launches wait until it is done. The device's lock is held in all functions.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_FAULT_WATCH_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_FAULT_WATCH_H_
 
@@ -48,8 +48,8 @@ class FaultWatch {
   // --- what has been learned ---
   bool has_ranges() const SLUICE_DEVICE_LOCKED { return !ranges_.empty(); }
   bool wants_any() const SLUICE_DEVICE_LOCKED { return ranges_.watches_any(); }  // some launch is to be watched
-  // What the word at `place` of the work means. `*around`: the block that it leads into, where no part of that is known
-  // to be meant; else empty. Where the block is larger than the answer, the answer was learned.
+  // The extent that the word at `place` of the work means. `*around`: the block that it leads into, if no part of that
+  // is known to be meant; else empty. Where the block is larger than the answer, the answer was learned.
   std::optional<memory::Extent> ResolveWord(const Work& work, size_t place,
                                             policy::UnboundedPointer* around) SLUICE_DEVICE_LOCKED;
   void LogStats() const SLUICE_DEVICE_LOCKED;  // at DEBUG

@@ -70,7 +70,7 @@ uint64_t CgroupLeft() {
                                   const char* prefix) {
     const uint64_t limit = ReadNumber(folder + limit_name, UINT64_MAX);
     if (limit > UINT64_MAX / 4) return;  // none; v1 writes a huge number
-    // Cached file pages are charged too, and the kernel reclaims them before it kills: a job that has read a large
+    // Cached file pages are charged too. The kernel reclaims them before it kills, so a job that has read a large
     // dataset is not out of memory.
     const std::string stat = ReadFile(folder + "memory.stat");
     const std::string active = std::string(prefix) + "active_file", inactive = std::string(prefix) + "inactive_file";

@@ -1,4 +1,4 @@
-// What this process's container may take of the machine: host memory, which holds evicted bytes, and CPUs.
+// Limits of this process's container on the machine: host memory, which holds evicted bytes, and CPUs.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_HOST_LIMITS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_HOST_LIMITS_H_
 

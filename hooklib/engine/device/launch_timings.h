@@ -1,4 +1,4 @@
-// GPU events around launches and waits of one device, and what their times decide.
+// GPU events around launches and waits of one device, and the decisions that their times settle.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_LAUNCH_TIMINGS_H_
 #define SLUICE_HOOKLIB_ENGINE_DEVICE_LAUNCH_TIMINGS_H_
 

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is known of what
-// kernels touch, the more room is left for accesses that nothing shows.
+// PUMP's four defaults (nothing seen, the allocator's reports, library extents, both): the less is known of kernels'
+// accesses, the more room is left for unknown ones.
 uint32_t MemoryFactor::DefaultPercent() const {
   if (device_->budget.memory_factor) return device_->budget.memory_factor;
   return device_->extents_seen ? 100 : device_->reports_seen ? 80 : 60;
@@ -24,7 +24,7 @@ void MemoryFactor::NotePlannedLaunch(memory::Mark launch) {
   constexpr uint64_t kPartsPerIteration = 16;
   constexpr uint32_t kMinPartLaunches = 4;
   constexpr size_t kMaxParts = 1024;
-  // What the application itself moves (managed memory that it asked for, and reads on the host) looks the same.
+  // Moves by the application itself look the same: its own managed memory, and reads on the host.
   if (!device_->driver_evicted.counting() || device_->budget.prefetch == SLUICE_PREFETCH_OFF || device_->managed_seen)
     return;
   // H200: a program whose launches name 2 GiB of one allocation in a budget of 1 was taken for one with a neighbour.
@@ -34,8 +34,8 @@ void MemoryFactor::NotePlannedLaunch(memory::Mark launch) {
   part_launches_ = 0;
   parts_.push_back({launch, std::exchange(part_named_bytes_, 0)});
   uint64_t named = 0;
-  // The GPU is asked only where nothing else has asked it for an iteration, and then once for each half of one: where a
-  // launch is a part, asking took 0.1 us of each on an H200's host.
+  // The GPU is asked only where nothing else has asked it for an iteration, and then twice an iteration. Asking each
+  // time took 0.1 us of a launch on an H200's host, where a launch is a part.
   const auto is_over = [this](const memory::Mark& mark) SLUICE_DEVICE_LOCKED {
     const Stream* stream = device_->StreamById(mark.stream);
     const bool ask = parts_.size() > kPartsPerIteration && parts_.size() % (kPartsPerIteration / 2) == 1;

@@ -1,6 +1,6 @@
 // The memory factor of one device: which percent of the budget tracked memory may fill.
 //
-// Where nothing shows that the driver evicts on its own, the factor follows from what is known of accesses. It is
+// Where nothing shows that the driver evicts on its own, the factor follows from the knowledge of accesses. It is
 // lowered where launches lose memory to the driver (policy/budget/pressure.h), and where the GPU has less free memory
 // than the budget promises. The device's lock is held in all of its functions.
 #ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_MEMORY_FACTOR_H_
@@ -46,16 +46,16 @@ class MemoryFactor {
   uint32_t MeasureCeiling() const SLUICE_DEVICE_LOCKED;
   void LogLowered(uint32_t from, uint32_t to, uint32_t ceiling) SLUICE_DEVICE_LOCKED;
 
-  struct Part {  // of an iteration
+  struct IterationPart {
     memory::Mark last_launch;
     uint64_t named_bytes;  // by its launches
   };
   Device* const device_;
   policy::Pressure pressure_ SLUICE_BY_DEVICE_LOCK;
-  std::deque<Part> parts_ SLUICE_BY_DEVICE_LOCK;         // not over yet
-  uint64_t part_named_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // of the newest part, which is not in parts_ yet
-  uint32_t part_launches_ SLUICE_BY_DEVICE_LOCK = 0;     // the same
-  uint32_t ceiling_ SLUICE_BY_DEVICE_LOCK = 100;         // percent
+  std::deque<IterationPart> parts_ SLUICE_BY_DEVICE_LOCK;  // not over yet
+  uint64_t part_named_bytes_ SLUICE_BY_DEVICE_LOCK = 0;    // of the newest part, which is not in parts_ yet
+  uint32_t part_launches_ SLUICE_BY_DEVICE_LOCK = 0;       // the same
+  uint32_t ceiling_ SLUICE_BY_DEVICE_LOCK = 100;           // percent
   bool ceiling_due_ SLUICE_BY_DEVICE_LOCK = false;
   bool logged_lowered_ SLUICE_BY_DEVICE_LOCK = false;
 };

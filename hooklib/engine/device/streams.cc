@@ -146,7 +146,7 @@ Stream* FindStream(CUstream handle, bool per_thread_default) {
   if (normal != CU_STREAM_LEGACY && normal != CU_STREAM_PER_THREAD) {
     if (!MayBeAsked(normal)) return nullptr;
     if (g_real.cuStreamGetCtx) {
-      // A stream may be used while another context is current; what the engine makes for it belongs to its own.
+      // A stream may be used while another context is current; the engine's queues for it belong to its own.
       RelaxedCapture relaxed;
       if (g_real.cuStreamGetCtx(normal, &owner) != CUDA_SUCCESS) return nullptr;
       if (owner != context) return nullptr;

@@ -97,7 +97,7 @@ struct Stream {
 Stream* FindStream(CUstream handle, bool per_thread_default);
 // The application destroys it: call before the driver does.
 void RetireStream(CUstream handle);
-// Handles may have changed their meaning: what was cached by them is looked up anew.
+// Handles may have changed their meaning: cached streams are looked up anew.
 void ForgetStreamCache();
 // The context is gone: its handles, and its own, may be given again and mean something else. Takes the map's lock
 // alone.

@@ -248,7 +248,7 @@ SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
 SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)
 SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
-// Work whose extents are not planned (missing pages are faulted in), but which must be known to be queued: no range is
+// Work whose extents are not planned: missing pages are faulted in. It must be known to be queued, so that no range is
 // reused before it is done. `writes`: notes its destinations.
 #define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                  \
   CUresult name parameters {                                                                                  \

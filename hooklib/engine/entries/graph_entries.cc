@@ -32,7 +32,7 @@ void Keep(CUgraphExec executable, GraphAccess access) {
   Graphs()[executable] = std::move(access);
 }
 
-// Memory of graphs' own is the driver's: it is allocated when such a graph is launched or uploaded, and kept for the
+// Memory of graphs' own is the driver's. It is allocated when such a graph is launched or uploaded, and kept for the
 // next one; only the driver knows how much it is.
 void CountMemory(CUgraphExec executable) {
   if (!g_has_allocating_graphs.load(std::memory_order_relaxed)) return;

@@ -1,19 +1,19 @@
 // Discards in a stream's order, of freed ranges and of ranges that the next work overwrites.
 //
 // Freed ranges. A discard that is executed at once has to wait for all work that was queued when its range was freed.
-// A host that is far ahead has needed the room several times by then: on a convolution net's training at a third of its
+// A host that runs ahead has needed the room several times by then. On a convolution net's training at a third of its
 // live bytes every second victim was a free chunk, evicted and fetched again for nothing. In a stream's order the
 // discard takes its place behind the last use, with no wait on the host. Work that may write the range again must come
 // later:
 // - on this stream it does, because the stream waits for the discard;
 // - other streams that begin to work meanwhile wait for it too;
-// - nothing else may: the range still belongs to an allocation whose owner reported that it does not use it
-//   (Residency::RemoveLive), so it is not given out, and no other GPU has been told of it.
+// - nothing else may. The range still belongs to an allocation whose owner reported it as unused
+//   (Residency::RemoveLive), so it is not given out, and no other GPU maps it.
 // Other streams are made to wait for work that the application did not order before theirs. So this is done only where
 // one stream of the device works alone.
 //
-// Overwritten ranges. What a call, a copy or a memset overwrites whole is brought back empty: a discard and a prefetch
-// in the order of the application's stream, before the work. Policy decides for which chunks.
+// Overwritten ranges. A call, a copy or a memset may overwrite a range whole. The range is populated empty before: by a
+// discard and a prefetch in the order of the application's stream. Policy decides for which chunks.
 //
 // The device's lock is held in all of these, and the stream's order where work is about to be queued.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_DISCARDS_H_

@@ -13,7 +13,7 @@
 
 #define SLUICE_DRIVER_PORT_VERSION 1
 
-// What a driver answers in place of its kernel module. Plain C; every function may be called from any thread.
+// Answers of a driver in place of its kernel module. Plain C; every function may be called from any thread.
 struct sluice_driver_port_table {
   uint32_t version;  // SLUICE_DRIVER_PORT_VERSION of the header that the driver was built with
   // In place of open("/dev/nvidia-uvm-tools"): a descriptor, or -1 with errno.
@@ -21,7 +21,7 @@ struct sluice_driver_port_table {
   // In place of ioctl() on a descriptor of /dev/nvidia-uvm-tools (requests 56, 58, 59, 60, 76) or of /dev/nvidia-uvm
   // (request 51, UVM_MIGRATE): 0, or -1 with errno. The result is in the argument's status.
   int (*control)(int descriptor, unsigned long request, void* argument);
-  // Evicts `count` ranges in stream order, as `threads` threads would by requests of their own: begins when stream
+  // Evicts `count` ranges in stream order, as `threads` threads would by requests of their own. It begins when stream
   // `entry` comes to it, and stream `queue` goes on when it is done. Both are CUstreams. With no ranges: whether the
   // driver does so (CUDA_SUCCESS), or the engine's own threads are to make requests. Returns a CUresult.
   int (*evict)(void* entry, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count, int threads);

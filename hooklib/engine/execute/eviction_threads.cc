@@ -65,7 +65,7 @@ struct Shared {
   std::atomic<int> splits{0};
   client::Descriptor space;  // the address space that CUDA uses; written before state is kUsed
   bool by_port = false;      // the driver's extension evicts, in its own time; written before state is kUsed
-  Mutex trial;               // two devices have two locks; held around the first request
+  Mutex first_request;       // held around it: two devices have two locks
   Mutex mutex;               // no other lock is taken inside
   Condition work;
   std::deque<Job*> jobs SLUICE_GUARDED_BY(mutex);                          // with pieces that no thread has taken
@@ -187,7 +187,7 @@ bool AreUsed(const std::vector<Extent>& runs) {
   const auto known = [&shared] { return shared.state.load(std::memory_order_acquire); };
   if (known() != State::kUnknown) return known() == State::kUsed;
   if (runs.empty()) return false;
-  MutexLock lock(shared.trial);
+  MutexLock lock(shared.first_request);
   if (known() != State::kUnknown) return known() == State::kUsed;
   const State found = Try(shared, runs);
   shared.state = found;

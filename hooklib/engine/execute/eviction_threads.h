@@ -1,14 +1,16 @@
 // Eviction by several threads at a time.
 //
-// The driver's prefetch to the host moves 9 to 15 GB/s on a link of 55: nearly all of its time goes to putting each
-// page of 4 KiB into the process's page table, on one thread of the driver's, which also runs the deferred fetches. The
-// request behind that call (UVM_MIGRATE of /dev/nvidia-uvm, number and layout as in NVIDIA's open kernel modules, the
-// same from 535 to 580) may be made by any thread: four make 34 to 40 GB/s, and fetches go on beside them
+// The driver's prefetch to the host moves 9 to 15 GB/s on a link of 55. Nearly all of its time goes to putting each
+// page of 4 KiB into the process's page table. One thread of the driver's does so, and it also runs the deferred
+// fetches.
+//
+// Any thread may make the request behind that call: UVM_MIGRATE of /dev/nvidia-uvm, number and layout as in NVIDIA's
+// open kernel modules, the same from 535 to 580. Four threads move 34 to 40 GB/s, and fetches go on beside them
 // (docs/design/driver.md). Threads wait for each other on one mapping of the process, so arenas are split
 // (SplitMapping).
 //
-// The order is the driver's own. A host function in a stream hands the runs to the threads when the stream comes to it,
-// and the queue behind waits for a cell of host memory that the threads raise. The threads make no CUDA call, so they
+// The order is the driver's own. When a stream comes to it, a host function hands the runs to the threads. The queue
+// behind waits for a cell of host memory that the threads raise. The threads make no CUDA call, so they
 // cannot wait for anything that a stream, or a caller inside the driver, holds. An access to such a page at the wrong
 // moment is right all the same: managed memory is coherent wherever its pages are.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_EVICTION_THREADS_H_
@@ -36,9 +38,9 @@ struct CellPage {
   bool refused = false;      // by the driver, or the GPU cannot wait for a value
 };
 
-// The stream where evictions on `queue` wait for the application: a stream of its own, so that evictions need not wait
-// for each other, or the queue's stream where the driver's call is used. `runs`: about to be evicted; the first time
-// one chunk of them is tried. In the context of the queue.
+// The stream where evictions on `queue` wait for the application. It is a stream of its own, so that evictions need not
+// wait for each other; where the driver's call is used, the queue's stream. `runs`: about to be evicted. The first time
+// a request is tried on one chunk of them. In the context of the queue.
 CUstream EntryStream(TransferQueue* queue, CellPage* cells,
                      const std::vector<memory::Extent>& runs) SLUICE_DEVICE_LOCKED;
 // Queues the eviction behind everything that `entry` (EntryStream's answer) waits for, and before anything that is

@@ -6,11 +6,11 @@
 namespace sluice {
 
 // At once, even where another stream still reads the duplicate. Advice is a call and has no place in a stream's order.
-// To give it a place behind those readers, either the writer's stream would have to wait for theirs, which the
-// application did not ask for (they may wait for what this stream does next, a deadlock), or the host would, whose next
-// call may be what they wait for. Not to withdraw costs more: a write to a duplicate takes 3.6 s a GiB, and of a kernel
-// that names it no one knows whether it writes. So bytes that the readers have not read yet are faulted in, once: the
-// range is no duplicate again for 1,024 launches at least.
+// To give it a place behind those readers, the writer's stream or the host would have to wait for them. The application
+// did not ask for that, and they may wait for the next work of this stream or of the host: a deadlock. Not to withdraw
+// costs more: a write to a duplicate takes 3.6 s a GiB, and whether a kernel that names it writes is not known. So
+// bytes that the readers have not read yet are faulted in, once: the range is no duplicate again for 1,024 launches at
+// least.
 void Device::Withdraw() {
   if (!residency.has_withdrawn()) return;
   const std::vector<memory::Extent> runs = residency.TakeWithdrawn();

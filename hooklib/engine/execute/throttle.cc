@@ -9,9 +9,11 @@
 //   its own pace, at no time would all of them be over.
 // - A launch is watched, or is to be watched (fault_watch.h).
 //
-// A kernel may be waiting for what this very thread does next, so no wait is unbounded. The launch goes ahead if
-// nothing moves: for 20 ms and the time of the next transfer; for 150 ms where it waits for eviction or for a launch's
-// time; for a second where a graph is timed, or launches larger than the budget fault.
+// A kernel may be waiting for the next call of this very thread, so no wait is unbounded. The launch goes ahead if
+// nothing moves:
+// - for 20 ms and the time of the next transfer;
+// - for 150 ms where it waits for eviction or for a launch's time;
+// - for a second where a graph is timed, or launches larger than the budget fault.
 #include <algorithm>
 #include <ctime>
 
@@ -25,8 +27,8 @@ namespace {
 // We wait earlier, outside all locks, so that a caller blocked in the driver never keeps other threads from launching
 // the work that it waits for.
 constexpr size_t kMaxOutstandingTransfers = 28;
-// In one queue. From here on the driver could block the caller, who holds locks then and may be the very thread that
-// the stream waits for.
+// In one queue. From here on the driver could block the calling thread, which holds locks then. The stream may be
+// waiting for that very thread.
 constexpr size_t kMaxQueuedTransfers = 32;
 // Launches that the host may be ahead while freed chunks wait: enough to keep the GPU busy. And while launches fault an
 // unknown amount in: these take long.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxDepth = 8;  // of graphs in graphs
 
-// What a kernel node runs.
+// The kernel of a node, with its parameters.
 struct NodeContents {
   CUfunction function = nullptr;
   std::array<unsigned, 7> shape{};

@@ -1,4 +1,4 @@
-// What the engine keeps about graphs' nodes, because the driver cannot be asked for it later.
+// Knowledge of graphs' nodes that the driver cannot be asked for later.
 //
 // Access sets of library calls. A call's extents are known while it is made, but its kernels run whenever the graph is
 // launched. That graph was made from the capture, from a clone of it, or from a graph that has it as a child. So the
@@ -24,8 +24,8 @@ struct CapturedCall {
   LibraryCall call;  // its ranges are those
 };
 
-// Behind a launch on a captured stream (the handle as the legacy-flavour functions take it): the thread's library call,
-// if it is in one, belongs to the node that the launch made. Puts nothing into the stream.
+// Behind a launch on a captured stream: the thread's library call, if it is in one, belongs to the node that the launch
+// made. The handle is as the legacy-flavour functions take it. Puts nothing into the stream.
 void NoteCapturedLaunch(CUstream stream);
 // Before the end of a capture: its graph. After it: the kernels of its nodes are noted, or where it ended in error all
 // its nodes are forgotten.

@@ -44,7 +44,7 @@ std::vector<Period>& Periods() {
 }
 bool g_logged_slow = false;
 
-// One sentence a process: what is live, what may be resident, what moved, what it costs.
+// One sentence a process: its live bytes, its budget, the bytes that moved, and their cost.
 void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_counters& then, const char* since,
              double waited) {
   if (g_logged_slow) return;

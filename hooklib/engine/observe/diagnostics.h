@@ -1,5 +1,5 @@
 // Lines on stderr about the process as a whole: its figures at exit and on a period, and a warning when
-// oversubscription makes it slow, which the agent hears of too.
+// oversubscription makes it slow. The agent gets a notice then.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_DIAGNOSTICS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_DIAGNOSTICS_H_
 

@@ -1,4 +1,4 @@
-// What the driver itself counts of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
+// The driver's own counters of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
 //
 // The driver adds to a page of this process's memory, and reading is reading that page. On an H200 counting costs
 // nothing measurable. The same device offers records: those of single moves double the time of faults

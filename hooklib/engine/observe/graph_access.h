@@ -1,4 +1,4 @@
-// Access sets of graphs. A graph launch is planned as one kernel whose access set is that of all its nodes; words and
+// Access sets of graphs. A graph launch is planned as one kernel with the access sets of all its nodes. Words and
 // reaches are resolved at each launch, because blocks are allocated and freed while a graph stays.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_GRAPH_ACCESS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_GRAPH_ACCESS_H_
@@ -42,7 +42,7 @@ class GraphAccess {
   std::shared_ptr<const RankedReaches> Ranked();
   bool known() const { return known_; }
   bool may_write_anywhere() const { return has_unseen_pointers_ || !known_; }
-  // What the graph's own nodes allocate at a time at most, if they ran one by one as they were made.
+  // The most that the graph's own nodes have allocated at a time, if they run one by one as they were made.
   uint64_t allocated_peak_bytes() const { return allocated_peak_; }
   // True once, at the first call.
   bool TakeSizeCheck();

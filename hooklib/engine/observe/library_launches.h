@@ -15,14 +15,16 @@ struct NamedMemory;
 struct Stream;
 
 // For a launch on `stream` inside `call`: appends the call's ranges to `exact`, and pointers of unknown reach to the
-// words. `*read_only`: so many added ranges, at the start, are only read. `*overwritten`: so many, at the end, are
-// overwritten whole by the call, which begins with this launch. Words inside the ranges are dropped, so that an operand
-// in a large block fetches its own bytes and no more. Words that name other live memory (the library's workspaces) stay
-// and are counted. True: all memory that the call touches is known.
+// words.
+// - `*read_only`: so many of the added ranges, at the start, are only read.
+// - `*overwritten`: so many, at the end, are overwritten whole by the call, which begins with this launch.
+// Words inside the ranges are dropped, so that an operand in a large block fetches its own bytes and no more. Words
+// that name other live memory (the library's workspaces) stay and are counted. True: all memory that the call touches
+// is known.
 bool AttachLibraryCall(Stream* stream, LibraryCall* call, NamedMemory* named, std::vector<memory::Extent>* exact,
                        size_t* read_only, size_t* overwritten) SLUICE_TAKES_DEVICE_LOCK;
-// Where all memory that the call touches is known, drops its operands from what one of its kernels names: words, and
-// tensors of TMA descriptors, which do not say whether they are written.
+// Where all memory that the call touches is known: drops its operands from those that one of its kernels names. TMA
+// descriptors among these do not say whether their tensors are written.
 void DropOperands(const LibraryCall& call, NamedMemory* named);
 // Access sets are wanted while a trace is recorded, once residency is managed, and while anything is captured: a
 // graph's nodes are launched later, perhaps under pressure. Call when one of these has changed.

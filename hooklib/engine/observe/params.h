@@ -1,4 +1,4 @@
-// What a kernel's parameters say about memory: every aligned word that could be an address.
+// Addresses in a kernel's parameters: every aligned word that could be one.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_PARAMS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_PARAMS_H_
 
@@ -27,7 +27,7 @@ struct FunctionInfo {
   libraries::TorchKernel torch;  // known meanings of the parameters
 };
 
-// What the parameters of one launch name.
+// Memory that the parameters of one launch name.
 struct NamedMemory {
   std::vector<uint64_t> words;            // may be tracked addresses, each standing for its whole block
   std::vector<libraries::Reach> reaches;  // parts of the block around an address
