@@ -101,19 +101,6 @@ const char* simgpu_last_misuse(void);
 /* A named instant in the timeline (SIMGPU_TIMELINE). */
 void simgpu_mark(const char* name);
 
-/* What open and ioctl of /dev/nvidia-uvm-tools answer on a machine with a card: the counters of what the driver moves
- * (request 56 without a queue, request 60), and records of faults (56 or 76 with one, 58, 59), which take a third
- * longer meanwhile. There is no kernel under this driver, so the hook asks here. */
-int simgpu_uvm_open(void);
-int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
-
-/* Memory sent away by requests of several threads (UVM_MIGRATE), in a stream's order: begins where `begin` is now, and
- * `queue` goes on when it is over. A thread of the machine's own would have no place in virtual time, so the hook asks
- * here. Nothing to send: whether it does so, or threads are to make requests of their own (SIMGPU_REQUESTS; request 51
- * below). Returns a CUresult. */
-int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
-                     int threads);
-
 /* An XID error on a card, as NVML's event set reports it. Returns 0. */
 int simgpu_inject_xid(int device, uint32_t xid);
 

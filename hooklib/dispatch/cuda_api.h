@@ -14,12 +14,8 @@
 // Exported by the driver; cuda.h declares it only where it renames everything to _ptsz.
 extern "C" CUresult CUDAAPI cuGetProcAddress_v2_ptsz(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                                                      CUdriverProcAddressQueryResult* symbolStatus);
-// Exported by the simulated driver alone, which has no kernel module: its answers to open and ioctl of
-// /dev/nvidia-uvm-tools (simgpu/simgpu.h).
-extern "C" int simgpu_uvm_open(void);
-extern "C" int simgpu_uvm_ioctl(int device, unsigned long request, void* argument);
-// Its eviction, in place of the eviction threads' requests (hooklib/engine/execute/eviction_threads.h).
-extern "C" int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
-                                int threads);
+// Exported by a driver without a kernel module under it, which answers in the module's place
+// (hooklib/engine/execute/driver_port.h).
+extern "C" const struct sluice_driver_port_table* sluice_driver_port(uint32_t version);
 
 #endif  // SLUICE_HOOKLIB_DISPATCH_CUDA_API_H_

@@ -24,13 +24,13 @@ bool Flag(const char* name, bool otherwise) {
   return otherwise;
 }
 
-int Number(const char* name, int most, int otherwise) {
+int Number(const char* name, int max, int otherwise) {
   const char* value = Get(name);
   if (!value) return otherwise;
   char* end = nullptr;
   const long number = std::strtol(value, &end, 10);
-  if (end != value && !*end && number >= 0 && number <= most) return static_cast<int>(number);
-  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0 to %d; it counts as %d", name, value, most,
+  if (end != value && !*end && number >= 0 && number <= max) return static_cast<int>(number);
+  Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: 0 to %d; it counts as %d", name, value, max,
       otherwise);
   return otherwise;
 }
@@ -61,23 +61,23 @@ Config Read() {
     if (const auto bytes = settings::ParseQuantity(limit)) {
       config.managed_limit = *bytes;
     } else {
-      // A cap that was meant and cannot be read must not become no cap.
+      // A limit that cannot be read must not become no limit.
       Log(settings::LogLevel::kError, "%s: '%s' is not accepted; accepted: a quantity such as 8Gi; it counts as 1",
           SLUICE_ENV_MANAGED_LIMIT, limit);
       config.managed_limit = 1;
     }
   }
   OneOf(SLUICE_ENV_BACKEND, "managed", nullptr);
-  // The shim's; it has loaded us, and by that has said how it read them.
+  // The shim's: it has acted on them already.
   OneOf(SLUICE_ENV_ON_ERROR, "run", "stop");
   Flag(SLUICE_ENV_DISABLE, false);
-  config.plain = Flag(SLUICE_ENV_PLAIN, false);
+  config.unmanaged = Flag(SLUICE_ENV_UNMANAGED, false);
   config.host_access = Flag(SLUICE_ENV_HOST_ACCESS, true);
   config.discard = Flag(SLUICE_ENV_DISCARD, true);
   config.overwrites = Flag(SLUICE_ENV_OVERWRITES, true);
   config.read_mostly = Flag(SLUICE_ENV_READ_MOSTLY, true);
   config.learn = Flag(SLUICE_ENV_LEARN, true);
-  config.senders = Number(SLUICE_ENV_SENDERS, 16, config.senders);
+  config.eviction_threads = Number(SLUICE_ENV_EVICTION_THREADS, 16, config.eviction_threads);
   if (const char* socket = Get(SLUICE_ENV_SOCKET)) config.socket = socket;
   if (config.settings.log_level) config.log_level = *config.settings.log_level;
   g_log_level = config.log_level;

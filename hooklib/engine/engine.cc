@@ -6,10 +6,12 @@
 #include <cstring>
 #include <ctime>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/diagnostics.h"
@@ -27,91 +29,95 @@ std::vector<std::unique_ptr<Device>>& MutableDevices() {
   static auto& devices = *new std::vector<std::unique_ptr<Device>>();
   return devices;
 }
-std::mutex g_start_mutex;
+Mutex g_start_mutex;  // the first lock that is taken: held while devices are made and the threads started
 std::atomic<pid_t> g_started_in{0};
 uint64_t g_started_at = 0;  // MonotonicNs
-bool g_ticks = false;       // the ticker runs
+bool g_has_ticker = false;
 // Of the process that this one was forked from.
 const std::vector<std::unique_ptr<Device>>* g_inherited = nullptr;
 
-// What is to be done at the end is done by the ticker's thread: who calls exit() may hold any of our locks, where a
-// signal's handler calls it. Then it is not waited for.
-class Ending {
+// The ticker's thread writes the last lines, because a thread that calls exit() in a signal's handler may hold any of
+// our locks. In that case the exiting thread gives up after a while.
+//
+// On pthread's own types: std::condition_variable may wait by the system's clock, which may be set.
+class ExitHandshake {
  public:
-  Ending() {
+  ExitHandshake() {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&changed_, &monotonic);
     pthread_condattr_destroy(&monotonic);
   }
-  // Of the ticker: sleeps, and whether the process ends.
-  bool Begins(uint64_t ns) {
+  // The ticker: sleeps for so long. True: the process ends.
+  bool AwaitExit(uint64_t ns) {
     pthread_mutex_lock(&mutex_);
-    Until(MonotonicNs() + ns, [this] { return begun_; });
-    const bool begun = begun_;
+    Wait(MonotonicNs() + ns, [this] { return exiting_; });
+    const bool exiting = exiting_;
     pthread_mutex_unlock(&mutex_);
-    return begun;
+    return exiting;
   }
-  void Over() {
+  // The ticker: the last lines are written.
+  void Finish() {
     pthread_mutex_lock(&mutex_);
-    over_ = true;
+    finished_ = true;
     pthread_cond_broadcast(&changed_);
     pthread_mutex_unlock(&mutex_);
   }
-  // Of who ends the process.
-  void Await(uint64_t ns) {
+  // The thread that ends the process: asks the ticker to finish, and waits at most so long.
+  void RequestAndAwait(uint64_t ns) {
     pthread_mutex_lock(&mutex_);
-    begun_ = true;
+    exiting_ = true;
     pthread_cond_broadcast(&changed_);
-    Until(MonotonicNs() + ns, [this] { return over_; });
+    Wait(MonotonicNs() + ns, [this] { return finished_; });
     pthread_mutex_unlock(&mutex_);
   }
 
  private:
   template <typename F>
-  void Until(uint64_t ns, F done) {
-    const timespec at{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+  void Wait(uint64_t until_ns, F done) {
+    const timespec at{static_cast<time_t>(until_ns / 1000000000), static_cast<long>(until_ns % 1000000000)};
     while (!done() && pthread_cond_timedwait(&changed_, &mutex_, &at) != ETIMEDOUT) {
     }
   }
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the two flags
   pthread_cond_t changed_;
-  bool begun_ = false, over_ = false;
+  bool exiting_ = false, finished_ = false;
 };
-Ending& TheEnd() {
-  static auto& end = *new Ending;
-  return end;
+ExitHandshake& TheExitHandshake() {
+  static auto& handshake = *new ExitHandshake;
+  return handshake;
 }
 
-void TellAtExit() {
-  PublishAll();  // what came after the last tick: the agent keeps what stands on the page when the process is gone
-  JudgeAtExit();
-  PrintSummary("exit");
+void ReportAtExit() {
+  PublishAll();  // what changed after the last tick: the agent keeps the page's figures when the process is gone
+  CheckAtExit();
+  LogSummary("exit");
   LogLibraryCounters();
   if (g_recorder) g_recorder->Finish();
 }
 
-// Publishes the counters ten times a second and prints the period's line. Makes no driver call.
+// Publishes the counters ten times a second and logs the period's line. Makes no driver call.
 void* Ticker(void*) {
-  for (uint64_t tick = 1; !TheEnd().Begins(100000000); ++tick) {
+  constexpr uint64_t kTickNs = 100'000'000, kTicksPerSecond = 10, kTicksPerPeriod = 100;
+  for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTickNs); ++tick) {
     for (const auto& device : Devices()) {
-      if (tick % 10 == 0) device->NoteSecond();
+      if (tick % kTicksPerSecond == 0) device->NoteSecond();
       device->tokens.time_slices().BeginSampling(device->Launches());
     }
     PublishAll();
-    if (tick % 100 != 0) continue;
-    JudgePeriod();
-    if (LogEnabled(settings::LogLevel::kInfo)) PrintSummary("now");
+    if (tick % kTicksPerPeriod != 0) continue;
+    CheckPeriod();
+    if (LogEnabled(settings::LogLevel::kInfo)) LogSummary("status");
   }
-  TellAtExit();
-  TheEnd().Over();
+  ReportAtExit();
+  TheExitHandshake().Finish();
   return nullptr;
 }
 
 // A child of a process that uses CUDA has none of its threads, any of its locks may be held for ever there, and the
-// driver serves it nothing. It has no devices of ours: its calls go to the driver as they are. What NVML is asked for
-// is answered as it was.
+// driver serves it nothing. It has no devices of ours: its calls go to the driver as they are. NVML's answers stay as
+// they were.
 void AfterForkInChild() {
   if (const auto* devices = g_devices.exchange(nullptr)) g_inherited = devices;
   g_recorder = nullptr;  // the file is the parent's
@@ -144,7 +150,7 @@ Device* CurrentDevice(CUcontext* out) {
   CUcontext context = nullptr;
   if (!g_real.cuCtxGetCurrent || g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return nullptr;
   if (out) *out = context;
-  // Another context may get the handle of one that is gone.
+  // The handle of a context that is gone may be given to another.
   const uint64_t generation = HandleGeneration();
   if (context == t_context && generation == t_generation && t_device) return t_device;
   CUdevice ordinal = 0;
@@ -156,20 +162,21 @@ Device* CurrentDevice(CUcontext* out) {
   return t_device;
 }
 
-std::optional<Tracked> FindTracked(CUdeviceptr pointer) {
+std::optional<TrackedAddress> FindTracked(CUdeviceptr pointer) {
   for (const auto& device : Devices()) {
-    if (!device->residency.chunks().MayHold(pointer)) continue;
-    std::lock_guard lock(device->mutex);
+    if (!device->MayHold(pointer)) continue;
+    DeviceLock lock(device->mutex);
     memory::Va base = 0;
     if (const memory::Allocation* allocation = device->live.Find(pointer, &base))
-      return Tracked{device.get(), base, *allocation};
+      return TrackedAddress{device.get(), base, *allocation};
   }
   return std::nullopt;
 }
 
 void EnsureStarted() {
+  constexpr int kMaxFirstBudgetMs = 1000;
   if (g_started_in.load(std::memory_order_acquire) != 0) return;
-  std::lock_guard lock(g_start_mutex);
+  MutexLock lock(g_start_mutex);
   if (g_started_in.load() != 0 || g_inherited) return;
   if (!g_devices.load()) {
     int count = 0;
@@ -184,19 +191,20 @@ void EnsureStarted() {
   g_started_at = MonotonicNs();
   g_started_in = getpid();
   pthread_atfork(nullptr, nullptr, &AfterForkInChild);
-  const bool answered = StartFollower(1000);
-  g_ticks = StartOwnThread("sluice", Ticker);
-  if (!answered) {
-    const settings::Settings& said = GetConfig().settings;
-    const bool bounded = said.gpu_memory || said.gpu_percent.value_or(100) < 100;
+  const bool has_answer = StartFollower(kMaxFirstBudgetMs);
+  g_has_ticker = StartOwnThread("sluice", Ticker);
+  if (!has_answer) {
+    const settings::Settings& set = GetConfig().settings;
+    const bool is_bounded = set.gpu_memory || set.gpu_percent.value_or(100) < 100;
     SLUICE_LOG(kWarn, SLUICE_ENV_SOCKET ": no agent answers at '%s'; until one does, %s", GetConfig().socket.c_str(),
-               bounded ? "the budget is what the environment says" : "this process runs without a budget");
+               is_bounded ? "the environment sets the budget" : "this process runs without a budget");
   }
   for (const auto& device : Devices()) {
+    const sluice_budget budget = device->Budget();
     SLUICE_LOG(kInfo, "%s: budget %.2f GiB of %.2f GiB, memory-limit %.2f GiB%s%s", device->uuid.c_str(),
-               static_cast<double>(device->budget.budget_bytes) / 0x1p30, static_cast<double>(device->total) / 0x1p30,
-               static_cast<double>(device->budget.limit_bytes) / 0x1p30,
-               device->managed ? "" : "; the budget is a hard limit: ", device->unmanaged_because);
+               static_cast<double>(budget.budget_bytes) / 0x1p30, static_cast<double>(device->total_bytes) / 0x1p30,
+               static_cast<double>(budget.limit_bytes) / 0x1p30,
+               device->managed ? "" : "; the budget is a hard limit: ", device->unmanaged_reason);
   }
 }
 
@@ -204,20 +212,21 @@ double SecondsSinceStart() { return g_started_at ? static_cast<double>(Monotonic
 
 void EngineInit() {
   GetConfig();
-  ProcessorMask();  // before the program binds its threads
+  CpuMask();  // before the program binds its threads
   g_recorder = trace::Recorder::FromEnvironment();
   WantLibraryCalls();
 }
 
 void EngineExit() {
   if (g_started_in.load() != getpid()) return;
-  if (!g_ticks) return TellAtExit();
-  TheEnd().Await(2000000000);
+  constexpr uint64_t kMaxExitNs = 2'000'000'000;
+  if (!g_has_ticker) return ReportAtExit();
+  TheExitHandshake().RequestAndAwait(kMaxExitNs);
 }
 
 bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
   EnsureStarted();
-  const auto look = [&](const auto& devices, auto view) {
+  const auto answer = [&](const auto& devices, auto view) {
     for (const auto& device : devices) {
       if (device->uuid != uuid) continue;
       uint64_t free = 0;
@@ -227,8 +236,8 @@ bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
     }
     return false;
   };
-  if (g_inherited) return look(*g_inherited, [&](const Device& d, uint64_t* free) { d.ViewUnlocked(total, free); });
-  return look(Devices(), [&](Device& d, uint64_t* free) { d.View(total, free); });
+  if (g_inherited) return answer(*g_inherited, [&](const Device& d, uint64_t* free) { d.ViewUnlocked(total, free); });
+  return answer(Devices(), [&](Device& d, uint64_t* free) { d.View(total, free); });
 }
 
 void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signed char) {
@@ -236,7 +245,7 @@ void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signe
   const auto va = reinterpret_cast<CUdeviceptr>(pointer);
   if (bytes < 0) ForgetHostCopies(va, static_cast<uint64_t>(-bytes));
   for (const auto& device : Devices()) {
-    if (device->residency.chunks().MayHold(va)) {
+    if (device->MayHold(va)) {
       device->Report(va, bytes);
       break;
     }

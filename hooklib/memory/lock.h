@@ -11,19 +11,21 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/thread_annotations.h"
+
 namespace sluice::memory {
 
-class Lock {
+class SLUICE_CAPABILITY("lock") Lock {
  public:
-  void lock() {
+  void lock() SLUICE_ACQUIRE() {
     uint32_t free = kFree;
     if (!state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire, std::memory_order_relaxed)) Wait();
   }
-  bool try_lock() {
+  bool try_lock() SLUICE_TRY_ACQUIRE(true) {
     uint32_t free = kFree;
     return state_.compare_exchange_strong(free, kTaken, std::memory_order_acquire, std::memory_order_relaxed);
   }
-  void unlock() {
+  void unlock() SLUICE_RELEASE() {
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) Wake();
   }
 
@@ -39,15 +41,15 @@ class Lock {
   static_assert(sizeof state_ == 4);
 };
 
-// The same lock with a count of its acquisitions: as long as the count is the holder's own, nothing that it guards has
-// changed.
-class CountedLock {
+// The same lock with a count of its acquisitions: as long as the count is the holder's own, its data is unchanged.
+class SLUICE_CAPABILITY("lock") CountedLock {
  public:
-  void lock() {
+  // Not checked: the capability is this lock, and not the one in it.
+  void lock() SLUICE_ACQUIRE() SLUICE_NO_THREAD_SAFETY_ANALYSIS {
     lock_.lock();
     ++acquisitions_;
   }
-  void unlock() { lock_.unlock(); }
+  void unlock() SLUICE_RELEASE() SLUICE_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
   uint64_t acquisitions() const { return acquisitions_; }  // for the holder
 
  private:

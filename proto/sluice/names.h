@@ -31,24 +31,25 @@
 #define SLUICE_ENV_SOCKET "SLUICE_SOCKET"           /* path of the agent's socket */
 #define SLUICE_ENV_ENGINE "SLUICE_ENGINE"           /* path of the engine; default: beside the shim */
 #define SLUICE_ENV_ON_ERROR "SLUICE_ON_ERROR"       /* run (default): unhooked with a warning; stop: CUDA calls fail */
-#define SLUICE_ENV_PLAIN "SLUICE_PLAIN"             /* 1: all memory unmanaged, the budget is a hard limit */
+#define SLUICE_ENV_UNMANAGED "SLUICE_UNMANAGED"     /* 1: all memory unmanaged, the budget is a hard limit */
 #define SLUICE_ENV_HOST_ACCESS "SLUICE_HOST_ACCESS" /* 0: launches never access host memory remotely */
 #define SLUICE_ENV_DISCARD "SLUICE_DISCARD"         /* 0: freed contents are copied like others */
 #define SLUICE_ENV_OVERWRITES "SLUICE_OVERWRITES"   /* 0: memory that a call overwrites whole is fetched first */
-#define SLUICE_ENV_READ_MOSTLY                                                                               \
-  "SLUICE_READ_MOSTLY"                      /* 0: memory that only copies write gets no read-only duplicates \
-                                             */
-#define SLUICE_ENV_LEARN "SLUICE_LEARN"     /* 0: pointer ranges are not learned from launches' faults */
-#define SLUICE_ENV_SENDERS "SLUICE_SENDERS" /* number of eviction threads; 0: the driver's own calls evict */
+#define SLUICE_ENV_READ_MOSTLY                                                                           \
+  "SLUICE_READ_MOSTLY"                  /* 0: memory that only copies write gets no read-only duplicates \
+                                         */
+#define SLUICE_ENV_LEARN "SLUICE_LEARN" /* 0: pointer ranges are not learned from launches' faults */
+#define SLUICE_ENV_EVICTION_THREADS \
+  "SLUICE_EVICTION_THREADS" /* number of eviction threads; 0: the driver's own calls evict */
 #define SLUICE_ENV_MANAGED_LIMIT "SLUICE_MANAGED_LIMIT" /* bytes, as 8Gi: cap of managed memory requested */
 #define SLUICE_ENV_BACKEND "SLUICE_BACKEND"             /* managed (default) */
 #define SLUICE_ENV_RECORD "SLUICE_RECORD"               /* file that a trace is written to */
 #define SLUICE_ENV_DISABLE "SLUICE_DISABLE"             /* 1: the shim stays inert */
 /* Of these, the variables that a user may set: no allocation sets them. */
-#define SLUICE_ENV_USERS_OWN                                                                                      \
-  SLUICE_ENV_ON_ERROR, SLUICE_ENV_PLAIN, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES,       \
-      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_SENDERS, SLUICE_ENV_MANAGED_LIMIT, SLUICE_ENV_BACKEND, \
-      SLUICE_ENV_RECORD
+#define SLUICE_ENV_USERS_OWN                                                                                    \
+  SLUICE_ENV_ON_ERROR, SLUICE_ENV_UNMANAGED, SLUICE_ENV_HOST_ACCESS, SLUICE_ENV_DISCARD, SLUICE_ENV_OVERWRITES, \
+      SLUICE_ENV_READ_MOSTLY, SLUICE_ENV_LEARN, SLUICE_ENV_EVICTION_THREADS, SLUICE_ENV_MANAGED_LIMIT,          \
+      SLUICE_ENV_BACKEND, SLUICE_ENV_RECORD
 /* PUMP's names, read where ours are absent. */
 #define SLUICE_ENV_ALIAS_MEMORY_FACTOR "ULMS_GPU_MEMORY_FACTOR"
 #define SLUICE_ENV_ALIAS_LOG_LEVEL "ULMS_LOG_LEVEL"

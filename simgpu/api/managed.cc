@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "call.h"
+#include "driver_port.h"
 
 using simgpu::Allocation;
 using simgpu::MemoryKind;
@@ -211,8 +212,8 @@ ENTRY(cuMemPrefetchBatchAsync, _ptsz,
                       false);
 }
 
-extern "C" int simgpu_send_away(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
-                                int threads) {
+int simgpu::EvictByThreads(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count,
+                           int threads) {
   constexpr bool kPerThread = false;
   BEGIN(4000);  // a host function and a wait for a value
   NEED(std::getenv("SIMGPU_REQUESTS") == nullptr, CUDA_ERROR_NOT_SUPPORTED);

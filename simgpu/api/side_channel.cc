@@ -1,10 +1,8 @@
 // simgpu.h: what tests and replayers tell and ask behind the hook's back; what is written at the end.
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "../core/misuse.h"
 #include "../simgpu.h"
@@ -42,32 +40,6 @@ void Fill(int device, struct simgpu_stats* s) {
   s->card_total_bytes = static_cast<uint64_t>(Sim().profile().memory);
   s->calls = simgpu::ThisThread().calls;
   s->prefetch_unused_bytes = Sim().memory().Unused(device);
-}
-
-constexpr unsigned long kMigrate = 51;
-struct Migrate {
-  uint64_t base, length;
-  uint8_t to[16];
-  uint32_t flags;
-  uint64_t semaphore;
-  uint32_t payload;
-  int32_t node;
-  uint64_t user_start, user_length;
-  uint32_t status;
-};
-
-// SIMGPU_REQUESTS: "threads", or "fail" for all but the first.
-uint32_t SendAway(simgpu::Simulator::Lock& lock, const Migrate& request) {
-  constexpr uint32_t kNotSupported = 86, kNoMemory = 81;
-  static int made = 0;
-  const char* how = std::getenv("SIMGPU_REQUESTS");
-  const bool fails = how != nullptr && std::strcmp(how, "fail") == 0;
-  if (how == nullptr || (!fails && std::strcmp(how, "threads") != 0)) return kNotSupported;
-  if (fails && ++made > 1) return kNoMemory;
-  simgpu::Allocation* a = simgpu::FindAllocation(request.base);
-  if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return kNotSupported;
-  Sim().SendAway(lock, a, request.base, request.length);
-  return 0;
 }
 
 void WriteStats() {
@@ -195,21 +167,6 @@ void simgpu_mark(const char* name) {
   if (!Ready(0) || name == nullptr) return;
   simgpu::Simulator::Lock lock(Sim().mutex);
   Sim().timeline().Mark(name, simgpu::ThisThread().now);
-}
-
-int simgpu_uvm_open(void) { return simgpu::UvmTools::Open(); }
-
-int simgpu_uvm_ioctl(int device, unsigned long request, void* argument) {
-  if (!Ready(0)) {
-    errno = ENODEV;
-    return -1;
-  }
-  simgpu::Simulator::Lock lock(Sim().mutex);
-  if (request == kMigrate) {
-    static_cast<Migrate*>(argument)->status = SendAway(lock, *static_cast<const Migrate*>(argument));
-    return 0;
-  }
-  return Sim().uvm_tools().Control(device, request, argument);
 }
 
 int simgpu_inject_xid(int device, uint32_t xid) {

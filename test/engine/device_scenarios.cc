@@ -1,4 +1,4 @@
-// Contexts, several cards, fork, exec, the end of a process.
+// Contexts, several GPUs, fork, exec, the end of a process.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,8 +19,8 @@ int Cards() {
 
 }  // namespace
 
-// What belonged to a context ends with it.
-SCENARIO(contexts) {
+// Memory of a context is released with it.
+SCENARIO(contexts_release_their_memory) {
   OK(cuInit(0));
   uint64_t requested = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -53,8 +53,8 @@ SCENARIO(contexts) {
   }
 }
 
-// State and budget per card.
-SCENARIO(cards) {
+// State and budget of each GPU.
+SCENARIO(several_gpus) {
   const int count = Cards();
   std::vector<std::vector<CUdeviceptr>> p(static_cast<size_t>(count));
   std::vector<Card*> cards;
@@ -67,7 +67,7 @@ SCENARIO(cards) {
     OK(cuCtxSetCurrent(card.context));
     CUstream s = card.Stream();
     const auto& blocks = p[static_cast<size_t>(d)];
-    // The first card stays within its budget: its neighbours' pressure is none of its business.
+    // The first GPU stays within its budget: pressure on its neighbours has no effect on it.
     const uint32_t used = d == 0 ? 4 : 12;
     for (uint32_t i = 0; i < 8 * used; ++i) {
       card.Named(s, {Update(blocks[i % used], 64 * kMiB, i % used + 1)});
@@ -81,12 +81,12 @@ SCENARIO(cards) {
       EXPECT(card.Stats(d).resident_bytes <= Budget() + 64 * kMiB);
       if (d > 0 && Budget() < 768 * kMiB) EXPECT(card.Stats(d).prefetch_out_bytes > 0);
     }
-    for (uint32_t i = 0; i < used; ++i) SayDigest("block", blocks[i], 64 * kMiB);
+    for (uint32_t i = 0; i < used; ++i) PrintDigest("block", blocks[i], 64 * kMiB);
   }
 }
 
-// A block of card 0 that card 1 reads by peer access again and again: it stays where it is.
-SCENARIO(block_of_two_cards) {
+// GPU 1 reads a block of GPU 0 by peer access again and again: the block stays there.
+SCENARIO(peer_reads_stay_remote) {
   const int count = Cards();
   EXPECT(count >= 2);
   Card first(0);
@@ -107,17 +107,17 @@ SCENARIO(block_of_two_cards) {
     OK(cuStreamSynchronize(s0));
   }
   if (Budget() != 0) {
-    // Used in place by the other card, each time, and never moved.
+    // The other GPU reads it remotely each time, and it never moves.
     EXPECT(first.Stats(1).remote_bytes >= 10 * 64 * kMiB);
     EXPECT(first.Stats(0).resident_bytes >= 64 * kMiB);
     EXPECT(first.Stats(1).resident_bytes <= 64 * kMiB);
   }
-  SayDigest("p", p, 64 * kMiB);
-  SayDigest("q", q, 64 * kMiB);
+  PrintDigest("p", p, 64 * kMiB);
+  PrintDigest("q", q, 64 * kMiB);
 }
 
-// A ring of cards, each of which reads its neighbour's block beside more of its own than its budget holds.
-SCENARIO(blocks_of_many_cards) {
+// A ring of GPUs: each reads its neighbour's block, and more blocks of its own than fit its budget.
+SCENARIO(ring_of_peer_reads) {
   const auto count = static_cast<uint32_t>(Cards());
   std::vector<Card*> cards;
   std::vector<CUstream> streams;
@@ -147,7 +147,7 @@ SCENARIO(blocks_of_many_cards) {
         OK(cuStreamSynchronize(streams[d]));
       }
     }
-    // The owner's turn.
+    // The owner updates it.
     for (uint32_t d = 0; d < count; ++d) {
       OK(cuCtxSetCurrent(cards[d]->context));
       cards[d]->Named(streams[d], {Update(shared[d], 64 * kMiB, d + 1)});
@@ -157,34 +157,34 @@ SCENARIO(blocks_of_many_cards) {
   for (uint32_t d = 0; d < count; ++d) {
     OK(cuCtxSetCurrent(cards[d]->context));
     if (Budget() != 0) {
-      // Never moved to who reads it: thirty times over NVLink or, where the owner sent it away, the host's link.
+      // Never moved to its reader: read thirty times over NVLink or, where the owner evicted it, over the host's link.
       const auto stats = cards[d]->Stats(static_cast<int>(d));
       EXPECT(stats.remote_bytes >= 30 * 64 * kMiB);
       EXPECT(stats.resident_bytes <= Budget() + 64 * kMiB);
     }
-    SayDigest("shared", shared[d], 64 * kMiB);
-    for (CUdeviceptr at : own[d]) SayDigest("own", at, 64 * kMiB);
+    PrintDigest("shared", shared[d], 64 * kMiB);
+    for (CUdeviceptr at : own[d]) PrintDigest("own", at, 64 * kMiB);
   }
 }
 
-// Deprecated, and still there.
+// Deprecated, and still offered.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-// One launch on all cards at once: what each part names is on its card when it begins.
-SCENARIO(launch_on_many_cards) {
+// One launch on all GPUs at once: the memory that each part names is on its GPU when it begins.
+SCENARIO(launch_on_several_gpus) {
   const auto count = static_cast<uint32_t>(Cards());
   EXPECT(count >= 2);
   constexpr uint64_t kMine = 96 * kMiB, kRest = 640 * kMiB;
-  struct Part {
+  struct DevicePart {
     Card* card;
     CUstream stream;
     CUfunction function;
     uint64_t p, bytes, rest;
     void* params[2];
   };
-  std::vector<Part> parts(count);
+  std::vector<DevicePart> parts(count);
   for (uint32_t d = 0; d < count; ++d) {
-    Part& part = parts[d];
+    DevicePart& part = parts[d];
     part.card = new Card(static_cast<int>(d));
     part.stream = part.card->Stream();
     CUmodule module = nullptr;
@@ -210,7 +210,7 @@ SCENARIO(launch_on_many_cards) {
   };
   for (int round = 0; round < 4; ++round) {
     std::vector<uint64_t> faults;
-    for (Part& part : parts) {
+    for (DevicePart& part : parts) {
       OK(cuCtxSetCurrent(part.card->context));
       for (int i = 0; i < 2; ++i) {
         for (uint64_t at = 0; at < kRest; at += 64 * kMiB)
@@ -224,11 +224,11 @@ SCENARIO(launch_on_many_cards) {
       OK(cuCtxSetCurrent(parts[d].card->context));
       OK(cuStreamSynchronize(parts[d].stream));
       const uint64_t by_faults = parts[d].card->Stats(static_cast<int>(d)).fault_bytes - faults[d];
-      std::fprintf(stderr, "card %u: %" PRIu64 " MiB by faults\n", d, by_faults / kMiB);
+      std::fprintf(stderr, "card=%u fault_mib=%" PRIu64 "\n", d, by_faults / kMiB);
       if (Budget() != 0 && std::getenv("SCENARIO_FETCHED") != nullptr) EXPECT(by_faults == 0);
     }
   }
-  // Twice on one card is the driver's to refuse.
+  // The driver refuses two parts on one GPU.
   CUDA_LAUNCH_PARAMS twice[2]{};
   for (CUDA_LAUNCH_PARAMS& p : twice) {
     p.function = parts[0].function;
@@ -238,14 +238,14 @@ SCENARIO(launch_on_many_cards) {
   }
   EXPECT(cuLaunchCooperativeKernelMultiDevice(twice, 2, 0) == CUDA_ERROR_INVALID_DEVICE);
   EXPECT(cuLaunchCooperativeKernelMultiDevice(nullptr, 0, 0) == CUDA_ERROR_INVALID_VALUE);
-  for (Part& part : parts) {
+  for (DevicePart& part : parts) {
     OK(cuCtxSetCurrent(part.card->context));
-    SayDigest("part", part.p, kMine);
+    PrintDigest("part", part.p, kMine);
   }
 }
 #pragma GCC diagnostic pop
 
-// CUDA begins in the child, and the parent goes on without it.
+// The child starts CUDA, and the parent goes on without it.
 SCENARIO(fork_before_cuda) {
   std::fflush(stdout);
   const pid_t child = fork();
@@ -255,7 +255,7 @@ SCENARIO(fork_before_cuda) {
     std::vector<CUdeviceptr> p;
     for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
     for (uint32_t i = 0; i < 48; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
-    for (CUdeviceptr at : p) SayDigest("child's block", at, 64 * kMiB);
+    for (CUdeviceptr at : p) PrintDigest("child's block", at, 64 * kMiB);
     std::fflush(stdout);
     std::exit(0);
   }
@@ -265,7 +265,7 @@ SCENARIO(fork_before_cuda) {
   OK(cuInit(0));
 }
 
-// A child of a process that uses CUDA, which itself does not, lives and ends as any child.
+// A child that does not use CUDA, of a process that does, runs and ends as any child.
 SCENARIO(fork_after_cuda) {
   Card card;
   CUstream s = card.Stream();
@@ -282,11 +282,11 @@ SCENARIO(fork_after_cuda) {
   EXPECT(waitpid(child, &status, 0) == child);
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   for (uint32_t i = 0; i < 24; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// Works until it is killed.
-SCENARIO(endless) {
+// Launches until the process is killed.
+SCENARIO(endless_launches) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;

@@ -527,10 +527,10 @@ def ipc():
     codes = lambda outcome: re.search(r"codes (.*)", outcome.err)[1]
     plain, managed = run("ipc"), run("ipc", LARGE)
     expect(codes(managed) != "0 0", "tracked memory is not exported", managed.err)
-    expect(managed.err.count("SLUICE_PLAIN=1") == 1, "one WARN names the way out", managed.err)
-    allowed = run("ipc", LARGE, env={"SLUICE_PLAIN": "1"})
-    expect(codes(allowed) == codes(plain), "with SLUICE_PLAIN=1 as without the hook", allowed.err)
-    hard = run("out_of_memory", SMALL, env={"SLUICE_PLAIN": "1"})
+    expect(managed.err.count("SLUICE_UNMANAGED=1") == 1, "one WARN names the way out", managed.err)
+    allowed = run("ipc", LARGE, env={"SLUICE_UNMANAGED": "1"})
+    expect(codes(allowed) == codes(plain), "with SLUICE_UNMANAGED=1 as without the hook", allowed.err)
+    hard = run("out_of_memory", SMALL, env={"SLUICE_UNMANAGED": "1"})
     expect("blocks 8" in hard.err, "and the budget is a hard limit", hard.err)
 
 
@@ -635,8 +635,8 @@ def one_thread_or_none_sends_away():
     plain = run("many_rounds")
     taken = {}
     for senders in ("0", "1", "4"):
-        tight = run("many_rounds", SMALL, env={"SLUICE_SENDERS": senders})
-        expect(tight.out == plain.out, f"SLUICE_SENDERS={senders}: it computes something else", str(tight))
+        tight = run("many_rounds", SMALL, env={"SLUICE_EVICTION_THREADS": senders})
+        expect(tight.out == plain.out, f"SLUICE_EVICTION_THREADS={senders}: it computes something else", str(tight))
         taken[senders] = cards(tight)[0]["now_ns"]
     expect(taken["4"] < 0.9 * taken["0"], "four threads are faster than the driver's call", str(taken))
 
@@ -646,9 +646,9 @@ def wrong_variables():
     wrong = {
         "SLUICE_GPU_FRACTION": "1.5", "SLUICE_MEMORY_LIMIT": "many", "SLUICE_VISIBLE_MEMORY": "all", "SLUICE_MEMORY_FACTOR": "0",
         "SLUICE_COMPUTE_REQUEST": "-1", "SLUICE_COMPUTE_LIMIT": "2", "SLUICE_PREFETCH": "sometimes", "SLUICE_LOG_LEVEL": "LOUD",
-        "SLUICE_PLAIN": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
+        "SLUICE_UNMANAGED": "maybe", "SLUICE_BACKEND": "mapped", "SLUICE_MANAGED_LIMIT": "lots", "SLUICE_HOST_ACCESS": "off",
         "SLUICE_OVERWRITES": "no", "SLUICE_DISCARD": "never", "SLUICE_READ_MOSTLY": "2", "SLUICE_LEARN": "some",
-        "SLUICE_SENDERS": "17", "SLUICE_DISABLE": "yes", "SLUICE_ON_ERROR": "abort", "ULMS_GPU_MEMORY_FACTOR": "1000", "ULMS_LOG_LEVEL": "loud",
+        "SLUICE_EVICTION_THREADS": "17", "SLUICE_DISABLE": "yes", "SLUICE_ON_ERROR": "abort", "ULMS_GPU_MEMORY_FACTOR": "1000", "ULMS_LOG_LEVEL": "loud",
     }
     probe = "blocks" if sanitized else "view"  # NVML's names are the shim's to answer
     expected = run(probe).out

@@ -20,7 +20,7 @@ CUgraphExec Capture(Card& card, CUstream s, const std::vector<std::vector<simgpu
   return executable;
 }
 
-// A node whose bodies, one for each of these, run as a condition says that is `value` when a launch begins.
+// A conditional node with `size` bodies; its condition is `value` when a launch begins.
 std::vector<CUgraph> AddConditional(Card& card, CUgraph graph, CUgraphConditionalNodeType type, unsigned size,
                                     unsigned value, CUgraphConditionalHandle* handle = nullptr) {
   CUgraphNodeParams params{};
@@ -52,7 +52,7 @@ bool Prefetches() {
 
 }  // namespace
 
-SCENARIO(graph) {
+SCENARIO(graphs_under_pressure) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;
@@ -66,7 +66,7 @@ SCENARIO(graph) {
     for (uint32_t i = 12; i < 16; ++i) card.Named(s, {Update(p[i], 64 * kMiB, i + 1)});
     OK(cuGraphLaunch(b, s));
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
   OK(cuGraphExecDestroy(a));
   OK(cuGraphExecDestroy(b));
 }
@@ -82,11 +82,11 @@ SCENARIO(graph_larger_than_the_budget) {
   }
   CUgraphExec g = Capture(card, s, launches);
   for (int round = 0; round < 6; ++round) OK(cuGraphLaunch(g, s));
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// What most nodes use stays on the card, whatever was there when the graph was first launched.
-SCENARIO(graph_keeps_what_most_nodes_use) {
+// Chunks that most nodes use stay resident, whatever was resident when the graph was first launched.
+SCENARIO(graph_keeps_its_hot_part) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr hot = Alloc(64 * kMiB);
@@ -108,11 +108,11 @@ SCENARIO(graph_keeps_what_most_nodes_use) {
   if (Prefetches()) {
     EXPECT(simgpu_resident_bytes(hot, 64 * kMiB) == 64 * kMiB);
     out = card.Stats().prefetch_out_bytes - out;
-    std::fprintf(stderr, "out %" PRIu64 " MiB in four replays\n", out / kMiB);
-    EXPECT(out <= 4 * 448 * kMiB);  // what cannot be held, at most
+    std::fprintf(stderr, "evicted_mib=%" PRIu64 " in four replays\n", out / kMiB);
+    EXPECT(out <= 4 * 448 * kMiB);  // the bytes that do not fit, at most
   }
-  SayDigest("hot", hot, 64 * kMiB);
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  PrintDigest("hot", hot, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
 SCENARIO(graph_with_new_parameters) {
@@ -140,11 +140,11 @@ SCENARIO(graph_with_new_parameters) {
     OK(cuGraphLaunch(executable, s));
     card.Named(s, {Update(p[(i + 5) % 12], 64 * kMiB)});
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// Bodies of conditions: which of them run is not known when the graph is launched, so what any of them names is
-// fetched, in a loop inside a branch, too.
+// Bodies of conditions: which of them run is not known when the graph is launched, so the memory of all bodies is
+// fetched, also of a loop inside a branch.
 SCENARIO(graph_with_conditions) {
   Card card;
   CUstream s = card.Stream();
@@ -181,7 +181,7 @@ SCENARIO(graph_with_conditions) {
     OK(cuStreamSynchronize(s));
     if (Prefetches()) EXPECT(card.Stats().fault_bytes == faults);
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
 // A second thread under pressure while this one captures in global mode, which forbids most calls to every thread.
@@ -207,11 +207,11 @@ SCENARIO(pressure_beside_a_capture) {
   OK(cuGraphLaunch(executable, s));
   OK(cuGraphLaunch(executable, s));
   OK(cuCtxSynchronize());
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// What a framework reports as freed is dropped without a copy, and what it takes again is fresh.
-SCENARIO(reports) {
+// Memory that a framework reports as freed is dropped without a copy, and has no contents when it is reused.
+SCENARIO(reported_frees_are_dropped) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr segment = Alloc(512 * kMiB), weights = Alloc(384 * kMiB);
@@ -226,10 +226,10 @@ SCENARIO(reports) {
     card.Named(s, {Update(weights, 384 * kMiB)});
     OK(cuStreamSynchronize(s));
   }
-  SayDigest("weights", weights, 384 * kMiB);
+  PrintDigest("weights", weights, 384 * kMiB);
 }
 
-// Memory of a graph's private pool is reported free after the capture and lives on between replays.
+// Memory of a graph's private pool is reported free after the capture, and is used again by each replay.
 SCENARIO(reported_during_a_capture) {
   Card card;
   CUstream s = card.Stream();
@@ -252,6 +252,6 @@ SCENARIO(reported_during_a_capture) {
     OK(cuStreamSynchronize(s));
     OK(cuGraphLaunch(backward, s));
   }
-  SayDigest("segment", segment, 128 * kMiB);
-  SayDigest("big", big, 640 * kMiB);
+  PrintDigest("segment", segment, 128 * kMiB);
+  PrintDigest("big", big, 640 * kMiB);
 }

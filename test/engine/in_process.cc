@@ -1,4 +1,4 @@
-// The engine inside the program, for sanitizers: what the shim does for a preloaded one. SLUICE_DISABLE=1: the driver
+// The engine inside the program, for sanitizers, started as the shim starts a preloaded one. SLUICE_DISABLE=1: the driver
 // alone.
 #include <dlfcn.h>
 
@@ -17,11 +17,11 @@ __attribute__((visibility("default"))) sluice_shim_state sluice_shim_link = {};
 
 namespace {
 
-void* NothingReal() { return nullptr; }
+void* NoRealLibrary() { return nullptr; }
 void* Find(void* handle, const char* name) { return dlsym(handle, name); }
 void* Open(const char* file, int flags) { return dlopen(file, flags); }
 
-// Before the engine's own constructor, which finds it started.
+// Runs before the engine's own constructor, which finds the engine started.
 __attribute__((constructor(200))) void Start() {
   void** const slots[] = {
 #define SLUICE_HOOK(elf_name, base, version, flavour, category) &engine_slot_##elf_name,
@@ -35,7 +35,7 @@ __attribute__((constructor(200))) void Start() {
     link.shim.table = sluice_table_hash(link.shim.table, sluice::NvmlHookName(i));
   link.shim.dlsym = &Find;
   link.shim.dlopen = &Open;
-  link.shim.library_real = &NothingReal;
+  link.shim.library_real = &NoRealLibrary;
   const char* const off = std::getenv("SLUICE_DISABLE");
   const bool hooked = off == nullptr || std::string_view(off) != "1";
   if (hooked && sluice_engine_start(&link) != 0) std::abort();

@@ -1,4 +1,4 @@
-// Every kind of launch: what its parameters name is on the card when it runs.
+// Every kind of launch: the memory that its parameters name is resident when it runs.
 #include <cstring>
 
 #include "test/engine/scenario.h"
@@ -27,27 +27,27 @@ constexpr const char* kForeach =
 
 }  // namespace
 
-SCENARIO(kinds_of_launch) {
+SCENARIO(every_kind_of_launch) {
   Card card;
   constexpr uint64_t kOperand = 16 * kMiB, kRest = 640 * kMiB;
   const CUdeviceptr operand = Alloc(kOperand), rest = Alloc(kRest), list = Alloc(256 * kMiB);
   card.Named(nullptr, {Write(operand, kOperand)});
   card.Named(nullptr, {Write(list, 256 * kMiB)});
   card.Named(nullptr, {Write(rest, kRest)});
-  const bool pressed = Budget() != 0 && Budget() < kRest;
-  // The rest takes the card; then `launch`, for which `touch` must be there: the simulated card ends us otherwise.
-  // Not more than `most` comes for it.
-  const auto check = [&](const char* what, const simgpu_touch& touch, uint64_t most, auto launch) {
+  const bool is_pressed = Budget() != 0 && Budget() < kRest;
+  // The rest fills the GPU. Then `launch`, for which `touch` must be resident: the simulated card ends the process
+  // otherwise. At most `max_bytes` are fetched for it.
+  const auto check = [&](const char* what, const simgpu_touch& touch, uint64_t max_bytes, auto launch) {
     card.Named(nullptr, {Read(rest, kRest)});
     card.Named(nullptr, {Read(rest, kRest)});
     OK(cuCtxSynchronize());
     const uint64_t before = card.Stats().prefetch_in_bytes;
-    simgpu_next_launch(&touch, 1, 20000, pressed ? SIMGPU_MUST_BE_RESIDENT : 0);
+    simgpu_next_launch(&touch, 1, 20000, is_pressed ? SIMGPU_MUST_BE_RESIDENT : 0);
     OK(launch());
     OK(cuCtxSynchronize());
-    const uint64_t came = card.Stats().prefetch_in_bytes - before;
-    std::fprintf(stderr, "%s: %" PRIu64 " MiB came\n", what, came / kMiB);
-    EXPECT(came <= most);
+    const uint64_t fetched = card.Stats().prefetch_in_bytes - before;
+    std::fprintf(stderr, "%s fetched_mib=%" PRIu64 "\n", what, fetched / kMiB);
+    EXPECT(fetched <= max_bytes);
   };
   std::array<uint64_t, 8> words{0, operand + 4096};
   std::array<void*, 8> parameters{};
@@ -64,17 +64,17 @@ SCENARIO(kinds_of_launch) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   const simgpu_touch update = Update(operand, kOperand);
-  const uint64_t most = kOperand + 4 * kMiB;
+  const uint64_t max_bytes = kOperand + 4 * kMiB;
   void** const p = parameters.data();
-  check("plain", update, most, [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p, nullptr); });
-  check("a buffer", update, most,
+  check("kernel", update, max_bytes, [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p, nullptr); });
+  check("a buffer", update, max_bytes,
         [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra); });
-  check("cooperative", update, most,
+  check("cooperative", update, max_bytes,
         [&] { return cuLaunchCooperativeKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p); });
-  check("cooperative, per thread", update, most,
+  check("cooperative, per thread", update, max_bytes,
         [&] { return cuLaunchCooperativeKernel_ptsz(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p); });
-  check("clusters", update, most, [&] { return cuLaunchKernelEx(&config, card.eight, p, nullptr); });
-  check("clusters, per thread", update, most, [&] { return cuLaunchKernelEx_ptsz(&config, card.eight, p, nullptr); });
+  check("clusters", update, max_bytes, [&] { return cuLaunchKernelEx(&config, card.eight, p, nullptr); });
+  check("clusters, per thread", update, max_bytes, [&] { return cuLaunchKernelEx_ptsz(&config, card.eight, p, nullptr); });
 
   // Four chunks in the middle of the second of three tensors; the others are named and not touched.
   CUmodule module = nullptr;
@@ -130,8 +130,8 @@ SCENARIO(kinds_of_launch) {
   check("tensor map, im2col along rows", Read(list + 200 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
   OK(cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(list + 8 * kMiB)));
   check("tensor map, im2col, moved", Read(list + 8 * kMiB, 16 * kMiB), 20 * kMiB, launch_tma);
-  SayDigest("operand", operand, kOperand);
-  SayDigest("list", list, 256 * kMiB);
+  PrintDigest("operand", operand, kOperand);
+  PrintDigest("list", list, 256 * kMiB);
 }
 
 }  // namespace scenario

@@ -1,4 +1,4 @@
-// Programs that cut their blocks out of one allocation: what a launch uses of it no parameter says, and the engine
+// Programs that cut their blocks out of one allocation. No parameter shows which part a launch uses, and the engine
 // learns it from the pages that fault.
 #include <thread>
 
@@ -17,48 +17,48 @@ struct Pool {
   CUdeviceptr all = Alloc(kBlocks * kBlock);
 
   CUdeviceptr At(size_t block) const { return all + block % kBlocks * kBlock; }
-  // Each block in turn, so many bytes of it.
-  void Round(uint64_t bytes, size_t first = 0) {
+  // Uses so many bytes of each block in turn.
+  void Iterate(uint64_t bytes, size_t first = 0) {
     for (size_t i = first; i < kBlocks; ++i)
       card.Named(stream, {Update(At(i), bytes, static_cast<uint32_t>(i + 1))}, 100'000);
     OK(cuStreamSynchronize(stream));
   }
-  // What faults bring in these rounds.
-  void Rounds(int n, uint64_t bytes, const char* what) {
+  // Several iterations, and the bytes that faults bring in them.
+  void IterateAndPrint(int n, uint64_t bytes, const char* phase) {
     const uint64_t before = card.Stats().fault_bytes;
-    for (int i = 0; i < n; ++i) Round(bytes);
-    std::fprintf(stderr, "%s: %.0f MiB by faults, %.0f MiB on the card\n", what,
+    for (int i = 0; i < n; ++i) Iterate(bytes);
+    std::fprintf(stderr, "pool phase=%s fault_mib=%.0f resident_mib=%.0f\n", phase,
                  static_cast<double>(card.Stats().fault_bytes - before) / 0x1p20,
                  static_cast<double>(card.Stats().resident_bytes) / 0x1p20);
   }
-  void Say() const {
-    for (size_t i = 0; i < kBlocks; ++i) SayDigest("block", At(i), kBlock);
+  void PrintDigests() const {
+    for (size_t i = 0; i < kBlocks; ++i) PrintDigest("block", At(i), kBlock);
   }
 };
 
 }  // namespace
 
-SCENARIO(blocks_of_a_pool) {
+SCENARIO(pool_blocks_are_learned) {
   Pool pool;
-  pool.Rounds(3, kBlock, "first");
-  pool.Rounds(4, kBlock, "settled");
-  pool.Say();
+  pool.IterateAndPrint(3, kBlock, "first");
+  pool.IterateAndPrint(4, kBlock, "settled");
+  pool.PrintDigests();
 }
 
-// Its kernels use a quarter of each block, then all of it.
-SCENARIO(a_pool_used_otherwise) {
+// Kernels use a quarter of each block, then all of it.
+SCENARIO(pool_blocks_used_more_widely) {
   Pool pool;
-  pool.Rounds(6, kBlock / 4, "a quarter");
-  pool.Rounds(6, kBlock, "more");
-  pool.Rounds(4, kBlock, "settled");
-  pool.Say();
+  pool.IterateAndPrint(6, kBlock / 4, "quarter");
+  pool.IterateAndPrint(6, kBlock, "more");
+  pool.IterateAndPrint(4, kBlock, "settled");
+  pool.PrintDigests();
 }
 
-// Rows of it in no order: there is nothing to learn.
-SCENARIO(rows_of_a_pool) {
+// Rows of the pool in random order: there is nothing to learn.
+SCENARIO(random_rows_are_given_up) {
   Pool pool;
   std::mt19937_64 random(3);
-  pool.Round(kBlock);
+  pool.Iterate(kBlock);
   const uint64_t before = pool.card.Stats().prefetch_in_bytes;
   for (int i = 0; i < 400; ++i) {
     std::vector<simgpu_touch> touches;
@@ -72,21 +72,21 @@ SCENARIO(rows_of_a_pool) {
     if (i % 16 == 15) OK(cuStreamSynchronize(pool.stream));
   }
   OK(cuCtxSynchronize());
-  std::fprintf(stderr, "rows: %.0f MiB were fetched\n",
+  std::fprintf(stderr, "rows fetched_mib=%.0f\n",
                static_cast<double>(pool.card.Stats().prefetch_in_bytes - before) / 0x1p20);
-  pool.Say();
+  pool.PrintDigests();
 }
 
-// What copies loaded is written by a launch that was never seen to use it: it must be no duplicate by then.
-SCENARIO(a_pool_with_loaded_blocks) {
+// Blocks that copies loaded are written by a launch that was never seen to use them: they must be no duplicates by then.
+SCENARIO(pool_with_loaded_blocks) {
   Pool pool;
-  constexpr size_t kLoaded = 2;  // as many as stay on the card beside the last
+  constexpr size_t kLoaded = 2;  // as many as stay resident beside the last
   const std::vector<char> bytes(kBlock, 5);
   std::vector<char> back(kBlock);
-  for (int i = 0; i < 4; ++i) pool.Round(kBlock, kLoaded);
+  for (int i = 0; i < 4; ++i) pool.Iterate(kBlock, kLoaded);
   for (size_t i = 0; i < kLoaded; ++i) OK(cuMemcpyHtoD(pool.At(i), bytes.data(), kBlock));
-  for (int i = 0; i < 2; ++i) pool.Round(kBlock, kLoaded);
-  // The second time its own block is there, so that nothing has to make place for it.
+  for (int i = 0; i < 2; ++i) pool.Iterate(kBlock, kLoaded);
+  // The second time its own block is resident, so that nothing has to be evicted for it.
   for (const bool loaded : {false, true}) {
     for (size_t i = 0; i < kLoaded; ++i) OK(cuMemcpyDtoH(back.data(), pool.At(i), kBlock));
     std::vector<simgpu_touch> touches{Update(pool.At(kBlocks - 1), kBlock, kBlocks)};
@@ -99,29 +99,29 @@ SCENARIO(a_pool_with_loaded_blocks) {
   }
   OK(cuCtxSynchronize());
   EXPECT(pool.card.Stats().duplicate_write_bytes == 0);
-  pool.Say();
+  pool.PrintDigests();
 }
 
-// The launching thread itself lets the first of them go, when all are queued: nobody may wait for one that is to be
-// watched until it is alone.
-SCENARIO(a_pool_behind_a_gate) {
+// The launching thread itself opens the gate, when all launches are queued: the engine must not wait until a launch to be
+// watched is alone.
+SCENARIO(pool_launches_behind_a_gate) {
   Pool pool;
   void* host = nullptr;
   CUdeviceptr flag = 0;
   OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
   OK(cuMemHostGetDevicePointer(&flag, host, 0));
   CUstream other = pool.card.Stream();
-  for (uint32_t turn = 1; turn <= 3; ++turn) {
-    OK(cuStreamWaitValue32(pool.stream, flag, turn, CU_STREAM_WAIT_VALUE_EQ));
+  for (uint32_t batch = 1; batch <= 3; ++batch) {
+    OK(cuStreamWaitValue32(pool.stream, flag, batch, CU_STREAM_WAIT_VALUE_EQ));
     for (size_t i = 0; i < kBlocks; ++i)
       pool.card.Named(pool.stream, {Update(pool.At(i), kBlock, static_cast<uint32_t>(i + 1))}, 100'000);
-    OK(cuStreamWriteValue32(other, flag, turn, 0));
+    OK(cuStreamWriteValue32(other, flag, batch, 0));
     OK(cuCtxSynchronize());
   }
-  pool.Say();
+  pool.PrintDigests();
 }
 
-// Each its own stream and its own blocks of the one pool.
+// Each thread has its own stream and its own blocks of one pool.
 SCENARIO(threads_in_a_pool) {
   Pool pool;
   std::vector<std::thread> threads;
@@ -138,13 +138,12 @@ SCENARIO(threads_in_a_pool) {
     });
   }
   for (auto& thread : threads) thread.join();
-  pool.Round(kBlock);
-  pool.Say();
+  pool.Iterate(kBlock);
+  pool.PrintDigests();
 }
 
-// A stream alone uses what is on the card, so that soon all is known to be there; then several get the rest of the pool
-// in turns, and at no time are all others idle when one of them is given something. What their faults bring is sent
-// away all the same.
+// One stream alone uses resident blocks. Then several streams use the rest of the pool in turn, and whenever one gets
+// work, another is busy. Their fault residue is evicted all the same.
 SCENARIO(streams_in_a_pool) {
   Pool pool;
   constexpr size_t kFirst = 4;  // blocks
@@ -156,7 +155,7 @@ SCENARIO(streams_in_a_pool) {
   std::vector<CUstream> streams;
   for (size_t i = 0; i < 4; ++i) streams.push_back(pool.card.Stream());
   for (size_t i = 0; i < 256; ++i) use(streams[i % 4], kFirst + i % (kBlocks - kFirst));
-  std::fprintf(stderr, "streams: %.0f MiB on the card at most\n",
+  std::fprintf(stderr, "streams max_resident_mib=%.0f\n",
                static_cast<double>(pool.card.Stats().resident_peak_bytes) / 0x1p20);
-  pool.Say();
+  pool.PrintDigests();
 }

@@ -47,17 +47,17 @@ void Rounds(uint32_t rounds) {
       card.Named(s, {Update(p[i], 64 * kMiB, i + 1), Read(p[(i + 1) % 16] + 8 * kMiB, 16 * kMiB, (i + 1) % 16 + 1)});
     }
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
 }  // namespace
 
-SCENARIO(blocks) { Rounds(4); }
-SCENARIO(many_rounds) { Rounds(16); }
+SCENARIO(iterations_over_blocks) { Rounds(4); }
+SCENARIO(many_iterations_over_blocks) { Rounds(16); }
 
 // Ranges are freed and taken again while the work that used them is queued; every touch names its object, so a range
 // that is handed out too early is told by the card.
-SCENARIO(churn) {
+SCENARIO(ranges_freed_and_reused) {
   Card card;
   CUstream s[2] = {card.Stream(), card.Stream()};
   struct Block {
@@ -95,12 +95,12 @@ SCENARIO(churn) {
       EXPECT(card.Stats().managed_requested_bytes <= live + live / 4 + 256 * kMiB);
     }
   }
-  Say("frees", digest);
-  for (const Block& b : blocks) SayDigest("block", b.p, b.bytes);
+  Print("frees", digest);
+  for (const Block& b : blocks) PrintDigest("block", b.p, b.bytes);
 }
 
 // A block freed in a stream is at once reusable in it, elsewhere only when that stream is through.
-SCENARIO(async_reuse) {
+SCENARIO(stream_ordered_reuse) {
   Card card;
   CUstream a = card.Stream(), b = card.Stream();
   for (const uint64_t bytes : {uint64_t{4096}, 8 * kMiB}) {
@@ -124,7 +124,7 @@ SCENARIO(async_reuse) {
   }
 }
 
-SCENARIO(async_churn) {
+SCENARIO(stream_ordered_allocation) {
   Card card;
   CUstream s[3] = {card.Stream(), card.Stream(), card.Stream()};
   CUevent e = nullptr;
@@ -144,11 +144,11 @@ SCENARIO(async_churn) {
     }
     OK(cuMemFreeAsync(p, to));
   }
-  SayDigest("kept", kept, 512 * kMiB);
+  PrintDigest("kept", kept, 512 * kMiB);
   OK(cuMemFree(kept));
 }
 
-SCENARIO(copies) {
+SCENARIO(copies_survive_eviction) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr big = Alloc(768 * kMiB);
@@ -171,10 +171,10 @@ SCENARIO(copies) {
   std::vector<uint32_t> words(1024);
   OK(cuMemcpyDtoH(words.data(), p, 4096));
   for (const uint32_t word : words) EXPECT(word == 0x01020304);
-  SayDigest("big", big, 768 * kMiB);
+  PrintDigest("big", big, 768 * kMiB);
 }
 
-SCENARIO(pitched) {
+SCENARIO(pitched_allocation) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr big = Alloc(768 * kMiB);
@@ -210,7 +210,7 @@ SCENARIO(pitched) {
   OK(cuMemFree(p));
 }
 
-SCENARIO(app_managed) {
+SCENARIO(managed_memory_of_the_application) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr big = Alloc(768 * kMiB), p = card.Managed(32 * kMiB);
@@ -225,13 +225,13 @@ SCENARIO(app_managed) {
   unsigned managed = 0;
   OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
   EXPECT(managed == 1);
-  SayDigest("second half", p + 16 * kMiB, 16 * kMiB);
+  PrintDigest("second half", p + 16 * kMiB, 16 * kMiB);
   OK(cuMemFree(p));
 }
 
 // Small blocks lie in device memory of the plain kind, up to a 64th of the budget; what is beyond that is managed. They
 // are given back, they keep their contents under pressure, and they look like any other block.
-SCENARIO(small_blocks) {
+SCENARIO(small_allocations_stay_unmanaged) {
   Card card;
   CUstream s = card.Stream();
   const uint64_t most = Budget() / 64;
@@ -253,8 +253,8 @@ SCENARIO(small_blocks) {
       card.Named(s, {Update(large[i], 64 * kMiB, 100 + i), Update(small[of], 2 * kMiB, of + 1)});
     }
   }
-  for (CUdeviceptr p : small) SayDigest("small", p, 2 * kMiB);
-  for (CUdeviceptr p : large) SayDigest("large", p, 64 * kMiB);
+  for (CUdeviceptr p : small) PrintDigest("small", p, 2 * kMiB);
+  for (CUdeviceptr p : large) PrintDigest("large", p, 64 * kMiB);
   unsigned managed = 9;
   CUdeviceptr base = 0;
   size_t bytes = 0;
@@ -266,13 +266,13 @@ SCENARIO(small_blocks) {
   OK(cuMemGetInfo(&before, &total));
   for (CUdeviceptr p : small) OK(cuMemFree(p));
   OK(cuCtxSynchronize());
-  Say("freed", cuMemGetAddressRange(&base, &bytes, small[3] + 77) == CUDA_SUCCESS);
+  Print("freed", cuMemGetAddressRange(&base, &bytes, small[3] + 77) == CUDA_SUCCESS);
   OK(cuMemFree(Alloc(1000)));
   OK(cuMemGetInfo(&after, &total));
   EXPECT(after >= before + 14 * kMiB);  // up to four chunks are kept for what comes next
 }
 
-SCENARIO(view) {
+SCENARIO(sizes_show_the_fraction) {
   Card card;
   size_t left = 0, total = 0, other = 0;
   const CUdeviceptr p = Alloc(100 * kMiB), q = Alloc(1000);
@@ -325,7 +325,7 @@ SCENARIO(view) {
 }
 
 // Allocates to the end without using any of it.
-SCENARIO(out_of_memory_untouched) {
+SCENARIO(allocation_until_refused) {
   Card card;
   size_t blocks = 0;
   CUdeviceptr at = 0;
@@ -334,7 +334,7 @@ SCENARIO(out_of_memory_untouched) {
 }
 
 // Beyond what may be held: CUDA's out-of-memory code and nothing else; the framework frees and tries again.
-SCENARIO(out_of_memory) {
+SCENARIO(out_of_memory_then_retry) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;
@@ -352,11 +352,11 @@ SCENARIO(out_of_memory) {
   }
   at = Alloc(128 * kMiB);
   card.Named(s, {Write(at, 128 * kMiB, 2)});
-  SayDigest("after the retry", at, 128 * kMiB);
+  PrintDigest("after the retry", at, 128 * kMiB);
 }
 
 // What the hook holds for itself: at most 8 MiB and 64 bytes a block.
-SCENARIO(many_blocks) {
+SCENARIO(bookkeeping_of_many_blocks) {
   Card card;
   constexpr size_t kBlocks = 400'000;
   std::vector<CUdeviceptr> p(kBlocks, 1);
@@ -370,7 +370,7 @@ SCENARIO(many_blocks) {
 }
 
 // Kept plain, counted, bounded by the budget.
-SCENARIO(plain_memory) {
+SCENARIO(pool_memory_counts) {
   Card card;
   CUstream s = card.Stream();
   size_t before = 0, after = 0, total = 0;
@@ -393,8 +393,8 @@ SCENARIO(plain_memory) {
     EXPECT(before - after == 128 * kMiB);
     EXPECT(card.Stats().plain_bytes >= 64 * kMiB);
   }
-  SayDigest("p", p, 64 * kMiB);
-  SayDigest("q", q, 64 * kMiB);
+  PrintDigest("p", p, 64 * kMiB);
+  PrintDigest("q", q, 64 * kMiB);
   OK(cuMemFreeAsync(p, s));
   OK(cuMemFreeAsync(q, s));
   OK(cuStreamSynchronize(s));
@@ -415,7 +415,7 @@ SCENARIO(plain_memory) {
 }
 
 // Application VMM memory: plain, and the budget is where it ends.
-SCENARIO(vmm) {
+SCENARIO(vmm_memory_counts) {
   Card card;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -435,7 +435,7 @@ SCENARIO(vmm) {
   OK(cuMemMap(va, 64 * kMiB, 0, handles.back(), 0));
   OK(cuMemSetAccess(va, 64 * kMiB, &access, 1));
   card.Named(nullptr, {Write(va, 64 * kMiB, 1)});
-  SayDigest("mapped", va, 64 * kMiB);
+  PrintDigest("mapped", va, 64 * kMiB);
   // Released while mapped: the memory lives until it is unmapped.
   OK(cuMemRelease(handles.back()));
   EXPECT(cuMemCreate(&handle, 64 * kMiB, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -444,7 +444,7 @@ SCENARIO(vmm) {
 }
 
 // What lies beyond its guarantee needs host memory, which is on its way, or (SCENARIO_REFUSED) never comes.
-SCENARIO(late_share) {
+SCENARIO(share_that_arrives_late) {
   Card card;
   const bool refused = std::getenv("SCENARIO_REFUSED") != nullptr;
   const CUresult wanted = refused ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
@@ -454,7 +454,7 @@ SCENARIO(late_share) {
 }
 
 // Two of four blocks fit; the budget is being raised when the other two are used.
-SCENARIO(raised_share) {
+SCENARIO(budget_raised_between_launches) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> blocks;
@@ -466,7 +466,7 @@ SCENARIO(raised_share) {
   }
 }
 
-SCENARIO(ipc) {
+SCENARIO(ipc_export) {
   Card card;
   const CUdeviceptr p = Alloc(8 * kMiB);
   CUipcMemHandle handle{};

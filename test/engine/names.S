@@ -1,4 +1,4 @@
-/* Every hooked name of the driver jumps to where in_process.cc says: to the engine's entry, or to the driver. */
+/* Every hooked name of the driver jumps to the address that in_process.cc sets: the engine's entry, or the driver. */
   .section .note.GNU-stack, "", %progbits
 
   .macro name symbol

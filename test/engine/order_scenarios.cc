@@ -1,4 +1,4 @@
-// Who waits for whom: launches beyond the budget, streams that the application did not order, threads.
+// Order: launches beyond the budget, streams that the application did not order, threads.
 #include <chrono>
 #include <thread>
 
@@ -8,7 +8,7 @@ using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// A stream that stands until somebody writes the flag.
+// A stream waits until the flag is written.
 struct Gate {
   explicit Gate(CUstream s) {
     OK(cuMemHostAlloc(&host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
@@ -21,7 +21,7 @@ struct Gate {
   CUdeviceptr flag = 0;
 };
 
-void BigKernel(uint64_t bytes) {
+void OversizedLaunches(uint64_t bytes) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr p = Alloc(bytes), small = Alloc(16 * kMiB);
@@ -30,16 +30,16 @@ void BigKernel(uint64_t bytes) {
   OK(cuStreamSynchronize(s));
   card.Named(s, {Update(small, 16 * kMiB, 2)});
   OK(cuCtxSynchronize());
-  // The overshoot leaves right after.
+  // The excess is evicted right after.
   if (Budget() != 0) EXPECT(card.Stats().resident_bytes <= Budget() + 64 * kMiB);
-  SayDigest("big", p, bytes);
-  SayDigest("small", small, 16 * kMiB);
+  PrintDigest("big", p, bytes);
+  PrintDigest("small", small, 16 * kMiB);
 }
 
 }  // namespace
 
-// Each begins when what the one before left behind has gone.
-SCENARIO(big_kernels_apart) {
+// Each launch begins when the excess of the one before has been evicted.
+SCENARIO(oversized_launches_apart) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr p = Alloc(kGiB);
@@ -48,14 +48,14 @@ SCENARIO(big_kernels_apart) {
     OK(cuStreamSynchronize(s));
     simgpu_advance_host(200'000'000);
   }
-  SayDigest("big", p, kGiB);
+  PrintDigest("big", p, kGiB);
 }
 
-SCENARIO(big_kernel_half_more) { BigKernel(768 * kMiB); }  // 1.5 times a budget of 512 MiB
-SCENARIO(big_kernel_three_times) { BigKernel(1536 * kMiB); }
+SCENARIO(launch_half_over_budget) { OversizedLaunches(768 * kMiB); }  // 1.5 times a budget of 512 MiB
+SCENARIO(launch_three_times_the_budget) { OversizedLaunches(1536 * kMiB); }
 
-// b's launches need room that only a's unfinished work holds: they run all the same, and a is not touched.
-SCENARIO(no_dependency_between_streams) {
+// b's launches need room that only a's unfinished work takes: they run all the same, and a is not touched.
+SCENARIO(streams_stay_independent) {
   Card card;
   CUstream a = card.Stream(), b = card.Stream(), c = card.Stream();
   const CUdeviceptr p = Alloc(400 * kMiB), q = Alloc(400 * kMiB);
@@ -64,14 +64,14 @@ SCENARIO(no_dependency_between_streams) {
   Gate gate(a);
   card.Named(a, {Update(p, 400 * kMiB, 1)});
   for (int i = 0; i < 8; ++i) card.Named(b, {Update(q, 400 * kMiB, 2)});
-  OK(cuStreamSynchronize(b));  // a stands: would b wait for it, this would never return
+  OK(cuStreamSynchronize(b));  // a is blocked: if b waited for it, this would never return
   gate.Open(c);
-  SayDigest("p", p, 400 * kMiB);
-  SayDigest("q", q, 400 * kMiB);
+  PrintDigest("p", p, 400 * kMiB);
+  PrintDigest("q", q, 400 * kMiB);
 }
 
-// The launching thread itself opens the gate, after having queued far more than any queue of the driver holds.
-SCENARIO(no_wait_on_the_host) {
+// The launching thread itself opens the gate, after it has queued far more than any queue of the driver holds.
+SCENARIO(launching_thread_opens_the_gate) {
   Card card;
   CUstream a = card.Stream(), c = card.Stream();
   std::vector<CUdeviceptr> p;
@@ -79,10 +79,10 @@ SCENARIO(no_wait_on_the_host) {
   Gate gate(a);
   for (uint32_t i = 0; i < 320; ++i) card.Named(a, {Update(p[i % 16], 64 * kMiB, i % 16 + 1)});
   gate.Open(c);
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-SCENARIO(threads) {
+SCENARIO(threads_with_own_streams) {
   Card card;
   constexpr int kThreads = 6;
   std::vector<CUdeviceptr> p;
@@ -94,9 +94,9 @@ SCENARIO(threads) {
       CUstream s = card.Stream();
       for (int i = 0; i < 60; ++i) {
         const int n = t * 3 + i % 3;
-        // Every second thread goes by its per-thread default stream.
+        // Every second thread uses its per-thread default stream.
         if (t % 2) {
-          OK(card.Try(nullptr, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))}, 20000,
+          OK(card.TryNamed(nullptr, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))}, 20000,
                       true));
         } else {
           card.Named(s, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))});
@@ -109,11 +109,11 @@ SCENARIO(threads) {
     });
   }
   for (auto& thread : threads) thread.join();
-  for (CUdeviceptr at : p) SayDigest("block", at, 48 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 48 * kMiB);
 }
 
 // The legacy stream orders itself with blocking streams, and programs rely on it.
-SCENARIO(legacy_stream) {
+SCENARIO(legacy_stream_orders) {
   Card card;
   CUstream blocking = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
@@ -123,7 +123,7 @@ SCENARIO(legacy_stream) {
     CUstream s = i % 2 ? blocking : nullptr;
     card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1), Read(p[(i + 11) % 12], 8 * kMiB, (i + 11) % 12 + 1)});
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
 SCENARIO(producers_and_consumers) {
@@ -139,11 +139,11 @@ SCENARIO(producers_and_consumers) {
     card.Named(s[at], {Update(p[n], 64 * kMiB, n + 1), Read(p[(n + 15) % 16], 4 * kMiB, (n + 15) % 16 + 1)});
     OK(cuEventRecord(e[at], s[at]));
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// Streams end with work queued on them; what they used is neither lost nor held for ever.
-SCENARIO(streams_come_and_go) {
+// Streams end with work queued on them; their memory is neither lost nor kept for ever.
+SCENARIO(streams_created_and_destroyed) {
   Card card;
   std::vector<CUdeviceptr> p;
   for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
@@ -153,10 +153,10 @@ SCENARIO(streams_come_and_go) {
     if (i % 12 == 11) OK(cuCtxSynchronize());
     OK(cuStreamDestroy(s));
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// Nobody looks while everything fits: what is written then has contents later all the same.
+// While everything fits no launch is planned. Memory that is written then has contents later all the same.
 SCENARIO(written_before_pressure) {
   Card card;
   CUstream s = card.Stream();
@@ -166,11 +166,11 @@ SCENARIO(written_before_pressure) {
     if (i < 6) card.Named(s, {Write(p[i], 64 * kMiB, i + 1)});
   }
   for (uint32_t i = 6; i < 22; ++i) card.Named(s, {Update(p[i % 16], 64 * kMiB, i % 16 + 1)});
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// What no parameter shows comes by faults, and is right.
-SCENARIO(unseen_access) {
+// Memory that no parameter shows is faulted in, and right.
+SCENARIO(access_that_no_parameter_shows) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;
@@ -182,11 +182,11 @@ SCENARIO(unseen_access) {
       card.Launch(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
     }
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// A value that the stream itself writes, behind what another thread lets go, into a block that is freed meanwhile: the
-// driver's free waits for it, so nothing else may lie there before.
+// A stream itself writes a value into a block that is freed meanwhile, once another thread opens its gate. The driver's
+// free waits for the write, so the range must not be reused before.
 SCENARIO(values_written_by_a_stream) {
   Card card;
   CUstream waits = card.Stream(), other = card.Stream();
@@ -219,7 +219,7 @@ SCENARIO(values_written_by_a_stream) {
     card.Named(third, {Write(next, 64 * kMiB, 5)});
     OK(cuStreamSynchronize(third));
     late.join();
-    SayDigest("next", next, 64 * kMiB);
+    PrintDigest("next", next, 64 * kMiB);
     card.Named(third, {Read(next, 64 * kMiB, 5)});
     OK(cuCtxSynchronize());
     OK(cuMemFree(next));

@@ -1,4 +1,4 @@
-// What copies and memsets overwrite whole comes back without its contents, and nothing else does.
+// Ranges that copies and memsets overwrite whole are populated without their contents, and no others.
 #include <cstring>
 
 #include "test/engine/scenario.h"
@@ -15,116 +15,117 @@ std::vector<unsigned char> Bytes(size_t n, unsigned char first) {
   return v;
 }
 
-// A card whose budget something else fills.
-struct Full {
+// A GPU whose budget other blocks fill.
+struct FullGpu {
   Card card;
   CUstream s = card.Stream();
-  std::vector<CUdeviceptr> rest;  // in blocks: a launch is believed to use the whole of one
-  Full() {
+  std::vector<CUdeviceptr> rest;  // in blocks: a launch is assumed to use the whole of one
+  FullGpu() {
     for (uint64_t at = 0; at < kRest; at += kBlock) rest.push_back(Alloc(kBlock));
   }
-  void Push() {
+  void EvictOthers() {
     for (const CUdeviceptr block : rest) card.Named(s, {Update(block, kBlock, 90)});
   }
-  // `work` on what has left the card; how much of it came over the link.
+  // `work` on evicted blocks: the bytes that it moves to the GPU.
   template <typename F>
-  uint64_t Came(const char* what, F work) {
-    Push();
+  uint64_t BytesMoved(const char* what, F work) {
+    EvictOthers();
     OK(cuStreamSynchronize(s));
     const uint64_t before = card.Stats().prefetch_in_bytes + card.Stats().fault_bytes;
     work();
     OK(cuStreamSynchronize(s));
-    const uint64_t came = card.Stats().prefetch_in_bytes + card.Stats().fault_bytes - before;
-    std::fprintf(stderr, "%s: %" PRIu64 " MiB came\n", what, came / kMiB);
-    return came;
+    const uint64_t moved = card.Stats().prefetch_in_bytes + card.Stats().fault_bytes - before;
+    std::fprintf(stderr, "%s moved_mib=%" PRIu64 "\n", what, moved / kMiB);
+    return moved;
   }
 };
 
-// Not 0 where the hook is absent or its budget holds everything, and where the variable switches it off.
-bool Pressed() { return Budget() != 0 && Budget() < kRest; }
-bool Renews() {
+// False where the hook is absent or everything fits its budget.
+bool IsPressed() { return Budget() != 0 && Budget() < kRest; }
+// Also false where the variable switches it off.
+bool Repopulates() {
   const char* text = std::getenv("SLUICE_OVERWRITES");
-  return Pressed() && std::getenv("SCENARIO_NO_DISCARD") == nullptr && !(text && *text == '0');
+  return IsPressed() && std::getenv("SCENARIO_NO_DISCARD") == nullptr && !(text && *text == '0');
 }
 
 }  // namespace
 
 SCENARIO(overwritten_by_copies) {
-  Full full;
+  FullGpu full;
   Card& card = full.card;
   CUstream s = full.s;
   const CUdeviceptr p = Alloc(kBlock), q = Alloc(kBlock);
   card.Named(s, {Write(p, kBlock, 1)});
   card.Named(s, {Write(q, kBlock, 2)});
-  const auto expect = [](uint64_t came, uint64_t wanted) {
-    const char* mode = std::getenv("SLUICE_PREFETCH");  // what is brought ahead is not to be told apart
-    if (Pressed() && !(mode && *mode == 'p')) EXPECT(came <= wanted + 4 * kMiB && came + 4 * kMiB >= wanted);
+  const auto expect = [](uint64_t moved, uint64_t wanted) {
+    const char* mode = std::getenv("SLUICE_PREFETCH");  // prefetches for later launches cannot be told apart
+    if (IsPressed() && !(mode && *mode == 'p')) EXPECT(moved <= wanted + 4 * kMiB && moved + 4 * kMiB >= wanted);
   };
-  const bool renews = Renews();
-  expect(full.Came("memset", [&] { OK(cuMemsetD8Async(p, 7, kBlock, s)); }), renews ? 0 : kBlock);
-  SayDigest("set", p, kBlock);
+  const bool repopulates = Repopulates();
+  expect(full.BytesMoved("memset", [&] { OK(cuMemsetD8Async(p, 7, kBlock, s)); }), repopulates ? 0 : kBlock);
+  PrintDigest("set", p, kBlock);
   const auto in = Bytes(kBlock, 3);
-  expect(full.Came("from the host", [&] { OK(cuMemcpyHtoDAsync(p, in.data(), kBlock, s)); }), renews ? 0 : kBlock);
-  SayDigest("from the host", p, kBlock);
-  expect(full.Came("from the device", [&] { OK(cuMemcpyDtoDAsync(p, q, kBlock, s)); }), renews ? kBlock : 2 * kBlock);
-  SayDigest("from the device", p, kBlock);
-  // Whole chunks only: what the edges hold stays.
+  expect(full.BytesMoved("from the host", [&] { OK(cuMemcpyHtoDAsync(p, in.data(), kBlock, s)); }), repopulates ? 0 : kBlock);
+  PrintDigest("from the host", p, kBlock);
+  expect(full.BytesMoved("from the device", [&] { OK(cuMemcpyDtoDAsync(p, q, kBlock, s)); }), repopulates ? kBlock : 2 * kBlock);
+  PrintDigest("from the device", p, kBlock);
+  // Whole chunks only: the contents of the edges stay.
   card.Named(s, {Write(p, kBlock, 3)});
-  expect(full.Came("edges", [&] { OK(cuMemsetD32Async(p + kMiB, 5, 40 * kMiB / 4, s)); }),
-         renews ? 4 * kMiB : 42 * kMiB);
-  SayDigest("edges", p, kBlock);
-  // A chunk that the copy reads, too.
+  expect(full.BytesMoved("edges", [&] { OK(cuMemsetD32Async(p + kMiB, 5, 40 * kMiB / 4, s)); }),
+         repopulates ? 4 * kMiB : 42 * kMiB);
+  PrintDigest("edges", p, kBlock);
+  // A chunk that the copy also reads.
   card.Named(s, {Write(p, kBlock, 4)});
-  expect(full.Came("neighbours", [&] { OK(cuMemcpyDtoDAsync(p + 17 * kMiB, p + kMiB, 16 * kMiB, s)); }),
-         renews ? 18 * kMiB : 32 * kMiB + 2 * kMiB);
-  SayDigest("neighbours", p, kBlock);
-  // Rows with gaps, and what the driver refuses.
+  expect(full.BytesMoved("neighbours", [&] { OK(cuMemcpyDtoDAsync(p + 17 * kMiB, p + kMiB, 16 * kMiB, s)); }),
+         repopulates ? 18 * kMiB : 32 * kMiB + 2 * kMiB);
+  PrintDigest("neighbours", p, kBlock);
+  // Rows with gaps, and calls that the driver refuses.
   card.Named(s, {Write(p, kBlock, 5)});
-  full.Came("rows", [&] { OK(cuMemsetD2D8Async(p, 4 * kMiB, 9, 3 * kMiB, 16, s)); });
-  SayDigest("rows", p, kBlock);
+  full.BytesMoved("rows", [&] { OK(cuMemsetD2D8Async(p, 4 * kMiB, 9, 3 * kMiB, 16, s)); });
+  PrintDigest("rows", p, kBlock);
   card.Named(s, {Write(p, kBlock, 6)});
-  full.Came("refused", [&] {
+  full.BytesMoved("refused", [&] {
     EXPECT(cuMemsetD32Async(p + 2, 5, 8 * kMiB, s) != CUDA_SUCCESS);
     EXPECT(cuMemcpyDtoDAsync(p, 4096, kBlock, s) != CUDA_SUCCESS);
     EXPECT(cuMemcpyHtoDAsync(p, nullptr, kBlock, s) != CUDA_SUCCESS);
     card.Named(s, {Read(p, kBlock, 6)});
   });
-  SayDigest("refused", p, kBlock);
-  SayDigest("source", q, kBlock);
+  PrintDigest("refused", p, kBlock);
+  PrintDigest("source", q, kBlock);
 }
 
 // The default stream, where the driver takes no discard, and streams that it orders.
 SCENARIO(overwritten_on_default_streams) {
-  Full full;
+  FullGpu full;
   Card& card = full.card;
   CUstream blocking = nullptr;
   OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
   const CUdeviceptr p = Alloc(kBlock), q = Alloc(kBlock);
   for (unsigned round = 0; round < 6; ++round) {
-    // Still running on the other kind of stream when the memset is queued: only the legacy stream's own rule is
-    // between.
+    // The read still runs on the other kind of stream when the memset is queued: only the legacy stream's own rule
+    // orders the two.
     CUstream reads = round % 2 ? nullptr : blocking, writes = round % 2 ? blocking : nullptr;
     card.Named(nullptr, {Write(p, kBlock, round + 1)});
-    full.Push();
+    full.EvictOthers();
     OK(cuCtxSynchronize());
     card.Named(reads, {Read(p, kBlock, round + 1), Update(q, kBlock, 50)}, 20'000'000);
-    full.Push();  // a stream of its own: what it pushes out is no longer in use, or is not pushed out
+    full.EvictOthers();  // a stream of its own: it evicts no block that is in use
     OK(cuMemsetD8Async(p, static_cast<unsigned char>(round), kBlock, writes));
     OK(cuCtxSynchronize());
-    SayDigest("p", p, kBlock);
+    PrintDigest("p", p, kBlock);
   }
   OK(cuMemsetD8(p, 1, kBlock));
-  full.Push();
+  full.EvictOthers();
   OK(cuCtxSynchronize());
   OK(cuMemsetD8(p, 2, kBlock));
-  SayDigest("p", p, kBlock);
-  SayDigest("q", q, kBlock);
+  PrintDigest("p", p, kBlock);
+  PrintDigest("q", q, kBlock);
 }
 
-// The driver may still be sending it away when another stream overwrites it, and readers that were told of by an event
-// alone may still run.
-SCENARIO(overwritten_while_it_leaves) {
-  Full full;
+// The driver may still be evicting the block when another stream overwrites it, and readers that only an event orders may
+// still run.
+SCENARIO(overwritten_during_eviction) {
+  FullGpu full;
   Card& card = full.card;
   CUstream s = full.s, t = card.Stream();
   CUevent done = nullptr;
@@ -138,7 +139,7 @@ SCENARIO(overwritten_while_it_leaves) {
     for (uint32_t i = 0; i <= round % 9; ++i) card.Named(s, {Update(full.rest[i], kBlock, 90)}, 10'000);
     OK(cuStreamWaitEvent(t, done, 0));
     OK(cuMemsetD8Async(at, static_cast<unsigned char>(round), kBlock, t));
-    // And the other way round: what t reads for long, s overwrites.
+    // And the other way round: t reads for long, and s overwrites.
     card.Named(t, {Read(at, kBlock)}, 3'000'000);
     OK(cuEventRecord(done, t));
     for (uint32_t i = 0; i < round % 5; ++i) card.Named(s, {Update(full.rest[i], kBlock, 90)}, 10'000);
@@ -146,12 +147,12 @@ SCENARIO(overwritten_while_it_leaves) {
     OK(cuMemcpyDtoDAsync(at, p[(round + 1) % 4], kBlock, s));
     if (round % 3 == 0) OK(cuCtxSynchronize());
   }
-  for (CUdeviceptr at : p) SayDigest("block", at, kBlock);
+  for (CUdeviceptr at : p) PrintDigest("block", at, kBlock);
 }
 
-// The same at every moment of a departure: the discard must not meet it.
-SCENARIO(overwritten_at_every_moment) {
-  Full full;
+// The same at every point of an eviction: the discard must not meet it.
+SCENARIO(overwritten_at_any_point_of_eviction) {
+  FullGpu full;
   Card& card = full.card;
   CUstream s = full.s, t = card.Stream();
   CUevent done = nullptr;
@@ -167,27 +168,27 @@ SCENARIO(overwritten_at_every_moment) {
     OK(cuEventRecord(done, s));
     OK(cuStreamWaitEvent(t, done, 0));
     OK(cuStreamWaitValue32(t, flag, round + 1, CU_STREAM_WAIT_VALUE_GEQ));
-    for (uint32_t i = 0; i < kRest / kBlock; ++i) {  // p leaves somewhere in the middle of it
+    for (uint32_t i = 0; i < kRest / kBlock; ++i) {  // p is evicted somewhere in the middle of it
       if (i == round % 10) OK(cuStreamWriteValue32(s, flag, round + 1, 0));
       card.Named(s, {Update(full.rest[i], kBlock, 90)});
     }
     card.Named(t, {Update(other, kMiB)}, round / 10 * 600'000 + 1000);
     OK(cuMemsetD8Async(p, static_cast<unsigned char>(round), kBlock, t));
     OK(cuCtxSynchronize());
-    SayDigest("p", p, kBlock);
+    PrintDigest("p", p, kBlock);
   }
 }
 
-// Used in host memory by what is queued before: it is not on the card, and not done with either.
-SCENARIO(overwritten_where_it_is_read) {
-  Full full;
+// Launches queued before read the block remotely: it is not resident, and still in use.
+SCENARIO(overwritten_after_remote_reads) {
+  FullGpu full;
   Card& card = full.card;
   CUstream s = full.s, t = card.Stream();
   CUevent done = nullptr;
   OK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
   const CUdeviceptr p = Alloc(kBlock), sum = Alloc(4 * kMiB);
-  // Of a shape of its own, and over its operand once: worth using where it lies.
-  const auto stream = [&](CUstream on) {
+  // Of a shape of its own, and reads its operand once: remote access pays.
+  const auto read_once = [&](CUstream on) {
     const simgpu_touch touches[] = {Read(p, kBlock), Update(sum, 4 * kMiB)};
     simgpu_next_launch(touches, 2, 20000, 0);
     std::array<uint64_t, 8> words{p, sum};
@@ -195,7 +196,7 @@ SCENARIO(overwritten_where_it_is_read) {
     for (size_t i = 0; i < 8; ++i) params.at(i) = &words.at(i);
     OK(cuLaunchKernel(card.eight, 2, 1, 1, 1, 1, 1, 0, on, params.data(), nullptr));
   };
-  const auto push = [&] {
+  const auto evict_others = [&] {
     for (const CUdeviceptr block : full.rest) {
       simgpu_touch touch = Update(block, kBlock);
       touch.access |= SIMGPU_PASSES(64);
@@ -203,17 +204,17 @@ SCENARIO(overwritten_where_it_is_read) {
     }
   };
   card.Named(s, {Write(p, kBlock)});
-  uint64_t in_place = 0;
+  uint64_t remote_bytes = 0;
   for (unsigned round = 0; round < 24; ++round) {
-    push();
+    evict_others();
     for (int i = 0; i < 6; ++i) {
-      stream(s);
+      read_once(s);
       OK(cuStreamSynchronize(s));
     }
-    in_place = card.Stats().remote_bytes - in_place;
+    remote_bytes = card.Stats().remote_bytes - remote_bytes;
     card.Named(s, {Update(sum, 4 * kMiB)}, 8'000'000);
-    stream(s);
-    if (round % 2) {  // the order comes by an event alone
+    read_once(s);
+    if (round % 2) {  // only an event orders the two
       OK(cuEventRecord(done, s));
       OK(cuStreamWaitEvent(t, done, 0));
       OK(cuMemsetD8Async(p, static_cast<unsigned char>(round), kBlock, t));
@@ -222,35 +223,35 @@ SCENARIO(overwritten_where_it_is_read) {
     } else {
       OK(cuMemsetD8Async(p, static_cast<unsigned char>(round), kBlock, s));
     }
-    SayDigest("sum", sum, 4 * kMiB);
-    SayDigest("p", p, kBlock);
+    PrintDigest("sum", sum, 4 * kMiB);
+    PrintDigest("p", p, kBlock);
   }
-  if (Renews()) EXPECT(in_place > 0);  // else this shows nothing
+  if (Repopulates()) EXPECT(remote_bytes > 0);  // else the scenario shows nothing
 }
 
-// A capture takes no work of ours, and what it holds is not done when it is queued.
+// A capture takes no work of the engine's, and captured work is not done when it is queued.
 SCENARIO(overwritten_in_a_capture) {
-  Full full;
+  FullGpu full;
   Card& card = full.card;
   CUstream s = full.s, t = card.Stream();
   const CUdeviceptr p = Alloc(kBlock), q = Alloc(kBlock);
   card.Named(s, {Write(p, kBlock, 1)});
   card.Named(s, {Write(q, kBlock, 2)});
-  full.Push();
+  full.EvictOthers();
   OK(cuCtxSynchronize());
   CUgraph graph = nullptr;
   CUgraphExec executable = nullptr;
   OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(cuMemsetD8Async(p, 3, kBlock, s));
-  OK(cuMemsetD8Async(q, 4, kBlock, t));  // beside it, and run
+  OK(cuMemsetD8Async(q, 4, kBlock, t));  // beside the capture, and run
   OK(cuStreamEndCapture(s, &graph));
   OK(cuGraphInstantiate(&executable, graph, 0));
-  SayDigest("p before", p, kBlock);
-  SayDigest("q", q, kBlock);
+  PrintDigest("p before", p, kBlock);
+  PrintDigest("q", q, kBlock);
   for (int i = 0; i < 3; ++i) {
     card.Named(s, {Write(p, kBlock, 5)});
-    full.Push();
+    full.EvictOthers();
     OK(cuGraphLaunch(executable, s));
   }
-  SayDigest("p", p, kBlock);
+  PrintDigest("p", p, kBlock);
 }

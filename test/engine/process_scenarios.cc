@@ -1,4 +1,4 @@
-// What programs do to the process that the hook lives in: descriptors, signals, forks, sizes that nobody has.
+// Programs that act on the hooked process: descriptors, signals, forks, impossible sizes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -18,15 +18,15 @@ using namespace scenario;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// A round of launches over twelve blocks of 64 MiB: more than the smaller budget.
-struct Work {
+// Launches over twelve blocks of 64 MiB: more than the smaller budget.
+struct Launches {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;
-  Work() {
+  Launches() {
     for (int i = 0; i < 12; ++i) p.push_back(Alloc(64 * kMiB));
   }
-  void Round() {
+  void Iterate() {
     for (uint32_t i = 0; i < 24; ++i) card.Named(s, {Update(p[i % 12], 64 * kMiB, i % 12 + 1)});
     OK(cuStreamSynchronize(s));
   }
@@ -34,8 +34,8 @@ struct Work {
 
 }  // namespace
 
-// Sizes that no card has are refused, whichever way they are asked for, and nothing is lost by it.
-SCENARIO(sizes_that_nobody_has) {
+// Sizes larger than any GPU are refused by every way to allocate, and nothing is lost by it.
+SCENARIO(impossible_sizes_are_refused) {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr kept = Alloc(kMiB);
@@ -77,53 +77,53 @@ SCENARIO(sizes_that_nobody_has) {
   OK(cuMemFree(kept));
 }
 
-// Copies and fills larger than anything, under pressure: refused at once.
-SCENARIO(copies_of_sizes_that_nobody_has) {
-  Work work;
-  work.Round();
+// Copies and memsets larger than any memory, under pressure: refused at once.
+SCENARIO(impossible_copies_are_refused) {
+  Launches launches;
+  launches.Iterate();
   for (const size_t many : {size_t{1} << 41, size_t{1} << 47, size_t{1} << 60}) {
     CUDA_MEMCPY2D c{};
     c.srcMemoryType = c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    c.srcDevice = work.p[0];
-    c.dstDevice = work.p[1];
+    c.srcDevice = launches.p[0];
+    c.dstDevice = launches.p[1];
     c.srcPitch = c.dstPitch = c.WidthInBytes = 512;
     c.Height = many / 512;
     EXPECT(cuMemcpy2D(&c) != CUDA_SUCCESS);
-    EXPECT(cuMemsetD2D8(work.p[0], 512, 1, 512, many / 512) != CUDA_SUCCESS);
-    EXPECT(cuMemsetD8(work.p[0], 1, many) != CUDA_SUCCESS);
-    EXPECT(cuMemcpyDtoD(work.p[0], work.p[1], many) != CUDA_SUCCESS);
+    EXPECT(cuMemsetD2D8(launches.p[0], 512, 1, 512, many / 512) != CUDA_SUCCESS);
+    EXPECT(cuMemsetD8(launches.p[0], 1, many) != CUDA_SUCCESS);
+    EXPECT(cuMemcpyDtoD(launches.p[0], launches.p[1], many) != CUDA_SUCCESS);
   }
-  work.Round();
-  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+  launches.Iterate();
+  for (CUdeviceptr at : launches.p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// A descriptor of the process' own after it was closed and taken for something else (file 2: a database, say).
-SCENARIO(stderr_is_something_else) {
+// Descriptor 2 is closed and given to a file of the program's, a database say.
+SCENARIO(stderr_is_a_file_of_the_program) {
   const char* path = std::getenv("SCENARIO_FILE");
   close(STDERR_FILENO);
   EXPECT(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) == STDERR_FILENO);
-  Work work;
-  work.Round();
-  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+  Launches launches;
+  launches.Iterate();
+  for (CUdeviceptr at : launches.p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// exit() from a signal's handler, wherever the launching thread is just then.
-SCENARIO(exit_in_a_handler) {
-  Work work;
+// exit() from a signal's handler, at whatever point the launching thread is.
+SCENARIO(exit_in_a_signal_handler) {
+  Launches launches;
   std::signal(SIGALRM, [](int) { std::exit(0); });
-  std::printf("done exit_in_a_handler\n");
+  std::printf("done exit_in_a_signal_handler\n");
   std::fflush(stdout);
   const char* text = std::getenv("SCENARIO_US");
   itimerval when{};
   when.it_value.tv_usec = text != nullptr ? std::atoi(text) : 1000;
   setitimer(ITIMER_REAL, &when, nullptr);
-  for (;;) work.Round();
+  for (;;) launches.Iterate();
 }
 
-// A child that asks NVML what is free (a data loader's worker that logs) while the parent's threads launch.
+// A child asks NVML for free memory (a data loader's worker that logs) while the parent's threads launch.
 SCENARIO(forked_child_asks_nvml) {
-  Work work;
-  work.Round();
+  Launches launches;
+  launches.Iterate();
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   EXPECT(nvml != nullptr);
   using Init = int (*)();
@@ -142,8 +142,8 @@ SCENARIO(forked_child_asks_nvml) {
   EXPECT(memory(device, &before) == 0);
   std::atomic<bool> stop{false};
   std::thread other([&] {
-    OK(cuCtxSetCurrent(work.card.context));
-    while (!stop) work.Round();
+    OK(cuCtxSetCurrent(launches.card.context));
+    while (!stop) launches.Iterate();
   });
   std::fflush(stdout);
   for (int i = 0; i < 200; ++i) {
@@ -165,11 +165,11 @@ SCENARIO(forked_child_asks_nvml) {
   other.join();
 }
 
-// All descriptors are closed, and their numbers taken by files and sockets of the program's: nobody writes there, reads
-// there or closes them.
-SCENARIO(descriptors_taken) {
-  Work work;
-  work.Round();
+// All descriptors are closed, and their numbers given to files and sockets of the program's: the engine does not write to
+// them, read from them or close them.
+SCENARIO(descriptors_reused_by_the_program) {
+  Launches launches;
+  launches.Iterate();
   int pair[2];
   EXPECT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
   EXPECT(dup2(pair[0], 1000) == 1000 && dup2(pair[1], 1001) == 1001);
@@ -177,14 +177,14 @@ SCENARIO(descriptors_taken) {
   for (int fd = 3; fd < 512; ++fd) {
     struct stat was{};
     if (fstat(fd, &was) != 0 || fd == pair[0] || fd == pair[1]) continue;
-    EXPECT(dup2(fd % 2 ? 1000 : 1001, fd) == fd);  // a socket that has something to read, and can be written to
+    EXPECT(dup2(fd % 2 ? 1000 : 1001, fd) == fd);  // a socket with data to read and room to write
     EXPECT(fstat(fd, &before[fd]) == 0);
   }
   const char hello[] = "for the program";
   EXPECT(write(1000, hello, sizeof hello) == sizeof hello);
   EXPECT(write(1001, hello, sizeof hello) == sizeof hello);
   for (int i = 0; i < 40; ++i) {
-    work.Round();
+    launches.Iterate();
     usleep(100000);
   }
   for (int fd = 3; fd < 512; ++fd) {
@@ -198,24 +198,24 @@ SCENARIO(descriptors_taken) {
     EXPECT(std::memcmp(got, hello, sizeof hello) == 0);
     EXPECT(recv(fd, got, sizeof got, MSG_DONTWAIT) < 0);
   }
-  for (CUdeviceptr at : work.p) SayDigest("block", at, 64 * kMiB);
+  for (CUdeviceptr at : launches.p) PrintDigest("block", at, 64 * kMiB);
 }
 
-// Contexts that come and go on two cards in turn, so that a handle's address comes again on the other card.
-SCENARIO(contexts_on_cards_in_turn) {
+// Contexts are created and destroyed on two GPUs in turn, so that a handle's address is used again on the other GPU.
+SCENARIO(contexts_on_gpus_in_turn) {
   OK(cuInit(0));
   for (int i = 0; i < 200; ++i) {
-    const CUdevice card = i % 2;
+    const CUdevice gpu = i % 2;
     CUcontext context = nullptr;
 #if CUDA_VERSION >= 13000
-    OK(cuCtxCreate(&context, nullptr, 0, card));
+    OK(cuCtxCreate(&context, nullptr, 0, gpu));
 #else
-    OK(cuCtxCreate(&context, 0, card));
+    OK(cuCtxCreate(&context, 0, gpu));
 #endif
     const CUdeviceptr p = Alloc(64 * kMiB);
     int ordinal = -1;
     OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
-    EXPECT(ordinal == card);
+    EXPECT(ordinal == gpu);
     size_t left = 0, total = 0;
     OK(cuMemGetInfo(&left, &total));
     if (Budget() != 0) EXPECT(total - left == 64 * kMiB);
@@ -226,8 +226,8 @@ SCENARIO(contexts_on_cards_in_turn) {
   }
 }
 
-// The reset of a primary context ends what is in it, whoever still holds it.
-SCENARIO(reset_of_a_context_that_is_held) {
+// The reset of a primary context ends everything in it, although it is still retained.
+SCENARIO(reset_of_a_retained_context) {
   OK(cuInit(0));
   CUcontext held = nullptr;
   OK(cuDevicePrimaryCtxRetain(&held, 0));
@@ -243,11 +243,11 @@ SCENARIO(reset_of_a_context_that_is_held) {
   }
 }
 
-// What comes under the same handles after a reset is held to the budget like what was there before.
-SCENARIO(managed_after_a_reset) {
+// After a reset the same handles are used again, and their memory is held to the budget as before.
+SCENARIO(budget_holds_after_a_reset) {
   OK(cuInit(0));
   constexpr int kBlocks = 12;
-  for (int life = 0; life < 3; ++life) {
+  for (int reset = 0; reset < 3; ++reset) {
     CUcontext context = nullptr;
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
@@ -257,16 +257,16 @@ SCENARIO(managed_after_a_reset) {
       for (const CUdeviceptr block : blocks) OK(cuMemsetD8Async(block, 1, 64 * kMiB, nullptr));
       OK(cuCtxSynchronize());
     }
-    uint64_t there = 0;
-    for (const CUdeviceptr block : blocks) there += simgpu_resident_bytes(block, 64 * kMiB);
-    if (Budget() != 0) EXPECT(there <= Budget() + 64 * kMiB);
+    uint64_t resident = 0;
+    for (const CUdeviceptr block : blocks) resident += simgpu_resident_bytes(block, 64 * kMiB);
+    if (Budget() != 0) EXPECT(resident <= Budget() + 64 * kMiB);
     OK(cuDevicePrimaryCtxRelease(0));
     OK(cuDevicePrimaryCtxReset(0));
   }
 }
 
-// The budget is asked for and given back by many threads at once.
-SCENARIO(storm_at_the_budget) {
+// Many threads allocate and free at the budget's end at once.
+SCENARIO(many_threads_at_the_budget) {
   Card card;
   std::atomic<uint64_t> got{0}, refused{0};
   std::vector<std::thread> threads;

@@ -1,7 +1,7 @@
-// What the scenarios share: a card, launches whose parameters name what they touch, checks, digests.
+// Shared by the scenarios: a card, launches whose parameters name the memory that they touch, checks, digests.
 //
-// A scenario prints what it computed (digests, bytes, codes) on stdout; engine_test.py runs it without the hook, hooked
-// at full budget and hooked under pressure, and the three must print the same. Harm is told by the simulated card.
+// A scenario prints its results (digests, bytes, codes) on stdout. The tests run it without the hook, hooked at full
+// budget and hooked under pressure, and the three must print the same. The simulated card reports misuse.
 #ifndef SLUICE_TEST_ENGINE_SCENARIO_H_
 #define SLUICE_TEST_ENGINE_SCENARIO_H_
 
@@ -30,7 +30,7 @@ using simgpu_test::Write;
 #define EXPECT(condition)                                                               \
   do {                                                                                  \
     if (!(condition)) {                                                                 \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE_NAME__, __LINE__, #condition); \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE_NAME__, __LINE__, #condition); \
       std::_Exit(3);                                                                    \
     }                                                                                   \
   } while (false)
@@ -39,12 +39,12 @@ inline std::map<std::string, void (*)()>& All() {
   static std::map<std::string, void (*)()> all;
   return all;
 }
-struct Add {
-  Add(const char* name, void (*run)()) { All().emplace(name, run); }
+struct Registration {
+  Registration(const char* name, void (*run)()) { All().emplace(name, run); }
 };
 #define SCENARIO(name)                                \
   static void name();                                 \
-  static const scenario::Add add_##name(#name, name); \
+  static const scenario::Registration registration_##name(#name, name); \
   static void name()
 
 // The budget in force; 0 where the hook is absent.
@@ -59,8 +59,8 @@ class Card : public simgpu_test::Card {
     OK(cuModuleLoadData(&named, "simgpu-module 1\nkernel named params 8,8,8,8,8,8,8,8 ns 20000\n"));
     OK(cuModuleGetFunction(&eight, named, "named"));
   }
-  // A launch that touches exactly this and whose parameters say so (eight at most).
-  CUresult Try(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000, bool ptsz = false) {
+  // A launch that touches exactly these ranges, and whose parameters name them (eight at most).
+  CUresult TryNamed(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000, bool ptsz = false) {
     simgpu_next_launch(touches.data(), touches.size(), ns, 0);
     std::array<uint64_t, 8> words{};
     std::array<void*, 8> params{};
@@ -71,7 +71,7 @@ class Card : public simgpu_test::Card {
     const auto launch = ptsz ? cuLaunchKernel_ptsz : cuLaunchKernel;
     return launch(eight, 1, 1, 1, 1, 1, 1, 0, s, params.data(), nullptr);
   }
-  void Named(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000) { OK(Try(s, touches, ns)); }
+  void Named(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000) { OK(TryNamed(s, touches, ns)); }
   CUmodule named = nullptr;
   CUfunction eight = nullptr;
 };
@@ -82,10 +82,10 @@ inline CUdeviceptr Alloc(uint64_t bytes) {
   return p;
 }
 
-inline void Say(const char* what, uint64_t value) { std::printf("%s %" PRIx64 "\n", what, value); }
-inline void SayDigest(const char* what, CUdeviceptr p, uint64_t bytes) {
+inline void Print(const char* what, uint64_t value) { std::printf("%s %" PRIx64 "\n", what, value); }
+inline void PrintDigest(const char* what, CUdeviceptr p, uint64_t bytes) {
   OK(cuCtxSynchronize());
-  Say(what, simgpu_digest(p, bytes));
+  Print(what, simgpu_digest(p, bytes));
 }
 
 }  // namespace scenario

@@ -52,7 +52,7 @@ int Control(int, unsigned long request, void* argument) {
 
 std::vector<int> Spaces(int) { return {7, 8}; }
 
-sluice::DriverCounts Counts() { return sluice::DriverCounts({Open, Control, Spaces}); }
+sluice::DriverCounters Counts() { return sluice::DriverCounters({Open, Control, Spaces}); }
 
 void Reset() { g_module = {}, g_module.good_space = 7; }
 
@@ -62,15 +62,15 @@ bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
 TEST_CASE("the counters of the driver's page are read") {
   Reset();
-  sluice::DriverCounts counts = Counts();
+  sluice::DriverCounters counts = Counts();
   REQUIRE(counts.Open(nullptr));
   CHECK(g_module.all_cards == 1);
   CHECK(g_module.enabled == 0x203);
   g_module.page[0] = 4096;
   g_module.page[1] = 8192;
   g_module.page[9] = 3;
-  CHECK(counts.ToCard() == 4096);
-  CHECK(counts.ToHost() == 8192);
+  CHECK(counts.BytesToDevice() == 4096);
+  CHECK(counts.BytesToHost() == 8192);
   CHECK(counts.Faults() == 3);
   CHECK(counts.Open(nullptr));
   CHECK(g_module.inits == 1);
@@ -80,7 +80,7 @@ TEST_CASE("one card of several is asked for by its UUID") {
   Reset();
   unsigned char uuid[16];
   std::memset(uuid, 0xab, sizeof uuid);
-  sluice::DriverCounts counts = Counts();
+  sluice::DriverCounters counts = Counts();
   REQUIRE(counts.Open(uuid));
   CHECK(g_module.all_cards == 0);
   CHECK(std::memcmp(g_module.uuid, uuid, 16) == 0);
@@ -89,7 +89,7 @@ TEST_CASE("one card of several is asked for by its UUID") {
 TEST_CASE("of the process' descriptors the one with the address space is found") {
   Reset();
   g_module.good_space = 8;
-  sluice::DriverCounts counts = Counts();
+  sluice::DriverCounters counts = Counts();
   CHECK(counts.Open(nullptr));
   CHECK(g_module.inits == 2);
 }
@@ -102,7 +102,7 @@ TEST_CASE("where the driver does not count, it is said why, and nothing stays op
   SECTION("no descriptor with an address space") { g_module.good_space = 99; }
   SECTION("the tracker is refused") { g_module.init_status = 0x1b; }
   SECTION("the counters are refused") { g_module.enable_status = 0x1f; }
-  sluice::DriverCounts counts = Counts();
+  sluice::DriverCounters counts = Counts();
   CHECK_FALSE(counts.Open(nullptr));
   CHECK_FALSE(counts.counting());
   CHECK(!counts.why().empty());

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
+#include <utility>
+#include <vector>
 
+#include "common/mutex.h"
 #include "hooklib/client/agent_client.h"
 #include "hooklib/engine/config.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/log.h"
@@ -15,24 +18,24 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
-// Sent away or brought back at a time: the device's lock is held meanwhile, and launches wait for it. The link stands
-// still between two slices (3 % of the time with 64 MiB at 15 GB/s), so what is called back leaves in larger ones while
-// that goes fast. Host pages that are new take four times as long.
-constexpr uint64_t kSlice = uint64_t{64} << 20, kMostSlice = 4 * kSlice;
+// Bytes evicted or fetched at a time: the device's lock is held meanwhile, and launches wait for it. The link is idle
+// between two slices: 3 % of the time with 64 MiB at 15 GB/s. So memory that the agent reclaims is evicted in larger
+// slices while that is fast. New host pages take four times as long.
+constexpr uint64_t kMinSliceBytes = uint64_t{64} << 20, kMaxSliceBytes = 4 * kMinSliceBytes;
 constexpr uint64_t kSliceNs = 40 * kMs;
-// TimeSlices are so long only where working sets exceed the card together: the memory follows the token.
-constexpr uint64_t kLongTurn = 200 * kMs;
+// Time slices are so long only where working sets exceed the GPU together: the memory follows the token.
+constexpr uint64_t kMinSwappingQuantumNs = 200 * kMs;
 
-// What the client's thread hands to the worker's.
-struct Mail {
-  std::mutex mutex;
-  std::condition_variable came;
-  std::vector<sluice_budget> budgets;  // at most one a device: the newest
-  bool look = false;
+// From the client's thread to the follower's.
+struct Mailbox {
+  Mutex mutex;
+  Condition changed;
+  std::vector<sluice_budget> budgets SLUICE_GUARDED_BY(mutex);  // at most one a device: the newest
+  bool wake SLUICE_GUARDED_BY(mutex) = false;
 };
-Mail& TheMail() {
-  static auto& mail = *new Mail;
-  return mail;
+Mailbox& TheMailbox() {
+  static auto& mailbox = *new Mailbox;
+  return mailbox;
 }
 
 Device* DeviceNamed(const char* uuid) {
@@ -42,16 +45,7 @@ Device* DeviceNamed(const char* uuid) {
   return nullptr;
 }
 
-void Wake() {
-  Mail& mail = TheMail();
-  {
-    std::lock_guard lock(mail.mutex);
-    mail.look = true;
-  }
-  mail.came.notify_one();
-}
-
-class Follower final : public client::Observer {
+class Observer final : public client::Observer {
  public:
   void OnBudget(const sluice_budget& budget) noexcept override {
     Device* device = DeviceNamed(budget.uuid);
@@ -62,25 +56,26 @@ class Follower final : public client::Observer {
       demanded_[index] = budget.tokens != 0;
       device->tokens.time_slices().SetDemanded(demanded_[index]);
     }
-    if (!told_[index]) {  // the first one is in force before anything is allocated
-      told_[index] = true;
+    if (!has_budget_[index]) {  // the first one is in force before anything is allocated
+      has_budget_[index] = true;
       device->ApplyBudget(budget);
       PublishAll();
       return;
     }
-    Mail& mail = TheMail();
+    Mailbox& mailbox = TheMailbox();
     {
-      std::lock_guard lock(mail.mutex);
-      std::erase_if(mail.budgets, [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
-      mail.budgets.push_back(budget);
+      MutexLock lock(mailbox.mutex);
+      std::erase_if(mailbox.budgets,
+                    [&](const sluice_budget& old) { return std::string_view(old.uuid) == budget.uuid; });
+      mailbox.budgets.push_back(budget);
     }
-    mail.came.notify_one();
+    mailbox.changed.NotifyAll();
   }
   void OnGrant(const sluice_token& token) noexcept override {
     if (Device* device = DeviceNamed(token.uuid)) {
-      if (token.quantum_ns >= kLongTurn) device->ExpectRaise();
+      if (token.quantum_ns >= kMinSwappingQuantumNs) device->ExpectRaise();
       device->tokens.time_slices().NoteGranted(token.id, token.quantum_ns, token.lease_ns);
-      Wake();
+      WakeFollower();
     }
   }
   void OnRevoke(const sluice_token& token) noexcept override {
@@ -95,74 +90,82 @@ class Follower final : public client::Observer {
   }
 
  private:
-  bool demanded_[SLUICE_MAX_GPUS] = {}, told_[SLUICE_MAX_GPUS] = {};
+  bool demanded_[SLUICE_MAX_GPUS] = {}, has_budget_[SLUICE_MAX_GPUS] = {};
 };
 
 client::AgentClient* Client() {
   static client::AgentClient* const agent =
       GetConfig().socket.empty() ? nullptr
-                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Follower);
+                                 : new client::AgentClient(GetConfig().socket.c_str(), SLUICE_VERSION, new Observer);
   return agent;
 }
 
-void Sooner(uint64_t* next, uint64_t ns) {
-  if (ns != 0 && (*next == 0 || ns < *next)) *next = ns;
+// 0 stands for "never".
+void SetEarlier(uint64_t* next_ns, uint64_t ns) {
+  if (ns != 0 && (*next_ns == 0 || ns < *next_ns)) *next_ns = ns;
 }
 
-struct Progress {
-  uint64_t slice = kSlice;
-  uint64_t fruitless = 0;  // looks, since something left
+struct EvictionPace {
+  uint64_t slice_bytes = kMinSliceBytes;
+  uint64_t failed_attempts = 0;  // since the last bytes were evicted
 };
 
-// What one device needs now. Nanoseconds until it wants to be looked at again; 0: not before something happens.
-uint64_t Serve(Device& device, Progress* progress) {
-  uint64_t next = device.tokens.time_slices().Tick();
+// Does for one device what is due. Nanoseconds until it wants to be served again; 0: not before it is woken.
+uint64_t ServeDevice(Device& device, EvictionPace* pace) {
+  uint64_t next_ns = device.tokens.time_slices().Tick();
   if (device.OverCapacity()) {
     const uint64_t began = MonotonicNs();
-    const uint64_t left = device.Evict(progress->slice);
-    if (left > 0) {
+    const uint64_t evicted = device.Evict(pace->slice_bytes);
+    if (evicted > 0) {
       const uint64_t took = std::max<uint64_t>(MonotonicNs() - began, 1);
-      progress->slice = std::clamp(left * kSliceNs / took, kSlice, kMostSlice);
-      progress->fruitless = 0;
+      pace->slice_bytes = std::clamp(evicted * kSliceNs / took, kMinSliceBytes, kMaxSliceBytes);
+      pace->failed_attempts = 0;
       PublishAll();
-      Sooner(&next, 20 * kUs);  // launches get their turn at the lock
+      SetEarlier(&next_ns, 20 * kUs);  // launches get their turn at the lock
     } else {
-      // All of it is in use by what is queued: it leaves when that is done.
-      Sooner(&next, std::min<uint64_t>(++progress->fruitless * kMs, 20 * kMs));
+      // All of it is in use by queued work, and can be evicted when that is done.
+      SetEarlier(&next_ns, std::min<uint64_t>(++pace->failed_attempts * kMs, 20 * kMs));
     }
-  } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kSlice) > 0) {
-    Sooner(&next, 20 * kUs);
+  } else if (device.tokens.time_slices().holding() && device.RestoreWorkingSet(kMinSliceBytes) > 0) {
+    SetEarlier(&next_ns, 20 * kUs);
   }
-  if (device.EvictingBytes() > 0) Sooner(&next, 2 * kMs);
-  return next;
+  if (device.EvictingBytes() > 0) SetEarlier(&next_ns, 2 * kMs);
+  return next_ns;
+}
+
+// Waits for mail, or until `next_ns` is over (0: without end).
+std::vector<sluice_budget> TakeMail(uint64_t next_ns) {
+  Mailbox& mailbox = TheMailbox();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(next_ns);
+  MutexLock lock(mailbox.mutex);
+  while (!mailbox.wake && mailbox.budgets.empty()) {
+    if (next_ns == 0) {
+      mailbox.changed.Wait(mailbox.mutex);
+    } else if (std::chrono::steady_clock::now() < end) {
+      mailbox.changed.WaitUntil(mailbox.mutex, end);
+    } else {
+      break;
+    }
+  }
+  mailbox.wake = false;
+  return std::exchange(mailbox.budgets, {});
 }
 
 void* Follow(void*) {
-  Mail& mail = TheMail();
-  uint64_t next = 0;
-  std::vector<Progress> progress(SLUICE_MAX_GPUS + 1);
+  uint64_t next_ns = 0;
+  std::vector<EvictionPace> paces(SLUICE_MAX_GPUS + 1);
   for (;;) {
-    std::vector<sluice_budget> budgets;
-    {
-      std::unique_lock lock(mail.mutex);
-      const auto due = [&] { return mail.look || !mail.budgets.empty(); };
-      if (next == 0) {
-        mail.came.wait(lock, due);
-      } else {
-        mail.came.wait_for(lock, std::chrono::nanoseconds(next), due);
-      }
-      mail.look = false;
-      budgets.swap(mail.budgets);
-    }
+    const std::vector<sluice_budget> budgets = TakeMail(next_ns);
     for (const sluice_budget& budget : budgets) {
       if (Device* device = DeviceNamed(budget.uuid)) device->ApplyBudget(budget);
     }
     if (!budgets.empty()) PublishAll();
-    next = 0;
-    for (size_t i = 0; i < Devices().size() && i < progress.size(); ++i) {
-      uint64_t departing = Devices()[i]->residency.evicting_bytes();
-      Sooner(&next, Serve(*Devices()[i], &progress[i]));
-      if (Devices()[i]->residency.evicting_bytes() != departing) PublishAll();
+    next_ns = 0;
+    for (size_t i = 0; i < Devices().size() && i < paces.size(); ++i) {
+      Device& device = *Devices()[i];
+      const uint64_t evicting = device.LastEvictingBytes();
+      SetEarlier(&next_ns, ServeDevice(device, &paces[i]));
+      if (device.LastEvictingBytes() != evicting) PublishAll();
     }
   }
   return nullptr;
@@ -175,10 +178,17 @@ bool StartFollower(int wait_ms) {
   for (const auto& device : Devices()) device->tokens.SetClient(Client());
   StartOwnThread("sluice-follow", Follow);
   const client::State state = Client()->Start(wait_ms);
-  return state == client::State::kAttached || state == client::State::kRefused;  // a refusal is said with its reason
+  return state == client::State::kAttached || state == client::State::kRefused;  // OnRefused logs the reason
 }
 
-void WakeFollower() { Wake(); }
+void WakeFollower() {
+  Mailbox& mailbox = TheMailbox();
+  {
+    MutexLock lock(mailbox.mutex);
+    mailbox.wake = true;
+  }
+  mailbox.changed.NotifyAll();
+}
 
 void NotifyAgent(unsigned kind, const char* text) {
   if (Client()) Client()->SendNotice(kind, text);

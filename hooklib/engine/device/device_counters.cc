@@ -1,62 +1,95 @@
-// Device: figures. What the driver counts of its own moves, asked for and read; what the agent and the exit line get.
+// Device: figures. Driver counters that are requested and read; figures for the agent and for the lines on stderr.
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/device_summary.h"
 #include "hooklib/engine/observe/log.h"
 
 namespace sluice {
 
-// What fits has no faults, and asks nothing of the driver.
+// Not while everything fits: there are no faults, and nothing is asked of the driver.
 void Device::StartCounting() {
-  // Of one card the driver counts without being told which: a part of a card may go by another name there.
-  if (counts_.Open(Devices().size() > 1 ? raw_uuid_ : nullptr)) {
-    faults_.Begin(residency.stats().bytes_in);
-    taken_.Begin(residency.stats().bytes_out);
+  if (driver_counters.Open(UuidForDriver())) {
+    faulted_.Begin(residency.stats().bytes_in);
+    driver_evicted.Begin(residency.stats().bytes_out);
   } else {
-    SLUICE_LOG(kDebug, "%s: the driver counts no faults for us, they are estimated: %s", uuid.c_str(),
-               counts_.why().c_str());
+    SLUICE_LOG(kDebug, "%s: the driver counts no faults for this process, they are estimated: %s", uuid.c_str(),
+               driver_counters.why().c_str());
   }
 }
 
 void Device::CountFaults() {
-  if (!faults_.counting()) return;
-  const uint64_t moved = counts_.ToCard(), faults = counts_.Faults(), asked = residency.stats().bytes_in;
-  if (!faults_.IsUnchanged(moved, faults, asked)) faults_.Update(moved, faults, asked, residency.fetching_bytes());
-  residency.set_faulted_bytes(faults_.bytes());
-  const uint64_t left = counts_.ToHost(), sent = residency.stats().bytes_out;
-  if (!taken_.IsUnchanged(left, sent)) taken_.Update(left, sent, residency.HasEvictionsInFlight() ? memory::kNever : 0);
+  if (!faulted_.counting()) return;
+  const uint64_t moved = driver_counters.BytesToDevice(), faults = driver_counters.Faults();
+  const uint64_t fetched = residency.stats().bytes_in;
+  if (!faulted_.IsUnchanged(moved, faults, fetched))
+    faulted_.Update(moved, faults, fetched, residency.fetching_bytes());
+  residency.set_faulted_bytes(faulted_.bytes());
+  const uint64_t left = driver_counters.BytesToHost(), evicted = residency.stats().bytes_out;
+  if (!driver_evicted.IsUnchanged(left, evicted))
+    driver_evicted.Update(left, evicted, residency.HasEvictionsInFlight() ? memory::kNever : 0);
+}
+
+policy::Pressure::Totals Device::BytesMovedByDriver() const { return {driver_evicted.bytes(), faulted_.bytes()}; }
+
+// Kernels and graphs; copies and memsets are no launches.
+uint64_t Device::CountLaunches() const {
+  uint64_t all = 0, copies = 0;
+  for (const auto& stream : streams) {
+    all += stream->seq.load(std::memory_order_relaxed);
+    copies += stream->copies.load(std::memory_order_relaxed);
+  }
+  return all > copies ? all - copies : 0;
+}
+
+uint64_t Device::Launches() {
+  DeviceLock lock(mutex);
+  return CountLaunches();
+}
+
+void Device::NoteSecond() {
+  DeviceLock lock(mutex);
+  const uint64_t launches = CountLaunches();
+  const bool is_idle = launches == launches_at_last_second_;
+  if (launches == 0) return;
+  if (!is_idle) {
+    launches_at_last_second_ = launches;
+    launch_at_second_[active_seconds_++ % kSeconds] = residency.launches();
+  }
+  // While everything fits no launch is planned: all live bytes may have been touched.
+  const bool is_known = active.load() && active_seconds_ > kSeconds;
+  const uint64_t touched =
+      is_known ? residency.TouchedSince(launch_at_second_[active_seconds_ % kSeconds]) : live_bytes;
+  working_set_bytes_ = unmanaged_bytes.load() + touched;
+  memory_factor.SetCeilingDue();
 }
 
 void Device::LogDriverCounters() {
-  std::lock_guard lock(mutex);
-  if (faults_.counting())
-    SLUICE_LOG(kDebug, "%s: the driver counts %.2f GiB moved to the card and %llu faults", uuid.c_str(),
-               static_cast<double>(counts_.ToCard()) / 0x1p30, static_cast<unsigned long long>(counts_.Faults()));
-  const policy::PointerRangeStats& stats = learnt.stats();
-  if (stats.watched)
-    SLUICE_LOG(kDebug,
-               "%s: learnt what of a block launches use: of %llu kinds, given up for %llu; %llu launches watched, %llu "
-               "named less for it, %llu times they were seen to use more",
-               uuid.c_str(), static_cast<unsigned long long>(stats.learned),
-               static_cast<unsigned long long>(stats.given_up), static_cast<unsigned long long>(stats.watched),
-               static_cast<unsigned long long>(stats.narrowed), static_cast<unsigned long long>(stats.wrong));
+  DeviceLock lock(mutex);
+  if (faulted_.counting())
+    SLUICE_LOG(kDebug, "driver_counters gpu=%s to_device_bytes=%llu to_host_bytes=%llu faults=%llu", uuid.c_str(),
+               static_cast<unsigned long long>(driver_counters.BytesToDevice()),
+               static_cast<unsigned long long>(driver_counters.BytesToHost()),
+               static_cast<unsigned long long>(driver_counters.Faults()));
+  fault_watch.LogStats();
 }
 
-uint64_t Device::LeftToFaults() {
-  std::lock_guard lock(mutex);
-  return residency.stats().demand_paged_launches;
-}
-
-std::tuple<uint64_t, policy::ProbeStats, uint64_t> Device::HostMemoryUsed() {
-  std::lock_guard lock(mutex);
-  return {residency.stats().remote_bytes, residency.probe_stats(), map_ns};
+DeviceSummary Device::Summarize() {
+  DeviceLock lock(mutex);
+  DeviceSummary summary;
+  summary.peak_live_bytes = peak_live_bytes;
+  summary.fault_launches = residency.stats().demand_paged_launches;
+  summary.remote_bytes = residency.stats().remote_bytes;
+  summary.probes = residency.probe_stats();
+  summary.map_ns = map_ns_;
+  return summary;
 }
 
 void Device::Publish(sluice_gpu_counters* slot) {
-  std::lock_guard lock(mutex);
+  DeviceLock lock(mutex);
   const policy::ResidencyStats& stats = residency.stats();
   auto put = [](uint64_t* to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); };
   put(&slot->budget_bytes, budget.budget_bytes);
   put(&slot->resident_bytes, active.load() ? residency.resident_bytes() + residency.evicting_bytes() : requested_bytes);
-  put(&slot->unmanaged_bytes, plain.load());
+  put(&slot->unmanaged_bytes, unmanaged_bytes.load());
   put(&slot->live_bytes, live_bytes + awaited_bytes_);
   put(&slot->requested_bytes, requested_bytes);
   put(&slot->host_bytes, stats.host_bytes);
@@ -65,21 +98,21 @@ void Device::Publish(sluice_gpu_counters* slot) {
   put(&slot->evicted_bytes, stats.bytes_out);
   put(&slot->saved_bytes, stats.bytes_saved);
   CountFaults();
-  put(&slot->fault_bytes, faults_.counting() ? faults_.bytes() : stats.fault_bytes);
-  __atomic_store_n(&slot->fault_exact, faults_.counting() ? 1 : 0, __ATOMIC_RELAXED);
+  put(&slot->fault_bytes, faulted_.counting() ? faulted_.bytes() : stats.fault_bytes);
+  __atomic_store_n(&slot->fault_exact, faulted_.counting() ? 1 : 0, __ATOMIC_RELAXED);
   const uint64_t launches = CountLaunches();
   put(&slot->launches, launches);
-  put(&slot->launches_known, launches - launches_looked_at.load() + launches_known.load());
+  put(&slot->launches_known, launches - launches_planned.load() + launches_known.load());
   put(&slot->hits, stats.hits);
   put(&slot->misses, stats.misses);
-  put(&slot->stall_ns, stall_ns);
+  put(&slot->stall_ns, timings.stall_ns());
   put(&slot->over_budget_launches, stats.over_budget_launches);
   put(&slot->wrong_predictions, residency.wrong_predictions());
   const compute::TimeSlices::Used used = tokens.time_slices().used();
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
-  put(&slot->working_set_bytes, working_set_);
-  __atomic_store_n(&slot->factor, Factor(), __ATOMIC_RELAXED);
+  put(&slot->working_set_bytes, working_set_bytes_);
+  __atomic_store_n(&slot->factor, memory_factor.Percent(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);
 }
 

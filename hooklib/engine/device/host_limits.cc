@@ -30,10 +30,10 @@ uint64_t ReadNumber(const std::string& path, uint64_t otherwise) {
   return std::strtoull(text.c_str(), nullptr, 10);
 }
 
-uint64_t Left(uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; }
+uint64_t Remaining(uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; }
 
 // "name 123" lines of memory.stat.
-uint64_t Stat(const std::string& text, const char* name) {
+uint64_t StatField(const std::string& text, const char* name) {
   const std::string key = std::string(name) + " ";
   for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
     if (at == 0 || text[at - 1] == '\n') return std::strtoull(text.c_str() + at + key.size(), nullptr, 10);
@@ -41,12 +41,12 @@ uint64_t Stat(const std::string& text, const char* name) {
   return 0;
 }
 
-// In a container its own cgroup is the root of what is mounted; outside, /proc/self/cgroup says where it lies below: of
-// v2, and of v1's controller of this name.
+// Paths of this process's cgroups below the mounts: of v2, and of v1's controller of this name. In a container its own
+// cgroup is the root of the mount.
 struct Cgroups {
   std::string v2, v1;
 };
-Cgroups Own(const char* controller) {
+Cgroups OwnCgroups(const char* controller) {
   const std::string groups = ReadFile("/proc/self/cgroup");
   Cgroups own;
   for (size_t at = 0; at < groups.size();) {
@@ -66,26 +66,27 @@ Cgroups Own(const char* controller) {
 
 uint64_t CgroupLeft() {
   uint64_t left = UINT64_MAX;
-  auto look = [&left](const std::string& folder, const char* limit_name, const char* used_name, const char* prefix) {
+  const auto read_limit = [&left](const std::string& folder, const char* limit_name, const char* used_name,
+                                  const char* prefix) {
     const uint64_t limit = ReadNumber(folder + limit_name, UINT64_MAX);
     if (limit > UINT64_MAX / 4) return;  // none; v1 writes a huge number
-    // Cached file pages are charged too, and given up before anybody is killed: a job that has read a large dataset is
-    // not out of memory.
+    // Cached file pages are charged too. The kernel reclaims them before it kills, so a job that has read a large
+    // dataset is not out of memory.
     const std::string stat = ReadFile(folder + "memory.stat");
-    const std::string file = std::string(prefix) + "active_file", idle = std::string(prefix) + "inactive_file";
-    const uint64_t cached = Stat(stat, file.c_str()) + Stat(stat, idle.c_str());
-    left = std::min(left, Left(limit, Left(ReadNumber(folder + used_name, 0), cached)));
+    const std::string active = std::string(prefix) + "active_file", inactive = std::string(prefix) + "inactive_file";
+    const uint64_t cached = StatField(stat, active.c_str()) + StatField(stat, inactive.c_str());
+    left = std::min(left, Remaining(limit, Remaining(ReadNumber(folder + used_name, 0), cached)));
   };
-  const Cgroups own = Own("memory");
+  const Cgroups own = OwnCgroups("memory");
   for (const std::string& path : {std::string("/"), own.v2 + "/"})
-    look("/sys/fs/cgroup" + path, "memory.max", "memory.current", "");
+    read_limit("/sys/fs/cgroup" + path, "memory.max", "memory.current", "");
   for (const std::string& path : {std::string("/"), own.v1 + "/"}) {
-    look("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
+    read_limit("/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
   }
   return left;
 }
 
-uint64_t Available() {
+uint64_t MachineAvailable() {
   const std::string info = ReadFile("/proc/meminfo");
   const size_t at = info.find("MemAvailable:");
   if (at == std::string::npos) return UINT64_MAX;
@@ -94,7 +95,7 @@ uint64_t Available() {
 
 }  // namespace
 
-cpu_set_t ProcessorMask() {
+cpu_set_t CpuMask() {
   static const cpu_set_t mask = [] {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -104,22 +105,22 @@ cpu_set_t ProcessorMask() {
   return mask;
 }
 
-int ProcessorsAllowed() {
-  const cpu_set_t set = ProcessorMask();
+int CpusAllowed() {
+  const cpu_set_t set = CpuMask();
   uint64_t allowed = static_cast<uint64_t>(CPU_COUNT(&set));
-  const auto look = [&allowed](uint64_t quota, uint64_t period) {
+  const auto apply_quota = [&allowed](uint64_t quota, uint64_t period) {
     if (quota && period && quota < UINT64_MAX / 2) allowed = std::min(allowed, (quota + period - 1) / period);
   };
-  const Cgroups own = Own("cpu");
+  const Cgroups own = OwnCgroups("cpu");
   for (const std::string& path : {std::string("/"), own.v2 + "/"}) {
     const std::string text = ReadFile("/sys/fs/cgroup" + path + "cpu.max");  // "200000 100000", "max 100000"
     const size_t blank = text.find(' ');
     if (blank != std::string::npos && text[0] >= '0' && text[0] <= '9')
-      look(std::strtoull(text.c_str(), nullptr, 10), std::strtoull(text.c_str() + blank, nullptr, 10));
+      apply_quota(std::strtoull(text.c_str(), nullptr, 10), std::strtoull(text.c_str() + blank, nullptr, 10));
   }
   for (const std::string& path : {std::string("/"), own.v1 + "/"}) {
     const std::string folder = "/sys/fs/cgroup/cpu" + path;
-    look(ReadNumber(folder + "cpu.cfs_quota_us", 0), ReadNumber(folder + "cpu.cfs_period_us", 0));  // -1: none
+    apply_quota(ReadNumber(folder + "cpu.cfs_quota_us", 0), ReadNumber(folder + "cpu.cfs_period_us", 0));  // -1: none
   }
   return static_cast<int>(std::max<uint64_t>(1, allowed));
 }
@@ -131,7 +132,7 @@ uint64_t HostMemoryLeft() {
   clock_gettime(CLOCK_MONOTONIC, &ts);
   const int64_t now = ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
   if (read_at.load() == 0 || now - read_at.load() > 100) {
-    value = std::min(CgroupLeft(), Available());
+    value = std::min(CgroupLeft(), MachineAvailable());
     read_at = now;
   }
   return value;

@@ -3,7 +3,7 @@
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/engine.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/trace_recording.h"
 #include "hooklib/libraries/library_calls.h"
@@ -16,51 +16,51 @@ using memory::Extent;
 
 Extent At(CUdeviceptr base, size_t bytes) { return {base, bytes}; }
 Extent At(const void* base, size_t bytes) { return {reinterpret_cast<uintptr_t>(base), bytes}; }
-// The destination of a copy from the host: a batched library call may find its pointers there.
+// The destination of a copy from the host: a batched library call may read its pointers there.
 Extent FromHost(CUdeviceptr base, const void* host, size_t bytes) {
   if (MayBeTracked(base) && !MayBeTracked(reinterpret_cast<uintptr_t>(host))) NoteHostCopy(base, host, bytes);
   return {base, bytes};
 }
-// What a destination is filled from; kNone: not a plain range, or from where the driver may find nothing.
-enum class From : uint8_t { kNone, kHost, kDevice, kValue };
+// The source of a copy or memset; kNone: not one range, or a source that the driver may refuse.
+enum class Source : uint8_t { kNone, kHost, kDevice, kValue };
 Extent Rows(CUdeviceptr base, size_t pitch, size_t width, size_t height) {
   return {base, height ? pitch * (height - 1) + width : 0};
 }
 
-// Whether the destination, the first extent, is overwritten whole by a call that the driver will take: what it refuses
-// must leave the destination as it was.
-bool TakesWhole(const std::array<Extent, 2>& touched, From from) {
+// Whether the destination, the first extent, is overwritten whole. Only if the driver will accept the call: a refused
+// one must leave the destination as it was.
+bool OverwritesWhole(const std::array<Extent, 2>& touched, Source source) {
   const auto holds = [](const Extent& range) {
-    const std::optional<Tracked> block = FindTracked(range.base);
+    const std::optional<TrackedAddress> block = FindTracked(range.base);
     return block && range.bytes <= block->base + block->allocation.bytes - range.base;
   };
-  if (from == From::kNone || touched[0].bytes < memory::kChunkBytes || !holds(touched[0])) return false;
-  return from == From::kDevice ? holds(touched[1]) : from == From::kValue || touched[1].base != 0;
+  if (source == Source::kNone || touched[0].bytes < memory::kChunkBytes || !holds(touched[0])) return false;
+  return source == Source::kDevice ? holds(touched[1]) : source == Source::kValue || touched[1].base != 0;
 }
 
-// Up to two extents, the destination first; those that are not ours are dropped.
+// `touched`: the destination, then the source; extents that are not tracked are left out.
 template <typename Issue>
-CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, From from, Issue issue) {
+CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, Source source, Issue issue) {
   NoteQueued();
   Stream* stream = FindStream(handle, per_thread);
-  // Larger than any block: the driver's to refuse, and more than could be looked through.
-  constexpr uint64_t kLargest = uint64_t{1} << 40;
-  if (!stream || touched[0].bytes > kLargest || touched[1].bytes > kLargest) return issue();
-  const bool copy = from == From::kHost || from == From::kDevice;
-  const bool looked_at = MustLook(stream);
-  if (!looked_at) {
-    // Smaller ones share their chunk with others anyhow.
-    constexpr uint64_t kWorthNoting = 64 << 10;
-    if (touched[0].bytes >= kWorthNoting && MayBeTracked(touched[0].base))
-      stream->device->NoteUnseenCopy(touched[0], copy);
+  // Larger than any block: the driver refuses it, and it has too many chunks to look at.
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+  if (!stream || touched[0].bytes > kMaxBytes || touched[1].bytes > kMaxBytes) return issue();
+  const bool copy = source == Source::kHost || source == Source::kDevice;
+  const bool is_planned = NeedsRunWork(stream);
+  if (!is_planned) {
+    // A smaller destination shares its chunk with others in any case.
+    constexpr uint64_t kMinNotedBytes = 64 << 10;
+    if (touched[0].bytes >= kMinNotedBytes && MayBeTracked(touched[0].base))
+      stream->device->NoteUnplannedWrite(touched[0], copy);
   }
   stream->copies.fetch_add(1, std::memory_order_relaxed);
-  if (!looked_at) return Counted(stream, issue);
+  if (!is_planned) return RunCounted(stream, issue);
   Work work;
   work.stream = stream;
   work.copy = copy;
-  work.reads = touched[1].bytes && MayBeTracked(touched[1].base) ? 1 : 0;
-  work.overwritten = TakesWhole(touched, from) ? 1 : 0;
+  work.read_only = touched[1].bytes && MayBeTracked(touched[1].base) ? 1 : 0;
+  work.overwritten = OverwritesWhole(touched, source) ? 1 : 0;
   std::swap(touched[0], touched[1]);
   size_t n = 0;
   for (const Extent& extent : touched) {
@@ -70,7 +70,7 @@ CUresult Copy(CUstream handle, bool per_thread, std::array<Extent, 2> touched, F
   return RunWork(work, issue);
 }
 
-void NoteCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& from) {
+void RecordCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& from) {
   if (!Recording()) return;
   if (Stream* stream = FindStream(handle, per_thread)) {
     uint32_t flags = 0;
@@ -80,11 +80,11 @@ void NoteCopy(CUstream handle, bool per_thread, const Extent& to, const Extent& 
   }
 }
 
-// Destinations of work that is not looked at.
+// Destinations of work that is never planned.
 void WriteEach(const CUdeviceptr* to, const size_t* bytes, size_t count) {
   for (size_t i = 0; to && bytes && i < count; ++i) {
-    const std::optional<Tracked> block = FindTracked(to[i]);
-    if (block) block->device->NoteUnseenCopy({to[i], bytes[i]}, false);
+    const std::optional<TrackedAddress> block = FindTracked(to[i]);
+    if (block) block->device->NoteUnplannedWrite({to[i], bytes[i]}, false);
   }
 }
 void WriteOne(CUdeviceptr to, size_t bytes) { WriteEach(&to, &bytes, 1); }
@@ -95,14 +95,14 @@ void WriteAnything() {
   for (const auto& device : Devices()) device->NoteUnknownWriter();
 }
 
-// Then it is the graph's launches that write (graph_entries.cc).
-bool Captured(CUstream handle, bool per_thread) {
+// If so, launches of the graph write (graph_entries.cc), not this call.
+bool IsCaptured(CUstream handle, bool per_thread) {
   if (g_captures.load(std::memory_order_relaxed) == 0) return false;
   const Stream* const stream = FindStream(handle, per_thread);
-  return stream && !stream->legacy() && AsksIsCapturing(*stream);
+  return stream && !stream->legacy() && QueryIsCapturing(*stream);
 }
 
-From Filled(CUdeviceptr to, size_t element) { return to % element ? From::kNone : From::kValue; }
+Source ValueFor(CUdeviceptr to, size_t element) { return to % element ? Source::kNone : Source::kValue; }
 
 Extent Side2D(CUmemorytype type, CUdeviceptr device, size_t pitch, size_t x, size_t y, size_t width, size_t height) {
   if (type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED) return {};
@@ -135,11 +135,11 @@ std::array<Extent, 2> Sides3D(const Copy3D* c) {
 
 namespace entry {
 
-// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, where from, to, from)
-#define SLUICE_COPY(name, parameters, arguments, stream, flavour, origin, to, from)                \
-  CUresult name parameters {                                                                       \
-    NoteCopy(stream, flavour, to, from);                                                           \
-    return Copy(stream, flavour, {to, from}, From::origin, [&] { return g_real.name arguments; }); \
+// SLUICE_COPY(name, parameters, arguments, stream, per-thread flavour, source, destination extent, source extent)
+#define SLUICE_COPY(name, parameters, arguments, stream, flavour, origin, to, from)                  \
+  CUresult name parameters {                                                                         \
+    RecordCopy(stream, flavour, to, from);                                                           \
+    return Copy(stream, flavour, {to, from}, Source::origin, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COPY_SYNC(name, parameters, arguments, origin, to, from)      \
   SLUICE_COPY(name, parameters, arguments, nullptr, false, origin, to, from) \
@@ -172,9 +172,9 @@ SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, 
 SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
                  At(dst, n), Extent{})
 
-#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                        \
-  {                                                                                          \
-    return Copy(stream, flavour, sides(argument), From::kNone, [&] { return g_real.name; }); \
+#define SLUICE_COPY_BOX(name, type, argument, sides, stream, flavour)                          \
+  {                                                                                            \
+    return Copy(stream, flavour, sides(argument), Source::kNone, [&] { return g_real.name; }); \
   }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c)
     SLUICE_COPY_BOX(cuMemcpy2D_v2(c), CUDA_MEMCPY2D, c, Sides, nullptr, false)
@@ -206,22 +206,22 @@ CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* c, CUstream s)
     SLUICE_COPY_BOX(cuMemcpy3DPeerAsync_ptsz(c, s), CUDA_MEMCPY3D_PEER, c, Sides3D, s, true)
 
 // memsets. `element` bytes a value.
-#define SLUICE_SET_1D(name, value_type, element)                                    \
-  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                     \
-    return Copy(nullptr, false, {At(dst, n * (element)), {}}, Filled(dst, element), \
-                [&] { return g_real.name##_v2(dst, v, n); });                       \
-  }                                                                                 \
-  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                \
-    return Copy(nullptr, true, {At(dst, n * (element)), {}}, Filled(dst, element),  \
-                [&] { return g_real.name##_v2_ptds(dst, v, n); });                  \
-  }                                                                                 \
-  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {       \
-    return Copy(s, false, {At(dst, n * (element)), {}}, Filled(dst, element),       \
-                [&] { return g_real.name##Async(dst, v, n, s); });                  \
-  }                                                                                 \
-  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {  \
-    return Copy(s, true, {At(dst, n * (element)), {}}, Filled(dst, element),        \
-                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });             \
+#define SLUICE_SET_1D(name, value_type, element)                                      \
+  CUresult name##_v2(CUdeviceptr dst, value_type v, size_t n) {                       \
+    return Copy(nullptr, false, {At(dst, n * (element)), {}}, ValueFor(dst, element), \
+                [&] { return g_real.name##_v2(dst, v, n); });                         \
+  }                                                                                   \
+  CUresult name##_v2_ptds(CUdeviceptr dst, value_type v, size_t n) {                  \
+    return Copy(nullptr, true, {At(dst, n * (element)), {}}, ValueFor(dst, element),  \
+                [&] { return g_real.name##_v2_ptds(dst, v, n); });                    \
+  }                                                                                   \
+  CUresult name##Async(CUdeviceptr dst, value_type v, size_t n, CUstream s) {         \
+    return Copy(s, false, {At(dst, n * (element)), {}}, ValueFor(dst, element),       \
+                [&] { return g_real.name##Async(dst, v, n, s); });                    \
+  }                                                                                   \
+  CUresult name##Async_ptsz(CUdeviceptr dst, value_type v, size_t n, CUstream s) {    \
+    return Copy(s, true, {At(dst, n * (element)), {}}, ValueFor(dst, element),        \
+                [&] { return g_real.name##Async_ptsz(dst, v, n, s); });               \
   }
 SLUICE_SET_1D(cuMemsetD8, unsigned char, 1)
 SLUICE_SET_1D(cuMemsetD16, unsigned short, 2)
@@ -229,31 +229,31 @@ SLUICE_SET_1D(cuMemsetD32, unsigned int, 4)
 
 #define SLUICE_SET_2D(name, value_type, element)                                                           \
   CUresult name##_v2(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {                    \
-    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                     \
+    return Copy(nullptr, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                   \
                 [&] { return g_real.name##_v2(dst, pitch, v, w, h); });                                    \
   }                                                                                                        \
   CUresult name##_v2_ptds(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h) {               \
-    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                      \
+    return Copy(nullptr, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                    \
                 [&] { return g_real.name##_v2_ptds(dst, pitch, v, w, h); });                               \
   }                                                                                                        \
   CUresult name##Async(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) {      \
-    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                           \
+    return Copy(s, false, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                         \
                 [&] { return g_real.name##Async(dst, pitch, v, w, h, s); });                               \
   }                                                                                                        \
   CUresult name##Async_ptsz(CUdeviceptr dst, size_t pitch, value_type v, size_t w, size_t h, CUstream s) { \
-    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, From::kNone,                            \
+    return Copy(s, true, {Rows(dst, pitch, w * (element), h), {}}, Source::kNone,                          \
                 [&] { return g_real.name##Async_ptsz(dst, pitch, v, w, h, s); });                          \
   }
 SLUICE_SET_2D(cuMemsetD2D8, unsigned char, 1)
 SLUICE_SET_2D(cuMemsetD2D16, unsigned short, 2)
 SLUICE_SET_2D(cuMemsetD2D32, unsigned int, 4)
 
-// Work whose extents are not looked at (faults bring what is missing), but which must be known to be queued: no range
-// is reused before it is over. `writes`: what is said of its destinations.
-#define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                \
-  CUresult name parameters {                                                                                \
-    if (!Captured(stream, flavour)) writes;                                                                 \
-    return Copy(stream, flavour, {Extent{}, Extent{}}, From::kNone, [&] { return g_real.name arguments; }); \
+// Work whose extents are not planned: missing pages are faulted in. It must be known to be queued, so that no range is
+// reused before it is done. `writes`: notes its destinations.
+#define SLUICE_COUNTED(name, parameters, arguments, writes, stream, flavour)                                  \
+  CUresult name parameters {                                                                                  \
+    if (!IsCaptured(stream, flavour)) writes;                                                                 \
+    return Copy(stream, flavour, {Extent{}, Extent{}}, Source::kNone, [&] { return g_real.name arguments; }); \
   }
 #define SLUICE_COUNTED_ASYNC(name, parameters, arguments, writes)    \
   SLUICE_COUNTED(name, parameters, arguments, writes, stream, false) \
@@ -281,7 +281,7 @@ SLUICE_COUNTED_ASYNC(cuMemBatchDecompressAsync,
                      (CUmemDecompressParams * list, size_t count, unsigned flags, size_t* failed, CUstream stream),
                      (list, count, flags, failed, stream), WriteAnything())
 
-// Values that a stream writes itself: no range may be reused before, and a duplicate of it ends.
+// Values that a stream writes itself: no range may be reused before, and a duplicate of the range ends.
 #define SLUICE_WRITE_VALUE(name, type, bytes)                                                                     \
   SLUICE_COUNTED(name, (CUstream stream, CUdeviceptr at, type value, unsigned flags), (stream, at, value, flags), \
                  WriteOne(at, bytes), stream, false)                                                              \

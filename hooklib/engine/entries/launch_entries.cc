@@ -6,7 +6,7 @@
 #include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/engine.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -26,16 +26,16 @@ libraries::LaunchShape LaunchShapeOf(const Shape& s) {
   return {{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}};
 }
 
-// A context is current for as long as this lives.
-class Within {
+// Makes a context current for a scope.
+class CurrentContextScope {
  public:
-  explicit Within(CUcontext context) : pushed_(g_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
-  ~Within() {
+  explicit CurrentContextScope(CUcontext context) : pushed_(g_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  ~CurrentContextScope() {
     CUcontext popped = nullptr;
     if (pushed_) g_real.cuCtxPopCurrent_v2(&popped);
   }
-  Within(const Within&) = delete;
-  Within& operator=(const Within&) = delete;
+  CurrentContextScope(const CurrentContextScope&) = delete;
+  CurrentContextScope& operator=(const CurrentContextScope&) = delete;
 
  private:
   const bool pushed_;
@@ -52,36 +52,35 @@ uint64_t ExecutionId(CUfunction function, const Shape& shape) {
   return hash | 1;
 }
 
-// On a stream that the engine does not know, as one that is captured since before it was first used: only the graph is
-// told.
+// On a stream that the engine does not know (captured before it was first used here): only the graph's node is noted.
 template <typename Issue>
-CUresult Unmet(CUstream handle, Issue issue) {
+CUresult LaunchOnUnknownStream(CUstream handle, Issue issue) {
   const CUresult result = issue();
   if (result == CUDA_SUCCESS && handle && g_captures.load(std::memory_order_relaxed) > 0) NoteCapturedLaunch(handle);
   return result;
 }
 
-// By what a launch that no library makes may be told in brief; 0: not by its words alone.
+// The key of a launch outside library calls for the fast path; 0: its words do not suffice for one.
 uint64_t FastPathKey(const Stream& stream, const FunctionInfo& info, uint64_t id, void* const* parameters) {
-  return info.plain && parameters ? KeyOfWords(info, parameters, id ^ uint64_t{stream.id} << 32) : 0;
+  return info.is_simple && parameters ? KeyOfWords(info, parameters, id ^ uint64_t{stream.id} << 32) : 0;
 }
 
-// What is looked at costs; this is out of line so that the passive way stays short.
+// Out of line, so that the path without planning stays short.
 template <typename Issue>
-__attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
-                                          void** extra, uint32_t flags, Issue issue) {
-  struct Room {  // used again; one, since each look for what a thread owns costs
-    Named named;
+__attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction function, const Shape& shape,
+                                                 void** parameters, void** extra, uint32_t flags, Issue issue) {
+  struct Scratch {  // reused; one struct, because each access to a thread-local costs
+    NamedMemory named;
     std::vector<uint64_t> all;
     std::vector<memory::Extent> exact;
   };
-  static thread_local Room room;
-  auto& [named, all, exact] = room;
+  static thread_local Scratch scratch;
+  auto& [named, all, exact] = scratch;
   named.clear();
   all.clear();
   exact.clear();
   if (IsCapturing(*stream)) {
-    // Not run now. What it names belongs to the graph; what is not known of it here is learnt when the graph is
+    // Not run now. Memory that it names belongs to the graph; the rest of its access set is found when the graph is
     // instantiated.
     if (const FunctionInfo* known = KnownInfoOf(function)) CollectWords(*known, parameters, extra, &named.words);
     for (const uint64_t word : named.words) stream->device->MarkCaptured(word);
@@ -94,7 +93,7 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
       const libraries::LaunchShape dims = LaunchShapeOf(shape);
       Work work;
       work.stream = stream;
-      Collect(*info, dims, parameters, extra, &named, &all);
+      CollectNames(*info, dims, parameters, extra, &named, &all);
       if (captured) DropOperands(*captured, &named);
       work.library = captured;
       work.words = named.words;
@@ -112,11 +111,12 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   Work work;
   work.stream = stream;
   const libraries::LaunchShape dims = LaunchShapeOf(shape);
-  work.known = Collect(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
+  work.known = CollectNames(*info, dims, parameters, extra, &named, Recording() ? &all : nullptr);
   LibraryCall* const library = CurrentLibraryCall();
-  if (library && AttachLibraryCall(stream, library, &named, &exact, &work.reads, &work.overwritten)) work.known = true;
-  // A launch of CUDA 3, parameters that the driver does not lay out for us, pointers that a call reads on the card.
-  work.unseen = !work.known || (library && library->has_unseen_pointers);
+  if (library && AttachLibraryCall(stream, library, &named, &exact, &work.read_only, &work.overwritten))
+    work.known = true;
+  // Launches of CUDA 3, parameters of unknown layout, pointers that a library call reads on the GPU.
+  work.may_write_anywhere = !work.known || (library && library->has_unseen_pointers);
   work.library = library;
   work.exact = exact;
   work.words = named.words;
@@ -128,17 +128,17 @@ __attribute__((noinline)) CUresult Looked(Stream* stream, CUfunction function, c
   uint64_t ordinal = 0;
   if (recording) ordinal = RecordLaunch(work, function, *info, dims, shape.shared, flags, all);
   const LaunchTimer timer(*stream, ordinal, recording);
-  if (!MustLook(stream)) return Counted(stream, issue);
+  if (!NeedsRunWork(stream)) return RunCounted(stream, issue);
   return RunWork(work, issue);
 }
 
 template <typename Issue>
-__attribute__((noinline)) CUresult Briefly(Stream* stream, CUfunction function, const Shape& shape, void** parameters,
-                                           void** extra, uint32_t flags, Issue issue) {
+__attribute__((noinline)) CUresult LaunchFast(Stream* stream, CUfunction function, const Shape& shape,
+                                              void** parameters, void** extra, uint32_t flags, Issue issue) {
   const uint64_t id = ExecutionId(function, shape);
   const uint64_t key = CurrentLibraryCall() ? 0 : FastPathKey(*stream, *InfoOf(function), id, parameters);
   if (!key || !WorkScope::TryFastPath(stream, id, key))
-    return Looked(stream, function, shape, parameters, extra, flags, issue);
+    return LaunchPlanned(stream, function, shape, parameters, extra, flags, issue);
   const CUresult result = issue();
   WorkScope::EndFastPath(stream);
   return result;
@@ -149,17 +149,17 @@ __attribute__((always_inline)) inline CUresult Launch(CUstream handle, bool ptsz
                                                       const Shape& shape, void** parameters, void** extra,
                                                       uint32_t flags, Issue issue) {
   Stream* stream = FindStream(handle, ptsz);
-  if (!stream) return Unmet(handle, issue);
+  if (!stream) return LaunchOnUnknownStream(handle, issue);
   LaunchToken token(stream, [&] { return ExecutionId(function, shape); });
   const auto run = [&] { return token.Run(issue); };
-  if (MustLook(stream) || Recording()) {
-    const bool brief =
-        stream->device->brief.HasEntries() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
-    return brief ? Briefly(stream, function, shape, parameters, extra, flags, run)
-                 : Looked(stream, function, shape, parameters, extra, flags, run);
+  if (NeedsRunWork(stream) || Recording()) {
+    const bool may_be_fast =
+        stream->device->MayUseFastPath() && g_captures.load(std::memory_order_relaxed) == 0 && !Recording();
+    return may_be_fast ? LaunchFast(stream, function, shape, parameters, extra, flags, run)
+                       : LaunchPlanned(stream, function, shape, parameters, extra, flags, run);
   }
   NoteQueued();
-  return Counted(stream, run);
+  return RunCounted(stream, run);
 }
 
 }  // namespace
@@ -198,46 +198,46 @@ SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, false)
 SLUICE_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, true)
 #undef SLUICE_LAUNCH_COOPERATIVE
 
-// The driver starts all parts together: each card's memory is seen to before, in the order of the streams' addresses,
-// so that two threads cannot hold each other up.
+// The driver starts all parts together. Each device's memory is fetched before, in the order of the streams' addresses,
+// so that two threads cannot deadlock on the streams' orders.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
-  struct Part {
+  struct DevicePart {
     Stream* stream;
     CUcontext context;
     const CUDA_LAUNCH_PARAMS* launch;
-    Named named;
+    NamedMemory named;
     std::optional<WorkScope> scope;
   };
   NoteQueued();
-  std::deque<Part> parts;  // a scope stays where it was made
+  std::deque<DevicePart> parts;  // a WorkScope must not move
   for (unsigned i = 0; list && i < count; ++i) {
     CUcontext context = nullptr;
     if (!list[i].hStream || g_real.cuStreamGetCtx(list[i].hStream, &context) != CUDA_SUCCESS) continue;
-    const Within within(context);
+    const CurrentContextScope scope(context);
     if (Stream* stream = FindStream(list[i].hStream, false)) parts.push_back({stream, context, &list[i], {}, {}});
   }
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.stream < b.stream; });
-  const auto twice = [](const Part& a, const Part& b) { return a.stream == b.stream; };
-  // The driver's to refuse.
-  if (std::adjacent_find(parts.begin(), parts.end(), twice) != parts.end()) parts.clear();
-  for (Part& part : parts) {
-    if (!MustLook(part.stream)) continue;
-    const Within within(part.context);
+  std::sort(parts.begin(), parts.end(), [](const DevicePart& a, const DevicePart& b) { return a.stream < b.stream; });
+  const auto is_same_stream = [](const DevicePart& a, const DevicePart& b) { return a.stream == b.stream; };
+  // The driver refuses it.
+  if (std::adjacent_find(parts.begin(), parts.end(), is_same_stream) != parts.end()) parts.clear();
+  for (DevicePart& part : parts) {
+    if (!NeedsRunWork(part.stream)) continue;
+    const CurrentContextScope scope(part.context);
     const CUDA_LAUNCH_PARAMS& p = *part.launch;
     const Shape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes};
     Work work;
     work.stream = part.stream;
-    work.known = Collect(*InfoOf(p.function), LaunchShapeOf(shape), p.kernelParams, nullptr, &part.named);
-    work.unseen = !work.known;
+    work.known = CollectNames(*InfoOf(p.function), LaunchShapeOf(shape), p.kernelParams, nullptr, &part.named);
+    work.may_write_anywhere = !work.known;
     work.words = part.named.words;
     work.reaches = part.named.reaches;
     work.id = ExecutionId(p.function, shape);
     part.scope.emplace(work);
   }
   const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
-  for (Part& part : parts) {
+  for (DevicePart& part : parts) {
     if (part.scope) {
-      const Within within(part.context);
+      const CurrentContextScope scope(part.context);
       part.scope->End(result);
     } else {
       part.stream->seq.fetch_add(1, std::memory_order_release);
@@ -246,7 +246,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   return result;
 }
 
-// The launch calls of CUDA 3: parameters were set one by one before, so what is touched stays unknown; faults bring it.
+// The launch calls of CUDA 3: parameters were set one by one before, so their access set stays unknown and is faulted
+// in.
 CUresult cuLaunchGrid(CUfunction f, int width, int height) {
   return Launch(nullptr, false, f, {{static_cast<unsigned>(width), static_cast<unsigned>(height), 1}, {1, 1, 1}, 0},
                 nullptr, nullptr, 0, [&] { return g_real.cuLaunchGrid(f, width, height); });

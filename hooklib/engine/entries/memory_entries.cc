@@ -2,23 +2,21 @@
 #include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/config.h"
 #include "hooklib/engine/device/unmanaged.h"
-#include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
 
 namespace {
 
-void Note(trace::AllocKind kind, CUresult result, CUdeviceptr pointer, uint64_t bytes, uint64_t stream = 0) {
+void RecordAlloc(trace::AllocKind kind, CUresult result, CUdeviceptr pointer, uint64_t bytes, uint64_t stream = 0) {
   if (Recording() && result == CUDA_SUCCESS) g_recorder->Alloc(kind, pointer, bytes, stream);
 }
 
 // Memory that the driver makes as the application asked, counted against the budget. `pooled`: it outlives its context.
 template <typename Make>
-CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, bool pooled, Make make) {
-  if (device && !device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult AllocateUnmanaged(Device* device, uint64_t bytes, CUdeviceptr* pointer, bool pooled, Make make) {
+  if (device && !device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (device) {
     if (result == CUDA_SUCCESS) {
@@ -26,7 +24,7 @@ CUresult Plain(Device* device, uint64_t bytes, CUdeviceptr* pointer, bool pooled
       if (!pooled) CurrentDevice(&context);
       RememberUnmanaged(*pointer, bytes, device, context);
     } else {
-      device->GiveUnmanaged(bytes);
+      device->ReleaseUnmanaged(bytes);
     }
   }
   return result;
@@ -37,9 +35,9 @@ CUresult Serve(const void* caller, CUdeviceptr* pointer, uint64_t bytes, Make ma
   Device* device = CurrentDevice();
   if (!device || !pointer || bytes == 0) return make();
   const CUresult result = !device->managed || CalledFromUnmanagedLibrary(caller)
-                              ? Plain(device, bytes, pointer, stream != nullptr, make)
+                              ? AllocateUnmanaged(device, bytes, pointer, stream != nullptr, make)
                               : device->Allocate(bytes, false, pointer, stream ? stream->id : 0);
-  if (result == CUDA_SUCCESS) Note(trace::AllocKind::kDevice, result, *pointer, bytes);
+  if (result == CUDA_SUCCESS) RecordAlloc(trace::AllocKind::kDevice, result, *pointer, bytes);
   return result;
 }
 
@@ -47,9 +45,9 @@ template <typename Real>
 CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr) {
   if (Recording()) g_recorder->Free(pointer);
   for (const auto& device : Devices()) {
-    if (!device->residency.chunks().MayHold(pointer)) continue;
-    const bool ordered = stream && stream->device == device.get();
-    if (const auto result = device->Free(pointer, ordered ? stream->id : 0)) return *result;
+    if (!device->MayHold(pointer)) continue;
+    const bool is_ordered = stream && stream->device == device.get();
+    if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0)) return *result;
   }
   const CUresult result = real();
   if (result == CUDA_SUCCESS) ForgetUnmanaged(pointer);
@@ -65,7 +63,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned element) {
-  // The pitch that the driver gives: rows at multiples of its texture alignment.
+  // As the driver does: rows at multiples of its texture alignment.
   constexpr size_t kPitch = 512;
   auto real = [&] { return g_real.cuMemAllocPitch_v2(pointer, pitch, width, height, element); };
   if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16)) return real();
@@ -87,11 +85,10 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (flags == CU_MEM_ATTACH_GLOBAL && device->managed) {
     result = device->Allocate(bytes, true, pointer);
   } else {
-    const uint64_t cap = GetConfig().managed_limit;
-    if (cap && device->requested_bytes + bytes > cap) return CUDA_ERROR_OUT_OF_MEMORY;
-    result = Plain(device, bytes, pointer, false, real);
+    if (device->ExceedsManagedLimit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = AllocateUnmanaged(device, bytes, pointer, false, real);
   }
-  Note(trace::AllocKind::kManaged, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
+  RecordAlloc(trace::AllocKind::kManaged, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
   return result;
 }
 
@@ -99,9 +96,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
   return Release(pointer, [&] { return g_real.cuMemFree_v2(pointer); });
 }
 
-// Stream-ordered allocation. Outside a capture the engine serves it: usable at once, since what it hands out has no
-// unfinished use but in this very stream, where it was freed. A capture makes graph nodes of it, which are the
-// driver's.
+// Stream-ordered allocation. Outside a capture the engine serves it. The memory is usable at once: if work still uses
+// it, then in this very stream, where it was freed. A capture makes graph nodes of it, whose memory is the driver's.
 #define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                       \
   CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                  \
     Stream* stream = FindStream(handle, ptsz);                                          \
@@ -118,13 +114,13 @@ SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
 #undef SLUICE_ALLOC_ASYNC
 
-#define SLUICE_ALLOC_POOL(name, ptsz)                                                     \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) { \
-    Stream* stream = FindStream(handle, ptsz);                                            \
-    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();         \
-    if (IsExternalPool(pool)) return Plain(stream->device, bytes, pointer, true, real);   \
-    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);              \
+#define SLUICE_ALLOC_POOL(name, ptsz)                                                               \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {           \
+    Stream* stream = FindStream(handle, ptsz);                                                      \
+    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                          \
+    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                   \
+    if (IsExternalPool(pool)) return AllocateUnmanaged(stream->device, bytes, pointer, true, real); \
+    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);                        \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)

@@ -1,8 +1,8 @@
 // The application's own prefetches of managed memory: under pressure they are hints, and the engine follows them as far
-// as the budget goes. Those to the host, and its advice, go to the driver as they are.
+// as the budget allows. Prefetches to the host, and advice, go to the driver as they are.
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/engine.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/library_launches.h"
 
@@ -16,22 +16,22 @@ CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t 
   if (!stream || stream->device->ordinal != to || !stream->device->active.load(std::memory_order_relaxed) ||
       IsCapturing(*stream))
     return issue();
-  const std::optional<Tracked> block = FindTracked(pointer);
-  // What the driver refuses, it refuses itself.
-  const bool whole =
+  const std::optional<TrackedAddress> block = FindTracked(pointer);
+  // The driver refuses wrong ranges itself.
+  const bool is_whole_in_block =
       block && block->device == stream->device && bytes && bytes <= block->base + block->allocation.bytes - pointer;
-  if (!whole) return issue();
+  if (!is_whole_in_block) return issue();
   NoteQueued();
   const memory::Extent range{pointer, bytes};
   Work work;
   work.stream = stream;
   work.exact = std::span(&range, 1);
-  work.reads = 1;
+  work.read_only = 1;
   return RunWork(work, [] { return CUDA_SUCCESS; });
 }
 
-// Where to; -1: not to a card.
-int CardOf(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1; }
+// The device of the location; -1: it is none.
+int DeviceOf(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1; }
 
 }  // namespace
 
@@ -43,7 +43,7 @@ namespace entry {
   }
 #define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
   CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : CardOf(to),                        \
+    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to),                      \
                     [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)

@@ -1,17 +1,18 @@
-// The view: what the application is told about memory agrees on the fraction, and tracked memory looks like device
-// memory.
+// The application's view of memory: sizes agree on the fraction, and tracked memory looks like device memory.
 #include <cstring>
 
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/engine.h"
 
 namespace sluice {
 
 namespace {
 
-// What the engine says about one attribute of a tracked pointer; nothing: the driver's answer is right.
-std::optional<CUresult> Answer(const Tracked& tracked, CUpointer_attribute attribute, CUdeviceptr pointer, void* data) {
+// Writes one attribute of a tracked pointer; nothing: the driver's answer is right.
+std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribute attribute, CUdeviceptr pointer,
+                               void* data) {
   const bool app_managed = tracked.allocation.app_managed;
   auto put = [&](auto value) {
     std::memcpy(data, &value, sizeof value);
@@ -37,7 +38,7 @@ std::optional<CUresult> Answer(const Tracked& tracked, CUpointer_attribute attri
       return put(static_cast<unsigned char>(1));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put(static_cast<int>(tracked.device->ordinal));
-    // Capabilities tell the truth: none of these works on memory that moves.
+    // None of these works on memory that moves.
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(static_cast<unsigned char>(0));
@@ -95,7 +96,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
     if (MayBeTracked(pointer)) {
       // Inside an arena, but freed or never handed out: the driver would name the whole arena.
       for (const auto& device : Devices()) {
-        std::lock_guard lock(device->mutex);
+        DeviceLock lock(device->mutex);
         if (device->residency.chunks().InArena(pointer)) return CUDA_ERROR_NOT_FOUND;
       }
     }
@@ -122,7 +123,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
   if (!tracked) return result;
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) continue;
-    // This call reports what an attribute cannot say as a null, not as an error.
+    // This call reports an attribute without a value as a null, not as an error.
     if (Answer(*tracked, attributes[i], pointer, data[i]) == CUDA_ERROR_INVALID_VALUE)
       std::memset(data[i], 0, sizeof(void*));
   }

@@ -1,8 +1,8 @@
-// Streams, captures, synchronisation and contexts: where the engine learns what is over and what has gone.
+// Streams, captures, synchronisation and contexts: where the engine learns which work is done and which handles are
+// gone.
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/unmanaged.h"
-#include "hooklib/engine/engine.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -13,14 +13,14 @@ namespace sluice {
 
 namespace {
 
-// The application waited: all that was queued before is done, which saves asking.
+// The application waited: all work that was queued before is done, which saves queries.
 template <typename Wait>
 CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   Stream* stream = FindStream(handle, ptsz);
   const uint64_t seq = stream ? stream->seq.load(std::memory_order_acquire) : 0;
   const CUresult result = wait();
   if (stream && result == CUDA_SUCCESS) {
-    std::lock_guard lock(stream->device->mutex);
+    DeviceLock lock(stream->device->mutex);
     if (stream->completed < seq) stream->completed = seq;
     stream->device->residency.NoteHostSync();
     stream->device->DropExcessDuplicates();
@@ -38,14 +38,14 @@ CUresult SynchronizeContext(Wait wait) {
   Device* device = CurrentDevice(&context);
   std::vector<std::pair<Stream*, uint64_t>> before;
   if (device) {
-    std::lock_guard lock(device->mutex);
+    DeviceLock lock(device->mutex);
     for (const auto& stream : device->streams) {
       if (stream->context && stream->context->handle == context) before.emplace_back(stream.get(), stream->seq.load());
     }
   }
   const CUresult result = wait();
   if (result == CUDA_SUCCESS && device) {
-    std::lock_guard lock(device->mutex);
+    DeviceLock lock(device->mutex);
     for (const auto& [stream, seq] : before) {
       if (stream->completed < seq) stream->completed = seq;
     }
@@ -66,8 +66,8 @@ uint64_t CapturedStream(CUstream stream, bool ptsz) {
 
 template <typename Begin>
 CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begin begin) {
-  if (Recording()) FindStream(stream, ptsz);  // what is first met while it is captured is not looked at
-  // Raised before, so that no other thread's engine call slips between.
+  if (Recording()) FindStream(stream, ptsz);  // a stream that is first met while it is captured stays unknown
+  // Raised before the call, so that no engine call of another thread slips between.
   g_captures.fetch_add(1);
   const CUresult result = begin();
   if (result != CUDA_SUCCESS) g_captures.fetch_sub(1);
@@ -94,16 +94,16 @@ CUresult EndCapture(CUstream stream, const CUgraph* out, End end) {
 }
 
 // Bytes of device memory that one more of a limit's unit costs; 0: not known.
-uint64_t BytesOf(CUlimit limit, const Device& device) {
-  int processors = 0, threads = 0;
+uint64_t BytesPerUnit(CUlimit limit, const Device& device) {
+  int multiprocessors = 0, threads = 0;
   switch (limit) {
     case CU_LIMIT_MALLOC_HEAP_SIZE:
     case CU_LIMIT_PRINTF_FIFO_SIZE:
       return 1;
-    case CU_LIMIT_STACK_SIZE:  // of each thread that the card may run at once
-      g_real.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.ordinal);
+    case CU_LIMIT_STACK_SIZE:  // of each thread that the GPU may run at once
+      g_real.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.ordinal);
       g_real.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device.ordinal);
-      return static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
+      return static_cast<uint64_t>(multiprocessors) * static_cast<uint64_t>(threads);
     default:
       return 0;
   }
@@ -118,12 +118,12 @@ void ContextGone(CUcontext context) {
   for (const auto& device : Devices()) device->DropContext(context);
 }
 
-// `reset`: what is in it goes, whoever still holds it.
+// `reset`: everything in it is destroyed, however often it is still retained.
 template <typename Destroy>
 CUresult DestroyPrimary(CUdevice ordinal, bool reset, Destroy destroy) {
   CUcontext context = nullptr;
   if (DeviceByOrdinal(ordinal)) {
-    // Which of the device's contexts is the primary one: retaining it tells.
+    // Retaining the primary context shows which of the device's contexts it is.
     unsigned flags = 0;
     int active = 0;
     if (g_real.cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active &&
@@ -156,7 +156,7 @@ CUresult cuCtxSynchronize() {
   return SynchronizeContext([] { return g_real.cuCtxSynchronize(); });
 }
 
-// An event that a library records is where streams of its own may join, before anything that it queues here later.
+// Streams of a library's own may wait for an event that it records here, before any work that it queues here later.
 #define SLUICE_RECORD(name, parameters, arguments) \
   CUresult name parameters {                       \
     NoteQueued();                                  \
@@ -217,7 +217,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   CUcontext context = nullptr;
   Device* const device = CurrentDevice(&context);
-  const uint64_t each = device && g_real.cuCtxGetLimit ? BytesOf(limit, *device) : 0;
+  const uint64_t each = device && g_real.cuCtxGetLimit ? BytesPerUnit(limit, *device) : 0;
   if (!each) return g_real.cuCtxSetLimit(limit, value);
   const auto now = [&] {
     size_t units = 0;
@@ -226,7 +226,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const uint64_t before = now();
   uint64_t more = 0;
   if (value > before && __builtin_mul_overflow(value - before, each, &more)) more = UINT64_MAX;
-  if (more && !device->TakeUnmanaged(more)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (more && !device->ReserveUnmanaged(more)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = g_real.cuCtxSetLimit(limit, value);
   device->NoteLimit(context, static_cast<int64_t>((now() - before) * each), more);  // as the driver rounds it
   return result;

@@ -1,9 +1,10 @@
-// VMM memory, arrays and shared pools: plain. Applications' VMM memory (all of JAX, PyTorch's expandable_segments) is
-// device memory that was asked for by handle; a reservation is never backed by managed memory.
-#include <mutex>
+// VMM memory, arrays and shared pools: unmanaged memory. An application's VMM memory (all of JAX's, PyTorch's
+// expandable_segments) is device memory by handle; the driver backs no reservation by managed memory.
 #include <set>
 #include <unordered_map>
+#include <vector>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/budget_follower.h"
@@ -18,11 +19,11 @@ namespace {
 struct Charge {
   uint64_t bytes = 0;
   Device* device = nullptr;
-  CUcontext context = nullptr;  // with which it ends; null: with none
+  CUcontext context = nullptr;  // it ends with this one; null: with none
   int references = 1;
 };
 
-// CUdeviceptr and CUmemGenericAllocationHandle are one C type; here they are two.
+// CUdeviceptr and CUmemGenericAllocationHandle are one C type; as keys they must differ.
 struct Pointer {
   CUdeviceptr value;
   bool operator==(const Pointer&) const = default;
@@ -37,51 +38,51 @@ struct HashOf {
   size_t operator()(const void* key) const { return std::hash<const void*>()(key); }
 };
 
-std::mutex g_mutex;
+Mutex g_mutex;  // guards the maps; no other lock is taken inside
 template <typename Key>
-std::unordered_map<Key, Charge, HashOf>& Charges() {
+std::unordered_map<Key, Charge, HashOf>& Charges() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<Key, Charge, HashOf>();
   return map;
 }
-std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>& Mapped() {
+std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>& Mapped() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>();
   return map;
 }
-std::set<CUmemoryPool>& Foreign() {
+std::set<CUmemoryPool>& ExternalPools() SLUICE_REQUIRES(g_mutex) {
   static auto& set = *new std::set<CUmemoryPool>();
   return set;
 }
 
-// Drops one reference; the last gives the bytes back.
+// Drops one reference; the last one releases the bytes.
 template <typename Key>
 void Drop(Key key) {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   auto& charges = Charges<Key>();
   const auto it = charges.find(key);
   if (it == charges.end() || --it->second.references > 0) return;
-  it->second.device->GiveUnmanaged(it->second.bytes);
+  it->second.device->ReleaseUnmanaged(it->second.bytes);
   charges.erase(it);
 }
 
 template <typename Key>
 void Remember(Key key, uint64_t bytes, Device* device, CUcontext context) {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   Charges<Key>()[key] = {bytes, device, context, 1};
 }
 
 template <typename Key>
 void DropAllOf(CUcontext context) {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   std::erase_if(Charges<Key>(), [context](const auto& entry) {
     const Charge& charge = entry.second;
     if (charge.context != context) return false;
-    charge.device->GiveUnmanaged(charge.bytes);
+    charge.device->ReleaseUnmanaged(charge.bytes);
     return true;
   });
 }
 
 uint64_t ArrayBytes(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
-  // Of VMM memory that is mapped into them, and was counted when it was made.
+  // Such arrays consist of VMM memory that is mapped into them, and was counted when it was made.
   if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
   uint64_t element = 4;
   switch (d.Format) {
@@ -107,12 +108,12 @@ CUresult MakeArray(Handle* handle, uint64_t bytes, Make make) {
   CUcontext context = nullptr;
   Device* device = CurrentDevice(&context);
   if (!device) return make();
-  if (!device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {
     Remember(*handle, bytes, device, context);
   } else {
-    device->GiveUnmanaged(bytes);
+    device->ReleaseUnmanaged(bytes);
   }
   return result;
 }
@@ -131,44 +132,44 @@ void ForgetUnmanagedOf(CUcontext context) {
 }
 
 void NoteExternalPool(CUmemoryPool pool) {
-  std::lock_guard lock(g_mutex);
-  Foreign().insert(pool);
+  MutexLock lock(g_mutex);
+  ExternalPools().insert(pool);
 }
 bool IsExternalPool(CUmemoryPool pool) {
-  std::lock_guard lock(g_mutex);
-  return Foreign().count(pool) > 0;
+  MutexLock lock(g_mutex);
+  return ExternalPools().count(pool) > 0;
 }
 
 namespace entry {
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   const CUresult result = g_real.cuMemPoolDestroy(pool);
-  std::lock_guard lock(g_mutex);
-  Foreign().erase(pool);
+  MutexLock lock(g_mutex);
+  ExternalPools().erase(pool);
   return result;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
   auto real = [&] { return g_real.cuMemCreate(handle, bytes, properties, flags); };
-  // Host-located handles (NCCL's) are nobody's device memory.
+  // Host-located handles (NCCL's) are no device memory.
   if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return real();
   EnsureStarted();
   Device* device = DeviceByOrdinal(properties->location.id);
   if (!device) return real();
-  if (!device->TakeUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device->ReserveUnmanaged(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = real();
   if (result != CUDA_SUCCESS) {
-    device->GiveUnmanaged(bytes);
+    device->ReleaseUnmanaged(bytes);
     return result;
   }
   Remember(VmmHandle{*handle}, bytes, device, nullptr);
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
-    NotifyAgent(SLUICE_NOTICE_PLAIN_VMM, device->uuid.c_str());
+  static std::atomic<bool> logged{false};
+  if (!logged.exchange(true)) {
+    NotifyAgent(SLUICE_NOTICE_UNMANAGED_VMM, device->uuid.c_str());
     SLUICE_LOG(kWarn,
                "this process allocates through VMM (cuMemCreate): not oversubscribed, the budget of %s is a hard limit",
-               settings::HumanBytes(device->budget.budget_bytes, 2).c_str());
+               settings::HumanBytes(device->Budget().budget_bytes, 2).c_str());
   }
   return result;
 }
@@ -182,7 +183,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   const CUresult result = g_real.cuMemRetainAllocationHandle(handle, address);
   if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     auto& charges = Charges<VmmHandle>();
     if (const auto it = charges.find(VmmHandle{*handle}); it != charges.end()) ++it->second.references;
   }
@@ -193,10 +194,10 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
                   unsigned long long flags) {
   const CUresult result = g_real.cuMemMap(pointer, bytes, offset, handle, flags);
   if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     auto& charges = Charges<VmmHandle>();
     if (const auto it = charges.find(VmmHandle{handle}); it != charges.end()) {
-      ++it->second.references;  // memory lives while it is mapped, also after the handle's release
+      ++it->second.references;  // memory stays allocated while it is mapped, also after the handle's release
       Mapped()[pointer] = handle;
     }
   }
@@ -206,20 +207,20 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
   const CUresult result = g_real.cuMemUnmap(pointer, bytes);
   if (result != CUDA_SUCCESS) return result;
-  std::vector<CUmemGenericAllocationHandle> gone;
+  std::vector<CUmemGenericAllocationHandle> unmapped;
   {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     auto& mapped = Mapped();
     for (auto it = mapped.begin(); it != mapped.end();) {
       if (it->first >= pointer && it->first < pointer + bytes) {
-        gone.push_back(it->second);
+        unmapped.push_back(it->second);
         it = mapped.erase(it);
       } else {
         ++it;
       }
     }
   }
-  for (const auto handle : gone) Drop(VmmHandle{handle});
+  for (const auto handle : unmapped) Drop(VmmHandle{handle});
   return result;
 }
 
@@ -258,10 +259,10 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   const CUresult result = g_real.cuIpcGetMemHandle(handle, pointer);
-  static std::atomic<bool> said{false};
-  if (result != CUDA_SUCCESS && FindTracked(pointer) && !said.exchange(true)) {
+  static std::atomic<bool> logged{false};
+  if (result != CUDA_SUCCESS && FindTracked(pointer) && !logged.exchange(true)) {
     SLUICE_LOG(kWarn,
-               "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_PLAIN=1 for programs that share device "
+               "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
                "memory by IPC");
   }
   return result;

@@ -49,7 +49,7 @@ bool Advise(memory::Extent range, CUmem_advise advice, CUdevice device) {
   return g_real.cuMemAdvise && g_real.cuMemAdvise(range.base, range.bytes, advice, device) == CUDA_SUCCESS;
 }
 
-CUmemLocation Host() {
+CUmemLocation HostLocation() {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_HOST;
   return location;
@@ -65,7 +65,7 @@ CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUs
 }
 
 CUresult EvictRuns(const std::vector<memory::Extent>& runs, CUstream stream) {
-  return PrefetchRuns(runs, Host(), stream);
+  return PrefetchRuns(runs, HostLocation(), stream);
 }
 
 void AdviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device) {

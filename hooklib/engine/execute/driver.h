@@ -1,5 +1,4 @@
-// Memory movement as the driver of this machine offers it: batched calls where it has them, single ones where it has
-// not.
+// Memory movement as the driver of this machine offers it: batched calls where it has them, else single ones.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_DRIVER_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_DRIVER_H_
 
@@ -10,26 +9,26 @@
 
 namespace sluice {
 
-// All are queued on `stream`; the first error is returned, and the rest is still tried (a page that did not move is
-// slow, never wrong).
+// Both queue all runs on `stream`. The first error is returned, and the other runs are still tried: a page that did not
+// move is slow, never wrong.
 CUresult FetchRuns(const std::vector<memory::Extent>& runs, CUdevice device, CUstream stream);
 CUresult EvictRuns(const std::vector<memory::Extent>& runs, CUstream stream);
-// The GPU maps the ranges wherever they lie: host memory is used over the link instead of moved by faults. Not queued:
-// done when it returns (31 ms a GiB of host memory; later it waits for transfers under way).
+// The GPU maps the ranges wherever their pages are: host memory is used over the link instead of moved by faults. Not
+// queued: done when it returns (31 ms a GiB of host memory; with transfers under way it waits for these).
 void AdviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device);
-// They fault again.
+// The ranges fault again.
 void UnadviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device);
-// Read-mostly advice: from now on what is fetched is a duplicate of the host's copy. Withdrawn: the duplicates are
-// gone, and the host's copies are all there is. Not queued: done when it returns. False where the driver refused.
+// Read-mostly advice: from now on a fetched page is a duplicate of the host's copy. Withdrawn: the duplicates are
+// dropped, and the host's copies remain. Not queued: done when it returns. False where the driver refused.
 bool AdviseReadMostly(const std::vector<memory::Extent>& runs, CUdevice device);
 void WithdrawReadMostly(const std::vector<memory::Extent>& runs, CUdevice device);
-// What `peers` use of `owner`'s memory stays with it and is mapped there.
+// Pages of the range stay with `owner` and are mapped by `peers`.
 void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
-// Contents are dead from here on in the order of `stream`, which must not be the legacy one. False where the driver
-// cannot.
+// Contents are undefined from here on in the order of `stream`, which must not be the legacy one. False where the
+// driver cannot discard (before 580).
 bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream);
-// Contents are dead and lie in host memory: the fetch that brings the range back will move nothing. Returns when it is
-// done. False where the driver cannot (before 580): contents stay.
+// The same of host-resident ranges, whose next fetch then moves nothing. Returns when it is done. False where the
+// driver cannot: contents stay.
 bool DiscardRuns(const std::vector<memory::Extent>& runs, CUstream stream);
 
 }  // namespace sluice

@@ -4,34 +4,35 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
-#include <mutex>
 
+#include "common/mutex.h"
 #include "hooklib/client/descriptor.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/device/streams.h"
 #include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/execute/driver_port.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/uvm_tools.h"
 
-namespace sluice::senders {
+namespace sluice::eviction_threads {
 
 namespace {
 
 using memory::Extent;
 
-constexpr uint64_t kPart = uint64_t{8} << 20;
-constexpr int kMostCuts = 1 << 14;  // mappings of a process: 65,530 by default
-constexpr int kMostFailures = 64;   // pieces in a row; then the driver's call is used again
-constexpr uint32_t kCells = 4096 / sizeof(uint32_t);
+constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
+constexpr int kMaxSplits = 1 << 14;     // of 65,530 mappings that a process has by default
+constexpr int kMaxFailuresInARow = 64;  // requests; then the driver's call is used again
+constexpr size_t kPageBytes = 4096;
+constexpr uint32_t kCellsPerPage = kPageBytes / sizeof(uint32_t);
 
-struct Migrate {
+struct MigrateRequest {
   uint64_t base, length;
   unsigned char to[16];
   uint32_t flags;
@@ -41,58 +42,58 @@ struct Migrate {
   uint64_t user_start, user_length;
   uint32_t status;
 };
-static_assert(sizeof(Migrate) == 80);
+static_assert(sizeof(MigrateRequest) == 80);
 constexpr unsigned long kMigrate = 51;
-// What the driver calls the host.
-constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
-                                     0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
+// The driver's name for the host.
+constexpr unsigned char kHostUuid[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2,
+                                         0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73};
 
-// Departures that were queued together.
+// Evictions that were queued together.
 struct Job {
   std::vector<Extent> pieces;
-  size_t next = 0, open = 0;  // the first that nobody has taken; those that are not over
+  size_t next = 0, unfinished = 0;  // the first piece that no thread has taken; pieces that are not done
   uint32_t* cell;
-  uint32_t value;  // of the cell, when all of this and of what came before it on the queue is over
+  uint32_t value;  // of the cell, when this job and all before it on the queue are done
 };
 
 enum class State : uint8_t { kUnknown, kUsed, kUnused };
 
 struct Shared {
-  KernelSide kernel = TheKernelSide();
+  const DriverPort port = TheDriverPort();
   std::atomic<State> state{State::kUnknown};
-  std::atomic<int> failures{0};
-  std::atomic<int> cuts{0};
-  client::Descriptor space;  // CUDA's
-  bool simulated = false;    // the simulated driver does it, in its own time
-  std::mutex finding;
-  std::mutex mutex;  // of what follows
-  std::condition_variable work;
-  std::deque<Job*> jobs;                     // with pieces that nobody has taken
-  std::map<uint32_t*, std::deque<Job*>> of;  // by cell, all that are not over, in order
+  std::atomic<int> failures_in_a_row{0};
+  std::atomic<int> splits{0};
+  client::Descriptor space;  // the address space that CUDA uses; written before state is kUsed
+  bool by_port = false;      // the driver's extension evicts, in its own time; written before state is kUsed
+  Mutex first_request;       // held around it: two devices have two locks
+  Mutex mutex;               // no other lock is taken inside
+  Condition work;
+  std::deque<Job*> jobs SLUICE_GUARDED_BY(mutex);                          // with pieces that no thread has taken
+  std::map<uint32_t*, std::deque<Job*>> jobs_of SLUICE_GUARDED_BY(mutex);  // by cell: unfinished ones, in order
 };
 
-Shared& The() {
+Shared& TheShared() {
   static auto& shared = *new Shared;  // threads outlive exit
   return shared;
 }
 
 bool Request(const Shared& shared, const client::Descriptor& space, Extent piece) {
   if (!space.IsOurs()) return false;  // the program has closed it, perhaps opened something else in its place
-  Migrate request{};
+  MigrateRequest request{};
   request.base = piece.base;
   request.length = piece.bytes;
-  std::memcpy(request.to, kHost, sizeof kHost);
+  std::memcpy(request.to, kHostUuid, sizeof kHostUuid);
   request.node = -1;
   request.status = ~0u;
-  return shared.kernel.control(space.fd(), kMigrate, &request) == 0 && request.status == 0;
+  return shared.port.control(space.fd(), kMigrate, &request) == 0 && request.status == 0;
 }
 
-void Over(Shared* shared, Job* job) {
-  if (--job->open != 0) return;
+void FinishPiece(Shared& shared, Job* job) SLUICE_REQUIRES(shared.mutex) {
+  if (--job->unfinished != 0) return;
   uint32_t* const cell = job->cell;
-  std::deque<Job*>& queue = shared->of[cell];
-  while (!queue.empty() && queue.front()->open == 0) {  // the job itself is among these, sooner or later
-    // Never back: Release may have raised it already.
+  std::deque<Job*>& queue = shared.jobs_of[cell];
+  while (!queue.empty() && queue.front()->unfinished == 0) {  // the job itself is among these, sooner or later
+    // Never lowered: ReleaseWaiters may have raised it already.
     const uint32_t now = __atomic_load_n(cell, __ATOMIC_RELAXED), value = queue.front()->value;
     if (static_cast<int32_t>(value - now) > 0) __atomic_store_n(cell, value, __ATOMIC_RELEASE);
     delete queue.front();
@@ -100,111 +101,120 @@ void Over(Shared* shared, Job* job) {
   }
 }
 
-void* Work(void*) {
-  Shared& shared = The();
-  std::unique_lock lock(shared.mutex);
+void* EvictionThread(void*) {
+  Shared& shared = TheShared();
+  MutexLock lock(shared.mutex);
   while (true) {
-    shared.work.wait(lock, [&] { return !shared.jobs.empty(); });
+    while (shared.jobs.empty()) shared.work.Wait(shared.mutex);
     Job* const job = shared.jobs.front();
     const Extent piece = job->pieces[job->next++];
     if (job->next == job->pieces.size()) shared.jobs.pop_front();
-    lock.unlock();
-    if (Request(shared, shared.space, piece)) {
-      shared.failures = 0;
-    } else if (++shared.failures == kMostFailures) {
-      shared.state = State::kUnused;
-      SLUICE_LOG(kInfo,
-                 "requests of this engine's to send memory away fail: the driver's own calls are used from here on");
+    {
+      MutexUnlock unlocked(shared.mutex);
+      if (Request(shared, shared.space, piece)) {
+        shared.failures_in_a_row = 0;
+      } else if (++shared.failures_in_a_row == kMaxFailuresInARow) {
+        shared.state = State::kUnused;
+        SLUICE_LOG(kInfo,
+                   "the driver refuses eviction requests of the engine's threads: its own calls are used from "
+                   "here on");
+      }
     }
-    lock.lock();
-    Over(&shared, job);
+    FinishPiece(shared, job);
   }
   return nullptr;
 }
 
 // A stream has come to it. On the driver's thread for host functions: nothing is waited for.
-void CUDA_CB Begin(void* given) {
+void CUDA_CB OnStreamReached(void* given) {
   auto* const job = static_cast<Job*>(given);
-  Shared& shared = The();
+  Shared& shared = TheShared();
   {
-    std::lock_guard lock(shared.mutex);
-    shared.of[job->cell].push_back(job);
+    MutexLock lock(shared.mutex);
+    shared.jobs_of[job->cell].push_back(job);
     shared.jobs.push_back(job);
   }
-  shared.work.notify_all();
+  shared.work.NotifyAll();
 }
 
 // In the order in which threads had better take them: neighbours share a mapping.
-std::vector<Extent> Pieces(const std::vector<Extent>& runs) {
-  std::vector<std::pair<size_t, Extent>> parts;
+std::vector<Extent> SplitIntoPieces(const std::vector<Extent>& runs) {
+  std::vector<std::pair<size_t, Extent>> numbered;
   for (const Extent& run : runs) {
     size_t number = 0;
     for (memory::Va at = run.base; at < run.end();) {
-      const memory::Va next = std::min(memory::RoundDown(at, kPart) + kPart, run.end());
-      parts.push_back({number++, {at, next - at}});
+      const memory::Va next = std::min(memory::RoundDown(at, kPieceBytes) + kPieceBytes, run.end());
+      numbered.push_back({number++, {at, next - at}});
       at = next;
     }
   }
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(numbered.begin(), numbered.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Extent> pieces;
-  pieces.reserve(parts.size());
-  for (const auto& [number, piece] : parts) pieces.push_back(piece);
+  pieces.reserve(numbered.size());
+  for (const auto& [number, piece] : numbered) pieces.push_back(piece);
   return pieces;
 }
 
 bool StartThreads(int count) {
-  int made = 0;
-  while (made < count && StartOwnThread("sluice-send", Work)) ++made;
-  return made > 0;
+  int started = 0;
+  while (started < count && StartOwnThread("sluice-evict", EvictionThread)) ++started;
+  return started > 0;
 }
 
-// Whether requests are to be made. The first time, one is: of a chunk that is about to leave anyhow.
-bool Used(const std::vector<Extent>& runs) {
-  Shared& shared = The();
+// Makes the first request, of a chunk that is about to be evicted in any case.
+State Try(Shared& shared, const std::vector<Extent>& runs) {
+  const int wanted = GetConfig().eviction_threads;
+  if (shared.port.evict && shared.port.evict(nullptr, nullptr, nullptr, nullptr, 0, 0) == CUDA_SUCCESS) {
+    shared.by_port = true;  // whatever CPUs this machine has
+    return wanted > 0 ? State::kUsed : State::kUnused;
+  }
+  // One thread alone does no more than the driver's own.
+  const int threads = CpusAllowed() > 1 ? std::min(wanted, CpusAllowed()) : 0;
+  if (threads == 0 || !g_real.cuLaunchHostFunc || !g_real.cuStreamWaitValue32_v2 || !g_real.cuMemHostRegister_v2)
+    return State::kUnused;
+  for (const int number : shared.port.address_spaces(-1)) {
+    const client::Descriptor space(number);
+    if (!Request(shared, space, {runs.front().base, memory::kChunkBytes})) continue;
+    shared.space = space;
+    return StartThreads(threads) ? State::kUsed : State::kUnused;
+  }
+  return State::kUnused;
+}
+
+// Whether evictions are made by requests.
+bool AreUsed(const std::vector<Extent>& runs) {
+  Shared& shared = TheShared();
   const auto known = [&shared] { return shared.state.load(std::memory_order_acquire); };
   if (known() != State::kUnknown) return known() == State::kUsed;
   if (runs.empty()) return false;
-  std::lock_guard lock(shared.finding);  // two devices have two locks
+  MutexLock lock(shared.first_request);
   if (known() != State::kUnknown) return known() == State::kUsed;
-  State found = State::kUnused;
-  // One alone does no more than the driver's own.
-  const int threads = ProcessorsAllowed() > 1 ? std::min(GetConfig().senders, ProcessorsAllowed()) : 0;
-  if (g_real.simgpu_send_away && g_real.simgpu_send_away(nullptr, nullptr, nullptr, nullptr, 0, 0) == CUDA_SUCCESS) {
-    shared.simulated = true;  // its machine is not this one
-    found = GetConfig().senders > 0 ? State::kUsed : State::kUnused;
-  } else if (threads > 0 && g_real.cuLaunchHostFunc && g_real.cuStreamWaitValue32_v2 && g_real.cuMemHostRegister_v2) {
-    for (const int number : shared.kernel.spaces(g_real.simgpu_uvm_open ? shared.kernel.open() : -1)) {
-      const client::Descriptor space(number);
-      if (!Request(shared, space, {runs.front().base, memory::kChunkBytes})) continue;
-      shared.space = space;
-      if (StartThreads(threads)) found = State::kUsed;
-      break;
-    }
-  }
+  const State found = Try(shared, runs);
   shared.state = found;
-  SLUICE_LOG(kDebug, "what leaves the card is sent away by %s",
-             found == State::kUsed ? "requests of this engine's" : "the driver's calls");
+  SLUICE_LOG(kDebug, "evictions are made by %s", found == State::kUsed ? "eviction threads" : "the driver's calls");
   return found == State::kUsed;
 }
 
-// The queue's place among its context's cells.
-bool HasCell(TransferQueue* queue, Cells* cells) {
-  if (The().simulated) return true;
+bool MakeCells(CUstream stream, CellPage* cells) {
+  // Shared: after a fork the GPU and this process must go on seeing the same page.
+  void* const page = uvm_tools::SharedPages(kPageBytes);
+  if (!page || g_real.cuMemHostRegister_v2(page, kPageBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
+      g_real.cuMemHostGetDevicePointer_v2(&cells->device, page, 0) != CUDA_SUCCESS)
+    return false;
+  cells->host = static_cast<uint32_t*>(page);
+  // A GPU that cannot wait for a value is found out here.
+  return g_real.cuStreamWaitValue32_v2(stream, cells->device, 0, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS;
+}
+
+// Gives the queue a cell of its context's page.
+bool AssignCell(TransferQueue* queue, CellPage* cells) SLUICE_DEVICE_LOCKED {
+  if (TheShared().by_port) return true;
   if (cells->refused) return false;
   if (queue->cell) return true;
-  if (cells->used == kCells) return false;
-  if (!cells->host) {
-    // Shared: after a fork the card and this process must go on seeing the same page.
-    void* const page = uvm_tools::SharedPages(4096);
+  if (cells->used == kCellsPerPage) return false;
+  if (!cells->host && !MakeCells(queue->stream, cells)) {
     cells->refused = true;
-    if (!page || g_real.cuMemHostRegister_v2(page, 4096, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
-        g_real.cuMemHostGetDevicePointer_v2(&cells->card, page, 0) != CUDA_SUCCESS)
-      return false;
-    cells->host = static_cast<uint32_t*>(page);
-    // Where the card cannot wait for a value, it says so here.
-    if (g_real.cuStreamWaitValue32_v2(queue->stream, cells->card, 0, CU_STREAM_WAIT_VALUE_GEQ) != CUDA_SUCCESS)
-      return false;
-    cells->refused = false;
+    return false;
   }
   queue->cell = ++cells->used;
   return true;
@@ -212,60 +222,62 @@ bool HasCell(TransferQueue* queue, Cells* cells) {
 
 }  // namespace
 
-CUstream Beginning(TransferQueue* queue, Cells* cells, const std::vector<Extent>& runs) {
-  if (!Used(runs) || !HasCell(queue, cells)) return queue->stream;
-  if (!queue->begin) queue->begin = MakeQueue();
-  return queue->begin ? queue->begin : queue->stream;
+CUstream EntryStream(TransferQueue* queue, CellPage* cells, const std::vector<Extent>& runs) {
+  if (!AreUsed(runs) || !AssignCell(queue, cells)) return queue->stream;
+  if (!queue->entry) queue->entry = MakeQueueStream();
+  return queue->entry ? queue->entry : queue->stream;
 }
 
-CUresult Send(TransferQueue* queue, CUstream begin, Cells* cells, EventPool* pool, const std::vector<Extent>& runs) {
+CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, EventPool* pool,
+                       const std::vector<Extent>& runs) {
   if (runs.empty()) return CUDA_SUCCESS;
-  if (begin == queue->stream) return EvictRuns(runs, queue->stream);
-  if (The().simulated) {
+  if (entry == queue->stream) return EvictRuns(runs, queue->stream);
+  if (TheShared().by_port) {
     std::vector<uint64_t> bases, lengths;
     for (const Extent& run : runs) {
       bases.push_back(run.base);
       lengths.push_back(run.bytes);
     }
-    return static_cast<CUresult>(
-        g_real.simgpu_send_away(begin, queue->stream, bases.data(), lengths.data(), runs.size(), GetConfig().senders));
+    return static_cast<CUresult>(TheShared().port.evict(entry, queue->stream, bases.data(), lengths.data(), runs.size(),
+                                                        GetConfig().eviction_threads));
   }
   const uint32_t place = queue->cell - 1;
-  auto* const job = new Job{Pieces(runs), 0, 0, cells->host + place, queue->sent + 1};
-  job->open = job->pieces.size();
-  const CUresult result = g_real.cuLaunchHostFunc(begin, Begin, job);
+  auto* const job = new Job{SplitIntoPieces(runs), 0, 0, cells->host + place, queue->newest_cell_value + 1};
+  job->unfinished = job->pieces.size();
+  const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
   // By an event, too: a wait for a value alone is no order that the driver knows of.
   CUevent event = pool->Take();
-  if (event && g_real.cuEventRecord(event, begin) == CUDA_SUCCESS) g_real.cuStreamWaitEvent(queue->stream, event, 0);
+  if (event && g_real.cuEventRecord(event, entry) == CUDA_SUCCESS) g_real.cuStreamWaitEvent(queue->stream, event, 0);
   if (event) pool->Give(event);
   if (result != CUDA_SUCCESS) {
     // The job is left alone: the error may be an earlier launch's.
     cells->refused = true;
     return EvictRuns(runs, queue->stream);
   }
-  ++queue->sent;
-  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->card + place * sizeof(uint32_t),
-                                                       queue->sent, CU_STREAM_WAIT_VALUE_GEQ);
+  ++queue->newest_cell_value;
+  const CUresult waits = g_real.cuStreamWaitValue32_v2(queue->stream, cells->device + place * sizeof(uint32_t),
+                                                       queue->newest_cell_value, CU_STREAM_WAIT_VALUE_GEQ);
   if (waits != CUDA_SUCCESS) cells->refused = true;
   return waits;
 }
 
-void Release(const TransferQueue& queue, const Cells& cells) {
-  if (queue.cell && cells.host) __atomic_store_n(cells.host + queue.cell - 1, queue.sent, __ATOMIC_RELEASE);
+void ReleaseWaiters(const TransferQueue& queue, const CellPage& cells) {
+  if (queue.cell && cells.host)
+    __atomic_store_n(cells.host + queue.cell - 1, queue.newest_cell_value, __ATOMIC_RELEASE);
 }
 
-void Cut(Extent arena) {
-  Shared& shared = The();
-  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().senders == 0 ||
-      g_real.simgpu_send_away)
+void SplitMapping(Extent arena) {
+  Shared& shared = TheShared();
+  if (shared.state.load(std::memory_order_relaxed) == State::kUnused || GetConfig().eviction_threads == 0 ||
+      shared.port.evict)
     return;
-  for (memory::Va at = memory::RoundUp(arena.base, kPart); at < arena.end() && shared.cuts < kMostCuts;
-       at += 2 * kPart) {
-    ++shared.cuts;
-    // Every second part differs from its neighbours, so that they cannot be one mapping. Nobody reads a file there.
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the card's is one of the host's
-    if (madvise(reinterpret_cast<void*>(at), std::min(kPart, arena.end() - at), MADV_RANDOM) != 0) return;
+  for (memory::Va at = memory::RoundUp(arena.base, kPieceBytes); at < arena.end() && shared.splits < kMaxSplits;
+       at += 2 * kPieceBytes) {
+    ++shared.splits;
+    // Every second part differs from its neighbours, so that they cannot be one mapping. No file is read there.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a managed address is the same on the GPU and on the host
+    if (madvise(reinterpret_cast<void*>(at), std::min(kPieceBytes, arena.end() - at), MADV_RANDOM) != 0) return;
   }
 }
 
-}  // namespace sluice::senders
+}  // namespace sluice::eviction_threads

@@ -15,7 +15,7 @@ bool StartOwnThread(const char* name, void* (*run)(void*)) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  const cpu_set_t mask = ProcessorMask();
+  const cpu_set_t mask = CpuMask();
   pthread_attr_setaffinity_np(&attributes, sizeof mask, &mask);
   pthread_t thread;
   const bool made = pthread_create(&thread, &attributes, run, nullptr) == 0;

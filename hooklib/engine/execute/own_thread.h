@@ -1,11 +1,11 @@
-// A thread of the engine's own in somebody else's process.
+// A thread of the engine's own in the hooked process.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_OWN_THREAD_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_OWN_THREAD_H_
 
 namespace sluice {
 
-// Starts it, detached, with all signals blocked (they are the program's) and a small stack, on whichever processors the
-// process had when it began: who starts it may be a thread that is pinned to one. False: there is no such thread.
+// Starts it, detached, with a small stack and all signals blocked, because signals are the program's. It may run on all
+// CPUs that the process had when it began: the starting thread may be pinned to one. False: it could not be started.
 bool StartOwnThread(const char* name, void* (*run)(void*));
 
 }  // namespace sluice

@@ -1,16 +1,16 @@
-// Device: which duplicates end, and when (core/read_mostly.cc says what they are).
+// Device: which read-mostly duplicates end, and when. Policy says which ranges are duplicates.
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/execute/work.h"
 
 namespace sluice {
 
-// At once, whoever still reads it on another stream. Advice is a call and has no place in a stream's order. To give it
-// one behind those readers, either the writer's stream would have to wait for theirs, which the application did not ask
-// for (they may wait for what this stream does next, and both would stand for ever), or the host would, whose next call
-// may be what they wait for. Not to withdraw costs more: a write to a duplicate takes 3.6 s a GiB, and of a kernel that
-// names it nobody knows whether it writes. So what they have not read yet comes by faults, once: it is no duplicate
-// again for 1,024 launches at least.
+// At once, even where another stream still reads the duplicate. Advice is a call and has no place in a stream's order.
+// To give it a place behind those readers, the writer's stream or the host would have to wait for them. The application
+// did not ask for that, and they may wait for the next work of this stream or of the host: a deadlock. Not to withdraw
+// costs more: a write to a duplicate takes 3.6 s a GiB, and whether a kernel that names it writes is not known. So
+// bytes that the readers have not read yet are faulted in, once: the range is no duplicate again for 1,024 launches at
+// least.
 void Device::Withdraw() {
   if (!residency.has_withdrawn()) return;
   const std::vector<memory::Extent> runs = residency.TakeWithdrawn();
@@ -18,48 +18,49 @@ void Device::Withdraw() {
   WithdrawReadMostly(runs, ordinal);
 }
 
-void Device::NoteWritersOfCopies(const Touched& by, bool unseen) {
-  if (unseen) residency.ForgetAllCopies();
-  for (size_t i = 0; i < by.extents.size() && residency.has_copies(); ++i) {
-    if (!by.only_read[i]) residency.NoteWritten(by.extents[i]);
+void Device::NoteWritersOfCopies(const AccessSet& set, bool anywhere) {
+  if (anywhere) residency.ForgetAllCopies();
+  for (size_t i = 0; i < set.extents.size() && residency.has_copies(); ++i) {
+    if (!set.only_read[i]) residency.NoteWritten(set.extents[i]);
   }
-  // What was learnt of a launch is no proof of where it does not write.
-  for (size_t i = 0; i < loose.size() && residency.has_copies(); ++i) residency.NoteWritten(loose[i].block);
+  // A learned range is no proof of where a launch does not write.
+  for (size_t i = 0; i < set.unbounded.size() && residency.has_copies(); ++i)
+    residency.NoteWritten(set.unbounded[i].block);
   Withdraw();
 }
 
-void Device::NoteCopied(const Touched& by) {
-  for (size_t i = 0; i < by.extents.size(); ++i) {
-    if (!by.only_read[i] && !MayBeWrittenByHost(by.extents[i].base)) residency.NoteCopied(by.extents[i]);
+void Device::NoteCopied(const AccessSet& set) {
+  for (size_t i = 0; i < set.extents.size(); ++i) {
+    if (!set.only_read[i] && !MayBeWrittenByHost(set.extents[i].base)) residency.NoteCopied(set.extents[i]);
   }
 }
 
-// What the application asked for as managed memory it may write through the pointer at any time.
+// The application may write managed memory of its own through the pointer at any time.
 bool Device::MayBeWrittenByHost(memory::Va va) {
   const memory::Allocation* allocation = live.Find(va, nullptr);
   return !allocation || allocation->app_managed || allocation->unevictable;
 }
 
-void Device::NoteUnseenCopy(memory::Extent range, bool copy) {
-  std::lock_guard lock(mutex);
-  // Kernels since the last copy may have written what came before them.
+void Device::NoteUnplannedWrite(memory::Extent range, bool copy) {
+  DeviceLock lock(mutex);
+  // Kernels since the last copy may have written ranges that were copied before them.
   const uint64_t launches = CountLaunches();
-  if (!active.load(std::memory_order_relaxed) && launches != unseen_launches_) residency.ForgetAllCopies();
-  unseen_launches_ = launches;
+  if (!active.load(std::memory_order_relaxed) && launches != launches_at_unplanned_copy_) residency.ForgetAllCopies();
+  launches_at_unplanned_copy_ = launches;
   residency.NoteWritten(range);
   Withdraw();
   if (copy && !MayBeWrittenByHost(range.base)) residency.NoteCopied(range);
 }
 
 void Device::NoteUnknownWriter() {
-  std::lock_guard lock(mutex);
+  DeviceLock lock(mutex);
   residency.ForgetAllCopies();
   Withdraw();
 }
 
 void Device::DropExcessDuplicates() {
   if (!active.load(std::memory_order_relaxed)) return;
-  ++look;
+  ++poll_epoch;
   const policy::Plan& plan = residency.DropExcessDuplicates();
   RelaxedCapture relaxed;
   WithdrawReadMostly(plan.now.drop, ordinal);

@@ -1,11 +1,9 @@
-// The way of everything that the application queues: looked at if need be, memory brought in, then the driver's own
-// call.
+// The path of everything that the application queues: planned if need be, memory moved, then the driver's own call.
 #ifndef SLUICE_HOOKLIB_ENGINE_EXECUTE_WORK_H_
 #define SLUICE_HOOKLIB_ENGINE_EXECUTE_WORK_H_
 
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "hooklib/engine/device/device.h"
@@ -15,25 +13,25 @@
 
 namespace sluice {
 
-// A piece of work about to be queued.
+// A piece of work about to be queued, and its access set.
 struct Work {
   Stream* stream = nullptr;
   std::span<const memory::Extent> exact;      // bytes that it touches for certain (copies, memsets, library calls)
-  std::span<const uint64_t> words;            // words that may point at what it touches
-  std::span<const libraries::Reach> reaches;  // parts of what words point at; which of them are only read is told
-  bool known = true;                          // all that it touches is among these
-  bool unseen = false;                        // it may write where none of these tells
-  std::optional<size_t> hotter;               // a graph: so many reaches at the begin are used more than the rest
-  uint64_t id = 0;                            // execution id; 0: not learnt
-  const FunctionInfo* function = nullptr;     // of a launch of a kernel
+  std::span<const uint64_t> words;            // words that may point at memory that it touches
+  std::span<const libraries::Reach> reaches;  // parts of blocks that words point at; each says if it is only read
+  bool known = true;                          // everything that it touches is among these
+  bool may_write_anywhere = false;            // it may write where none of these shows
+  std::optional<size_t> hot_reaches;          // a graph: so many reaches at the start are used by more nodes
+  uint64_t id = 0;                            // execution id; 0: nothing is learned of such work
+  const FunctionInfo* function = nullptr;     // of the launch of a kernel
   const LibraryCall* library = nullptr;       // the library call that makes it
-  size_t reads = 0;                           // so many at the begin of `exact` are read and not written, as is proven
-  bool copy = false;                          // the others are written by a copy
-  size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and read by nobody before
-  uint64_t key = 0;        // of a launch, by which it may be told in brief (core/brief.h); 0: none was made
+  size_t read_only = 0;    // so many extents at the start of `exact` are proven to be read and not written
+  bool copy = false;       // the others are written by a copy
+  size_t overwritten = 0;  // so many at the end of `exact` are overwritten whole, and not read before
+  uint64_t key = 0;        // of a launch for the fast path (policy/steady/launch_fast_path.h); 0: not made
 };
 
-// Calls `write` with each place that a stream's own operations write.
+// Calls `write` with each address that a stream's own operations write.
 template <typename Write>
 void ForEachWritten(const CUstreamBatchMemOpParams* list, unsigned count, Write write) {
   for (unsigned i = 0; list && i < count; ++i) {
@@ -44,53 +42,69 @@ void ForEachWritten(const CUstreamBatchMemOpParams* list, unsigned count, Write 
 }
 
 // Whether work on this stream must go through RunWork.
-inline bool MustLook(const Stream* stream) {
+inline bool NeedsRunWork(const Stream* stream) {
   return stream->device->active.load(std::memory_order_relaxed) || g_captures.load(std::memory_order_relaxed) > 0 ||
          stream->mark_wanted.load(std::memory_order_relaxed);
 }
 
-// The short way, while everything fits. Counted when the driver has it: an event that another thread sets meanwhile
-// would stand in front of the work and count as behind it.
+// In place of RunWork while everything fits. Work is counted when the driver has it: an event that another thread sets
+// meanwhile would be in front of the work and count as behind it.
 template <typename Issue>
-inline CUresult Counted(Stream* stream, Issue issue) {
+inline CUresult RunCounted(Stream* stream, Issue issue) {
   const CUresult result = issue();
   stream->seq.fetch_add(1, std::memory_order_release);
   return result;
 }
 
-// Before and after the driver's call. Begin returns with stream->order held where End has to release it.
+// In steady state, where nothing has moved for two iterations, an event is set behind every so many launches: none is
+// needed soon.
+inline constexpr uint64_t kSteadyLaunchesPerEvent = 64;
+
+// The two counters are read without the lock.
+inline void CountPlannedLaunch(Device* device, bool known) SLUICE_DEVICE_LOCKED {
+  const auto increment = [](std::atomic<uint64_t>* counter) {
+    counter->store(counter->load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  };
+  increment(&device->launches_planned);
+  if (known) increment(&device->launches_known);
+}
+
+// Before and after the driver's call. The constructor returns with stream->order held where End has to release it.
 class WorkScope {
  public:
-  explicit WorkScope(const Work& work);
-  void End(CUresult result);
-  // Of a kernel that all is known of but what its words mean. True: no more need be said of the launch, and EndFastPath
-  // is due behind the driver's call, with stream->order held until then. Only while no stream is captured.
-  static bool TryFastPath(Stream* stream, uint64_t id, uint64_t key);
-  static void EndFastPath(Stream* stream) {
+  explicit WorkScope(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
+  void End(CUresult result) SLUICE_TAKES_DEVICE_LOCK;
+
+  // The fast path (fast_path.cc), for a kernel of which only its words are to be known. True: the launch needs no
+  // planning, and EndFastPath is due behind the driver's call, with stream->order held until then. Only while no stream
+  // is captured.
+  static bool TryFastPath(Stream* stream, uint64_t id, uint64_t key) SLUICE_TRY_ACQUIRE(true, stream->order);
+  static void EndFastPath(Stream* stream) SLUICE_RELEASE(stream->order) {
     stream->seq.fetch_add(1, std::memory_order_release);
     stream->order.unlock();
   }
 
  private:
+  // fast_path.cc
   static uint64_t KeyOf(const Work& work);
-  static bool ServeFast(Stream* stream, uint64_t id, bool known, uint64_t key);
-  void RememberFast(const Work& work, uint64_t key);
-  static bool MustThrottle(const Work& work);
-  static bool Throttle(const Work& work);
-  bool CarryOut(const Work& work, const policy::Plan& plan);
+  static bool ServeFast(Stream* stream, uint64_t id, bool known, uint64_t key) SLUICE_DEVICE_LOCKED;
+  void RememberFast(const Work& work, uint64_t key) SLUICE_DEVICE_LOCKED;
+  // throttle.cc
+  static bool MayThrottle(const Work& work) SLUICE_DEVICE_LOCKED;
+  static bool Throttle(const Work& work) SLUICE_TAKES_DEVICE_LOCK;
+  // work.cc
+  void PlanWork(const Work& work, uint64_t key, bool may_move) SLUICE_DEVICE_LOCKED;
+  bool CarryOut(const Work& work, const policy::Plan& plan) SLUICE_DEVICE_LOCKED;
+  void LockOrder();
+  void UnlockOrder();
+
   Stream* stream_;
-  bool ordered_ = false;
+  bool ordered_ = false;  // stream_->order is held
   bool capturing_ = false;
-  bool follow_up_ = true;  // there is something to do behind the driver's call
+  bool follow_up_ = true;  // something is to be done behind the driver's call
   std::vector<memory::Extent> evict_after_;
   uint64_t after_op_ = 0;
-  struct Timed {
-    policy::LaunchProbe probe;
-    policy::GraphProbe way;
-    std::string name;
-    CUevent begin;
-  };
-  std::optional<Timed> timed_;
+  std::optional<StartedTiming> timing_;
 };
 
 template <typename Issue>

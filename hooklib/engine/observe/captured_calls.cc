@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/streams.h"
 #include "hooklib/engine/observe/params.h"
@@ -14,64 +14,63 @@ namespace sluice {
 
 namespace {
 
-constexpr int kMaxDepth = 8;  // graphs in graphs
+constexpr int kMaxDepth = 8;  // of graphs in graphs
 
-// What a kernel node runs.
-struct Contents {
+// The kernel of a node, with its parameters.
+struct NodeContents {
   CUfunction function = nullptr;
   std::array<unsigned, 7> shape{};
   std::vector<uint64_t> parameters;  // every byte
-  bool operator==(const Contents&) const = default;
+  bool operator==(const NodeContents&) const = default;
 };
 
-struct Note {
+struct CapturedNote {
   CUgraph graph = nullptr;
   std::shared_ptr<const CapturedCall> call;
-  std::optional<Contents> contents;  // nothing while the capture lasts
+  std::optional<NodeContents> contents;  // nothing while the capture lasts
 };
 
-std::mutex g_mutex;  // guards all three; no other lock and no call of the driver inside
-std::unordered_map<CUgraphNode, Note>& Notes() {
-  static auto& notes = *new std::unordered_map<CUgraphNode, Note>();
+Mutex g_mutex;  // guards the three maps; no other lock is taken and no driver call is made inside
+std::unordered_map<CUgraphNode, CapturedNote>& Notes() SLUICE_REQUIRES(g_mutex) {
+  static auto& notes = *new std::unordered_map<CUgraphNode, CapturedNote>();
   return notes;
 }
-std::unordered_map<CUgraph, std::vector<CUgraphNode>>& NodesOf() {
+std::unordered_map<CUgraph, std::vector<CUgraphNode>>& NodesOf() SLUICE_REQUIRES(g_mutex) {
   static auto& nodes = *new std::unordered_map<CUgraph, std::vector<CUgraphNode>>();
   return nodes;
 }
-std::unordered_map<CUgraphNode, std::vector<CUgraph>>& Bodies() {
+std::unordered_map<CUgraphNode, std::vector<CUgraph>>& Bodies() SLUICE_REQUIRES(g_mutex) {
   static auto& bodies = *new std::unordered_map<CUgraphNode, std::vector<CUgraph>>();
   return bodies;
 }
-// Nothing is looked for where nothing is kept.
+// Read without the lock: nothing is looked up where nothing is kept.
 std::atomic<size_t> g_notes{0}, g_conditional{0};
-bool AnythingKept() { return g_notes.load() > 0 || g_conditional.load() > 0; }
+bool KeepsAnything() { return g_notes.load() > 0 || g_conditional.load() > 0; }
 
-void Keep(CUgraphNode node, Note note) {
-  std::lock_guard lock(g_mutex);
+void KeepNote(CUgraphNode node, CapturedNote note) {
+  MutexLock lock(g_mutex);
   std::vector<CUgraphNode>& nodes = NodesOf()[note.graph];
   if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
   Notes()[node] = std::move(note);
   g_notes = Notes().size();
 }
 
-// With the lock held.
-void Drop(CUgraphNode node, CUgraph graph) {
+void DropNote(CUgraphNode node, CUgraph graph) SLUICE_REQUIRES(g_mutex) {
   const auto it = Notes().find(node);
   if (it != Notes().end() && it->second.graph == graph) Notes().erase(it);
   g_notes = Notes().size();
 }
 
-void DropAll(CUgraph graph) {
-  std::lock_guard lock(g_mutex);
+void DropNotesOf(CUgraph graph) {
+  MutexLock lock(g_mutex);
   const auto it = NodesOf().find(graph);
   if (it == NodesOf().end()) return;
-  for (CUgraphNode node : it->second) Drop(node, graph);
+  for (CUgraphNode node : it->second) DropNote(node, graph);
   NodesOf().erase(it);
 }
 
-std::optional<Contents> ContentsOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
-  Contents contents;
+std::optional<NodeContents> ContentsOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  NodeContents contents;
   contents.function = FunctionOf(p);
   if (!contents.function) return std::nullopt;
   contents.shape = {p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes};
@@ -100,52 +99,52 @@ void CopyNotes(CUgraph original, CUgraph copy, int depth) {
   const std::vector<CUgraphNode> from = AllNodes(original), to = AllNodes(copy);
   if (depth > kMaxDepth || from.size() != to.size()) return;
   for (size_t i = 0; i < from.size(); ++i) {
-    // The driver tells the pairs of a clone. Those of a child's copy stand in the same order; were they not, their
-    // contents would tell.
+    // The driver names the pairs of a clone. Nodes of a child's copy are in the same order; if they were not, their
+    // contents would differ.
     CUgraphNode node = nullptr;
     if (g_real.cuGraphNodeFindInClone(&node, from[i], copy) != CUDA_SUCCESS || !node) node = to[i];
-    std::optional<Note> note;
+    std::optional<CapturedNote> note;
     {
-      std::lock_guard lock(g_mutex);
+      MutexLock lock(g_mutex);
       if (const auto it = Notes().find(from[i]); it != Notes().end() && it->second.contents) note = it->second;
     }
     if (note) {
       note->graph = copy;
-      Keep(node, *std::move(note));
+      KeepNote(node, *std::move(note));
     } else if (CUgraph child = ChildOf(from[i])) {
-      if (CUgraph its_copy = ChildOf(node)) CopyNotes(child, its_copy, depth + 1);
+      if (CUgraph inner_copy = ChildOf(node)) CopyNotes(child, inner_copy, depth + 1);
     }
   }
 }
 
-void ForgetInner(CUgraphNode node, int depth);
+void ForgetGraphsIn(CUgraphNode node, int depth);
 
-void Forget(CUgraph graph, int depth) {
-  DropAll(graph);
+void ForgetTree(CUgraph graph, int depth) {
+  DropNotesOf(graph);
   if (depth > kMaxDepth) return;
-  for (CUgraphNode node : AllNodes(graph)) ForgetInner(node, depth + 1);
+  for (CUgraphNode node : AllNodes(graph)) ForgetGraphsIn(node, depth + 1);
 }
 
-void ForgetInner(CUgraphNode node, int depth) {
-  for (CUgraph inner : GraphsIn(node)) Forget(inner, depth);
-  std::lock_guard lock(g_mutex);
+void ForgetGraphsIn(CUgraphNode node, int depth) {
+  for (CUgraph inner : GraphsIn(node)) ForgetTree(inner, depth);
+  MutexLock lock(g_mutex);
   Bodies().erase(node);
   g_conditional = Bodies().size();
 }
 
-struct Capture {
+struct CaptureState {
   CUgraph graph = nullptr;
-  CUgraphNode last = nullptr;  // what the stream's next node depends on, where that is one node
+  CUgraphNode last = nullptr;  // the one node that the stream's next node depends on, if it is one
 };
 
-Capture CaptureOf(CUstream stream) {
+CaptureState CaptureOf(CUstream stream) {
   RelaxedCapture relaxed;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
   const CUgraphNode* nodes = nullptr;
   size_t count = 0;
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (g_real.cuStreamGetCaptureInfo_v3) {  // of edges with data the older one says nothing
+  if (g_real.cuStreamGetCaptureInfo_v3) {  // the older function fails where edges have data
     const CUgraphEdgeData* edges = nullptr;
     result = g_real.cuStreamGetCaptureInfo_v3(stream, &status, nullptr, &graph, &nodes, &edges, &count);
   } else if (g_real.cuStreamGetCaptureInfo_v2) {
@@ -162,11 +161,11 @@ bool KernelParamsOf(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* params) {
     return true;
   CUDA_KERNEL_NODE_PARAMS_v1 old{};
   if (!g_real.cuGraphKernelNodeGetParams || g_real.cuGraphKernelNodeGetParams(node, &old) != CUDA_SUCCESS) return false;
-  *params = Newer(old);
+  *params = ToVersion2(old);
   return true;
 }
 
-CUDA_KERNEL_NODE_PARAMS_v2 Newer(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
+CUDA_KERNEL_NODE_PARAMS_v2 ToVersion2(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
   return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
           p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    nullptr,     nullptr};
 }
@@ -180,38 +179,38 @@ CUfunction FunctionOf(const CUDA_KERNEL_NODE_PARAMS_v2& p) {
 void NoteCapturedLaunch(CUstream stream) {
   LibraryCall* const call = CurrentLibraryCall();
   if (!call) return;
-  const Capture capture = CaptureOf(stream);
+  const CaptureState capture = CaptureOf(stream);
   if (!capture.last) return;
   auto kept = std::make_shared<CapturedCall>();
   kept->ranges.assign(call->ranges.begin(), call->ranges.end());
   kept->call.ranges = kept->ranges;
   kept->call.known = call->known;
   kept->call.has_unseen_pointers = call->has_unseen_pointers;
-  Keep(capture.last, {capture.graph, std::move(kept), {}});
+  KeepNote(capture.last, {capture.graph, std::move(kept), {}});
 }
 
 CUgraph CapturedGraph(CUstream stream) { return stream && g_notes.load() ? CaptureOf(stream).graph : nullptr; }
 
-void SealCapture(CUgraph graph, bool ended_well) {
+void SealCapture(CUgraph graph, bool succeeded) {
   if (!graph) return;
-  if (!ended_well) return DropAll(graph);
+  if (!succeeded) return DropNotesOf(graph);
   std::vector<CUgraphNode> nodes;
   {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     if (const auto it = NodesOf().find(graph); it != NodesOf().end()) nodes = it->second;
   }
   RelaxedCapture relaxed;
   for (CUgraphNode node : nodes) {
     CUDA_KERNEL_NODE_PARAMS_v2 params{};
-    std::optional<Contents> contents;
+    std::optional<NodeContents> contents;
     if (KernelParamsOf(node, &params)) contents = ContentsOf(params);
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     const auto it = Notes().find(node);
     if (it == Notes().end() || it->second.contents) continue;
     if (contents) {
       it->second.contents = std::move(contents);
     } else {
-      Drop(node, graph);
+      DropNote(node, graph);
     }
   }
 }
@@ -223,7 +222,7 @@ void NoteGraphCopy(CUgraph original, CUgraph copy) {
 }
 
 void NoteBodies(CUgraphNode node, const CUDA_CONDITIONAL_NODE_PARAMS& params) {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   Bodies()[node].assign(params.phGraph_out, params.phGraph_out + params.size);
   g_conditional = Bodies().size();
 }
@@ -232,33 +231,33 @@ std::vector<CUgraph> GraphsIn(CUgraphNode node) {
   if (CUgraph child = ChildOf(node)) return {child};
   CUgraphNodeType type{};
   if (g_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_CONDITIONAL) return {};
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   const auto it = Bodies().find(node);
   return it == Bodies().end() ? std::vector<CUgraph>() : it->second;
 }
 
 void ForgetGraph(CUgraph graph) {
-  if (!graph || !AnythingKept()) return;
+  if (!graph || !KeepsAnything()) return;
   RelaxedCapture relaxed;
-  Forget(graph, 0);
+  ForgetTree(graph, 0);
 }
 
 void ForgetNode(CUgraphNode node) {
-  if (!node || !AnythingKept()) return;
+  if (!node || !KeepsAnything()) return;
   RelaxedCapture relaxed;
-  ForgetInner(node, 0);
-  std::lock_guard lock(g_mutex);
+  ForgetGraphsIn(node, 0);
+  MutexLock lock(g_mutex);
   const auto it = Notes().find(node);
   if (it == Notes().end()) return;
   std::erase(NodesOf()[it->second.graph], node);
-  Drop(node, it->second.graph);
+  DropNote(node, it->second.graph);
 }
 
 std::shared_ptr<const CapturedCall> CapturedCallOf(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& params) {
   if (!g_notes.load()) return nullptr;
-  Note note;
+  CapturedNote note;
   {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     const auto it = Notes().find(node);
     if (it == Notes().end()) return nullptr;
     note = it->second;

@@ -1,10 +1,13 @@
-// What is kept of graphs' nodes, since nobody can ask the driver for it later.
+// Knowledge of graphs' nodes that the driver cannot be asked for later.
 //
-// What library calls said of the kernels that a capture took from them. A call's extents are known while it is made;
-// its kernels run whenever the graph is launched, which was made from the capture, from a clone of that, or from a
-// graph that has it as a child. So they are kept by the captured node, and believed of a node only as long as its
-// kernel, shape and parameters are those of the capture. Of conditional nodes, which graphs are their bodies: the
-// driver tells when it makes them.
+// Access sets of library calls. A call's extents are known while it is made, but its kernels run whenever the graph is
+// launched. That graph was made from the capture, from a clone of it, or from a graph that has it as a child. So the
+// set is kept by the captured node. It is used for a node only while its kernel, shape and parameters are those of the
+// capture.
+//
+// Bodies of conditional nodes: the driver returns them when it makes the node.
+//
+// Thread-safe.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_CAPTURED_CALLS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_CAPTURED_CALLS_H_
 
@@ -21,29 +24,31 @@ struct CapturedCall {
   LibraryCall call;  // its ranges are those
 };
 
-// Behind a launch on a stream that is captured (the handle as the legacy-flavour functions take it): the thread's
-// library call, if it is in one, belongs to the node that this made. Puts nothing into the stream.
+// Behind a launch on a captured stream: the thread's library call, if it is in one, belongs to the node that the launch
+// made. The handle is as the legacy-flavour functions take it. Puts nothing into the stream.
 void NoteCapturedLaunch(CUstream stream);
-// Around the end of a capture: which graph it is; then, whether there is a graph, and its nodes say what they are.
+// Before the end of a capture: its graph. After it: the kernels of its nodes are noted, or where it ended in error all
+// its nodes are forgotten.
 CUgraph CapturedGraph(CUstream stream);
-void SealCapture(CUgraph graph, bool ended_well);
+void SealCapture(CUgraph graph, bool succeeded);
 // `copy` was made from `original`: by cloning, or as the graph of a child node.
 void NoteGraphCopy(CUgraph original, CUgraph copy);
-// The driver made a conditional node, whose bodies are filled from now on.
+// The driver made a conditional node, whose bodies the application fills from now on.
 void NoteBodies(CUgraphNode node, const CUDA_CONDITIONAL_NODE_PARAMS& params);
-// The graphs in a node: a child, or bodies. None where it is another kind of node, or nobody has seen how it was made.
+// The graphs in a node: a child, or bodies. None: it is another kind of node, or was made by a call that the engine
+// does not see.
 std::vector<CUgraph> GraphsIn(CUgraphNode node);
-// Before the driver destroys them.
+// Call before the driver destroys them.
 void ForgetGraph(CUgraph graph);
 void ForgetNode(CUgraphNode node);
 
-CUDA_KERNEL_NODE_PARAMS_v2 Newer(const CUDA_KERNEL_NODE_PARAMS_v1& params);
-// The parameters of a kernel node, by whichever function this driver has.
+CUDA_KERNEL_NODE_PARAMS_v2 ToVersion2(const CUDA_KERNEL_NODE_PARAMS_v1& params);
+// The parameters of a kernel node, by the newest function that this driver has.
 bool KernelParamsOf(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* params);
 CUfunction FunctionOf(const CUDA_KERNEL_NODE_PARAMS_v2& params);
-// What is known of the node where it runs this; null: nothing, its parameters are all there is.
+// The library call of the node, if it still runs the captured kernel; null: none is known.
 std::shared_ptr<const CapturedCall> CapturedCallOf(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& params);
-// Nodes of which anything is kept.
+// Nodes for which a call is kept.
 size_t CapturedNodes();
 
 }  // namespace sluice

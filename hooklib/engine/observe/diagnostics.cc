@@ -3,8 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <vector>
 
 #include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/device_summary.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/engine.h"
 #include "hooklib/engine/observe/log.h"
 
@@ -12,109 +16,113 @@ namespace sluice {
 
 namespace {
 
-constexpr double kGi = 0x1p30;
 constexpr double kPeriodSeconds = 10;
-// Waiting for the link: from this share of the time on it is said, below the other it is over.
-constexpr double kBegins = 0.6, kSaid = 0.3, kEnds = 0.3;
+constexpr double kMaxFaultGibPerSecond = 2;
+// Shares of the time that streams wait for the link: thrashing begins at the first and ends below the last; from the
+// second on the process logs it.
+constexpr double kThrashingShare = 0.6, kLoggedShare = 0.3, kCalmShare = 0.3;
 
-// Waits are read late, several streams wait at once, and a simulated card's clock is its own: a share is never above 1.
+// Waits are read late, several streams wait at once, and a simulated card's clock is its own: never above 1.
 double Share(uint64_t waited_ns, double seconds) {
   return seconds > 0 ? std::min(1.0, static_cast<double>(waited_ns) / (seconds * 1e9)) : 0;
 }
 
-double Gi(uint64_t bytes) { return static_cast<double>(bytes) / kGi; }
+double Gib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
 
-struct Judged {
-  sluice_gpu_counters last{};
-  bool thrashing = false;
-};
-std::vector<Judged>& All() {
-  static auto& all = *new std::vector<Judged>();
-  return all;
+double Percent(uint64_t part, uint64_t all) {
+  return all ? 100.0 * static_cast<double>(part) / static_cast<double>(all) : 100.0;
 }
-bool g_said = false;
 
-// One sentence a process: what lives, what may stay, what moved, what it costs.
-void Say(const Device& device, const sluice_gpu_counters& now, const sluice_gpu_counters& then, const char* since,
-         double waited) {
-  if (g_said) return;
-  g_said = true;
+// Used by the ticker's thread alone.
+struct Period {
+  sluice_gpu_counters last{};
+  bool is_thrashing = false;
+};
+std::vector<Period>& Periods() {
+  static auto& periods = *new std::vector<Period>();
+  return periods;
+}
+bool g_logged_slow = false;
+
+// One sentence a process: its live bytes, its budget, the bytes that moved, and their cost.
+void LogSlow(Device& device, const sluice_gpu_counters& now, const sluice_gpu_counters& then, const char* since,
+             double waited) {
+  if (g_logged_slow) return;
+  g_logged_slow = true;
   const uint64_t in = now.fetched_bytes - then.fetched_bytes, faults = now.fault_bytes - then.fault_bytes;
   char share[64] = "";
   if (in > 0) std::snprintf(share, sizeof share, "%.0f %% of the time waits for the link; ", 100 * waited);
-  // Streams are seen to wait for fetches; a kernel that waits for its faults just runs.
-  const bool unseen = 4 * faults > in;
+  // Waits of streams for fetches are measured; a kernel that waits for its faults just runs.
+  const bool is_unknown = 4 * faults > in;
   SLUICE_LOG(kWarn,
-             "%s: live %.1f GiB in %.1f GiB: %s %.1f GiB came in, %.1f GiB went out, %.1f GiB by faults; %s%sa larger "
-             "fraction or a smaller batch helps",
-             device.uuid.c_str(), Gi(std::max(now.live_bytes, device.peak_live_bytes)), Gi(now.budget_bytes), since,
-             Gi(in), Gi(now.evicted_bytes - then.evicted_bytes), Gi(faults), share,
-             unseen ? "how long kernels wait for faults is not known; " : "");
+             "%s: %.1f GiB are live in a budget of %.1f GiB: %s %.1f GiB were fetched, %.1f GiB evicted, %.1f GiB "
+             "faulted in; %s%sa larger fraction or a smaller batch helps",
+             device.uuid.c_str(), Gib(std::max(now.live_bytes, device.Summarize().peak_live_bytes)),
+             Gib(now.budget_bytes), since, Gib(in), Gib(now.evicted_bytes - then.evicted_bytes), Gib(faults), share,
+             is_unknown ? "how long kernels wait for faults is not known; " : "");
 }
 
 }  // namespace
 
-void JudgePeriod() {
-  All().resize(Devices().size());
+void CheckPeriod() {
+  Periods().resize(Devices().size());
   for (size_t i = 0; i < Devices().size(); ++i) {
-    const Device& device = *Devices()[i];
-    Judged& judged = All()[i];
+    Device& device = *Devices()[i];
+    Period& period = Periods()[i];
     sluice_gpu_counters now{};
-    Devices()[i]->Publish(&now);
-    const double waited = Share(now.stall_ns - judged.last.stall_ns, kPeriodSeconds);
-    const double faults = Gi(now.fault_bytes - judged.last.fault_bytes);
-    if (waited > kSaid || faults > 2 * kPeriodSeconds) Say(device, now, judged.last, "in the last 10 s", waited);
-    if (waited > kBegins && !judged.thrashing) {
-      judged.thrashing = true;
+    device.Publish(&now);
+    const double waited = Share(now.stall_ns - period.last.stall_ns, kPeriodSeconds);
+    const double faults = Gib(now.fault_bytes - period.last.fault_bytes);
+    if (waited > kLoggedShare || faults > kMaxFaultGibPerSecond * kPeriodSeconds)
+      LogSlow(device, now, period.last, "in the last 10 s", waited);
+    if (waited > kThrashingShare && !period.is_thrashing) {
+      period.is_thrashing = true;
       char text[128];
       std::snprintf(text, sizeof text, "live %.1f GiB in %.1f GiB: %.0f %% of the time waits for the link",
-                    Gi(now.live_bytes), Gi(now.budget_bytes), 100 * waited);
+                    Gib(now.live_bytes), Gib(now.budget_bytes), 100 * waited);
       NotifyAgent(SLUICE_NOTICE_THRASH_BEGAN, text);
-    } else if (waited < kEnds && judged.thrashing) {
-      judged.thrashing = false;
+    } else if (waited < kCalmShare && period.is_thrashing) {
+      period.is_thrashing = false;
       NotifyAgent(SLUICE_NOTICE_THRASH_ENDED, "the working set fits again");
     }
-    judged.last = now;
+    period.last = now;
   }
 }
 
-void JudgeAtExit() {
-  if (SecondsSinceStart() > 60) return;  // its periods have said it, or it was not slow
+void CheckAtExit() {
+  constexpr double kMaxSeconds = 60;
+  if (SecondsSinceStart() > kMaxSeconds) return;  // a period has logged it, or the process was not slow
   for (const auto& device : Devices()) {
     sluice_gpu_counters now{};
     device->Publish(&now);
-    // More than everything that lived went over the link.
-    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->peak_live_bytes &&
-        now.evicted_bytes > 0) {
-      Say(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
-    }
+    // More than everything that was live went over the link.
+    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes && now.evicted_bytes > 0)
+      LogSlow(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
   }
 }
 
-void PrintSummary(const char* when) {
+void LogSummary(const char* when) {
+  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   for (const auto& device : Devices()) {
     sluice_gpu_counters c{};
     device->Publish(&c);
     if (!c.launches && !c.requested_bytes && !c.unmanaged_bytes) continue;
-    const uint64_t looked = c.hits + c.misses;
-    const auto [in_place, tries, map_ns] = device->HostMemoryUsed();
+    const DeviceSummary summary = device->Summarize();
+    // While everything fits, nothing is asked of the driver.
+    const char* const source = !device->active.load() ? "none" : c.fault_exact ? "counted" : "estimated";
     LogAlways(
-        "%s pid %d %s: budget %.2f GiB, live %.2f GiB (peak %.2f GiB), plain %.2f GiB, in %.2f GiB, out %.2f GiB, "
-        "without copy %.2f GiB, faults %.2f GiB%s, hits %.1f %%, stalls %.2f s, access known %.1f %%, "
-        "factor %u, launches %llu, over budget %llu, left to faults %llu, in place %.2f GiB (tried %llu, "
-        "%llu of them slow and %.0f ms lost; mapping took %.0f ms)",
-        when, getpid(), device->uuid.c_str(), Gi(c.budget_bytes), Gi(c.live_bytes), Gi(device->peak_live_bytes),
-        Gi(c.unmanaged_bytes), Gi(c.fetched_bytes), Gi(c.evicted_bytes), Gi(c.saved_bytes), Gi(c.fault_bytes),
-        !device->active.load() ? ""  // all fits
-        : c.fault_exact        ? " (counted)"
-                               : " (estimated)",
-        looked ? 100.0 * static_cast<double>(c.hits) / static_cast<double>(looked) : 100.0,
-        static_cast<double>(c.stall_ns) / 1e9,
-        c.launches ? 100.0 * static_cast<double>(c.launches_known) / static_cast<double>(c.launches) : 100.0, c.factor,
-        static_cast<unsigned long long>(c.launches), static_cast<unsigned long long>(c.over_budget_launches),
-        static_cast<unsigned long long>(device->LeftToFaults()), Gi(in_place),
-        static_cast<unsigned long long>(tries.probes), static_cast<unsigned long long>(tries.slow_probes),
-        static_cast<double>(tries.lost_ns) / 1e6, static_cast<double>(map_ns) / 1e6);
+        "%s pid=%d gpu=%s budget_bytes=%llu live_bytes=%llu peak_live_bytes=%llu unmanaged_bytes=%llu "
+        "fetched_bytes=%llu evicted_bytes=%llu dropped_bytes=%llu faulted_bytes=%llu faulted_bytes_source=%s "
+        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor_percent=%u launches=%llu "
+        "over_budget_launches=%llu fault_launches=%llu remote_bytes=%llu probes=%llu slow_probes=%llu "
+        "probe_lost_ms=%.0f map_ms=%.0f",
+        when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes),
+        number(summary.peak_live_bytes), number(c.unmanaged_bytes), number(c.fetched_bytes), number(c.evicted_bytes),
+        number(c.saved_bytes), number(c.fault_bytes), source, Percent(c.hits, c.hits + c.misses),
+        static_cast<double>(c.stall_ns) / 1e9, Percent(c.launches_known, c.launches), c.factor, number(c.launches),
+        number(c.over_budget_launches), number(summary.fault_launches), number(summary.remote_bytes),
+        number(summary.probes.probes), number(summary.probes.slow_probes),
+        static_cast<double>(summary.probes.lost_ns) / 1e6, static_cast<double>(summary.map_ns) / 1e6);
     device->LogDriverCounters();
   }
 }

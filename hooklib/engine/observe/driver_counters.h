@@ -1,8 +1,9 @@
-// What the driver itself counts of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
-// The driver adds to a page of this process' memory, and reading is reading that page. On an H200 counting costs
-// nothing that can be measured; the records of single moves, which the same device offers, double the time of faults
-// (experiments/probes/fault_events.cu), those of faults, which fault_records.h reads, add a third. Where the device is
-// not there, may not be opened or speaks another language, nothing is counted and nothing breaks.
+// The driver's own counters of the managed memory that it moves: /dev/nvidia-uvm-tools, made for profiling tools.
+//
+// The driver adds to a page of this process's memory, and reading is reading that page. On an H200 counting costs
+// nothing measurable. The same device offers records: those of single moves double the time of faults
+// (experiments/probes/fault_events.cu), those of faults (fault_records.h) add a third. Where the device is missing, may
+// not be opened or has another layout, nothing is counted and nothing breaks.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_DRIVER_COUNTERS_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_DRIVER_COUNTERS_H_
 
@@ -13,28 +14,28 @@
 
 namespace sluice {
 
-class DriverCounts {
+class DriverCounters {
  public:
-  explicit DriverCounts(const KernelSide& kernel) : kernel_(kernel) {}
-  ~DriverCounts();
-  DriverCounts(const DriverCounts&) = delete;
-  DriverCounts& operator=(const DriverCounts&) = delete;
+  explicit DriverCounters(const DriverPort& port) : port_(port) {}
+  ~DriverCounters();
+  DriverCounters(const DriverCounters&) = delete;
+  DriverCounters& operator=(const DriverCounters&) = delete;
 
-  // The driver counts from here on, for the card of this UUID, or for all where there is none. Tried once; waits for
-  // nothing that the GPU does. False where it does not count; why() says why.
+  // The driver counts from here on, for the card of this UUID, or for all cards where it is null. Tried once; waits for
+  // nothing that the GPU does. False where it does not count; why() has the reason.
   bool Open(const unsigned char* uuid);
   bool counting() const { return page_ != nullptr; }
   const std::string& why() const { return why_; }
-  uint64_t ToCard() const { return Get(kToCard); }  // bytes, from host memory
-  uint64_t ToHost() const { return Get(kToHost); }  // bytes, from the card, whoever took their place
-  uint64_t Faults() const { return Get(kFaults); }  // of kernels and copies
+  uint64_t BytesToDevice() const { return Get(kToDevice); }  // from host memory
+  uint64_t BytesToHost() const { return Get(kToHost); }      // from the GPU, for whichever process needed the room
+  uint64_t Faults() const { return Get(kFaults); }           // of kernels and copies
 
  private:
-  enum Counter { kToCard = 0, kToHost = 1, kFaults = 9 };  // places in the page
+  enum Counter { kToDevice = 0, kToHost = 1, kFaults = 9 };  // places in the page
   uint64_t Get(Counter counter) const { return __atomic_load_n(page_ + counter, __ATOMIC_RELAXED); }
-  const KernelSide kernel_;
+  const DriverPort port_;
   bool tried_ = false;
-  client::Descriptor device_;
+  client::Descriptor tracker_;
   uint64_t* page_ = nullptr;
   std::string why_;
 };

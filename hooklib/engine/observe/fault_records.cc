@@ -8,9 +8,10 @@
 namespace sluice {
 
 namespace {
-constexpr unsigned kFault = 3;  // its type
-constexpr size_t kLong = 72, kShort = 64, kAddressAt = 8;
-// An H200 writes 4,769 for 64 MiB by faults; the queue is emptied while the host waits for the launch. A power of two.
+constexpr unsigned kFaultType = 3;
+constexpr size_t kLongRecordBytes = 72, kShortRecordBytes = 64, kAddressOffset = 8;
+// A power of two. An H200 writes 4,769 records for 64 MiB of faults, and the queue is emptied while the host waits for
+// the launch.
 constexpr uint32_t kRecords = 32768;
 constexpr size_t kPageBytes = 4096;
 }  // namespace
@@ -21,30 +22,30 @@ struct FaultRecords::Control {
 };
 
 FaultRecords::~FaultRecords() {
-  device_.Close();
+  tracker_.Close();
   if (control_) munmap(control_, kPageBytes);
-  if (queue_) munmap(queue_, kRecords * kLong);
+  if (queue_) munmap(queue_, kRecords * kLongRecordBytes);
 }
 
 bool FaultRecords::Open(const unsigned char* uuid) {
-  if (device_.fd() >= 0) return true;
+  if (tracker_.fd() >= 0) return true;
   static_assert(sizeof(Control) == 528);
   control_ = static_cast<Control*>(uvm_tools::SharedPages(kPageBytes));
-  queue_ = static_cast<char*>(uvm_tools::SharedPages(kRecords * kLong));
+  queue_ = static_cast<char*>(uvm_tools::SharedPages(kRecords * kLongRecordBytes));
   if (!control_ || !queue_) {
     why_ = "no memory for its queue";
     return false;
   }
-  uvm_tools::InitArguments what{};
-  what.queue = reinterpret_cast<uint64_t>(queue_);
-  what.queue_records = kRecords;
-  what.page = reinterpret_cast<uint64_t>(control_);
-  record_bytes_ = kLong;
-  device_ = client::Descriptor(uvm_tools::Open(kernel_, uvm_tools::kInitLong, what, uuid, &why_));
-  if (device_.fd() >= 0) return true;
-  record_bytes_ = kShort;  // 535 knows no others
-  device_ = client::Descriptor(uvm_tools::Open(kernel_, uvm_tools::kInit, what, uuid, &why_));
-  return device_.fd() >= 0;
+  uvm_tools::InitArguments arguments{};
+  arguments.queue = reinterpret_cast<uint64_t>(queue_);
+  arguments.queue_records = kRecords;
+  arguments.page = reinterpret_cast<uint64_t>(control_);
+  record_bytes_ = kLongRecordBytes;
+  tracker_ = client::Descriptor(uvm_tools::Open(port_, uvm_tools::kInitLong, arguments, uuid, &why_));
+  if (tracker_.fd() >= 0) return true;
+  record_bytes_ = kShortRecordBytes;  // 535 knows no others
+  tracker_ = client::Descriptor(uvm_tools::Open(port_, uvm_tools::kInit, arguments, uuid, &why_));
+  return tracker_.fd() >= 0;
 }
 
 bool FaultRecords::Start(const unsigned char* uuid) {
@@ -53,27 +54,29 @@ bool FaultRecords::Start(const unsigned char* uuid) {
     refused_ = true;
     return false;
   }
-  if (!uvm_tools::Set(kernel_, device_, uvm_tools::kEnableRecords, uint64_t{1} << kFault)) {
+  if (!uvm_tools::SetFlags(port_, tracker_, uvm_tools::kEnableRecords, uint64_t{1} << kFaultType)) {
     why_ = "it records no faults";
     refused_ = true;
     return false;
   }
   std::vector<uint64_t> before;
   Drain(&before);
-  lost_ = __atomic_load_n(&control_->dropped[kFault], __ATOMIC_RELAXED);
+  lost_at_start_ = __atomic_load_n(&control_->dropped[kFaultType], __ATOMIC_RELAXED);
   return true;
 }
 
-void FaultRecords::Stop() { uvm_tools::Set(kernel_, device_, uvm_tools::kDisableRecords, uint64_t{1} << kFault); }
+void FaultRecords::Stop() {
+  uvm_tools::SetFlags(port_, tracker_, uvm_tools::kDisableRecords, uint64_t{1} << kFaultType);
+}
 
 void FaultRecords::Drain(std::vector<uint64_t>* pages) {
   uint32_t at = control_->get_behind;
   const uint32_t end = __atomic_load_n(&control_->put_behind, __ATOMIC_ACQUIRE);
   for (; at != end; at = (at + 1) & (kRecords - 1)) {
     const char* const record = queue_ + size_t{at} * record_bytes_;
-    if (static_cast<unsigned char>(*record) != kFault) continue;
+    if (static_cast<unsigned char>(*record) != kFaultType) continue;
     uint64_t address;
-    std::memcpy(&address, record + kAddressAt, sizeof address);
+    std::memcpy(&address, record + kAddressOffset, sizeof address);
     address = address / kPageBytes * kPageBytes;
     if (pages->empty() || pages->back() != address) pages->push_back(address);
   }
@@ -81,6 +84,8 @@ void FaultRecords::Drain(std::vector<uint64_t>* pages) {
   __atomic_store_n(&control_->get_behind, end, __ATOMIC_RELEASE);
 }
 
-bool FaultRecords::Lost() const { return __atomic_load_n(&control_->dropped[kFault], __ATOMIC_RELAXED) != lost_; }
+bool FaultRecords::Lost() const {
+  return __atomic_load_n(&control_->dropped[kFaultType], __ATOMIC_RELAXED) != lost_at_start_;
+}
 
 }  // namespace sluice

@@ -16,7 +16,7 @@ std::atomic<settings::LogLevel> g_log_level{settings::LogLevel::kWarn};
 
 namespace {
 
-// A line is nobody's reason to wait for long, to die or to damage a file.
+// Writes one line without blocking for long, without SIGPIPE, and not into a file of the program's.
 class Stderr {
  public:
   Stderr() {
@@ -28,37 +28,37 @@ class Stderr {
     pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
   ~Stderr() {
-    // A reader that has gone ends the program that writes, but not for a line of ours.
+    // Without a reader the write raised SIGPIPE, which would end the program for a line of ours.
     constexpr timespec kNow{};
-    if (broken_ && !was_pending_) sigtimedwait(&pipe_, nullptr, &kNow);
+    if (has_no_reader_ && !was_pending_) sigtimedwait(&pipe_, nullptr, &kNow);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   Stderr(const Stderr&) = delete;
   Stderr& operator=(const Stderr&) = delete;
 
   void Write(const char* line, size_t bytes) {
-    // A program that was started without it may have a file or a socket of its own under this number. Nearly all of
-    // these close on exec; what was given to a program to write to never does.
+    // A program that was started without stderr may have a file or a socket of its own under this number. Nearly all of
+    // these close on exec; a stderr that a program was given never does.
     const int flags = fcntl(STDERR_FILENO, F_GETFD);
     if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
     pollfd room{STDERR_FILENO, POLLOUT, 0};
-    int ready = poll(&room, 1, full_.load(std::memory_order_relaxed) ? 0 : kPatienceMs);
+    int ready = poll(&room, 1, is_full_.load(std::memory_order_relaxed) ? 0 : kMaxWaitMs);
     if (ready < 0) ready = poll(&room, 1, 0);  // a signal's handler ran
     if (ready <= 0) {
-      full_ = true;  // nobody reads: not waited for again before somebody does
+      is_full_ = true;  // no wait again until there is room
       return;
     }
-    full_ = false;
-    broken_ = (room.revents & POLLERR) != 0 || (write(STDERR_FILENO, line, bytes) < 0 && errno == EPIPE);
+    is_full_ = false;
+    has_no_reader_ = (room.revents & POLLERR) != 0 || (write(STDERR_FILENO, line, bytes) < 0 && errno == EPIPE);
   }
 
  private:
-  static constexpr int kPatienceMs = 100;
-  static std::atomic<bool> full_;
+  static constexpr int kMaxWaitMs = 100;
+  static std::atomic<bool> is_full_;
   sigset_t pipe_, before_;
-  bool was_pending_ = false, broken_ = false;
+  bool was_pending_ = false, has_no_reader_ = false;
 };
-std::atomic<bool> Stderr::full_{false};
+std::atomic<bool> Stderr::is_full_{false};
 
 void Write(const char* prefix, const char* format, va_list args) {
   char line[1024];
@@ -75,10 +75,10 @@ void Write(const char* prefix, const char* format, va_list args) {
 }  // namespace
 
 void Log(settings::LogLevel level, const char* format, ...) {
-  static const char* const kNames[] = {"ERROR ", "WARN ", "INFO ", "DEBUG "};
+  static const char* const kLevelNames[] = {"ERROR ", "WARN ", "INFO ", "DEBUG "};
   va_list args;
   va_start(args, format);
-  Write(kNames[static_cast<int>(level) & 3], format, args);
+  Write(kLevelNames[static_cast<int>(level) & 3], format, args);
   va_end(args);
 }
 

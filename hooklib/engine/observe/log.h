@@ -1,5 +1,5 @@
 // Lines on stderr: "sluice: WARN ...". One write call a line, so that lines of threads and processes do not mix. Never
-// stdout.
+// on stdout.
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_LOG_H_
 
@@ -12,9 +12,10 @@ namespace sluice {
 extern std::atomic<settings::LogLevel> g_log_level;
 
 inline bool LogEnabled(settings::LogLevel level) { return level <= g_log_level.load(std::memory_order_relaxed); }
-// printf's format; a line end is added. Safe in any thread; allocates nothing.
+// printf's format; a line end is added. Whatever the level in force. Safe in any thread; allocates nothing; cut at 1
+// KiB.
 void Log(settings::LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
-// The same whatever the level: the summary at exit.
+// The same without the level's name: the lines at exit and on a period.
 void LogAlways(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace sluice

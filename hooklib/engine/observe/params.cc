@@ -2,33 +2,33 @@
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
-#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/observe/tensor_maps.h"
 
 namespace sluice {
 
 namespace {
 
-std::mutex g_mutex;
-std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>& Functions() {
+Mutex g_mutex;  // guards the three below; no other lock is taken inside
+std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>& Functions() SLUICE_REQUIRES(g_mutex) {
   static auto& map = *new std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>();
   return map;
 }
-std::vector<std::unique_ptr<FunctionInfo>>& Old() {  // another thread may still read one
-  static auto& old = *new std::vector<std::unique_ptr<FunctionInfo>>();
-  return old;
+std::vector<std::unique_ptr<FunctionInfo>>& Retired() SLUICE_REQUIRES(g_mutex) {  // another thread may still read one
+  static auto& retired = *new std::vector<std::unique_ptr<FunctionInfo>>();
+  return retired;
 }
 std::atomic<uint64_t> g_generation{1};
 
-// Those met last, by handle: launches are of few functions.
-std::atomic<const FunctionInfo*> g_met[256];
+// The functions launched last, by handle: programs launch few.
+std::atomic<const FunctionInfo*> g_recent[256];
 
-std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
+std::unique_ptr<FunctionInfo> AskDriver(CUfunction function) {
   auto info = std::make_unique<FunctionInfo>();
   RelaxedCapture relaxed;
   auto ask = [&](size_t index, size_t* offset, size_t* bytes) {
@@ -57,18 +57,20 @@ std::unique_ptr<FunctionInfo> Ask(CUfunction function) {
   std::vector<uint32_t> bytes;
   for (const FunctionInfo::Parameter& parameter : info->parameters) bytes.push_back(parameter.bytes);
   if (info->known) info->torch = libraries::RecogniseTorchKernel(info->name, bytes);
-  constexpr uint32_t kFew = 256;
-  uint32_t wide = 0;
+  constexpr uint32_t kMaxSimpleBytes = 256;
+  uint32_t address_bytes = 0;
   for (uint32_t i = 0; info->known && i < bytes.size(); ++i) {
     if (bytes[i] < 8) continue;
-    info->wide.push_back(i);
-    wide += bytes[i];
+    info->may_hold_addresses.push_back(i);
+    address_bytes += bytes[i];
   }
-  info->plain = info->known && info->torch.family == libraries::TorchKernel::Family::kNone && wide <= kFew;
+  info->is_simple =
+      info->known && info->torch.family == libraries::TorchKernel::Family::kNone && address_bytes <= kMaxSimpleBytes;
   return info;
 }
 
-// `reaches` null: a pointer is all that is wanted of a descriptor, too.
+// Appends the tracked words of the bytes. A TMA descriptor among them becomes a reach, or where `reaches` is null its
+// pointer.
 void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vector<libraries::Reach>* reaches) {
   for (size_t i = 0; i + 8 <= bytes; i += 8) {
     uint64_t word;
@@ -93,43 +95,43 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
 }  // namespace
 
 const FunctionInfo* InfoOf(CUfunction function) {
-  std::atomic<const FunctionInfo*>& met = g_met[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
-  const FunctionInfo* info = met.load(std::memory_order_acquire);
+  std::atomic<const FunctionInfo*>& recent = g_recent[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
+  const FunctionInfo* info = recent.load(std::memory_order_acquire);
   const uint64_t generation = g_generation.load(std::memory_order_acquire);
   if (info && info->function == function && info->generation == generation) return info;
   if (const FunctionInfo* known = KnownInfoOf(function)) {
     info = known;
   } else {
-    auto made = Ask(function);
-    std::lock_guard lock(g_mutex);
+    auto made = AskDriver(function);
+    MutexLock lock(g_mutex);
     made->function = function;
     made->generation = g_generation.load(std::memory_order_relaxed);
     auto& entry = Functions()[function];
     if (!entry) entry = std::move(made);
     info = entry.get();
   }
-  met.store(info, std::memory_order_release);
+  recent.store(info, std::memory_order_release);
   return info;
 }
 
 const FunctionInfo* KnownInfoOf(CUfunction function) {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   const auto it = Functions().find(function);
   return it == Functions().end() ? nullptr : it->second.get();
 }
 
 void ForgetFunctions() {
-  std::lock_guard lock(g_mutex);
-  for (auto& [function, info] : Functions()) Old().push_back(std::move(info));
+  MutexLock lock(g_mutex);
+  for (auto& [function, info] : Functions()) Retired().push_back(std::move(info));
   Functions().clear();
   g_generation.fetch_add(1);
 }
 
 namespace {
 
-// `understood`: bit i is set where parameter i's words are no addresses, or have been read already.
-bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* parameters, void* const* extra,
-                   std::vector<uint64_t>* words, std::vector<libraries::Reach>* reaches, std::vector<uint64_t>* all) {
+// `understood`: bit i is set where parameter i's words are no addresses, or have been collected already.
+bool CollectRest(const FunctionInfo& info, uint32_t understood, void* const* parameters, void* const* extra,
+                 std::vector<uint64_t>* words, std::vector<libraries::Reach>* reaches, std::vector<uint64_t>* all) {
   if (extra && !parameters) {
     const char* buffer = nullptr;
     size_t bytes = 0;
@@ -150,8 +152,8 @@ bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* p
   for (size_t i = 0; i < info.parameters.size(); ++i) {
     const auto [offset, bytes] = info.parameters[i];
     if (!parameters[i]) continue;
-    const bool read = i < 32 && (understood >> i & 1);
-    if (bytes >= 8 && !read) Scan(static_cast<const char*>(parameters[i]), bytes, words, reaches);
+    const bool is_understood = i < 32 && (understood >> i & 1);
+    if (bytes >= 8 && !is_understood) Scan(static_cast<const char*>(parameters[i]), bytes, words, reaches);
     if (all) {
       if (all->size() * 8 < offset + bytes) all->resize((offset + bytes + 7) / 8);
       std::memcpy(reinterpret_cast<char*>(all->data()) + offset, parameters[i], bytes);
@@ -164,13 +166,13 @@ bool CollectOthers(const FunctionInfo& info, uint32_t understood, void* const* p
 
 bool CollectWords(const FunctionInfo& info, void* const* parameters, void* const* extra, std::vector<uint64_t>* words,
                   std::vector<uint64_t>* all) {
-  return CollectOthers(info, 0, parameters, extra, words, nullptr, all);
+  return CollectRest(info, 0, parameters, extra, words, nullptr, all);
 }
 
-bool Collect(const FunctionInfo& info, const libraries::LaunchShape& shape, void* const* parameters, void* const* extra,
-             Named* named, std::vector<uint64_t>* all) {
+bool CollectNames(const FunctionInfo& info, const libraries::LaunchShape& shape, void* const* parameters,
+                  void* const* extra, NamedMemory* named, std::vector<uint64_t>* all) {
   if (parameters && info.known && info.torch.family == libraries::TorchKernel::Family::kNone && !all) [[likely]] {
-    for (const uint32_t i : info.wide) {
+    for (const uint32_t i : info.may_hold_addresses) {
       const void* const at = parameters[i];
       const uint32_t bytes = info.parameters[i].bytes;
       if (!at) continue;
@@ -189,7 +191,7 @@ bool Collect(const FunctionInfo& info, const libraries::LaunchShape& shape, void
     understood = libraries::ReadTorchKernel(info.torch, shape, parameters, &named->reaches);
     std::erase_if(named->reaches, [](const libraries::Reach& reach) { return !MayBeTracked(reach.pointer); });
   }
-  return CollectOthers(info, understood, parameters, extra, &named->words, &named->reaches, all);
+  return CollectRest(info, understood, parameters, extra, &named->words, &named->reaches, all);
 }
 
 }  // namespace sluice

@@ -1,10 +1,10 @@
 #include "hooklib/engine/observe/tensor_maps.h"
 
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 
@@ -14,20 +14,20 @@ std::array<std::atomic<bool>, 1024> g_tensor_map_begins{};
 
 namespace {
 
-constexpr size_t kMost = 1 << 14;  // programs make them anew for each call: the oldest go all at once
+constexpr size_t kMaxMaps = 1 << 14;  // programs make them anew for each call: at this many, all are forgotten
 
-std::mutex g_mutex;
-std::unordered_map<std::string, libraries::Reach>& Maps() {
+Mutex g_mutex;  // no other lock is taken inside
+std::unordered_map<std::string, libraries::Reach>& Maps() SLUICE_REQUIRES(g_mutex) {
   static auto& maps = *new std::unordered_map<std::string, libraries::Reach>();
   return maps;
 }
 
-std::string Contents(const void* at) { return {static_cast<const char*>(at), kTensorMapBytes}; }
+std::string ContentsAt(const void* at) { return {static_cast<const char*>(at), kTensorMapBytes}; }
 
-void Note(const void* map, const libraries::Reach& reach) {
-  std::lock_guard lock(g_mutex);
-  if (Maps().size() >= kMost) Maps().clear();
-  Maps()[Contents(map)] = reach;
+void RememberMap(const void* map, const libraries::Reach& reach) {
+  MutexLock lock(g_mutex);
+  if (Maps().size() >= kMaxMaps) Maps().clear();
+  Maps()[ContentsAt(map)] = reach;
   uint64_t first;
   std::memcpy(&first, map, sizeof first);
   g_tensor_map_begins[TensorMapSlot(first)].store(true, std::memory_order_relaxed);
@@ -51,21 +51,21 @@ uint64_t ElementBytes(CUtensorMapDataType type) {
     case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
       return 4;
     default:
-      return 1;  // bytes, and what is packed in less
+      return 1;  // bytes, and types packed in less
   }
 }
 
-// After the driver made it, so dimensions and strides are within its bounds (2^32, 2^40, rank 5).
-CUresult Encoded(CUresult result, const CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
-                 const void* address, const cuuint64_t* dims, const cuuint64_t* strides) {
+// After the driver made it, so that dimensions and strides are within its bounds (2^32, 2^40, rank 5).
+CUresult NoteEncoded(CUresult result, const CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                     const void* address, const cuuint64_t* dims, const cuuint64_t* strides) {
   if (result != CUDA_SUCCESS || !map || !dims || rank == 0) return result;
   const auto base = reinterpret_cast<uintptr_t>(address);
   uint64_t bytes = dims[0] * ElementBytes(type);
   for (cuuint32_t i = 1; strides && i < rank; ++i) bytes += (dims[i] - 1) * strides[i - 1];
   try {
-    Note(map, {base, base, base + bytes});
+    RememberMap(map, {base, base, base + bytes});
   } catch (...) {
-    return result;  // no host memory: its words are looked at like any other
+    return result;  // no host memory: its words are collected like any others
   }
   return result;
 }
@@ -73,8 +73,8 @@ CUresult Encoded(CUresult result, const CUtensorMap* map, CUtensorMapDataType ty
 }  // namespace
 
 std::optional<libraries::Reach> TensorMapAt(const void* at) {
-  std::lock_guard lock(g_mutex);
-  const auto it = Maps().find(Contents(at));
+  MutexLock lock(g_mutex);
+  const auto it = Maps().find(ContentsAt(at));
   if (it == Maps().end()) return std::nullopt;
   return it->second;
 }
@@ -85,9 +85,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  return Encoded(g_real.cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, steps, interleave, swizzle,
-                                               promotion, fill),
-                 map, type, rank, address, dims, strides);
+  return NoteEncoded(g_real.cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, steps, interleave,
+                                                   swizzle, promotion, fill),
+                     map, type, rank, address, dims, strides);
 }
 
 CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -95,9 +95,9 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuu
                                  cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps,
                                  CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                  CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  return Encoded(g_real.cuTensorMapEncodeIm2col(map, type, rank, address, dims, strides, lower, upper, channels, pixels,
-                                                steps, interleave, swizzle, promotion, fill),
-                 map, type, rank, address, dims, strides);
+  return NoteEncoded(g_real.cuTensorMapEncodeIm2col(map, type, rank, address, dims, strides, lower, upper, channels,
+                                                    pixels, steps, interleave, swizzle, promotion, fill),
+                     map, type, rank, address, dims, strides);
 }
 
 CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -106,9 +106,9 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type,
                                      CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
                                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                      CUtensorMapFloatOOBfill fill) {
-  return Encoded(g_real.cuTensorMapEncodeIm2colWide(map, type, rank, address, dims, strides, lower, upper, channels,
-                                                    pixels, steps, interleave, mode, swizzle, promotion, fill),
-                 map, type, rank, address, dims, strides);
+  return NoteEncoded(g_real.cuTensorMapEncodeIm2colWide(map, type, rank, address, dims, strides, lower, upper, channels,
+                                                        pixels, steps, interleave, mode, swizzle, promotion, fill),
+                     map, type, rank, address, dims, strides);
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
@@ -117,7 +117,7 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   if (result != CUDA_SUCCESS || !before) return result;
   const auto base = reinterpret_cast<uintptr_t>(address);
   try {
-    Note(map, {base, base, base + (before->end - before->begin)});
+    RememberMap(map, {base, base, base + (before->end - before->begin)});
   } catch (...) {
     return result;
   }

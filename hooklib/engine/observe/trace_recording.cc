@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
 
 namespace sluice {
@@ -9,24 +10,24 @@ namespace sluice {
 trace::Recorder* g_recorder = nullptr;
 
 namespace {
-struct Timed {
+struct TimedRecord {
   uint64_t ordinal;
   CUevent begin, end;
 };
-std::mutex g_mutex;
-std::deque<Timed>& Pending() {
-  static auto& pending = *new std::deque<Timed>();
+Mutex g_mutex;  // no other lock of the engine is taken inside
+std::deque<TimedRecord>& Pending() SLUICE_REQUIRES(g_mutex) {
+  static auto& pending = *new std::deque<TimedRecord>();
   return pending;
 }
-std::vector<CUevent>& Free() {
+std::vector<CUevent>& FreeEvents() SLUICE_REQUIRES(g_mutex) {
   static auto& free = *new std::vector<CUevent>();
   return free;
 }
-CUevent Take() {
-  std::lock_guard lock(g_mutex);
-  if (!Free().empty()) {
-    CUevent event = Free().back();
-    Free().pop_back();
+CUevent TakeEvent() {
+  MutexLock lock(g_mutex);
+  if (!FreeEvents().empty()) {
+    CUevent event = FreeEvents().back();
+    FreeEvents().pop_back();
     return event;
   }
   CUevent event = nullptr;
@@ -37,15 +38,15 @@ CUevent Take() {
 
 void LaunchTimer::Begin() {
   if (g_captures.load() > 0) return;
-  begin_ = Take();
+  begin_ = TakeEvent();
   if (begin_) g_real.cuEventRecord(begin_, stream_);
 }
 
 void LaunchTimer::End() {
-  CUevent end = Take();
+  CUevent end = TakeEvent();
   if (!end || g_real.cuEventRecord(end, stream_) != CUDA_SUCCESS) return;
   {
-    std::lock_guard lock(g_mutex);
+    MutexLock lock(g_mutex);
     Pending().push_back({ordinal_, begin_, end});
     if (Pending().size() < 256) return;
   }
@@ -53,16 +54,16 @@ void LaunchTimer::End() {
 }
 
 void DrainTimers() {
-  std::lock_guard lock(g_mutex);
+  MutexLock lock(g_mutex);
   while (!Pending().empty() && g_real.cuEventQuery(Pending().front().end) == CUDA_SUCCESS) {
-    const Timed timed = Pending().front();
+    const TimedRecord timed = Pending().front();
     Pending().pop_front();
     float ms = 0;
     const auto elapsed = g_real.cuEventElapsedTime_v2 ? g_real.cuEventElapsedTime_v2 : g_real.cuEventElapsedTime;
     if (elapsed(&ms, timed.begin, timed.end) == CUDA_SUCCESS)
       g_recorder->Duration(timed.ordinal, static_cast<uint64_t>(ms * 1e6));
-    Free().push_back(timed.begin);
-    Free().push_back(timed.end);
+    FreeEvents().push_back(timed.begin);
+    FreeEvents().push_back(timed.end);
   }
 }
 
@@ -91,15 +92,15 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
     if (range.bytes) accesses.push_back({range.address, range.bytes, access, trace::AccessSource::kLibrary});
   }
   {
-    std::lock_guard lock(stream.device->mutex);
+    DeviceLock lock(stream.device->mutex);
     const auto add = [&](const std::optional<memory::Extent>& extent, trace::AccessSource source) {
       if (extent) accesses.push_back({extent->base, extent->bytes, trace::Access::kUnknown, source});
     };
     policy::UnboundedPointer around;
     for (size_t i = 0; i < work.words.size(); ++i) {
-      const std::optional<memory::Extent> extent = stream.device->ResolveWord(work, i, &around);
-      const bool learnt = extent && around.block.bytes > extent->bytes;
-      add(extent, learnt ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
+      const std::optional<memory::Extent> extent = stream.device->fault_watch.ResolveWord(work, i, &around);
+      const bool is_learned = extent && around.block.bytes > extent->bytes;
+      add(extent, is_learned ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
     }
     for (const libraries::Reach& r : work.reaches) add(stream.device->Resolve(r), trace::AccessSource::kStruct);
   }
@@ -107,10 +108,10 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
   return g_recorder->Launch(launch);
 }
 
-void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodePlaces> nodes) {
+void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodeReaches> nodes) {
   std::vector<std::vector<trace::AccessRange>> accesses(nodes.size());
   {
-    std::lock_guard lock(stream.device->mutex);
+    DeviceLock lock(stream.device->mutex);
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const auto& [reach, source] : nodes[i]) {
         const std::optional<memory::Extent> extent = stream.device->Resolve(reach);

@@ -1,4 +1,4 @@
-// The engine's side of `sluice record`: what it sees, written as a trace (trace/recorder.h).
+// The engine's side of `sluice record`: launches and their access sets, written as a trace (trace/recorder.h).
 #ifndef SLUICE_HOOKLIB_ENGINE_OBSERVE_TRACE_RECORDING_H_
 #define SLUICE_HOOKLIB_ENGINE_OBSERVE_TRACE_RECORDING_H_
 
@@ -21,9 +21,9 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
                       const libraries::LaunchShape& shape, unsigned shared, uint32_t flags,
                       std::span<const uint64_t> all);
 
-// A graph's launch; `nodes`: what each of them names, and who said so.
-using NodePlaces = std::vector<std::pair<libraries::Reach, trace::AccessSource>>;
-void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodePlaces> nodes);
+// A graph's launch; `nodes`: the reaches of each node, and where each is known from.
+using NodeReaches = std::vector<std::pair<libraries::Reach, trace::AccessSource>>;
+void RecordGraphLaunch(const Stream& stream, CUgraphExec executable, std::span<const NodeReaches> nodes);
 
 // Times one launch by GPU events around the driver's call; the duration goes into the trace once they are done.
 class LaunchTimer {
@@ -44,7 +44,7 @@ class LaunchTimer {
   uint64_t ordinal_;
   CUevent begin_ = nullptr;
 };
-// Enters the durations of what is done by now.
+// Records the durations of launches that are done by now.
 void DrainTimers();
 
 // A stream's identity in a trace: its handle.

@@ -68,7 +68,7 @@ def oom():
 
 
 def ipc():
-    """A tensor shared with another process through CUDA IPC (under the hook: SLUICE_PLAIN=1)."""
+    """A tensor shared with another process through CUDA IPC (under the hook: SLUICE_UNMANAGED=1)."""
     torch = seeded_torch()
     import torch.multiprocessing as mp
     context = mp.get_context("spawn")

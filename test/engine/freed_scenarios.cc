@@ -1,4 +1,4 @@
-// What PyTorch reports as freed while work that used it is still queued: dropped in the stream's order.
+// Memory that PyTorch reports as freed while work that uses it is still queued: discarded in the stream's order.
 #include "test/engine/report.h"
 #include "test/engine/scenario.h"
 
@@ -20,13 +20,13 @@ struct Segments {
   void Drop(size_t i) const { Report(at[i], -static_cast<long>(kBlock)); }
 };
 
-// Not 0 where the hook is absent or its budget holds everything.
-bool Pressed(const Segments& segments) { return Budget() != 0 && Budget() < segments.at.size() * kBlock; }
+// False where the hook is absent or everything fits its budget.
+bool IsPressed(const Segments& segments) { return Budget() != 0 && Budget() < segments.at.size() * kBlock; }
 
 }  // namespace
 
-// A host that is a whole step ahead of the card, and activations that die in it: none of them crosses the link.
-SCENARIO(dead_while_the_card_is_behind) {
+// The host is a whole step ahead of the GPU, and the step frees its activations: none of them crosses the link.
+SCENARIO(freed_while_the_gpu_is_behind) {
   Segments all(16);
   Card& card = all.card;
   const CUdeviceptr sum = Alloc(4096);
@@ -47,13 +47,13 @@ SCENARIO(dead_while_the_card_is_behind) {
   const char* mode = std::getenv("SLUICE_PREFETCH");
   const char* discard = std::getenv("SLUICE_DISCARD");
   const bool copied = discard && *discard == '0';
-  if (Pressed(all) && Reported() && mode && *mode != 'o') EXPECT((out > 0) == copied);
-  SayDigest("sum", sum, 4096);
+  if (IsPressed(all) && AreReportsTaken() && mode && *mode != 'o') EXPECT((out > 0) == copied);
+  PrintDigest("sum", sum, 4096);
 }
 
-// A block whose last use is over, as its owner has seen by an event, is given to another stream while the first one
-// still stands before the discard.
-SCENARIO(dead_and_taken_by_another_stream) {
+// The last use of a block is over, as an event has shown its owner. The block is reused on another stream while the first
+// stream has not reached the discard.
+SCENARIO(freed_and_reused_by_another_stream) {
   Segments all(12);
   Card& card = all.card;
   CUstream t = card.Stream();
@@ -70,24 +70,23 @@ SCENARIO(dead_and_taken_by_another_stream) {
     OK(cuEventSynchronize(over));
     card.Named(all.s, {Update(sum, 4096, 1)}, 30'000'000);
     all.Drop(own);
-    // Room is needed: what died goes first, behind the long kernel.
+    // Room is needed: the freed block is discarded first, behind the long kernel.
     for (size_t i = 2; i < all.at.size(); ++i)
       card.Named(all.s, {Write(all.at[i], kBlock, 30 + static_cast<uint32_t>(i))}, 10'000);
     all.Take(own);
-    // No parameter shows it: it is fetched for it all the same, and the rule that others wait keeps what it writes.
+    // No parameter shows it. It is populated all the same, and other streams wait for the discard, so the write stays.
     card.Launch(t, {Write(all.at[own], kBlock, 60 + round)}, 10'000);
     OK(cuStreamSynchronize(t));
     OK(cuStreamSynchronize(all.s));
     card.Named(t, {Read(all.at[own], kBlock, 60 + round)}, 10'000);
-    SayDigest("taken", all.at[own], kBlock);
+    PrintDigest("taken", all.at[own], kBlock);
   }
-  SayDigest("sum", sum, 4096);
+  PrintDigest("sum", sum, 4096);
 }
 
-// A table of three times the budget is filled part by part, by way of two temporaries that the budget only just holds:
-// they die and are taken again while the card is behind, and what was discarded of them is written by launches that
-// do not fit.
-SCENARIO(dead_and_written_again) {
+// A table of three times the budget is filled part by part, through two temporaries that just fit the budget. They are
+// freed and reused while the GPU is behind, and launches that do not fit write their discarded chunks.
+SCENARIO(freed_and_written_again) {
   constexpr uint64_t kTemporary = 256 * kMiB, kPart = 64 * kMiB;
   constexpr uint32_t kParts = 24;
   Card card;
@@ -110,5 +109,5 @@ SCENARIO(dead_and_written_again) {
     drop(b);
     if (i % 3 == 2) std::swap(temporary[0], temporary[1]);
   }
-  for (uint32_t i = 0; i < kParts; ++i) SayDigest("part", table + i * kPart, kPart);
+  for (uint32_t i = 0; i < kParts; ++i) PrintDigest("part", table + i * kPart, kPart);
 }

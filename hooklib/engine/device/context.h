@@ -1,0 +1,35 @@
+// The engine's state of a CUDA context; it ends with the context.
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "hooklib/dispatch/cuda_api.h"
+#include "hooklib/engine/device/device_lock.h"
+#include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/execute/eviction_threads.h"
+#include "hooklib/memory/arena_allocator.h"
+#include "hooklib/memory/types.h"
+
+namespace sluice {
+
+struct Context {
+  CUcontext handle = nullptr;
+  Device* device = nullptr;
+  EventPool events;
+  EventPool timing_events{CU_EVENT_DEFAULT};
+  // Managed memory; device memory for small allocations (Device::AllocateUnevictable).
+  std::unique_ptr<memory::ArenaAllocator> managed SLUICE_BY_DEVICE_LOCK, unevictable SLUICE_BY_DEVICE_LOCK;
+  std::map<memory::Va, uint64_t> managed_arenas SLUICE_BY_DEVICE_LOCK, unevictable_arenas SLUICE_BY_DEVICE_LOCK;
+  CUstream housekeeping SLUICE_BY_DEVICE_LOCK = nullptr;  // populates and discards
+  // Its queues carry transfers that no application stream asked for.
+  Stream* engine_stream SLUICE_BY_DEVICE_LOCK = nullptr;
+  eviction_threads::CellPage eviction_cells SLUICE_BY_DEVICE_LOCK;
+  int64_t raised_limit_bytes SLUICE_BY_DEVICE_LOCK = 0;  // by which its limits (heap, printf, stacks) were raised
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_CONTEXT_H_

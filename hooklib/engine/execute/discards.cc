@@ -1,0 +1,83 @@
+#include "hooklib/engine/execute/discards.h"
+
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/log.h"
+
+namespace sluice {
+
+namespace {
+// Long enough that streams which take turns, launch by launch, do not wait for each other.
+constexpr uint64_t kMinLaunchesAlone = 256;
+}  // namespace
+
+bool WorksAlone(Stream* stream) {
+  Device* const device = stream->device;
+  const uint64_t now = device->residency.launches();
+  if (device->HasPeers()) return false;
+  for (const auto& other : device->streams) {
+    if (other.get() == stream || !other->context) continue;
+    const uint64_t seq = other->seq.load(std::memory_order_acquire);
+    if (seq == 0) continue;
+    if (other->last_launch != 0 && now - other->last_launch < kMinLaunchesAlone) return false;
+    if (seq > other->completed && !device->Done({other->id, seq})) return false;
+  }
+  return true;
+}
+
+bool IsOrderKnown(Stream* stream) {
+  if (g_captures.load(std::memory_order_relaxed) > 0) return false;
+  if (!stream->blocking || stream->legacy()) return true;
+  // Its work also waits for the legacy stream's; that an event alone does so is nowhere written.
+  Device* const device = stream->device;
+  for (const auto& other : device->streams) {
+    if (!other->legacy() || other->context != stream->context) continue;
+    device->PollEvents(other.get());
+    if (other->completed < other->seq.load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
+void DiscardFreed(const policy::Plan& plan, Stream* stream) {
+  if (plan.stream_discard.empty()) return;
+  Device* const device = stream->device;
+  TransferQueue* const queue = &stream->discard_queue;
+  EventPool* const pool = &stream->context->events;
+  // Where anything fails the free chunks only stay resident: too many are resident, and later fetched for nothing.
+  if (!queue->HasStream() || !queue->Follow(stream->handle, pool)) return;
+  if (!QueueDiscard(plan.stream_discard, queue->stream))
+    SLUICE_LOG(kDebug, "discard of %zu runs failed", plan.stream_discard.size());
+  queue->Stamp(queue->newest + 1, pool);
+  WaitFor(queue->events, queue->newest, stream->handle);
+  if (stream->fetch_queue.HasStream()) WaitFor(queue->events, queue->newest, stream->fetch_queue.stream);
+  device->discard_owner = stream;
+  device->discard_op = queue->newest;
+  stream->pending_discard_work = 1;
+}
+
+void Repopulate(const policy::Plan& plan, Stream* stream) {
+  if (plan.repopulate.empty()) return;
+  Device* const device = stream->device;
+  // On a queue of its own: the driver takes no discard on the legacy stream, and prefetches for launches to come must
+  // not wait for this stream's work.
+  TransferQueue* const queue = &stream->discard_queue;
+  EventPool* const pool = &stream->context->events;
+  if (!queue->HasStream()) return;  // faults bring it, contents and all
+  const bool ordered = queue->Follow(stream->handle, pool);
+  if (plan.repopulate_after) WaitFor(stream->evict_queue.events, plan.repopulate_after, queue->stream);
+  if (!ordered || !QueueDiscard(plan.repopulate, queue->stream)) device->residency.NoteNotRepopulated(plan);
+  const CUresult result = FetchRuns(plan.repopulate, device->ordinal, queue->stream);
+  if (result != CUDA_SUCCESS)
+    SLUICE_LOG(kDebug, "prefetch of %zu runs to be overwritten failed with %d", plan.repopulate.size(), result);
+  queue->Stamp(queue->newest + 1, pool);
+  device->timings.WaitForTransfer(stream, *queue, queue->newest);
+}
+
+void AwaitDiscards(Stream* stream, CUstream waiter) {
+  const Device* const device = stream->device;
+  const Stream* const owner = device->discard_owner;
+  if (!owner || owner == stream || owner->discard_queue.done >= device->discard_op) return;
+  WaitFor(owner->discard_queue.events, device->discard_op, waiter);
+}
+
+}  // namespace sluice

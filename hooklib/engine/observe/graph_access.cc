@@ -1,0 +1,215 @@
+#include "hooklib/engine/observe/graph_access.h"
+
+#include <algorithm>
+
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/execute/work.h"
+#include "hooklib/engine/observe/captured_calls.h"
+#include "hooklib/engine/observe/library_launches.h"
+#include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/params.h"
+
+namespace sluice {
+
+namespace {
+using Source = trace::AccessSource;
+constexpr int kMaxDepth = 8;  // of graphs in graphs
+}  // namespace
+
+void GraphAccess::BeginNode(CUgraphNode node) {
+  node_ = node;
+  if (Recording()) recorded_[node].clear();
+}
+
+void GraphAccess::AddReach(const libraries::Reach& reach, trace::AccessSource source) {
+  if (Recording()) recorded_[node_].emplace_back(reach, source);
+  Use& use = uses_[{reach.pointer, reach.begin, reach.end}];
+  ++use.nodes;
+  use.only_read &= reach.only_read;
+}
+
+// Words and PyTorch's structs; of a library's kernel also the call's ranges, as they were kept while it was captured.
+void GraphAccess::AddKernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2& p) {
+  BeginNode(node);
+  const CUfunction function = FunctionOf(p);
+  if (!function) {
+    known_ = false;
+    return;
+  }
+  const libraries::LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}};
+  NamedMemory named;
+  bool is_known = CollectNames(*InfoOf(function), shape, p.kernelParams, p.extra, &named);
+  ++kernels_;
+  if (const auto captured = CapturedCallOf(node, p)) {
+    ++library_kernels_;
+    const LibraryCall& call = captured->call;
+    has_library_extents_ |= call.known;
+    has_unseen_pointers_ |= call.has_unseen_pointers;
+    is_known |= call.known;
+    DropOperands(call, &named);
+    if (Device* device = CurrentDevice()) {
+      DeviceLock lock(device->mutex);
+      NoteWordsOutside(device, call, named.words);
+    }
+    for (const LibraryRange& range : call.ranges) {
+      if (!MayBeTracked(range.address)) continue;
+      const libraries::Reach whole{range.address, 0, libraries::Reach::kAll, !range.written};
+      const libraries::Reach part{0, range.address, range.address + range.bytes, !range.written};
+      AddReach(range.bytes ? part : whole, Source::kLibrary);
+    }
+  }
+  known_ &= is_known;
+  // Once for each node, however often its parameters repeat it.
+  std::sort(named.words.begin(), named.words.end());
+  named.words.erase(std::unique(named.words.begin(), named.words.end()), named.words.end());
+  for (const uint64_t word : named.words) AddReach({word}, Source::kParameters);
+  for (const libraries::Reach& reach : named.reaches) AddReach(reach, Source::kStruct);
+}
+
+void GraphAccess::AddRows(CUdeviceptr base, size_t pitch, size_t width, size_t height, bool written) {
+  const size_t bytes = height > 1 ? pitch * (height - 1) + width : width;
+  if (MayBeTracked(base)) AddReach({base, base, base + bytes, !written}, Source::kCopy);
+}
+
+void GraphAccess::AddCopy(CUgraphNode node, const CUDA_MEMCPY3D& c) {
+  BeginNode(node);
+  const size_t rows = c.Height * (c.Depth ? c.Depth : 1);
+  const auto at = [](CUdeviceptr base, size_t pitch, size_t height, size_t x, size_t y, size_t z) {
+    return base + x + (y + z * height) * pitch;
+  };
+  AddRows(at(c.dstDevice, c.dstPitch, c.dstHeight, c.dstXInBytes, c.dstY, c.dstZ), c.dstPitch, c.WidthInBytes, rows,
+          true);
+  AddRows(at(c.srcDevice, c.srcPitch, c.srcHeight, c.srcXInBytes, c.srcY, c.srcZ), c.srcPitch, c.WidthInBytes, rows,
+          false);
+}
+
+void GraphAccess::AddMemset(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& s) {
+  BeginNode(node);
+  AddRows(s.dst, s.pitch, s.width * s.elementSize, s.height, true);
+}
+
+void GraphAccess::AddStreamOperations(CUgraphNode node, const CUstreamBatchMemOpParams* list, unsigned count) {
+  BeginNode(node);
+  ForEachWritten(list, count, [&](CUdeviceptr at) { AddRows(at, 8, 8, 1, true); });
+}
+
+void GraphAccess::AddNode(CUgraphNode node, int depth) {
+  CUgraphNodeType type{};
+  if (g_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
+  if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS_v2 p{};
+    if (KernelParamsOf(node, &p)) {
+      AddKernel(node, p);
+    } else {
+      known_ = false;
+    }
+  } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    CUDA_MEMCPY3D c{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
+    if (g_real.cuGraphMemcpyNodeGetParams(node, &c) == CUDA_SUCCESS) AddCopy(node, c);
+  } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS s{};
+    if (g_real.cuGraphMemsetNodeGetParams(node, &s) == CUDA_SUCCESS) AddMemset(node, s);
+  } else if (type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+    CUDA_BATCH_MEM_OP_NODE_PARAMS values{};
+    if (g_real.cuGraphBatchMemOpNodeGetParams && g_real.cuGraphBatchMemOpNodeGetParams(node, &values) == CUDA_SUCCESS) {
+      AddStreamOperations(node, values.paramArray, values.count);
+    } else {
+      known_ = false;
+    }
+  } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    CUDA_MEM_ALLOC_NODE_PARAMS p{};  // NOLINT(bugprone-invalid-enum-default-initialization): the driver fills it
+    if (g_real.cuGraphMemAllocNodeGetParams && g_real.cuGraphMemAllocNodeGetParams(node, &p) == CUDA_SUCCESS &&
+        p.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      allocations_[p.dptr] = p.bytesize;
+      allocated_peak_ = std::max(allocated_peak_, allocated_now_ += p.bytesize);
+    }
+  } else if (type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+    CUdeviceptr pointer = 0;
+    if (g_real.cuGraphMemFreeNodeGetParams && g_real.cuGraphMemFreeNodeGetParams(node, &pointer) == CUDA_SUCCESS) {
+      if (const auto it = allocations_.find(pointer); it != allocations_.end()) allocated_now_ -= it->second;
+    }
+  } else if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    // Which bodies run, and how often, is not known before: all of them count.
+    const std::vector<CUgraph> inner = GraphsIn(node);
+    for (CUgraph graph : inner) AddGraph(graph, depth + 1);
+    known_ &= !inner.empty();
+  }
+}
+
+void GraphAccess::AddGraph(CUgraph graph, int depth) {
+  size_t count = 0;
+  if (depth > kMaxDepth || g_real.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
+    known_ = false;
+    return;
+  }
+  std::vector<CUgraphNode> nodes(count);
+  if (count && g_real.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
+  for (CUgraphNode node : nodes) AddNode(node, depth);
+}
+
+void GraphAccess::MarkCaptured() const {
+  Device* const device = CurrentDevice();
+  if (!device) return;
+  for (const auto& [place, use] : uses_) {
+    const auto [pointer, begin, end] = place;
+    device->MarkCaptured(pointer ? pointer : begin);
+  }
+  DeviceLock lock(device->mutex);
+  if (has_library_extents_) NoteExtentsSeen(device);
+}
+
+std::shared_ptr<const RankedReaches> GraphAccess::Ranked() {
+  if (ranked_) return ranked_;
+  std::vector<std::pair<size_t, libraries::Reach>> counted;
+  for (const auto& [place, use] : uses_) {
+    const auto [pointer, begin, end] = place;
+    counted.push_back({use.nodes, {pointer, begin, end, use.only_read}});
+  }
+  std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  auto ranked = std::make_shared<RankedReaches>();
+  for (const auto& [count, reach] : counted) {
+    ranked->reaches.push_back(reach);
+    ranked->hot_count += count > counted.back().first;
+  }
+  return ranked_ = std::move(ranked);
+}
+
+GraphAccess GraphAccess::Of(CUgraph graph) {
+  GraphAccess access;
+  RelaxedCapture relaxed;
+  access.AddGraph(graph, 0);
+  const std::vector<libraries::Reach>& reaches = access.Ranked()->reaches;
+  const auto is_only_read = [](const libraries::Reach& reach) { return reach.only_read; };
+  SLUICE_LOG(kDebug, "graph_access kernels=%zu library_kernels=%zu places=%zu read_only_places=%td", access.kernels_,
+             access.library_kernels_, access.uses_.size(), std::count_if(reaches.begin(), reaches.end(), is_only_read));
+  return access;
+}
+
+// A program may do this before each launch: a set that is named again changes nothing.
+void GraphAccess::Add(GraphAccess&& changed) {
+  known_ &= changed.known_;
+  has_unseen_pointers_ |= changed.has_unseen_pointers_;
+  for (auto& [node, reaches] : changed.recorded_) recorded_[node] = std::move(reaches);
+  for (const auto& [place, use] : changed.uses_) {
+    const auto [it, is_new] = uses_.emplace(place, use);
+    if (!is_new && it->second.only_read <= use.only_read) continue;
+    it->second.only_read &= use.only_read;
+    ranked_.reset();
+  }
+}
+
+bool GraphAccess::TakeSizeCheck() {
+  const bool is_due = !size_checked_;
+  size_checked_ = true;
+  return is_due;
+}
+
+std::vector<NodeReaches> GraphAccess::RecordedNodes() const {
+  std::vector<NodeReaches> nodes;
+  nodes.reserve(recorded_.size());
+  for (const auto& [node, reaches] : recorded_) nodes.push_back(reaches);
+  return nodes;
+}
+
+}  // namespace sluice

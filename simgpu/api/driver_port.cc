@@ -1,0 +1,62 @@
+#include "driver_port.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "../../hooklib/engine/execute/driver_port.h"
+#include "call.h"
+
+using simgpu::Sim;
+
+namespace {
+
+// UVM_MIGRATE, number and layout as in NVIDIA's open kernel modules.
+constexpr unsigned long kMigrate = 51;
+struct Migrate {
+  uint64_t base, length;
+  uint8_t to[16];
+  uint32_t flags;
+  uint64_t semaphore;
+  uint32_t payload;
+  int32_t node;
+  uint64_t user_start, user_length;
+  uint32_t status;
+};
+
+// Under SIMGPU_REQUESTS=threads, or "fail" for all requests but the first.
+uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
+  constexpr uint32_t kNotSupported = 86, kNoMemory = 81;
+  static int made = 0;
+  const char* how = std::getenv("SIMGPU_REQUESTS");
+  const bool fails = how != nullptr && std::strcmp(how, "fail") == 0;
+  if (how == nullptr || (!fails && std::strcmp(how, "threads") != 0)) return kNotSupported;
+  if (fails && ++made > 1) return kNoMemory;
+  simgpu::Allocation* a = simgpu::FindAllocation(request.base);
+  if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return kNotSupported;
+  Sim().SendAway(lock, a, request.base, request.length);
+  return 0;
+}
+
+int Control(int descriptor, unsigned long request, void* argument) {
+  if (!simgpu::TheDriver().initialised || Sim().profile().gpus == 0) {
+    errno = ENODEV;
+    return -1;
+  }
+  simgpu::Simulator::Lock lock(Sim().mutex);
+  if (request == kMigrate) {
+    static_cast<Migrate*>(argument)->status = MigrateToHost(lock, *static_cast<const Migrate*>(argument));
+    return 0;
+  }
+  return Sim().uvm_tools().Control(descriptor, request, argument);
+}
+
+constexpr sluice_driver_port_table kTable = {SLUICE_DRIVER_PORT_VERSION, simgpu::UvmTools::Open, Control,
+                                             simgpu::EvictByThreads};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const struct sluice_driver_port_table* sluice_driver_port(
+    uint32_t version) {
+  return version == SLUICE_DRIVER_PORT_VERSION ? &kTable : nullptr;
+}

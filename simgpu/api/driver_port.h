@@ -1,0 +1,16 @@
+// The hook's port to the driver's memory manager (hooklib/engine/execute/driver_port.h), answered by the simulated
+// driver.
+#ifndef SIMGPU_API_DRIVER_PORT_H_
+#define SIMGPU_API_DRIVER_PORT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace simgpu {
+
+// sluice_driver_port_table::evict. A thread of the machine's own would have no place in virtual time.
+int EvictByThreads(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count, int threads);
+
+}  // namespace simgpu
+
+#endif  // SIMGPU_API_DRIVER_PORT_H_
