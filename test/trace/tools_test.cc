@@ -11,12 +11,12 @@
 #include <random>
 #include <set>
 
-#include "trace/bound.h"
-#include "trace/explain.h"
-#include "trace/interval.h"
-#include "trace/merge.h"
-#include "trace/settle.h"
-#include "trace/synthetic.h"
+#include "trace/tools/bound.h"
+#include "trace/tools/explain.h"
+#include "trace/tools/interval.h"
+#include "trace/tools/merge.h"
+#include "trace/tools/settle.h"
+#include "trace/tools/synthetic.h"
 
 namespace sluice::trace {
 namespace {

@@ -1,6 +1,6 @@
 // What any engine must move, computed from a whole trace with the future known: the yardstick beside measured bytes.
-#ifndef SLUICE_TRACE_BOUND_H_
-#define SLUICE_TRACE_BOUND_H_
+#ifndef SLUICE_TRACE_TOOLS_BOUND_H_
+#define SLUICE_TRACE_TOOLS_BOUND_H_
 
 #include <absl/status/status.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -47,4 +47,4 @@ double ManagedLimitMs(const StepTraffic& step, double out_per_s, double both_per
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_BOUND_H_
+#endif  // SLUICE_TRACE_TOOLS_BOUND_H_

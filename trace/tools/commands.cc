@@ -20,8 +20,8 @@
 #include "common/read_file.h"
 #include "common/settings/settings.h"
 #include "explain.h"
-#include "reader.h"
 #include "sluice/names.h"
+#include "trace/reader.h"
 
 namespace {
 

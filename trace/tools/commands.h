@@ -1,6 +1,6 @@
 // `sluice record` and `sluice replay`.
-#ifndef SLUICE_TRACE_COMMANDS_H_
-#define SLUICE_TRACE_COMMANDS_H_
+#ifndef SLUICE_TRACE_TOOLS_COMMANDS_H_
+#define SLUICE_TRACE_TOOLS_COMMANDS_H_
 
 namespace CLI {
 class App;
@@ -10,4 +10,4 @@ class App;
 // record, 2 for a wrong option, 1 where the trace or the GPU cannot be used.
 void AddTraceCommands(CLI::App& app);
 
-#endif  // SLUICE_TRACE_COMMANDS_H_
+#endif  // SLUICE_TRACE_TOOLS_COMMANDS_H_

@@ -1,6 +1,6 @@
 // What an engine believed of each launch, beside what the launch truly touched.
-#ifndef SLUICE_TRACE_EXPLAIN_H_
-#define SLUICE_TRACE_EXPLAIN_H_
+#ifndef SLUICE_TRACE_TOOLS_EXPLAIN_H_
+#define SLUICE_TRACE_TOOLS_EXPLAIN_H_
 
 #include <absl/status/statusor.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -41,4 +41,4 @@ std::string ExplanationText(const std::vector<LaunchExplanation>& launches);
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_EXPLAIN_H_
+#endif  // SLUICE_TRACE_TOOLS_EXPLAIN_H_

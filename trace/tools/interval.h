@@ -1,12 +1,12 @@
 // The recorded host's pace: how long it took between two launches.
-#ifndef SLUICE_TRACE_INTERVAL_H_
-#define SLUICE_TRACE_INTERVAL_H_
+#ifndef SLUICE_TRACE_TOOLS_INTERVAL_H_
+#define SLUICE_TRACE_TOOLS_INTERVAL_H_
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -17,4 +17,4 @@ std::vector<uint64_t> Intervals(const Trace& trace, std::string_view kernel, std
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_INTERVAL_H_
+#endif  // SLUICE_TRACE_TOOLS_INTERVAL_H_

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "recorder.h"
+#include "trace/recorder.h"
 
 namespace sluice::trace {
 namespace {

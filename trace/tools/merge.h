@@ -1,13 +1,13 @@
 // Writes traces, whole or in part.
-#ifndef SLUICE_TRACE_MERGE_H_
-#define SLUICE_TRACE_MERGE_H_
+#ifndef SLUICE_TRACE_TOOLS_MERGE_H_
+#define SLUICE_TRACE_TOOLS_MERGE_H_
 
 #include <absl/status/status.h>
 
 #include <functional>
 #include <string>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -19,4 +19,4 @@ absl::Status Cut(const std::string& from, const std::string& to, int steps);
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_MERGE_H_
+#endif  // SLUICE_TRACE_TOOLS_MERGE_H_

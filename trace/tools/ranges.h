@@ -1,13 +1,13 @@
 // Lists of byte ranges: sorted, disjoint, none empty, once merged; neighbours in different directions stay apart.
-#ifndef SLUICE_TRACE_RANGES_H_
-#define SLUICE_TRACE_RANGES_H_
+#ifndef SLUICE_TRACE_TOOLS_RANGES_H_
+#define SLUICE_TRACE_TOOLS_RANGES_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -72,4 +72,4 @@ inline uint64_t Common(const std::vector<Range>& a, const std::vector<Range>& b)
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_RANGES_H_
+#endif  // SLUICE_TRACE_TOOLS_RANGES_H_

@@ -1,6 +1,6 @@
 // Makes one trace of a raw recording of test/gpu/truth: undisturbed steps first, then measured ones.
-#ifndef SLUICE_TRACE_SETTLE_H_
-#define SLUICE_TRACE_SETTLE_H_
+#ifndef SLUICE_TRACE_TOOLS_SETTLE_H_
+#define SLUICE_TRACE_TOOLS_SETTLE_H_
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -35,4 +35,4 @@ absl::StatusOr<Settled> Settle(Trace raw);
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_SETTLE_H_
+#endif  // SLUICE_TRACE_TOOLS_SETTLE_H_

@@ -1,11 +1,11 @@
 // When the launches of a raw recording are made, and how long they run.
-#ifndef SLUICE_TRACE_SETTLE_TIMES_H_
-#define SLUICE_TRACE_SETTLE_TIMES_H_
+#ifndef SLUICE_TRACE_TOOLS_SETTLE_TIMES_H_
+#define SLUICE_TRACE_TOOLS_SETTLE_TIMES_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "reader.h"
+#include "trace/reader.h"
 
 namespace sluice::trace {
 
@@ -20,4 +20,4 @@ void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, 
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_SETTLE_TIMES_H_
+#endif  // SLUICE_TRACE_TOOLS_SETTLE_TIMES_H_

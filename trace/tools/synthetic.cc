@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "reader.h"
-#include "recorder.h"
+#include "trace/reader.h"
+#include "trace/recorder.h"
 
 namespace sluice::trace {
 namespace {

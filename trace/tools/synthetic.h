@@ -1,8 +1,8 @@
 // Makes traces without a GPU: the shape of a transformer's training steps or of an LLM's decoding, with sizes,
 // launches, allocator reports and durations computed from the model, through a caching allocator like PyTorch's. They
 // carry kFlagSynthetic: what is shown with them is labelled so. Their truth column is exact by construction.
-#ifndef SLUICE_TRACE_SYNTHETIC_H_
-#define SLUICE_TRACE_SYNTHETIC_H_
+#ifndef SLUICE_TRACE_TOOLS_SYNTHETIC_H_
+#define SLUICE_TRACE_TOOLS_SYNTHETIC_H_
 
 #include <absl/status/status.h>
 
@@ -28,4 +28,4 @@ absl::Status WriteDecode(const std::string& path, const ModelShape& shape);
 
 }  // namespace sluice::trace
 
-#endif  // SLUICE_TRACE_SYNTHETIC_H_
+#endif  // SLUICE_TRACE_TOOLS_SYNTHETIC_H_

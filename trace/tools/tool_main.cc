@@ -9,10 +9,10 @@
 #include "explain.h"
 #include "interval.h"
 #include "merge.h"
-#include "reader.h"
 #include "settle.h"
 #include "sluice/version.h"
 #include "synthetic.h"
+#include "trace/reader.h"
 
 namespace {
 
