@@ -12,24 +12,24 @@
 namespace sluice::trace {
 namespace {
 
-constexpr uint32_t kNever = UINT32_MAX, kDies = UINT32_MAX - 1;
+constexpr uint32_t kNever = UINT32_MAX, kFreedFirst = UINT32_MAX - 1;
 
 struct Use {
   uint32_t page;
-  uint32_t next = kNever;  // the launch that uses the page next in this life; kDies: it is freed before
+  uint32_t next = kNever;  // the launch that uses the page next; kFreedFirst: it is freed before that
   bool writes;
 };
 
 struct Page {
   uint32_t next = kNever;
-  uint64_t stamp = 0;   // of its newest entry in the queue of victims
-  uint64_t launch = 0;  // that used it last
+  uint64_t stamp = 0;   // of its newest entry in the victim queue
+  uint64_t launch = 0;  // the last one that used it
   bool resident = false, dirty = false, has_contents = false;
 };
 
-// What happens to pages, in order: launches with their uses, deaths, steps.
-struct Step {
-  enum class Kind : uint8_t { kLaunch, kDeath, kStep } kind;
+// One item of the order in which pages are used and freed.
+struct Entry {
+  enum class Type : uint8_t { kLaunch, kFree, kStep } type;
   uint32_t index;  // launch number, page, unused
 };
 
@@ -40,7 +40,7 @@ class Timeline {
     LinkUses();
   }
 
-  std::vector<Step> steps;
+  std::vector<Entry> entries;
   std::vector<std::vector<Use>> uses;  // by launch
   std::vector<uint64_t> kernel_ns;
   size_t pages() const { return count_.size(); }
@@ -59,7 +59,7 @@ class Timeline {
         ++count_[id];
       } else if (count_[id] > 0) {
         --count_[id];
-        if (count_[id] == 0) steps.push_back({Step::Kind::kDeath, id});
+        if (count_[id] == 0) entries.push_back({Entry::Type::kFree, id});
       }
     }
   }
@@ -84,7 +84,7 @@ class Timeline {
         auto block = blocks_.upper_bound(event.a);
         if (bytes > 0 && block != blocks_.begin()) {
           --block;
-          // From its first report on, a segment lives by its tensors and no longer as a whole.
+          // From its first report on, a segment's tensors are live, no longer the segment as a whole.
           if (!block->second.reported && event.a - block->first < block->second.bytes) {
             block->second.reported = true;
             Live(block->first, block->second.bytes, false);
@@ -94,7 +94,7 @@ class Timeline {
         return;
       }
       case Type::kStep:
-        steps.push_back({Step::Kind::kStep, 0});
+        entries.push_back({Entry::Type::kStep, 0});
         return;
       case Type::kLaunch:
         AddLaunch(trace.launches[event.a]);
@@ -136,20 +136,20 @@ class Timeline {
       }
     }
     uses_now.resize(kept);
-    steps.push_back({Step::Kind::kLaunch, static_cast<uint32_t>(uses.size())});
+    entries.push_back({Entry::Type::kLaunch, static_cast<uint32_t>(uses.size())});
     uses.push_back(std::move(uses_now));
     kernel_ns.push_back(launch.duration_ns);
   }
 
-  // Backwards: a use's next use, unless the page dies in between.
+  // Goes backwards: finds each use's next use, unless the page is freed in between.
   void LinkUses() {
     std::vector<uint32_t> next(count_.size(), kNever);
-    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-      if (step->kind == Step::Kind::kDeath) next[step->index] = kDies;
-      if (step->kind != Step::Kind::kLaunch) continue;
-      for (Use& use : uses[step->index]) {
+    for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+      if (entry->type == Entry::Type::kFree) next[entry->index] = kFreedFirst;
+      if (entry->type != Entry::Type::kLaunch) continue;
+      for (Use& use : uses[entry->index]) {
         use.next = next[use.page];
-        next[use.page] = step->index;
+        next[use.page] = entry->index;
       }
     }
   }
@@ -168,7 +168,7 @@ class Machine {
   Machine(size_t pages, uint64_t budget, Policy policy)
       : pages_(pages), capacity_(budget / kPageBytes), policy_(policy) {}
 
-  // All pages of a launch are resident together: its own are no victims, unless it alone is larger than the card.
+  // All pages of a launch are resident together: its own are no victims, unless it alone exceeds the budget.
   void Launch(const std::vector<Use>& uses, StepTraffic& traffic) {
     ++launch_;
     traffic.touched_bytes += uses.size() * kPageBytes;
@@ -200,7 +200,7 @@ class Machine {
     }
   }
 
-  void Die(uint32_t id) {
+  void Free(uint32_t id) {
     Page& page = pages_[id];
     resident_ -= page.resident ? 1 : 0;
     page.resident = page.dirty = page.has_contents = false;
@@ -214,21 +214,21 @@ class Machine {
     bool operator<(const Victim& o) const { return key < o.key; }
   };
 
-  // False: nothing may leave. Those of the launch that runs are put into `spared`.
-  bool Evict(StepTraffic& traffic, std::vector<Victim>& spared) {
+  // False: no page may be evicted. Pages of the running launch are moved to `deferred`.
+  bool Evict(StepTraffic& traffic, std::vector<Victim>& deferred) {
     while (!victims_.empty()) {
       const Victim victim = victims_.top();
       victims_.pop();
       Page& page = pages_[victim.page];
       if (!page.resident || page.stamp != victim.stamp) continue;
       if (page.launch == launch_) {
-        spared.push_back(victim);
+        deferred.push_back(victim);
         continue;
       }
       page.resident = false;
       --resident_;
-      const bool needed = policy_ != Policy::kBelady || page.next < kDies;
-      if (!needed && page.next == kDies && page.dirty) traffic.dropped_bytes += kPageBytes;
+      const bool needed = policy_ != Policy::kBelady || page.next < kFreedFirst;
+      if (!needed && page.next == kFreedFirst && page.dirty) traffic.dropped_bytes += kPageBytes;
       if (needed) (page.dirty ? traffic.out_bytes : traffic.clean_out_bytes) += kPageBytes;
       return true;
     }
@@ -248,14 +248,14 @@ absl::Status WriteUses(const Trace& trace, const std::string& path) {
   const Timeline timeline(trace);
   std::FILE* const file = std::fopen(path.c_str(), "w");
   if (file == nullptr) return absl::NotFoundError(path + ": " + std::strerror(errno));
-  for (const Step& step : timeline.steps) {
-    if (step.kind == Step::Kind::kStep) {
+  for (const Entry& entry : timeline.entries) {
+    if (entry.type == Entry::Type::kStep) {
       std::fputs("S\n", file);
-    } else if (step.kind == Step::Kind::kDeath) {
-      std::fprintf(file, "D %u\n", step.index);
+    } else if (entry.type == Entry::Type::kFree) {
+      std::fprintf(file, "D %u\n", entry.index);
     } else {
       std::fputs("L", file);
-      for (const Use& use : timeline.uses[step.index]) std::fprintf(file, " %u%c", use.page, use.writes ? 'w' : 'r');
+      for (const Use& use : timeline.uses[entry.index]) std::fprintf(file, " %u%c", use.page, use.writes ? 'w' : 'r');
       std::fputs("\n", file);
     }
   }
@@ -268,18 +268,18 @@ std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy pol
   Machine machine(timeline.pages(), std::max(budget, kPageBytes), policy);
   std::vector<StepTraffic> steps;
   StepTraffic before;
-  for (const Step& step : timeline.steps) {
+  for (const Entry& entry : timeline.entries) {
     StepTraffic& traffic = steps.empty() ? before : steps.back();
-    switch (step.kind) {
-      case Step::Kind::kStep:
+    switch (entry.type) {
+      case Entry::Type::kStep:
         steps.emplace_back();
         break;
-      case Step::Kind::kDeath:
-        machine.Die(step.index);
+      case Entry::Type::kFree:
+        machine.Free(entry.index);
         break;
-      case Step::Kind::kLaunch:
-        traffic.kernel_ns += timeline.kernel_ns[step.index];
-        machine.Launch(timeline.uses[step.index], traffic);
+      case Entry::Type::kLaunch:
+        traffic.kernel_ns += timeline.kernel_ns[entry.index];
+        machine.Launch(timeline.uses[entry.index], traffic);
         break;
     }
   }

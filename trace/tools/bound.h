@@ -1,4 +1,4 @@
-// What any engine must move, computed from a whole trace with the future known: the yardstick beside measured bytes.
+// The bytes that any engine must move, computed from a whole trace with the future known: a bound for measured bytes.
 #ifndef SLUICE_TRACE_TOOLS_BOUND_H_
 #define SLUICE_TRACE_TOOLS_BOUND_H_
 
@@ -18,31 +18,32 @@ struct StepTraffic {
   uint64_t in_bytes = 0, out_bytes = 0;
   uint64_t kernel_ns = 0;
   uint64_t touched_bytes = 0;
-  // Left although nothing had written them since they came, and were needed again (Belady) or might be (LRU, FIFO).
-  // `out_bytes` lets them go for nothing, as an engine can that keeps the host's copy. UVM's prefetch moves the only
-  // copy there is, so with managed memory they cost the way out as well, unless they were advised read-mostly.
+  // Clean pages that were evicted although they were needed again (Belady) or might be (LRU, FIFO). `out_bytes` does
+  // not count them: an engine that keeps the host's copy drops them at no cost. UVM's prefetch moves the only copy, so
+  // with managed memory they cost the way out as well, unless they were advised read-mostly.
   uint64_t clean_out_bytes = 0;
-  // Left without a copy although they were written and still live, since they are freed before anybody needs them
-  // (Belady). Whoever does not know the future copies them out, or keeps them in the place of others.
+  // Dirty, live pages that were dropped without a copy, since they are freed before their next use (Belady). An engine
+  // that does not know the future writes them back, or keeps them resident instead of other pages.
   uint64_t dropped_bytes = 0;
 };
 
-// Bytes that a card with `budget` bytes moves in each step of the trace (events before the first step marker are
-// played, not counted), in pages of kPageBytes. A page is brought in for the launch that touches it; contents that are
-// dead (freed, reported freed, or never needed again while they live) leave without a copy; what was only read since it
-// came in leaves without one; what was never written needs none to come. The victim is the page whose next use is
-// farthest (Belady), least recently used, or oldest.
+// Bytes that a GPU with a budget of `budget` bytes moves in each step of the trace, in pages of kPageBytes. Events
+// before the first step marker are played, not counted.
+// - A page is fetched for the launch that touches it; a page that was never written needs no fetch.
+// - A page is dropped without a copy when it was only read since its fetch, or when its contents are dead: freed,
+//   reported freed, or never used again.
+// - The victim is the page whose next use is farthest (Belady), the least recently used, or the oldest.
 std::vector<StepTraffic> Traffic(const Trace& trace, uint64_t budget, Policy policy);
 
-// What Traffic reads of the trace, for programs that compute with it (experiments/bench/least_moved.py), a line each:
-// `S` a step begins; `L 5r 7w` a launch reads page 5 and writes page 7; `D 5` page 5's contents died.
+// Writes the input of Traffic as text, for programs that compute with it (experiments/bench/least_moved.py). One line
+// each: `S` a step begins; `L 5r 7w` a launch reads page 5 and writes page 7; `D 5` page 5's contents are freed.
 absl::Status WriteUses(const Trace& trace, const std::string& path);
 
-// Milliseconds that a step takes at least: its kernels, or its traffic over a link of `bytes_per_s` in each direction.
+// Lower bound of a step in milliseconds: its kernels, or its traffic over a link of `bytes_per_s` in each direction.
 double LinkLimitMs(const StepTraffic& step, double bytes_per_s);
 
-// The same where pages of managed memory are moved, clean ones out as well: out at `out_per_s`, both ways together at
-// `both_per_s`.
+// The same bound for managed memory, whose clean pages are copied out as well: `out_per_s` bytes a second out,
+// `both_per_s` in both directions together.
 double ManagedLimitMs(const StepTraffic& step, double out_per_s, double both_per_s);
 
 }  // namespace sluice::trace

@@ -1,4 +1,4 @@
-// The recorded host's pace: how long it took between two launches.
+// The recorded host's pace: its time between two launches.
 #ifndef SLUICE_TRACE_TOOLS_INTERVAL_H_
 #define SLUICE_TRACE_TOOLS_INTERVAL_H_
 
@@ -10,9 +10,9 @@
 
 namespace sluice::trace {
 
-// Host time, ns, from each launch of a kernel whose name holds `kernel` to the next such launch, in the trace's order,
-// where a launch of one whose name holds `between` lies between them. The first step and what precedes it are left out:
-// the host warms up. Intervals do not reach over a step's marker, nor over a call that waits.
+// Host time, ns, from each launch of a kernel whose name contains `kernel` to the next such launch, where a launch of a
+// kernel whose name contains `between` lies between them; in the trace's order. The first step and all events before it
+// are left out: the host warms up. No interval spans a step marker or a call that waits.
 std::vector<uint64_t> Intervals(const Trace& trace, std::string_view kernel, std::string_view between);
 
 }  // namespace sluice::trace

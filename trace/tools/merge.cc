@@ -67,7 +67,7 @@ void WriteEvent(Recorder& recorder, const Trace& trace, const Event& e) {
       return recorder.GraphInstantiate(e.a, e.b);
     case Type::kGraphLaunch: {
       const GraphLaunch& launch = trace.graph_launches[e.c];
-      return recorder.GraphLaunch(e.a, e.b, launch.told ? &launch.nodes : nullptr);
+      return recorder.GraphLaunch(e.a, e.b, launch.has_nodes ? &launch.nodes : nullptr);
     }
     case Type::kStep:
       return recorder.Step(trace.step_names[e.a].c_str());
@@ -93,7 +93,7 @@ absl::Status Write(const Trace& trace, const std::string& to, const std::functio
   recorder.Finish();
   const absl::StatusOr<Trace> back = Load(to);
   if (!back.ok()) return back.status();
-  return back->complete ? absl::OkStatus() : absl::DataLossError(absl::StrCat(to, ": could not be written whole"));
+  return back->complete ? absl::OkStatus() : absl::DataLossError(absl::StrCat(to, ": was not written completely"));
 }
 
 absl::Status Cut(const std::string& from, const std::string& to, int steps) {

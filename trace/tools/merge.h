@@ -14,7 +14,7 @@ namespace sluice::trace {
 // Writes a trace with the recorder, event by event. `keep` may drop events; null keeps all.
 absl::Status Write(const Trace& trace, const std::string& to, const std::function<bool(const Event&)>& keep);
 
-// What precedes the first step marker, and the first `steps` steps. InvalidArgument where there are fewer.
+// Copies the events before the first step marker and the first `steps` steps. InvalidArgument where there are fewer.
 absl::Status Cut(const std::string& from, const std::string& to, int steps);
 
 }  // namespace sluice::trace

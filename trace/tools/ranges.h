@@ -1,4 +1,5 @@
-// Lists of byte ranges: sorted, disjoint, none empty, once merged; neighbours in different directions stay apart.
+// Lists of byte ranges. A merged list is sorted and disjoint and holds no empty range; neighbours with different access
+// stay separate.
 #ifndef SLUICE_TRACE_TOOLS_RANGES_H_
 #define SLUICE_TRACE_TOOLS_RANGES_H_
 
@@ -15,7 +16,7 @@ inline Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
 }
 
-// What lies in several ranges is touched in all their directions.
+// Merges the list. Bytes in several ranges get the access of all of them.
 inline void Merge(std::vector<Range>& ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.address < b.address; });
   std::vector<Range> merged;
@@ -28,7 +29,7 @@ inline void Merge(std::vector<Range>& ranges) {
       merged.push_back(r);
     }
   };
-  std::vector<Range> open;  // cover what comes next; none begins after `at`
+  std::vector<Range> open;  // those that cover bytes from `at` on
   uint64_t at = 0;
   const auto advance = [&](uint64_t until) {
     while (!open.empty() && at < until) {

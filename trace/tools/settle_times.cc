@@ -39,7 +39,7 @@ std::vector<Span> Spans(const std::vector<Event>& events) {
   return spans;
 }
 
-// From the marker: the times of its launches, and of its end.
+// The times of a step's launches and of its end, from its marker.
 std::vector<uint64_t> Pace(const std::vector<Event>& events, const Span& span) {
   std::vector<uint64_t> pace;
   for (size_t i = span.begin; i < span.end; ++i) {
@@ -59,12 +59,12 @@ void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, 
   const std::vector<Span> spans = Spans(events);
   const auto light = trace.meta.find("light-from");
   const int light_from = light == trace.meta.end() ? -1 : std::atoi(light->second.c_str());
-  const size_t first_like = light_from >= 1 ? 1 : measured;  // the first step that takes another's times
+  const size_t first_like = light_from >= 1 ? 1 : measured;  // the first step that gets another step's times
   std::vector<uint64_t> pace = Pace(events, spans[measured - 1]);
   for (size_t s = light_from >= 1 ? static_cast<size_t>(light_from) : measured; s < measured; ++s) {
     if (steps[s].empty()) continue;
     std::vector<uint64_t> other = Pace(events, spans[s]);
-    // To its last launch: what comes then is waiting.
+    // Compared up to the last launch: the rest is waiting.
     if (other[other.size() - 2] - other[0] < pace[pace.size() - 2] - pace[0]) pace = std::move(other);
   }
 
@@ -83,7 +83,7 @@ void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, 
       keep(spans[s].begin, spans[s].end);
       continue;
     }
-    // The step before it ended when its pace says, or where its own times do.
+    // The previous step ended by the pace that it was given, or by its own times.
     if (s > 0 && s - 1 >= first_like && !steps[s - 1].empty()) {
       before = events[spans[s].begin].time_ns;
       times[spans[s].begin] = now;
@@ -95,7 +95,7 @@ void SettleTimes(Trace& trace, const std::vector<std::vector<uint64_t>>& steps, 
     for (size_t i = first; i < spans[s].end; ++i) {
       const bool last = i + 1 == spans[s].end;
       if (events[i].type != Type::kLaunch && !last) continue;
-      // What lies between two launches is spread over the time between them.
+      // Events between two launches are spread over the time between them.
       const uint64_t from = next == 0 ? 0 : pace[next - 1], until = pace[next];
       for (size_t j = first; j <= i; ++j) times[j] = origin + from + (until - from) * (j - first + 1) / (i - first + 1);
       first = i + 1;

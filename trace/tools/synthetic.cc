@@ -18,8 +18,8 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-// What PyTorch's caching allocator does, in short: small tensors share segments of 2 MiB, middle ones segments of 20
-// MiB, large ones get their own; freed ranges are merged and reused best fit; segments are never given back.
+// PyTorch's caching allocator in short: small tensors share segments of 2 MiB, medium ones segments of 20 MiB, large
+// ones get their own. Freed ranges are merged and reused best fit; segments are never returned to the driver.
 class CachingAllocator {
  public:
   explicit CachingAllocator(Recorder& recorder) : recorder_(recorder) {}
@@ -96,7 +96,7 @@ Operand In(Tensor t) { return {t, Access::kRead}; }
 Operand Out(Tensor t) { return {t, Access::kWrite}; }
 Operand Both(Tensor t) { return {t, Access::kReadWrite}; }
 
-// Tensors that live as long as their scope in the model lives.
+// Writes a program's tensors and launches.
 class Program {
  public:
   Program(const std::string& path, const ModelShape& shape, const char* what)
@@ -135,7 +135,7 @@ class Program {
     const double seconds = 2e-6 + std::max(flops / shape_.flops, static_cast<double>(bytes) / shape_.bytes_per_s);
     clock_ += 5000;  // the host's part of an eager launch
     LaunchRecord launch;
-    // A kernel is its name and its number of parameters: a handle that is the same for both.
+    // The handle is a hash of the kernel's name and its number of parameters.
     launch.function =
         recorder_.Function(std::hash<std::string>()(std::string(name) + std::to_string(words.size())), name, layout);
     launch.grid[0] = 132;
@@ -160,7 +160,7 @@ class Program {
     recorder_.Finish();
     const absl::StatusOr<Trace> back = Load(path);
     if (!back.ok()) return back.status();
-    return back->complete ? absl::OkStatus() : absl::DataLossError(path + ": could not be written whole");
+    return back->complete ? absl::OkStatus() : absl::DataLossError(path + ": was not written completely");
   }
 
  private:
@@ -176,7 +176,7 @@ struct Parameters {
 
 struct Layer {
   Parameters qkv, projection, up, down;
-  // What the forward pass keeps for the backward pass.
+  // Kept by the forward pass for the backward pass.
   Tensor input, normal1, attention_in, attention_out, middle, normal2, inner, activated;
 };
 
@@ -184,7 +184,7 @@ Parameters NewParameters(Program& p, uint64_t rows, uint64_t columns) {
   return {p.New(rows * columns), {}, p.New(rows * columns), p.New(rows * columns)};
 }
 
-// dW = x^T dy and dx = dy W^T; the gradient is made here for the first time in a step (set_to_none).
+// dW = x^T dy and dx = dy W^T. The gradient is allocated here, as after set_to_none.
 Tensor BackwardLinear(Program& p, Parameters& w, uint64_t tokens, uint64_t in, uint64_t out, const Tensor& x,
                       Tensor& dy) {
   w.gradient = p.New(in * out);

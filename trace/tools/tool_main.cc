@@ -1,5 +1,4 @@
-// sluice-trace: what is done to trace files between recording and playing back. `sluice record` and `sluice replay` are
-// for people.
+// sluice-trace: works on trace files between recording and replay.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -60,15 +59,15 @@ int Settle(const std::string& from, const std::string& to, int steps) {
     return Report(absl::Status(settled.status().code(), from + ": " + std::string(settled.status().message())));
   constexpr double kGi = 1 << 30;
   std::printf(
-      "%s: %llu launches measured: %.3f GiB faulted, %.3f GiB brought beside that in the same tensor, %.3f GiB in "
-      "others left out;\n"
-      "  carried over to %llu launches of like steps, to %llu of other steps by kernel and shape, %llu without",
+      "%s: %llu launches measured: %.3f GiB faulted, %.3f GiB fetched beside them in the same tensor, %.3f GiB in "
+      "other tensors left out;\n"
+      "  carried over to %llu launches of like steps, to %llu of other steps by kernel and shape, %llu without truth",
       from.c_str(), static_cast<unsigned long long>(settled->measured),
       static_cast<double>(settled->faulted_bytes) / kGi, static_cast<double>(settled->guessed_bytes) / kGi,
       static_cast<double>(settled->refused_bytes) / kGi, static_cast<unsigned long long>(settled->carried_over),
       static_cast<unsigned long long>(settled->carried_by_shape), static_cast<unsigned long long>(settled->without));
   if (settled->checked_bytes != 0) {
-    std::printf("; where it was measured too, %.3f %% of %.3f GiB differ",
+    std::printf("; for launches that were measured too, %.3f %% of %.3f GiB differ",
                 100.0 * static_cast<double>(settled->differing_bytes) / static_cast<double>(settled->checked_bytes),
                 static_cast<double>(settled->checked_bytes) / kGi);
   }
@@ -97,21 +96,22 @@ int Explain(const std::string& path, const std::string& replayed_path, bool as_j
     std::fputs(sluice::trace::ExplanationText(*explained).c_str(), stdout);
     return 0;
   }
-  uint64_t touched = 0, believed = 0, covered = 0;
+  uint64_t touched = 0, predicted = 0, covered = 0;
   for (const auto& launch : *explained) {
     if (!launch.has_truth) continue;
     touched += launch.touched_bytes;
-    believed += launch.believed_bytes;
+    predicted += launch.predicted_bytes;
     covered += launch.covered_bytes;
   }
-  std::printf("{\"touched_bytes\": %llu, \"believed_bytes\": %llu, \"covered_bytes\": %llu}\n",
-              static_cast<unsigned long long>(touched), static_cast<unsigned long long>(believed),
+  std::printf("{\"touched_bytes\": %llu, \"predicted_bytes\": %llu, \"covered_bytes\": %llu}\n",
+              static_cast<unsigned long long>(touched), static_cast<unsigned long long>(predicted),
               static_cast<unsigned long long>(covered));
   return 0;
 }
 
-// What moves pages of managed memory on an H200 with driver 580 (docs/design/driver.md): out, and both ways together.
-constexpr double kManagedOut = 15.3e9, kManagedBoth = 28e9;
+// Rates of managed memory on an H200 with driver 580 (docs/design/driver.md), bytes a second: out, and both directions
+// together.
+constexpr double kManagedOutPerSecond = 15.3e9, kManagedBothPerSecond = 28e9;
 
 int Bound(const std::string& path, double budget_gib, double link, bool as_json) {
   using sluice::trace::Policy;
@@ -128,9 +128,10 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
         "\"managed_limit_ms\": %.4f, \"peak_live_bytes\": %llu, \"dropped_bytes\": %llu}\n",
         static_cast<unsigned long long>(step.in_bytes), static_cast<unsigned long long>(step.out_bytes),
         static_cast<unsigned long long>(step.clean_out_bytes), static_cast<double>(step.kernel_ns) / 1e6,
-        sluice::trace::LinkLimitMs(step, link * 1e9), sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth),
+        sluice::trace::LinkLimitMs(step, link * 1e9),
+        sluice::trace::ManagedLimitMs(step, kManagedOutPerSecond, kManagedBothPerSecond),
         static_cast<unsigned long long>(live.reported_peak != 0 ? live.reported_peak : live.allocated_peak),
-        // Of the one before: what lives at the end of the trace is freed behind it.
+        // Of the step before: memory that is live at the end of the trace is freed only after it.
         static_cast<unsigned long long>(steps[steps.size() - 2].dropped_bytes));
     return 0;
   }
@@ -140,13 +141,13 @@ int Bound(const std::string& path, double budget_gib, double link, bool as_json)
     const std::vector<sluice::trace::StepTraffic> steps = sluice::trace::Traffic(*trace, budget, policy);
     const sluice::trace::StepTraffic& step = steps.back();
     std::printf(
-        "%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step, clean pages %.3f GiB, living ones dropped %.3f GiB; "
-        "kernels %.2f ms, at least %.2f ms, moving managed memory %.2f ms\n",
+        "%-7s budget %.2f GiB: in %.3f GiB, out %.3f GiB a step, clean evictions %.3f GiB, live pages dropped %.3f "
+        "GiB; kernels %.2f ms, at least %.2f ms, with managed memory %.2f ms\n",
         name, budget_gib, static_cast<double>(step.in_bytes) / (1 << 30),
         static_cast<double>(step.out_bytes) / (1 << 30), static_cast<double>(step.clean_out_bytes) / (1 << 30),
         static_cast<double>(steps[steps.size() - 2].dropped_bytes) / (1 << 30),
         static_cast<double>(step.kernel_ns) / 1e6, sluice::trace::LinkLimitMs(step, link * 1e9),
-        sluice::trace::ManagedLimitMs(step, kManagedOut, kManagedBoth));
+        sluice::trace::ManagedLimitMs(step, kManagedOutPerSecond, kManagedBothPerSecond));
   }
   return 0;
 }
@@ -156,8 +157,8 @@ int Interval(const std::string& path, const std::string& kernel, const std::stri
   if (!trace.ok()) return Report(trace.status());
   std::vector<uint64_t> all = sluice::trace::Intervals(*trace, kernel, between);
   if (all.empty())
-    return Report(absl::NotFoundError(path + ": no launch of '" + kernel + "', one of '" + between +
-                                      "' and the next of '" + kernel + "' lie in a step behind the first"));
+    return Report(absl::NotFoundError(path + ": no step after the first has launches of '" + kernel + "', '" + between +
+                                      "' and '" + kernel + "' in this order"));
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   std::nth_element(all.begin(), middle, all.end());
   std::printf("{\"intervals\": %zu, \"median_us\": %.2f}\n", all.size(), static_cast<double>(*middle) / 1e3);
@@ -167,13 +168,13 @@ int Interval(const std::string& path, const std::string& kernel, const std::stri
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Looks at, packs, makes and merges sluice traces", "sluice-trace");
+  CLI::App app("Inspects, packs, makes and cuts sluice traces", "sluice-trace");
   app.set_version_flag("--version", "sluice-trace " SLUICE_VERSION);
   app.require_subcommand(1);
   int status = 0;
 
   std::string file, out;
-  CLI::App* info = app.add_subcommand("info", "what a trace holds");
+  CLI::App* info = app.add_subcommand("info", "print a trace's contents in short");
   info->add_option("FILE", file, "trace")->required();
   info->callback([&] { status = Info(file); });
 
@@ -212,22 +213,22 @@ int main(int argc, char** argv) {
   settle->add_option("--steps", steps, "keep only the first N steps")->check(CLI::Range(1, 100000));
   settle->callback([&] { status = Settle(file, out, steps); });
 
-  CLI::App* cut = app.add_subcommand("cut", "keep what comes before the first step and N steps");
+  CLI::App* cut = app.add_subcommand("cut", "keep the events before the first step and N steps");
   cut->add_option("FROM", file, "trace")->required();
   cut->add_option("TO", out, "shorter trace")->required();
   cut->add_option("--steps", steps, "steps to keep")->required()->check(CLI::Range(1, 100000));
   cut->callback([&] { status = Report(sluice::trace::Cut(file, out, steps)); });
 
   bool as_json = false;
-  CLI::App* explain = app.add_subcommand("explain", "what an engine believed of each launch, beside what it touched");
+  CLI::App* explain = app.add_subcommand("explain", "compare each launch's access set with the pages it touched");
   explain->add_option("FILE", file, "trace with the truth column")->required();
-  explain->add_option("REPLAYED", out, "what the engine recorded (SLUICE_RECORD) while FILE was played")->required();
-  explain->add_flag("--json", as_json, "the sums alone");
+  explain->add_option("REPLAYED", out, "the engine's recording (SLUICE_RECORD) of a replay of FILE")->required();
+  explain->add_flag("--json", as_json, "print only the sums, as one JSON object");
   explain->callback([&] { status = Explain(file, out, as_json); });
 
   double budget = 4, link = 51;
   CLI::App* bound =
-      app.add_subcommand("bound", "what any engine must move: Belady, LRU and FIFO with dead contents known");
+      app.add_subcommand("bound", "bytes that any engine must move: Belady, LRU and FIFO with frees known");
   bound->add_option("FILE", file, "trace")->required();
   bound->add_option("--budget-gib", budget, "GiB that may be resident")
       ->check(sluice::Between(1e-3, 1e6))
@@ -238,7 +239,8 @@ int main(int argc, char** argv) {
   bound->add_flag("--json", as_json, "Belady's figures of the last step as one JSON object");
   bound->callback([&] { status = Bound(file, budget, link, as_json); });
 
-  CLI::App* uses = app.add_subcommand("uses", "which pages each launch reads and writes, and which die, as text");
+  CLI::App* uses =
+      app.add_subcommand("uses", "write the pages that each launch reads and writes, and the frees, as text");
   uses->add_option("FILE", file, "trace")->required();
   uses->add_option("TO", out, "text")->required();
   uses->callback([&] {
@@ -247,10 +249,10 @@ int main(int argc, char** argv) {
   });
 
   std::string kernel, between;
-  CLI::App* interval = app.add_subcommand("interval", "how long the host took from one launch of a kernel to the next");
+  CLI::App* interval = app.add_subcommand("interval", "host time from one launch of a kernel to the next");
   interval->add_option("FILE", file, "trace")->required();
   interval->add_option("KERNEL", kernel, "part of a kernel's name")->required();
-  interval->add_option("BETWEEN", between, "part of the name of one that is launched between the two")->required();
+  interval->add_option("BETWEEN", between, "part of the name of a kernel launched between the two")->required();
   interval->callback([&] { status = Interval(file, kernel, between); });
 
   return sluice::ReadCommandLine(app, "sluice-trace", argc, argv).value_or(status);
