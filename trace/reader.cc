@@ -15,7 +15,17 @@ namespace sluice::trace {
 namespace {
 
 constexpr uint64_t kMaxWords = 8192;  // CUDA's limit on parameters is 32,764 bytes
+constexpr uint64_t kMaxParameterBytes = 8 * kMaxWords;
+// No machine has this much memory. Larger ranges come from a damaged file, and the tools would loop over their pages.
+constexpr uint64_t kMaxRangeBytes = uint64_t{1} << 44;
 constexpr size_t kHeaderBytes = sizeof kMagic + 8;
+
+// An error's text for a range that no memory can have, else empty.
+std::string WrongRange(uint64_t address, uint64_t bytes) {
+  if (address + bytes < address) return "the range wraps around";
+  if (bytes > kMaxRangeBytes) return absl::StrCat("a range of ", bytes, " bytes; at most ", kMaxRangeBytes);
+  return {};
+}
 
 // Reads the fields of one payload; the first field that does not fit sets bad().
 class Cursor {
@@ -102,20 +112,24 @@ class Parser {
     switch (type) {
       case Type::kAlloc:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        error = WrongRange(event.a, event.b);
         if (event.c > static_cast<uint64_t>(AllocKind::kHost)) error = absl::StrCat("kind ", event.c, " is unknown");
-        if (event.a + event.b < event.a) error = "the range wraps around";
         break;
       case Type::kReport:
         event.a = in.U(), event.b = static_cast<uint64_t>(in.S()), event.c = in.U();
+        error = WrongRange(event.a, static_cast<int64_t>(event.b) < 0 ? 0 - event.b : event.b);
         break;
       case Type::kLaunch:
         error = ReadLaunch(in, event);
         break;
       case Type::kCopy:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        error = WrongRange(event.b, event.d);
+        if (error.empty()) error = WrongRange(event.c, event.d);
         break;
       case Type::kSet:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U();
+        error = WrongRange(event.b, event.c);
         break;
       case Type::kFree:
       case Type::kStreamCreate:
@@ -163,8 +177,11 @@ class Parser {
     }
     Function function{in.Str(), {}};
     for (uint64_t i = in.Count(2); i > 0; --i) {
-      const uint32_t offset = in.U32();
-      function.parameters.push_back({offset, in.U32()});
+      const uint64_t offset = in.U32(), bytes = in.U32();
+      if (offset + bytes > kMaxParameterBytes) {
+        return absl::StrCat("a parameter ends at byte ", offset + bytes, "; at most ", kMaxParameterBytes);
+      }
+      function.parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
     }
     if (in.bad()) return Ended(in);
     trace_.functions.push_back(std::move(function));
@@ -177,6 +194,7 @@ class Parser {
       const uint64_t how = in.U();
       if (how >> 2 >= kAccessSources) return absl::StrCat("access source ", how >> 2);
       range.access = static_cast<Access>(how & 3);
+      if (std::string error = WrongRange(range.address, range.bytes); !error.empty()) return error;
       range.source = static_cast<AccessSource>(how >> 2);
       accesses.push_back(range);
     }
@@ -234,8 +252,9 @@ class Parser {
     (type == Type::kChanged ? launch.has_changed : launch.has_truth) = true;
     const uint64_t count = in.Count(2);
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t address = in.U();
-      ranges.push_back({address, in.U()});
+      const uint64_t address = in.U(), bytes = in.U();
+      if (std::string error = WrongRange(address, bytes); !error.empty()) return error;
+      ranges.push_back({address, bytes});
     }
     for (uint64_t i = 0; i < count && !in.ended(); ++i) {
       const uint64_t access = in.U();

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   const uint64_t layers = std::strtoull(argv[2], nullptr, 10) * kMiB / kLayer;
   const int replays = argc > 3 ? std::atoi(argv[3]) : 60;
   simgpu_test::Card card;
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
   CUstream stream = card.Stream();
   CUmodule module = nullptr;
   CUfunction two = nullptr, foreach = nullptr;

@@ -14,7 +14,7 @@ struct Rig {
   CUfunction two = nullptr;
 
   Rig() {
-    sluice::replay::SleepOnCard(&simgpu_advance_host);
+    sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
     CUmodule module = nullptr;
     OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
     OK(cuModuleGetFunction(&two, module, "two"));

@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   const uint64_t live = std::strtoull(argv[2], nullptr, 10) * kMiB;
   const uint64_t launches = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 4000;
   Program p(live);
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
   void (*work)(Program&, uint64_t) = nullptr;
   if (name == "pool" || name == "pool_reread") {
     // A program that allocates once and cuts its blocks out of that itself: each pointer leads into the whole.

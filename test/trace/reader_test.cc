@@ -149,6 +149,11 @@ TEST_CASE("errors name the file, the byte and the reason") {
   CHECK(Load(folder / "absent").status().message() == (folder / "absent") + ": No such file or directory");
   fs::create_directory(folder / "folder");
   CHECK(Load(folder / "folder").status().message() == (folder / "folder") + ": Is a directory");
+  // A parameter outside the parameters that CUDA allows, and ranges that no memory has.
+  CHECK(message(bytes.substr(0, 16) + std::string("\x05\x07\x00\x00\x01\xff\xff\x03\x08", 9)) ==
+        "x.trace: byte 16: function: a parameter ends at byte 65543; at most 65536");
+  CHECK(message(bytes.substr(0, 16) + std::string("\x08\x0b\x00\x00\x00\xff\xff\xff\xff\xff\xff\x7f\x01", 13)) ==
+        "x.trace: byte 16: set: a range of 562949953421311 bytes; at most 17592186044416");
   // An unknown record type of a newer recorder is skipped.
   std::string newer = bytes.substr(0, 16) + std::string("\x63\x03\x00\x01\x02", 5);
   CHECK(Parse(newer, "x").ok());
