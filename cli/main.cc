@@ -14,7 +14,7 @@
 #include "scheduler/simulator/simulate_command.h"
 #endif
 #ifdef SLUICE_HAVE_TRACE
-#include "trace/commands.h"
+#include "trace/tools/commands.h"
 #endif
 
 int main(int argc, char** argv) {

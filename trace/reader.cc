@@ -2,25 +2,32 @@
 
 #include <absl/strings/str_cat.h>
 #include <string.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <unordered_map>
 
 #include "common/read_file.h"
+#include "packed.h"
 
 namespace sluice::trace {
 namespace {
 
-// A trace is tens of MiB; a frame that unpacks to more than this is not one.
-constexpr size_t kMaxUnpacked = size_t{4} << 30;
 constexpr uint64_t kMaxWords = 8192;  // CUDA's limit on parameters is 32,764 bytes
+constexpr uint64_t kMaxParameterBytes = 8 * kMaxWords;
+// No machine has this much memory. Larger ranges come from a damaged file, and the tools would loop over their pages.
+constexpr uint64_t kMaxRangeBytes = uint64_t{1} << 44;
 constexpr size_t kHeaderBytes = sizeof kMagic + 8;
 
-// Reads fields of one payload; the first field that does not fit sets bad().
+// An error's text for a range that no memory can have, else empty.
+std::string WrongRange(uint64_t address, uint64_t bytes) {
+  if (address + bytes < address) return "the range wraps around";
+  if (bytes > kMaxRangeBytes) return absl::StrCat("a range of ", bytes, " bytes; at most ", kMaxRangeBytes);
+  return {};
+}
+
+// Reads the fields of one payload; the first field that does not fit sets bad().
 class Cursor {
  public:
   explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
@@ -56,10 +63,10 @@ class Cursor {
     bytes_.remove_prefix(n);
     return text;
   }
-  // A count of items of at least `least` bytes each: no count makes us reserve more than the payload can hold.
-  uint64_t Count(uint64_t least) {
+  // A count of items of at least `min_bytes` each: no count makes the caller reserve more than the payload can hold.
+  uint64_t Count(uint64_t min_bytes) {
     const uint64_t n = U();
-    if (n > bytes_.size() / least) return Bad();
+    if (n > bytes_.size() / min_bytes) return Bad();
     return n;
   }
   bool bad() const { return bad_; }
@@ -79,7 +86,7 @@ class Parser {
  public:
   explicit Parser(Trace& trace) : trace_(trace) {}
 
-  // An error's text, or empty.
+  // Appends one record to the trace. An error's text, or empty.
   std::string Record(Type type, std::string_view payload) {
     Cursor in(payload);
     Event event{type, 0};
@@ -90,12 +97,12 @@ class Parser {
         return Ended(in);
       }
       case Type::kFunction:
-        return FunctionRecord(in);
+        return ReadFunction(in);
       case Type::kDuration:
       case Type::kTruth:
       case Type::kGuessed:
       case Type::kChanged:
-        return LaunchColumn(type, in);
+        return ReadLaunchColumn(type, in);
       default:
         break;
     }
@@ -105,20 +112,24 @@ class Parser {
     switch (type) {
       case Type::kAlloc:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        error = WrongRange(event.a, event.b);
         if (event.c > static_cast<uint64_t>(AllocKind::kHost)) error = absl::StrCat("kind ", event.c, " is unknown");
-        if (event.a + event.b < event.a) error = "the range wraps around";
         break;
       case Type::kReport:
         event.a = in.U(), event.b = static_cast<uint64_t>(in.S()), event.c = in.U();
+        error = WrongRange(event.a, static_cast<int64_t>(event.b) < 0 ? 0 - event.b : event.b);
         break;
       case Type::kLaunch:
-        error = LaunchRecordOf(in, event);
+        error = ReadLaunch(in, event);
         break;
       case Type::kCopy:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U(), event.e = in.U();
+        error = WrongRange(event.b, event.d);
+        if (error.empty()) error = WrongRange(event.c, event.d);
         break;
       case Type::kSet:
         event.a = in.U(), event.b = in.U(), event.c = in.U(), event.d = in.U();
+        error = WrongRange(event.b, event.c);
         break;
       case Type::kFree:
       case Type::kStreamCreate:
@@ -130,7 +141,7 @@ class Parser {
         event.a = in.U(), event.b = in.U();
         break;
       case Type::kGraphLaunch:
-        error = GraphLaunchOf(in, event);
+        error = ReadGraphLaunch(in, event);
         break;
       case Type::kStreamDestroy:
       case Type::kEventSync:
@@ -144,7 +155,7 @@ class Parser {
         trace_.step_names.push_back(in.Str());
         break;
       case Type::kEnd:
-        if (in.U() != records_) error = "counts another number of records than the file holds";
+        if (in.U() != records_) error = "counts another number of records than the file has";
         trace_.complete = true;
         break;
       default:
@@ -154,50 +165,54 @@ class Parser {
     if (error.empty() && type != Type::kEnd) trace_.events.push_back(event);
     return error;
   }
-  void Counted() { ++records_; }
+  void CountRecord() { ++records_; }
 
  private:
   static std::string Ended(const Cursor& in) { return in.bad() ? "a field is missing or out of range" : ""; }
 
-  std::string FunctionRecord(Cursor& in) {
+  std::string ReadFunction(Cursor& in) {
     const uint64_t id = in.U();
     if (!in.bad() && id != trace_.functions.size()) {
       return absl::StrCat("function ", id, " out of order: ", trace_.functions.size(), " is next");
     }
     Function function{in.Str(), {}};
     for (uint64_t i = in.Count(2); i > 0; --i) {
-      const uint32_t offset = in.U32();
-      function.parameters.push_back({offset, in.U32()});
+      const uint64_t offset = in.U32(), bytes = in.U32();
+      if (offset + bytes > kMaxParameterBytes) {
+        return absl::StrCat("a parameter ends at byte ", offset + bytes, "; at most ", kMaxParameterBytes);
+      }
+      function.parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
     }
     if (in.bad()) return Ended(in);
     trace_.functions.push_back(std::move(function));
     return {};
   }
 
-  static std::string Accesses(Cursor& in, std::vector<AccessRange>& accesses) {
+  static std::string ReadAccesses(Cursor& in, std::vector<AccessRange>& accesses) {
     for (uint64_t i = in.Count(3); i > 0; --i) {
       AccessRange range{in.U(), in.U(), Access::kUnknown, AccessSource::kParameters};
       const uint64_t how = in.U();
       if (how >> 2 >= kAccessSources) return absl::StrCat("access source ", how >> 2);
       range.access = static_cast<Access>(how & 3);
+      if (std::string error = WrongRange(range.address, range.bytes); !error.empty()) return error;
       range.source = static_cast<AccessSource>(how >> 2);
       accesses.push_back(range);
     }
     return {};
   }
 
-  std::string GraphLaunchOf(Cursor& in, Event& event) {
+  std::string ReadGraphLaunch(Cursor& in, Event& event) {
     event.a = in.U(), event.b = in.U(), event.c = trace_.graph_launches.size();
     GraphLaunch launch;
-    launch.told = !in.ended();
-    for (uint64_t i = launch.told ? in.Count(1) : 0; i > 0; --i) {
-      if (std::string error = Accesses(in, launch.nodes.emplace_back()); !error.empty()) return error;
+    launch.has_nodes = !in.ended();
+    for (uint64_t i = launch.has_nodes ? in.Count(1) : 0; i > 0; --i) {
+      if (std::string error = ReadAccesses(in, launch.nodes.emplace_back()); !error.empty()) return error;
     }
     trace_.graph_launches.push_back(std::move(launch));
     return {};
   }
 
-  std::string LaunchRecordOf(Cursor& in, Event& event) {
+  std::string ReadLaunch(Cursor& in, Event& event) {
     Launch launch;
     launch.function = in.U32();
     launch.stream = in.U();
@@ -209,7 +224,7 @@ class Parser {
     if (words > kMaxWords) return absl::StrCat(words, " parameter words; at most ", kMaxWords);
     launch.words.reserve(words);
     for (uint64_t i = 0; i < words; ++i) launch.words.push_back(in.U());
-    if (std::string error = Accesses(in, launch.accesses); !error.empty()) return error;
+    if (std::string error = ReadAccesses(in, launch.accesses); !error.empty()) return error;
     if (in.bad()) return Ended(in);
     if (launch.function >= trace_.functions.size()) {
       return absl::StrCat("function ", launch.function, " is not defined (", trace_.functions.size(), " are)");
@@ -219,11 +234,12 @@ class Parser {
     return {};
   }
 
-  std::string LaunchColumn(Type type, Cursor& in) {
+  // A record about an earlier launch: its duration or ranges.
+  std::string ReadLaunchColumn(Type type, Cursor& in) {
     const uint64_t at = in.U();
     if (in.bad()) return Ended(in);
     if (at >= trace_.launches.size()) {
-      return absl::StrCat("is about launch ", at, ", but only ", trace_.launches.size(), " came before");
+      return absl::StrCat("names launch ", at, ", but only ", trace_.launches.size(), " precede it");
     }
     Launch& launch = trace_.launches[at];
     if (type == Type::kDuration) {
@@ -236,8 +252,9 @@ class Parser {
     (type == Type::kChanged ? launch.has_changed : launch.has_truth) = true;
     const uint64_t count = in.Count(2);
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t address = in.U();
-      ranges.push_back({address, in.U()});
+      const uint64_t address = in.U(), bytes = in.U();
+      if (std::string error = WrongRange(address, bytes); !error.empty()) return error;
+      ranges.push_back({address, bytes});
     }
     for (uint64_t i = 0; i < count && !in.ended(); ++i) {
       const uint64_t access = in.U();
@@ -253,7 +270,7 @@ class Parser {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::string error;
-  std::optional<std::string> bytes = ReadWholeFile(path, error, kMaxUnpacked);
+  std::optional<std::string> bytes = ReadWholeFile(path, error, kMaxUnpackedBytes);
   if (!bytes) return absl::NotFoundError(error);
   return *std::move(bytes);
 }
@@ -262,34 +279,10 @@ absl::Status Wrong(const std::string& name, size_t at, const std::string& what) 
   return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", at, ": ", what));
 }
 
-bool IsPacked(std::string_view bytes) { return bytes.starts_with("\x28\xb5\x2f\xfd"); }
-
-// Nothing, or what is wrong with the first bytes.
+// An error's text for bytes that do not begin like a trace, else empty.
 std::string WrongBeginning(std::string_view bytes) {
   if (bytes.size() >= kHeaderBytes && memcmp(bytes.data(), kMagic, sizeof kMagic) == 0) return {};
   return "not a sluice trace (it begins with other bytes than \"SLTRACE\")";
-}
-
-// What can be had of a zstd stream; a stream that ends early gives what came before.
-absl::StatusOr<std::string> Unpack(std::string_view packed, const std::string& name) {
-  const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(), ZSTD_freeDCtx);
-  std::string out;
-  std::vector<char> piece(ZSTD_DStreamOutSize());
-  ZSTD_inBuffer in{packed.data(), packed.size(), 0};
-  while (true) {
-    ZSTD_outBuffer to{piece.data(), piece.size(), 0};
-    const size_t before = in.pos;
-    const size_t rc = ZSTD_decompressStream(context.get(), &to, &in);
-    if (ZSTD_isError(rc)) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": byte ", in.pos, ": zstd: ", ZSTD_getErrorName(rc)));
-    }
-    out.append(piece.data(), to.pos);
-    if (out.size() > kMaxUnpacked) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": unpacks to more than ", kMaxUnpacked >> 30, " GiB: not a trace"));
-    }
-    if (to.pos == 0 && (in.pos == packed.size() || in.pos == before)) return out;
-  }
 }
 
 }  // namespace
@@ -331,7 +324,7 @@ absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name) {
     if (static_cast<uint8_t>(type) == 0) return wrong(begin, "record type 0 does not exist");
     const std::string error = parser.Record(type, bytes.substr(at, length));
     if (!error.empty()) return wrong(begin, absl::StrCat(TypeName(type), ": ", error));
-    parser.Counted();
+    parser.CountRecord();
     at += length;
   }
   return trace;
@@ -350,12 +343,11 @@ absl::Status Compress(const std::string& from, const std::string& to, int level)
   if (!bytes.ok()) return bytes.status();
   if (const std::string what = WrongBeginning(*bytes); !what.empty()) return Wrong(from, 0, what);
   if (std::string error; !MayBeReplaced(to, error)) return absl::InvalidArgumentError(error);
-  std::string packed(ZSTD_compressBound(bytes->size()), '\0');
-  const size_t n = ZSTD_compress(packed.data(), packed.size(), bytes->data(), bytes->size(), level);
-  if (ZSTD_isError(n)) return absl::InternalError(absl::StrCat(from, ": zstd: ", ZSTD_getErrorName(n)));
+  const absl::StatusOr<std::string> packed = Pack(*bytes, from, level);
+  if (!packed.ok()) return packed.status();
   const std::string temporary = to + ".part";
   std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-  out.write(packed.data(), static_cast<std::streamsize>(n));
+  out.write(packed->data(), static_cast<std::streamsize>(packed->size()));
   out.close();
   if (!out || rename(temporary.c_str(), to.c_str()) != 0) {
     const absl::Status status = absl::UnavailableError(absl::StrCat(to, ": ", strerror(errno)));

@@ -37,20 +37,23 @@ struct Launch {
   std::vector<AccessRange> accesses;
   bool has_truth = false;
   std::vector<Range> truth;
-  std::vector<Range> guessed;  // raw recordings only, as what follows
+  // Raw recordings only:
+  std::vector<Range> guessed;
   bool has_changed = false;
   std::vector<Range> changed;
 };
 
-// What an engine knew of a graph's nodes when it was launched.
+// The access sets of a graph's nodes, as the engine knew them at the graph's launch.
 struct GraphLaunch {
-  bool told = false;
+  bool has_nodes = false;  // false: the engine recorded none
   std::vector<std::vector<AccessRange>> nodes;
 };
 
-// One record. What a, b, c, d mean is the order of the record's fields in format.h after dt; a launch's `a` is its
-// place in Trace::launches, a step's `a` its place in Trace::step_names, a report's `b` the signed bytes, a graph
-// launch's `c` its place in Trace::graph_launches.
+// One record. a, b, c, d, e are the record's fields after dt, in the order of format.h, with these exceptions:
+// - a launch's `a` is its index in Trace::launches
+// - a step's `a` is its index in Trace::step_names
+// - a report's `b` is the signed bytes
+// - a graph launch's `c` is its index in Trace::graph_launches
 struct Event {
   Type type;
   uint64_t time_ns;  // since the trace's first event
@@ -65,23 +68,22 @@ struct Trace {
   std::vector<Launch> launches;
   std::vector<GraphLaunch> graph_launches;
   std::vector<std::string> step_names;
-  bool complete = false;  // false: the recording was cut off; everything up to there is here
+  bool complete = false;  // false: the recording was cut off; everything before the cut is here
 };
 
-// Highest sum of live device bytes (allocations, reports left aside), and what PyTorch's reports say of the same;
-// bytes.
+// High-water marks of live device bytes: by allocations (reports left aside), and by PyTorch's reports.
 struct LiveBytes {
   uint64_t allocated_peak = 0, reported_peak = 0;
 };
 LiveBytes PeakLive(const Trace& trace);
 
-// InvalidArgument with file, byte and reason where the contents are wrong; a file that merely ends early is read up to
-// there.
+// InvalidArgument with file, byte and reason where the contents are wrong. A file that merely ends early is read up to
+// its end, with `complete` false.
 absl::StatusOr<Trace> Load(const std::string& path);
 absl::StatusOr<Trace> Parse(std::string_view bytes, const std::string& name);
 
-// Copies the trace `from`, plain or packed, to `to` as one zstd frame (through a temporary name, so that `to` is whole
-// or absent). Level 1..19. InvalidArgument where `from` begins as no trace does or `to` is no plain file.
+// Copies the trace `from`, plain or packed, to `to` as one zstd frame, through a temporary name, so that `to` is whole
+// or absent. Level 1..19. InvalidArgument where `from` is not a trace by its first bytes or `to` is no plain file.
 absl::Status Compress(const std::string& from, const std::string& to, int level);
 
 const char* TypeName(Type type);

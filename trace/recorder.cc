@@ -25,8 +25,8 @@ uint64_t MonotonicNow() {
   return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// One line, one write: lines of several threads or processes do not mix.
-void Say(const char* text) {
+// One line in one write, so that lines of several threads or processes do not mix.
+void LogWarning(const char* text) {
   char line[768];
   int n = snprintf(line, sizeof line, "sluice: WARN %s\n", text);
   if (n > static_cast<int>(sizeof line) - 1) n = sizeof line - 1;
@@ -35,8 +35,8 @@ void Say(const char* text) {
 
 }  // namespace
 
-// Bytes of one record under construction. Grows by doubling; where memory runs out the record is marked bad and
-// dropped.
+// The bytes of one record under construction. The buffer grows by doubling; a record for which memory runs out is
+// marked bad and dropped.
 class Recorder::Payload {
  public:
   Payload() = default;
@@ -93,7 +93,8 @@ Recorder* Recorder::FromEnvironment() {
     const char* path = getenv(SLUICE_ENV_RECORD);
     if (path == nullptr || *path == '\0') return nullptr;
     auto* made = new (std::nothrow) Recorder(path);
-    // Never deleted: application threads may still launch while the process exits. The end is written by atexit.
+    // Never deleted: application threads may still launch while the process exits. An atexit handler writes the end
+    // record.
     if (made != nullptr) atexit([] { FromEnvironment()->Finish(); });
     return made;
   }();
@@ -121,20 +122,20 @@ void Recorder::Fail(const char* what) {
   char text[640];
   snprintf(text, sizeof text, "recording to %.400s stopped: %s: %s; the program goes on", path_.c_str(), what,
            strerror(error));
-  dead_.store(true, std::memory_order_relaxed);
+  stopped_.store(true, std::memory_order_relaxed);
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
-  Say(text);
+  LogWarning(text);
 }
 
 bool Recorder::Open() {
   buffer_ = static_cast<char*>(malloc(kBufferBytes));
   if (buffer_ == nullptr) {
-    Fail("no memory for its buffer");
+    Fail("no memory for the buffer");
     return false;
   }
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0) {  // another process of the same run records there
+  if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0) {  // another process of the same run records to this file
     close(fd_);
     path_ += "." + std::to_string(owner_);
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
@@ -164,9 +165,9 @@ void Recorder::WriteOut() {
 
 // Called with the lock held.
 void Recorder::Put(Type type, const Payload& payload, bool timed) {
-  if (dead_.load(std::memory_order_relaxed) || payload.bad()) return;
+  if (stopped_.load(std::memory_order_relaxed) || payload.bad()) return;
   if (getpid() != owner_) {
-    dead_.store(true, std::memory_order_relaxed);
+    stopped_.store(true, std::memory_order_relaxed);
     return;
   }
   if (buffer_ == nullptr && !Open()) return;
@@ -215,7 +216,7 @@ void Recorder::Finish() {
   p.U(records_);
   Put(Type::kEnd, p, true);
   if (fd_ >= 0) WriteOut();
-  dead_.store(true, std::memory_order_relaxed);
+  stopped_.store(true, std::memory_order_relaxed);
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
 }

@@ -1,6 +1,6 @@
-// Writes a trace from inside the recorded process. Nothing here may disturb that process: no exception leaves, nothing
-// exits, a full disk is said once on stderr and ends the recording only. Needs libc alone (and the C++ runtime that the
-// engine links statically).
+// Writes a trace from inside the recorded process. Nothing here may disturb that process: it throws nothing and never
+// exits, and a full disk is logged once on stderr and ends the recording only. It needs libc alone (and the C++ runtime
+// that the engine links statically).
 #ifndef SLUICE_TRACE_RECORDER_H_
 #define SLUICE_TRACE_RECORDER_H_
 
@@ -36,14 +36,14 @@ struct LaunchRecord {
   uint32_t shared_bytes = 0;
   uint32_t flags = 0;                     // LaunchFlags
   std::span<const uint64_t> words;        // the parameters, packed by their offsets
-  std::span<const AccessRange> accesses;  // what the engine believes is touched; empty where it knows nothing
+  std::span<const AccessRange> accesses;  // the engine's access set; empty where it knows nothing
 };
 
-// One recording, to one file. Thread-safe; every call costs a lock and some tens of bytes in a buffer of 1 MiB.
+// One recording, to one file. Thread-safe. Every call costs a lock and some tens of bytes in a buffer of 1 MiB.
 class Recorder {
  public:
-  // The process's recorder when SLUICE_RECORD names a file, else null. The file is made with the first event; "%p" in
-  // its name is the process id; a file that another live process is recording to gets ".<pid>" appended, so that
+  // The process's recorder when SLUICE_RECORD names a file, else null. The file is made with the first event. "%p" in
+  // its name is the process id. Where another live process records to that file, ".<pid>" is appended, so that
   // launchers and workers do not mix.
   static Recorder* FromEnvironment();
 
@@ -57,9 +57,9 @@ class Recorder {
   void Free(uint64_t address, uint64_t stream = 0);
   void Report(uint64_t address, int64_t bytes, uint32_t device = 0);  // bytes < 0: freed
 
-  // The number of a kernel; the handle's first call writes its record. `name` may be null.
+  // A kernel's id; the first call with a handle writes its record. `name` may be null.
   uint32_t Function(uint64_t handle, const char* name, std::span<const Parameter> parameters);
-  bool HasFunction(uint64_t handle);            // so that the caller asks the driver for name and layout once only
+  bool HasFunction(uint64_t handle);            // lets the caller ask the driver for name and layout only once
   uint64_t Launch(const LaunchRecord& launch);  // its ordinal, for Duration and Truth
 
   void Duration(uint64_t launch, uint64_t nanoseconds);
@@ -79,14 +79,14 @@ class Recorder {
   void CaptureBegin(uint64_t stream, uint32_t mode);
   void CaptureEnd(uint64_t stream, uint64_t graph);
   void GraphInstantiate(uint64_t graph, uint64_t executable);
-  // `nodes` null: nobody said what they touch.
+  // `nodes` null: their access sets are unknown.
   void GraphLaunch(uint64_t executable, uint64_t stream, const std::vector<std::vector<AccessRange>>* nodes = nullptr);
   void Step(const char* name);
 
-  void Flush();   // what is buffered reaches the file
+  void Flush();   // writes the buffer to the file
   void Finish();  // writes kEnd and closes; later calls do nothing. Runs at the process's exit for FromEnvironment's.
 
-  // Time stamps by another clock than CLOCK_MONOTONIC: generators and tests. Nanoseconds, must not fall.
+  // Takes time stamps from `now` instead of CLOCK_MONOTONIC (generators and tests): nanoseconds, must not decrease.
   void UseClock(uint64_t (*now)(void*), void* context);
 
  private:
@@ -101,9 +101,9 @@ class Recorder {
   std::mutex mutex_;
   std::string path_;
   const uint32_t flags_;
-  const pid_t owner_;  // a forked child inherits the object and the descriptor, and must write to neither
+  const pid_t owner_;  // a forked child inherits the object and the descriptor, and must not write through either
   int fd_ = -1;
-  std::atomic<bool> dead_ = false;
+  std::atomic<bool> stopped_ = false;
   char* buffer_ = nullptr;
   size_t used_ = 0;
   uint64_t last_ns_ = 0, records_ = 0, launches_ = 0;

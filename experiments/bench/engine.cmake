@@ -1,11 +1,11 @@
-# The engine's micro-benchmark (test/gpu/run and scripts start it with and without the hook).
+# The engine's micro-benchmark: test/gpu/run starts it with and without the hook.
 include(SluiceCuda)
 add_executable(engine_micro ${CMAKE_CURRENT_LIST_DIR}/engine_micro.cc)
 set_target_properties(engine_micro PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(engine_micro PRIVATE sluice::cuda_headers ${CMAKE_DL_LIBS})
 target_link_options(engine_micro PRIVATE -static-libstdc++ -static-libgcc)
-add_test(NAME "fidelity: cells, calls and which prediction counts" COMMAND ${CMAKE_CURRENT_LIST_DIR}/fidelity_test.py)
-# Other engines' rules on the simulated card.
+add_test(NAME "fidelity: measured cells are kept and the right prediction is judged" COMMAND ${CMAKE_CURRENT_LIST_DIR}/fidelity_test.py)
+# Other engines' rules on the simulated GPU.
 if(TARGET sluice_player)
   find_package(CLI11 CONFIG REQUIRED)
   add_executable(peer_replay ${CMAKE_CURRENT_LIST_DIR}/peer_replay.cc ${CMAKE_CURRENT_LIST_DIR}/small_card.cc)
@@ -13,14 +13,14 @@ if(TARGET sluice_player)
   target_link_libraries(peer_replay PRIVATE sluice_player CLI11::CLI11)
   target_link_options(peer_replay PRIVATE -static-libstdc++ -static-libgcc -Wl,--export-dynamic-symbol=nanosleep)
   add_test(NAME peer_replay COMMAND ${CMAKE_CURRENT_LIST_DIR}/peer_replay_test.py ${CMAKE_BINARY_DIR})
-  # The table's whole way once, on the smallest trace: a report. The full one is made by hand (docs/benchmarks.md).
+  # The whole program once, on the smallest trace: a report. The full table is made by hand (docs/benchmarks.md).
   if(TARGET sluice_engine)
     add_test(NAME simulated_benchmark COMMAND ${CMAKE_CURRENT_LIST_DIR}/residency_table.py --build ${CMAKE_BINARY_DIR} --traces decode
       --budgets 2 --out ${CMAKE_BINARY_DIR}/simulated_benchmark.json)
     set_tests_properties(simulated_benchmark PROPERTIES TIMEOUT 300)
   endif()
 endif()
-# Graphs beyond the budget; buffers that are overwritten before they are used.
+# Graphs that exceed the budget; buffers that are overwritten before their use.
 if(TARGET simgpu_cu AND TARGET sluice_player)
   foreach(name IN ITEMS graph_bench overwrite_bench)
     add_executable(${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.cc)
@@ -34,7 +34,7 @@ if(TARGET graph_bench AND TARGET read_mostly_bench AND TARGET sluice_engine)
   add_test(NAME "engine: graphs_are_never_slower_than_faults" COMMAND ${CMAKE_CURRENT_LIST_DIR}/graph_table.py --build ${CMAKE_BINARY_DIR} --check)
   set_tests_properties("engine: graphs_are_never_slower_than_faults" PROPERTIES TIMEOUT 400)
 endif()
-# Work that hurts: no order, too much of it, or names that say more than is touched.
+# Workloads that thrash.
 if(TARGET simgpu_cu AND TARGET sluice_player)
   add_executable(thrash_bench ${CMAKE_CURRENT_LIST_DIR}/thrash_bench.cc)
   target_include_directories(thrash_bench PRIVATE ${CMAKE_SOURCE_DIR})
@@ -46,7 +46,7 @@ if(TARGET simgpu_cu AND TARGET sluice_player)
     set_tests_properties("engine: never_slower_than_faults" PROPERTIES TIMEOUT 400)
   endif()
 endif()
-# The residency policy alone, over a trace, beside the offline optimum.
+# The residency policy alone, over a trace, compared with the offline optimum.
 if(TARGET sluice_policy AND TARGET sluice_trace)
   add_executable(residency_bench ${CMAKE_CURRENT_LIST_DIR}/residency_bench.cc)
   set_target_properties(residency_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)

@@ -1,10 +1,12 @@
-// What single driver calls cost the calling thread: an empty launch that names two blocks of 64 MiB, one, or two of
-// 4 MiB, malloc + free of 8 MiB, copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of blocks of
-// that size and of a part of a large block. Run with and without the hook in turn; the ratio of the two is the row.
-// Of the launches also the calling thread's own instructions, which do not notice what else the machine does.
-//   engine_micro [SCALE] [launches]    how often each is measured, 10 if not said; launches: these alone
-//   engine_micro [SCALE] paired        launches through the hook and around it, turn about in one process: what the
-//                                      hook adds, on one core at one clock. Without the hook it says about 0.
+// The cost of single driver calls to the calling thread:
+// - an empty launch that names two blocks of 64 MiB, one, or two of 4 MiB
+// - malloc + free of 8 MiB
+// - copies of 4 B to 64 MiB from pinned and pageable memory, and memsets, of whole blocks and of parts of a large block
+// Run it with and without the hook in turn; the ratio is the row. For launches it also counts the calling thread's own
+// instructions, which do not depend on the machine's load.
+//   engine_micro [SCALE] [launches]    SCALE: repetitions of each measurement, default 10; launches: only launches
+//   engine_micro [SCALE] paired        launches through the hook and around it, alternating in one process: the hook's
+//                                      cost, on one core at one clock. Without the hook the difference is about 0.
 // Prints one RESULT line of JSON. Needs only libcuda.so.1, found as applications find it.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -28,7 +30,8 @@ namespace {
 constexpr const char* kEmptyKernel =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u32 n)\n{\n  ret;\n}\n";
-// The same for the simulated card, which takes PTX for a kernel without parameters: nothing would be named.
+// The same for the simulated GPU, which takes PTX for a kernel without parameters, so that the launch would name no
+// operand.
 constexpr const char* kSimulatedEmptyKernel = "simgpu-module 1\nkernel empty params 8,8,4\n";
 
 void* g_cuda = nullptr;
@@ -52,8 +55,7 @@ double Now() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Median microseconds of `once`, or of what else `clock` counts, measured in batches so that the clock's own cost does
-// not show.
+// Median microseconds of `once` (or the unit of `clock`), measured in batches to hide the clock's own cost.
 double Median(int batches, int batch, const std::function<void()>& once, const std::function<void()>& between,
               const std::function<double()>& clock = Now) {
   std::vector<double> times;
@@ -80,7 +82,7 @@ class Instructions {
     what.exclude_kernel = what.exclude_hv = 1;
     file_ = static_cast<int>(syscall(SYS_perf_event_open, &what, 0, -1, -1, 0));
   }
-  // So far; 0 where the machine does not count.
+  // The count so far; 0 where the machine does not count.
   double Now() const {
     long long n = 0;
     return file_ >= 0 && read(file_, &n, sizeof n) == sizeof n ? static_cast<double>(n) : 0;
@@ -90,8 +92,8 @@ class Instructions {
   int file_;
 };
 
-// The driver's own function of this name, past whoever answers dlsym: from libcuda's table of symbols.
-void* Around(const char* name) {
+// The driver's own function of this name, from libcuda's symbol table: a hook of dlsym does not see the lookup.
+void* FindInDriver(const char* name) {
   struct Search {
     const char* name;
     void* found = nullptr;
@@ -105,7 +107,7 @@ void* Around(const char* name) {
         for (int i = 0; i < object->dlpi_phnum; ++i) {
           if (object->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
           const auto* entry = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-          for (; entry->d_tag != DT_NULL; ++entry) {  // glibc has made these addresses already
+          for (; entry->d_tag != DT_NULL; ++entry) {  // glibc has relocated these addresses
             if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
             if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
           }
@@ -125,9 +127,9 @@ void* Around(const char* name) {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::max(1, std::atoi(argv[1])) : 10;
-  const bool launches_alone = argc > 2;
-  const bool paired = launches_alone && std::strcmp(argv[2], "paired") == 0;
-  if (launches_alone && !paired && std::strcmp(argv[2], "launches") != 0)
+  const bool only_launches = argc > 2;
+  const bool paired = only_launches && std::strcmp(argv[2], "paired") == 0;
+  if (only_launches && !paired && std::strcmp(argv[2], "launches") != 0)
     Die(argv[2], "is unknown; accepted: launches, paired");
   g_cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (g_cuda == nullptr) Die("libcuda.so.1", dlerror());
@@ -144,12 +146,12 @@ int main(int argc, char** argv) {
   CALL(cuModuleGetFunction, &empty, module, "empty");
   CUstream stream = nullptr;
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-  const size_t most = size_t{64} << 20;
+  const size_t max_bytes = size_t{64} << 20;
   CUdeviceptr a = 0, b = 0, c = 0, d = 0;  // b is the large block
-  CALL(cuMemAlloc, &a, most);
-  CALL(cuMemAlloc, &b, most);
-  CALL(cuMemsetD8, a, 1, most);
-  CALL(cuMemsetD8, b, 2, most);
+  CALL(cuMemAlloc, &a, max_bytes);
+  CALL(cuMemAlloc, &b, max_bytes);
+  CALL(cuMemsetD8, a, 1, max_bytes);
+  CALL(cuMemsetD8, b, 2, max_bytes);
   Sync();
 
   unsigned n = 3;
@@ -164,14 +166,14 @@ int main(int argc, char** argv) {
     return Cost{Median(40 * scale, 100, launch, Sync),
                 Median(41, 100, launch, Sync, [&] { return instructions.Now(); })};
   };
-  // With a budget between 72 and 128 MiB: not everything fits, and what these name is there.
+  // With a budget between 72 and 128 MiB the live set does not fit, but the operands of these launches are resident.
   CALL(cuMemAlloc, &c, size_t{4} << 20);
   CALL(cuMemAlloc, &d, size_t{4} << 20);
   CALL(cuMemsetD8, c, 3, size_t{4} << 20);
   CALL(cuMemsetD8, d, 4, size_t{4} << 20);
   Sync();
   if (paired) {
-    const auto around = reinterpret_cast<decltype(&cuLaunchKernel)>(Around("cuLaunchKernel"));
+    const auto around = reinterpret_cast<decltype(&cuLaunchKernel)>(FindInDriver("cuLaunchKernel"));
     if (around == nullptr) Die("cuLaunchKernel", "was not found in libcuda itself");
     const auto differences = [&](CUdeviceptr* first, CUdeviceptr* second, unsigned grid) {
       void* parameters[] = {first, second, &n};
@@ -214,7 +216,7 @@ int main(int argc, char** argv) {
       "RESULT {\"launch_us\": %.4f, \"launch_one_us\": %.4f, \"launch_small_us\": %.4f, \"launch_instructions\": "
       "{\"two\": %.0f, \"one\": %.0f, \"small\": %.0f}",
       two.us, one.us, small.us, two.instructions, one.instructions, small.instructions);
-  if (launches_alone) {
+  if (only_launches) {
     std::printf("}\n");
     return 0;
   }
@@ -228,20 +230,20 @@ int main(int argc, char** argv) {
       Sync);
   std::printf(", \"malloc_free_8m_us\": %.4f, \"copies\": {", alloc_us);
   void* pinned = nullptr;
-  CALL(cuMemHostAlloc, &pinned, most, 0);
-  std::vector<char> pageable(most, 1);
-  std::memset(pinned, 1, most);
+  CALL(cuMemHostAlloc, &pinned, max_bytes, 0);
+  std::vector<char> pageable(max_bytes, 1);
+  std::memset(pinned, 1, max_bytes);
   bool first = true;
-  const auto say = [&first](const std::string& what, double us) {
+  const auto print = [&first](const std::string& what, double us) {
     std::printf("%s\"%s\": %.3f", first ? "" : ", ", what.c_str(), us);
     first = false;
   };
   const auto set = [&](CUdeviceptr to, size_t bytes) {
     return Median(10 * scale, 20, [=] { CALL(cuMemsetD8Async, to, 0, bytes, stream); }, Sync);
   };
-  for (size_t bytes = 4; bytes <= most; bytes *= 16) {
+  for (size_t bytes = 4; bytes <= max_bytes; bytes *= 16) {
     CUdeviceptr own = a;
-    if (bytes < most) CALL(cuMemAlloc, &own, bytes);
+    if (bytes < max_bytes) CALL(cuMemAlloc, &own, bytes);
     const int batches = bytes >= (size_t{1} << 20) ? 3 * scale : 10 * scale,
               batch = bytes >= (size_t{1} << 20) ? 2 : 20;
     for (const bool is_pinned : {true, false}) {
@@ -250,17 +252,17 @@ int main(int argc, char** argv) {
       for (const CUdeviceptr block : {own, b}) {
         if (block == b && bytes >= (size_t{1} << 20)) continue;
         const std::string of = block == b ? " of a large block" : "";
-        say(what + " in" + of, Median(batches, batch, [&] { CALL(cuMemcpyHtoD, block, host, bytes); }, Sync));
-        say(what + " out" + of, Median(batches, batch, [&] { CALL(cuMemcpyDtoH, host, block, bytes); }, Sync));
+        print(what + " in" + of, Median(batches, batch, [&] { CALL(cuMemcpyHtoD, block, host, bytes); }, Sync));
+        print(what + " out" + of, Median(batches, batch, [&] { CALL(cuMemcpyDtoH, host, block, bytes); }, Sync));
       }
     }
     if (bytes == 64) {
-      say("memset 64", set(own, bytes));
-      say("memset 64 of a large block", set(b, bytes));
+      print("memset 64", set(own, bytes));
+      print("memset 64 of a large block", set(b, bytes));
     }
-    if (bytes < most) CALL(cuMemFree, own);
+    if (bytes < max_bytes) CALL(cuMemFree, own);
   }
-  // The process's own memory: what the hook adds to it shows in the difference.
+  // The process's own memory: the difference is the hook's part.
   long rss = 0;
   if (std::FILE* f = std::fopen("/proc/self/statm", "r")) {
     long total = 0;

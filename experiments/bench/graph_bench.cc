@@ -1,9 +1,8 @@
-// A CUDA graph whose nodes use more than the budget holds, on the simulated card: one layer after the other reads its
-// weights once and updates an activation that all of them share. Prints virtual microseconds a replay, the first half
-// left out.
+// A CUDA graph whose nodes use more memory than the budget, on the simulated GPU. One layer after the other reads its
+// weights and updates an activation that all share. Prints virtual microseconds a replay, the first half left out.
 //   graph_bench NAME LIVE_MIB [REPLAYS]
 // NAME: once (weights are read once, as for one token), reread (eight times, as for a batch), foreach (PyTorch's struct
-// of tensors: each node works on a quarter of what it names).
+// of tensors: each node works on one of the eight tensors that it names).
 #include <cstring>
 #include <string>
 
@@ -40,7 +39,7 @@ int main(int argc, char** argv) {
   const uint64_t layers = std::strtoull(argv[2], nullptr, 10) * kMiB / kLayer;
   const int replays = argc > 3 ? std::atoi(argv[3]) : 60;
   simgpu_test::Card card;
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
   CUstream stream = card.Stream();
   CUmodule module = nullptr;
   CUfunction two = nullptr, foreach = nullptr;
@@ -106,7 +105,7 @@ int main(int argc, char** argv) {
   const auto mib = [&](uint64_t a, uint64_t b) {
     return static_cast<double>(b - a) / 0x1p20 / (replays - replays / 2);
   };
-  std::fprintf(stderr, "a replay: %.0f MiB fetched, %.0f by faults, %.0f in place, %.0f sent away\n",
+  std::fprintf(stderr, "a replay: %.0f MiB fetched, %.0f by faults, %.0f remote, %.0f evicted\n",
                mib(before.prefetch_in_bytes, after.prefetch_in_bytes), mib(before.fault_bytes, after.fault_bytes),
                mib(before.remote_bytes, after.remote_bytes), mib(before.prefetch_out_bytes, after.prefetch_out_bytes));
   std::printf("%.1f\n", static_cast<double>(ns) / 1e3 / (replays - replays / 2));

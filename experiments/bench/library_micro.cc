@@ -1,6 +1,6 @@
-// What the entries of cuBLAS and cuDNN cost the calling thread while everything fits: calls of libraries in miniature
-// (test/libraries/fake_library.cc) that return at once. Run with and without the hook in turn; the difference is the
-// hook's. Prints one RESULT line of JSON, nanoseconds a call.
+// The cost of cuBLAS' and cuDNN's entries to the calling thread while all memory fits. The libraries are fakes
+// (test/libraries/fake_library.cc) that return at once. Run it with and without the hook in turn; the difference is the
+// hook's cost. Prints one RESULT line of JSON, nanoseconds a call.
 #include <cuda.h>
 #include <cudnn.h>
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ int cublasSetWorkspace_v2(void*, void*, size_t);
 
 namespace {
 
-// Median of batches, so that neither the clock's cost nor another program shows.
+// Median of batches, which hides the clock's cost and other programs.
 template <typename Call>
 double Nanoseconds(Call call) {
   constexpr int kBatch = 2000;
@@ -54,14 +54,14 @@ int main() {
   int handle = 0;
   const float alpha = 1, beta = 0;
   void* const memory = reinterpret_cast<void*>(block);
-  // Refused by its sizes, so that nothing is launched: 14 arguments, of which 8 are on the stack.
+  // Refused by its sizes, so that it launches nothing. 8 of its 14 arguments are on the stack.
   const auto gemm = [&](auto function) {
     return function(&handle, 0, 0, -1, 1, 1, &alpha, memory, 1, memory, 1, &beta, memory, 1);
   };
-  Check(gemm(&cublasSgemm_v2) == 7, "the library in miniature is not in front");
+  Check(gemm(&cublasSgemm_v2) == 7, "the fake library is not the first in LD_LIBRARY_PATH");
   auto* const looked_up = reinterpret_cast<decltype(&cublasSgemm_v2)>(
       dlsym(dlopen("libcublas.so.13", RTLD_NOW | RTLD_NOLOAD), "cublasSgemm_v2"));
-  Check(looked_up != nullptr && gemm(looked_up) == 7, "cublasSgemm_v2 is not to be had by dlsym");
+  Check(looked_up != nullptr && gemm(looked_up) == 7, "dlsym does not find cublasSgemm_v2");
   const double linked = Nanoseconds([&] { gemm(&cublasSgemm_v2); });
   const double by_name = Nanoseconds([&] { gemm(looked_up); });
   const double stream = Nanoseconds([&] { cublasSetStream_v2(&handle, nullptr); });

@@ -1,9 +1,9 @@
-// Buffers that each step fills anew before it uses them, in a live set larger than the budget, on the simulated card.
-// Prints virtual microseconds a step and MiB that came over the link, the first half left out.
+// Buffers that each step overwrites before it uses them, in a live set larger than the budget, on the simulated GPU.
+// Prints virtual microseconds a step and MiB fetched, the first half left out.
 //   overwrite_bench NAME LIVE_MIB [STEPS]
-// NAME: cleared (each gradient by a memset, then two kernels), copied (inputs from pinned host memory, then a kernel),
-// ahead (as cleared, but the host waits for nothing: all is queued long before), late (as cleared, each buffer used
-// six buffers after its memset), alone (nothing is overwritten: what the switch itself costs).
+// NAME: cleared (each buffer by a memset, then two kernels), copied (from pinned host memory, then a kernel), ahead (as
+// cleared, but the host never waits: all work is queued long before), late (as cleared, each buffer used six buffers
+// after its memset), alone (no overwrites: the cost of the switch itself).
 #include <algorithm>
 #include <string>
 

@@ -1,15 +1,16 @@
-// Plays a trace under somebody else's rules, for the tables of residency_table.py and test/gpu/run:
+// Plays a trace under another engine's rules, for the tables of residency_table.py and test/gpu/run:
 //   peer_replay TRACE --rules uvm|pump --budget-mib N [--warm-up N] [--steps N] [--larger-card]
-// Neither of the two sends anything away, the driver does: the card itself must be as large as the budget
-// (SIMGPU_PROFILE), or is made to look so (--larger-card, small_card.h; on a real card always, and no more managed
-// memory than SLUICE_MANAGED_LIMIT says).
+// Neither engine evicts, the driver does: the GPU must be as large as the budget (SIMGPU_PROFILE), or is made to look
+// so
+// (--larger-card, small_card.h). On a real GPU it always is, with no more managed memory than SLUICE_MANAGED_LIMIT.
 //
-// uvm: managed memory and nothing else. pump: PUMP's published rules. Blocks are what the framework's allocator
-// reports, and allocations. A block is a candidate when it is allocated, and when one of the first eight parameters of
-// a launch is its first address. Before a launch, its candidates are prefetched on a stream of the engine's own, each
-// behind an empty host function that keeps the call from occupying the caller, and the launch waits for that stream.
-// While the distinct bytes of the launches admitted and not yet retired, and these, are more than factor x memory, the
-// oldest launch is retired: the prefetch stream waits for its end.
+// uvm: managed memory alone. pump: PUMP's published rules:
+// - Blocks are the ranges that the framework's allocator reports, and allocations.
+// - A block is a candidate when it is allocated, and when one of the first eight parameters of a launch is its address.
+// - Before a launch, its candidates are prefetched on a stream of the engine's own, each behind an empty host function
+//   that keeps the call from occupying the caller. The launch waits for that stream.
+// - While the distinct bytes of this launch and of those admitted and not retired exceed factor x memory, the oldest
+//   launch is retired: the prefetch stream waits for its end.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +34,7 @@ using sluice::trace::Parameter;
 
 class Uvm : public Companion {
  public:
-  // `card`: null where the card is as large as the budget.
+  // `card`: null where the GPU is as large as the budget.
   Uvm(const Driver& driver, SmallCard* card) : driver_(driver), card_(card) {}
   CUresult Allocate(CUdeviceptr* address, size_t bytes) override {
     if (card_ != nullptr && !card_->MayAllocate(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -47,11 +48,11 @@ class Uvm : public Companion {
   void Reported(CUdeviceptr, int64_t) override {}
   void BeforeLaunch(CUstream stream, const std::vector<Parameter>&, const std::vector<uint64_t>&,
                     const std::vector<simgpu_touch>& touches) override {
-    if (card_ != nullptr) card_->Bring(stream, touches);
+    if (card_ != nullptr) card_->MakeResident(stream, touches);
   }
   void AfterLaunch(CUstream) override {}
   void BeforeCopy(CUstream stream, CUdeviceptr address, uint64_t bytes) override {
-    if (card_ != nullptr) card_->Bring(stream, {{address, bytes, SIMGPU_WRITE, 0}});
+    if (card_ != nullptr) card_->MakeResident(stream, {{address, bytes, SIMGPU_WRITE, 0}});
   }
 
  protected:
@@ -71,7 +72,7 @@ class Pump final : public Uvm {
 
   void Reported(CUdeviceptr address, int64_t bytes) override {
     if (bytes > 0) {
-      factor_ = 80;  // its default once the allocator has been heard
+      factor_ = 80;  // its default once the allocator reports
       blocks_[address] = static_cast<uint64_t>(bytes);
       candidates_[address] = static_cast<uint64_t>(bytes);
       return;
@@ -95,7 +96,7 @@ class Pump final : public Uvm {
       for (const auto& [address, bytes] : candidates_) {
         if (bytes <= memory_) wanted.push_back({address, bytes, SIMGPU_READ, 0});
       }
-      card_->Bring(stream_, wanted);
+      card_->MakeResident(stream_, wanted);
     }
     if (candidates_.empty()) return;
     for (const auto& [address, bytes] : candidates_) {
@@ -169,15 +170,17 @@ int Play(const Arguments& arguments) {
   Driver driver;
   std::string error = driver.Load();
   const char* const limit = std::getenv("SLUICE_MANAGED_LIMIT");
-  const uint64_t most = limit != nullptr ? std::strtoull(limit, nullptr, 10) : driver.simulated() ? UINT64_MAX : 0;
-  if (error.empty() && most == 0) {
-    error = "SLUICE_MANAGED_LIMIT: bytes of managed memory that may be asked for: wanted on a real card, a number";
+  const uint64_t max_managed = limit != nullptr     ? std::strtoull(limit, nullptr, 10)
+                               : driver.simulated() ? UINT64_MAX
+                                                    : 0;
+  if (error.empty() && max_managed == 0) {
+    error = "SLUICE_MANAGED_LIMIT: a number of bytes of managed memory is required on a real GPU";
   }
   if (!error.empty()) {
     std::fprintf(stderr, "peer_replay: %s\n", error.c_str());
     return 1;
   }
-  SmallCard small_card(driver, budget, most);
+  SmallCard small_card(driver, budget, max_managed);
   SmallCard* const card = arguments.larger_card || !driver.simulated() ? &small_card : nullptr;
   std::unique_ptr<Companion> companion;
   if (arguments.rules == "pump") {
@@ -197,14 +200,14 @@ int Play(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Plays a trace under somebody else's rules", "peer_replay");
+  CLI::App app("Plays a trace under another engine's rules", "peer_replay");
   Arguments arguments;
   app.add_option("TRACE", arguments.file, "trace")->required();
   app.add_option("--rules", arguments.rules, "uvm, pump")->check(CLI::IsMember({"uvm", "pump"}));
-  app.add_option("--budget-mib", arguments.budget, "the card's memory for the program")->check(CLI::Range(64, 1 << 20));
+  app.add_option("--budget-mib", arguments.budget, "the GPU's memory for the program")->check(CLI::Range(64, 1 << 20));
   app.add_option("--warm-up", arguments.warm_up, "steps that the figures leave out")->check(CLI::Range(0, 1000));
   app.add_option("--steps", arguments.steps, "play only the first N steps")->check(CLI::Range(1, 1000000));
-  app.add_flag("--larger-card", arguments.larger_card, "the card is larger than the budget: hold residency to it");
+  app.add_flag("--larger-card", arguments.larger_card, "the GPU is larger than the budget: keep residency within it");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

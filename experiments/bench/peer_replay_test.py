@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""ctest: peer_replay_test.py BUILD. A card larger than the budget, made to look as large as it, moves what a card of that size moves."""
+"""ctest: peer_replay_test.py BUILD. A GPU made to look as large as the budget moves as much as one of that size."""
+
 import json
 import os
 import pathlib
@@ -15,7 +16,12 @@ budget = 1342
 
 def play(*arguments, **env):
     command = [str(build / "test" / "peer_replay"), str(trace), "--budget-mib", str(budget), "--steps", "4", *arguments]
-    return subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), **env}, capture_output=True, text=True)
+    return subprocess.run(
+        command,
+        env={**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), **env},
+        capture_output=True,
+        text=True,
+    )
 
 
 def figures(*arguments, **env):
@@ -31,7 +37,10 @@ with tempfile.NamedTemporaryFile("w", suffix=".profile") as profile:
 held = figures("--rules", "uvm", "--larger-card")
 assert small["driver_evicted_bytes"] > 0 and held["driver_evicted_bytes"] == 0, (small, held)
 assert abs(held["fault_bytes"] / small["fault_bytes"] - 1) < 0.02, (small["fault_bytes"], held["fault_bytes"])
-assert abs(held["prefetch_out_bytes"] / small["driver_evicted_bytes"] - 1) < 0.02, (small["driver_evicted_bytes"], held["prefetch_out_bytes"])
+assert abs(held["prefetch_out_bytes"] / small["driver_evicted_bytes"] - 1) < 0.02, (
+    small["driver_evicted_bytes"],
+    held["prefetch_out_bytes"],
+)
 assert held["resident_peak_bytes"] <= budget * MIB, held["resident_peak_bytes"]
 pump = figures("--rules", "pump", "--larger-card")
 assert pump["driver_evicted_bytes"] == 0 and pump["prefetch_in_bytes"] > 0 and pump["prefetch_out_bytes"] > 0, pump

@@ -1,14 +1,20 @@
-// Weights that were loaded by copies and that a library's calls read in every step, in a live set larger than the
-// budget, on the simulated card. Prints virtual microseconds a step, the first half left out, and on stderr what moved.
+// Weights that copies loaded and that library calls read in every step, in a live set larger than the budget, on the
+// simulated GPU. Prints virtual microseconds a step, the first half left out, and on stderr the moved bytes.
 //   read_mostly_bench NAME LIVE_MIB [STEPS]
-// NAME: reread (each operand is read 32 times, as in a batch), once (once, as for one token), ahead (as reread, but the
-// host waits for nothing), written (as reread; in every eighth step a kernel that nothing is known of updates one of
-// the weights), loaded (as written, by a copy), trained (as reread; every second weight is updated by a kernel in each
-// step, so that others leave the card all the time), beside (as reread; in every eighth step a kernel that nothing is
-// known of reads the weight that comes last, on a stream of its own, while the step is under way), beside-late (the
-// same, once the step is over), graph (as reread, a step is a CUDA graph), graph-once, graph-ahead, graph-made (the
-// weights are made by kernels, not loaded), graph-mixed (every second is), graph-loss and graph-made-loss (behind each
-// replay a kernel reduces the last output into a buffer of its own).
+// NAME:
+// - reread: each operand is read 32 times, as in a batch
+// - once: read once, as for one token
+// - ahead: as reread, but the host never waits
+// - written: as reread; in every eighth step a kernel without a known access set updates one of the weights
+// - loaded: as written, by a copy
+// - trained: as reread; a kernel updates every second weight in each step, so that others are evicted all the time
+// - beside: as reread; in every eighth step a kernel without a known access set reads the weight that is used last, on
+// a
+//   stream of its own, during the step
+// - beside-late: the same, after the step
+// - graph: as reread, a step is a CUDA graph; graph-once, graph-ahead: likewise
+// - graph-made: the weights are written by kernels, not loaded; graph-mixed: every second is
+// - graph-loss, graph-made-loss: after each replay a kernel reduces the last output into a buffer of its own
 #include <string>
 
 #include "experiments/bench/rig.h"
@@ -112,8 +118,8 @@ int main(int argc, char** argv) {
   const int rest = steps - steps / 2;
   const auto mib = [&](uint64_t a, uint64_t b) { return static_cast<double>(b - a) / 0x1p20 / rest; };
   std::fprintf(stderr,
-               "a step: %.0f MiB fetched, %.0f by faults, %.0f in place, %.0f sent away, %.0f written twice; "
-               "%.0f on the card at most\n",
+               "a step: %.0f MiB fetched, %.0f by faults, %.0f remote, %.0f evicted, %.0f written to duplicates; "
+               "resident peak %.0f\n",
                mib(before.prefetch_in_bytes, after.prefetch_in_bytes), mib(before.fault_bytes, after.fault_bytes),
                mib(before.remote_bytes, after.remote_bytes), mib(before.prefetch_out_bytes, after.prefetch_out_bytes),
                mib(before.duplicate_write_bytes, after.duplicate_write_bytes),

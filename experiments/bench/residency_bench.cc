@@ -1,6 +1,6 @@
-// The policy alone against the offline optimum: plays a trace's launches through policy::Residency with a clock of its
-// own, and prints bytes moved a step beside those of Belady's rule with full knowledge of the future, at the same
-// capacity. On stderr what Residency::Prepare took of the calling thread, the driver's calls not among it.
+// The policy alone, compared with the offline optimum: plays a trace's launches through policy::Residency with a clock
+// of its own, and prints bytes moved a step beside those of Belady's rule with the future known, at the same capacity.
+// Prints on stderr the time of Residency::Prepare in the calling thread, without the driver's calls.
 //   residency_bench TRACE BUDGET_MIB [off|launch|predict [LAUNCHES_PER_STEP]]
 #include <algorithm>
 #include <chrono>
@@ -20,8 +20,7 @@ namespace {
 
 using namespace sluice;  // NOLINT(google-build-using-namespace): a program of one file
 
-// Everything is over as soon as it is queued, except that fences are done only after the launches queued before them:
-// all are.
+// Work is done as soon as it is queued.
 class Instant final : public memory::Timeline {
  public:
   bool Done(memory::Mark) override { return true; }
@@ -30,8 +29,7 @@ class Instant final : public memory::Timeline {
   bool OutDone(memory::StreamId, uint64_t) override { return true; }
 };
 
-// Belady over the same chunk sets, with a move counted each way; a chunk whose bytes are dead between two uses comes
-// back without a copy.
+// Belady's rule over the same chunk sets.
 struct Use {
   std::vector<memory::Va> chunks;
 };
@@ -65,11 +63,11 @@ uint64_t Belady(const std::vector<Use>& uses, size_t from, uint64_t capacity_chu
   return out;
 }
 
-void SayTimes(const char* which, std::vector<double> times) {
+void PrintTimes(const char* which, std::vector<double> times) {
   if (times.empty()) return;
   std::sort(times.begin(), times.end());
-  std::fprintf(stderr, "Prepare, %s: %zu, median %.2f us, 99th of 100 %.2f us\n", which, times.size(),
-               times[times.size() / 2], times[times.size() * 99 / 100]);
+  std::fprintf(stderr, "Prepare, %s: %zu, median %.2f us, p99 %.2f us\n", which, times.size(), times[times.size() / 2],
+               times[times.size() * 99 / 100]);
 }
 
 }  // namespace
@@ -97,7 +95,7 @@ int main(int argc, char** argv) {
                                                              : policy::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
-  residency.set_remote_access(false);    // nobody times launches here
+  residency.set_remote_access(false);     // launches are not timed here
   std::map<uint64_t, memory::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
   memory::Va next = uint64_t{1} << 40;
@@ -109,7 +107,7 @@ int main(int argc, char** argv) {
     --it;
     return address < it->first + sizes[it->first] ? it->second + (address - it->first) : 0;
   };
-  // A trace without step marks is cut into pieces of so many launches.
+  // A trace without step marks is cut into pieces of this many launches.
   const uint64_t period = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0;
   uint64_t ops = 0, evict_runs = 0, fetch_runs = 0;
   std::vector<double> moving_us, still_us;
@@ -162,7 +160,7 @@ int main(int argc, char** argv) {
       for (const auto& access : launch.accesses) {
         if (const auto extent = live.Resolve(translate(access.address))) set.push_back(*extent);
       }
-      if (launch.accesses.empty()) {  // recorded without an engine: what the parameters name
+      if (launch.accesses.empty()) {  // recorded without an engine: the blocks that the parameters name
         for (const uint64_t word : launch.words) {
           const memory::Va va = translate(word);
           if (!va) continue;
@@ -220,8 +218,8 @@ int main(int argc, char** argv) {
               static_cast<double>((out - at) * memory::kChunkBytes) / 0x1p20);
   std::vector<double> all_us = moving_us;
   all_us.insert(all_us.end(), still_us.begin(), still_us.end());
-  SayTimes("all launches", std::move(all_us));
-  SayTimes("that move something", std::move(moving_us));
-  SayTimes("that move nothing", std::move(still_us));
+  PrintTimes("all launches", std::move(all_us));
+  PrintTimes("launches that move memory", std::move(moving_us));
+  PrintTimes("launches that move none", std::move(still_us));
   return 0;
 }

@@ -1,5 +1,5 @@
-// What the benches of single habits share: a simulated card whose clock goes on while somebody sleeps, a stream, and a
-// kernel with two pointers for parameters that touches what it is told.
+// Common to the benches of single access patterns: a simulated GPU whose clock advances while a thread sleeps, a
+// stream, and a kernel with two pointer parameters that touches given ranges.
 #ifndef SLUICE_EXPERIMENTS_BENCH_RIG_H_
 #define SLUICE_EXPERIMENTS_BENCH_RIG_H_
 
@@ -14,13 +14,13 @@ struct Rig {
   CUfunction two = nullptr;
 
   Rig() {
-    sluice::replay::SleepOnCard(&simgpu_advance_host);
+    sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
     CUmodule module = nullptr;
     OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel two params 8,8 ns 20000\n"));
     OK(cuModuleGetFunction(&two, module, "two"));
   }
 
-  // An update that reads its operand many times, so that it has to be on the card. The shape tells launches apart.
+  // An update that reads its operand many times, so that it has to be resident. The shape distinguishes launches.
   void Update(CUdeviceptr at, uint64_t bytes, uint64_t ns, unsigned shape = 1) {
     simgpu_touch touch = simgpu_test::Update(at, bytes);
     touch.access |= SIMGPU_PASSES(32);

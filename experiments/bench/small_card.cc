@@ -25,7 +25,7 @@ void SmallCard::Freed(uint64_t address) {
   blocks_.erase(block);
 }
 
-void SmallCard::Bring(CUstream stream, const std::vector<simgpu_touch>& ranges) {
+void SmallCard::MakeResident(CUstream stream, const std::vector<simgpu_touch>& ranges) {
   ++calls_;
   for (const simgpu_touch& range : ranges) {
     const uint64_t end = range.address + range.length;
@@ -44,26 +44,26 @@ void SmallCard::Bring(CUstream stream, const std::vector<simgpu_touch>& ranges) 
       }
     }
   }
-  std::map<uint64_t, uint64_t> away;
+  std::map<uint64_t, uint64_t> victims;
   for (auto it = order_.begin(); it != order_.end() && resident_ > memory_;) {
     const Piece& piece = pieces_[*it];
     if (piece.wanted == calls_) {
       ++it;
       continue;
     }
-    away[*it] = piece.bytes;
+    victims[*it] = piece.bytes;
     resident_ -= piece.bytes;
     place_.erase(*it);
     it = order_.erase(it);
   }
-  Evict(stream, &away);
+  Evict(stream, &victims);
 }
 
 void SmallCard::Evict(CUstream stream, std::map<uint64_t, uint64_t>* runs) {
   for (auto it = runs->begin(); it != runs->end();) {
     const uint64_t begin = it->first;
     uint64_t end = begin + it->second;
-    // Never across the border of two allocations: the driver refuses a range of two.
+    // Never across two allocations: the driver refuses such a range.
     for (++it; it != runs->end() && it->first == end && !blocks_.contains(it->first); ++it) end += it->second;
     driver_.prefetch(begin, end - begin, {CU_MEM_LOCATION_TYPE_HOST, {0}}, 0, stream);
   }

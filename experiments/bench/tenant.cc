@@ -1,10 +1,10 @@
-// One tenant of a shared card: launches kernels over a live set, round and round, and tells when how much was done.
+// One tenant of a shared GPU: launches kernels over its live blocks in turn, and prints its progress over time.
 //   tenant LIVE_MIB KERNEL_US SECONDS [BUSY_MS SLEEP_MS [START_MS]]
 // Each launch reads and writes one block of 64 MiB and runs about KERNEL_US; every 16 launches the host waits, as a
 // training step does. Prints BEGIN once it may launch, then RESULT {"done": [[monotonic seconds, launches], ...], ...}.
-// Needs only libcuda.so.1; on the simulated card a launch takes exactly KERNEL_US, on a real one what a fixed number of
-// rounds takes that an empty card was measured with (--rounds prints it, and SLUICE_TENANT_ROUNDS gives it). With
-// SLUICE_TENANT_MANAGED set it asks for managed memory, as what to do without sluice on a card that is too small.
+// Needs only libcuda.so.1. On the simulated GPU a launch takes exactly KERNEL_US. On a real one it runs a fixed number
+// of rounds, measured on an idle GPU (--rounds prints it, and SLUICE_TENANT_ROUNDS passes it). With
+// SLUICE_TENANT_MANAGED it allocates managed memory, as a program without sluice must on a GPU that is too small.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -145,14 +145,14 @@ int main(int argc, char** argv) {
       rounds = static_cast<unsigned>(std::max(100.0, rounds * kernel_us / us));
     }
     std::printf("%u\n", rounds);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // what its context holds is looked at from outside
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // lets the caller sample the context's memory
     return 0;
   }
 
   std::puts("BEGIN");
   std::fflush(stdout);
   const double begin = Now(), end = begin + seconds;
-  double told = begin, woke = begin;
+  double last_sample = begin, woke = begin;
   size_t done = 0;
   std::string samples = "[" + std::to_string(begin) + ",0]";
   double slowest = 0;
@@ -162,9 +162,9 @@ int main(int argc, char** argv) {
     CALL(cuStreamSynchronize, stream);
     const double now = Now();
     slowest = std::max(slowest, now - from);
-    if (now - told > 0.05) {
+    if (now - last_sample > 0.05) {
       samples += ",[" + std::to_string(now) + "," + std::to_string(done) + "]";
-      told = now;
+      last_sample = now;
     }
     if (busy > 0 && now - woke > busy) {
       std::this_thread::sleep_for(std::chrono::duration<double>(sleeps));

@@ -1,11 +1,11 @@
-# A tenant of a shared card, for test/gpu/tenants.
+# A tenant of a shared GPU, for test/gpu/tenants.
 include(SluiceCuda)
 add_executable(tenant ${CMAKE_CURRENT_LIST_DIR}/tenant.cc)
 set_target_properties(tenant PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 target_link_libraries(tenant PRIVATE sluice::cuda_headers ${CMAKE_DL_LIBS})
 target_link_options(tenant PRIVATE -static-libstdc++ -static-libgcc)
 if(TARGET sluice-agent AND TARGET sluice AND TARGET sluice_engine AND TARGET simgpu_cu)
-  add_test(NAME "gpu: what the tenants' rows carry runs elsewhere"
+  add_test(NAME "gpu: the packed tenants run on another machine"
     COMMAND ${CMAKE_SOURCE_DIR}/test/gpu/tenants_test.py ${CMAKE_BINARY_DIR})
-  set_tests_properties("gpu: what the tenants' rows carry runs elsewhere" PROPERTIES TIMEOUT 120)
+  set_tests_properties("gpu: the packed tenants run on another machine" PROPERTIES TIMEOUT 120)
 endif()

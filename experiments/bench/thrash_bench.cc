@@ -1,9 +1,10 @@
-// Work that hurts an engine which fetches what launches name, on the simulated card: too much of it, no order in it,
-// or names that say more than is touched. Prints virtual microseconds a launch of the second half of LAUNCHES (how it
-// settles), of the first 256 and of all (what settling costs).
+// Workloads that thrash under an engine which fetches the operands that launches name, on the simulated GPU: far too
+// much memory, no order, or operands of which little is touched. Prints virtual microseconds a launch: of the second
+// half of LAUNCHES (the settled state), of the first 256 and of all (the cost of settling).
 //   thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES [AHEAD]]]
-// The program waits for the card after each AHEAD launches (64; 0: never, so that it is as far ahead as the driver lets
-// it). With PHASES so many times; before each but the first a line of stdin is waited for (a neighbour comes and goes).
+// The program waits for the GPU after each AHEAD launches (default 64; 0: never, so that it runs as far ahead as the
+// driver lets it). The whole is repeated PHASES times; before each phase but the first it waits for a line on stdin (a
+// neighbour starts or ends).
 #include <algorithm>
 #include <random>
 #include <string>
@@ -46,7 +47,7 @@ struct Program {
   void TakeBlocks(uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += kBlock) blocks.push_back(Take(kBlock));
   }
-  // `shape` is the launch's grid: what the engine tells launches apart by, beside their function.
+  // `shape` is the launch's grid, by which the engine distinguishes launches of one function.
   void Launch(std::vector<CUdeviceptr> named, const std::vector<simgpu_touch>& touches, unsigned shape,
               uint64_t ns = 100'000) {
     simgpu_next_launch(touches.data(), touches.size(), ns, 0);
@@ -63,7 +64,7 @@ simgpu_touch Again(simgpu_touch touch, uint32_t passes) {
   return touch;
 }
 
-// One block after the other, each update whole: a training step's shape.
+// Updates one whole block after the other, as a training step does.
 void Walk(Program& p, uint64_t i) {
   p.Launch({p.blocks[i % p.blocks.size()]}, {Update(p.blocks[i % p.blocks.size()], kBlock)}, 1);
 }
@@ -80,19 +81,19 @@ void RandomReread(Program& p, uint64_t) {
   const CUdeviceptr at = p.blocks[p.Pick(p.blocks.size())];
   p.Launch({at}, {Again(Read(at, kBlock), 32)}, 1);
 }
-// Blocks are named whole and touched in one place.
+// Launches name whole blocks and touch one part.
 void Corner(Program& p, uint64_t i) {
   const CUdeviceptr at = p.blocks[i % p.blocks.size()];
   p.Launch({at}, {Again(Update(at + p.Pick(16) * 4 * kMiB, 4 * kMiB), 32)}, 1);
 }
-// A few rows of a table that is far larger than the budget.
+// Reads a few rows of a table that is far larger than the budget.
 void Lookup(Program& p, uint64_t, uint32_t passes) {
   std::vector<simgpu_touch> touches{Update(p.hot, kBlock)};
   for (int row = 0; row < 16; ++row)
     touches.push_back(Again(Read(p.table + p.Pick(p.live / kPage) * kPage, kPage), passes));
   p.Launch({p.table, p.hot}, touches, 1);
 }
-// Rows of one table of several, each smaller than the budget.
+// Reads rows of one of several tables, each smaller than the budget.
 void Lookups(Program& p, uint64_t i, uint32_t passes) {
   const uint64_t tables = 8, bytes = p.live / tables / kMiB * kMiB;
   std::vector<simgpu_touch> touches{Update(p.hot, kBlock)};
@@ -112,10 +113,10 @@ int main(int argc, char** argv) {
   const uint64_t live = std::strtoull(argv[2], nullptr, 10) * kMiB;
   const uint64_t launches = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 4000;
   Program p(live);
-  sluice::replay::SleepOnCard(&simgpu_advance_host);
+  sluice::replay::SleepOnSimulatedClock(&simgpu_advance_host);
   void (*work)(Program&, uint64_t) = nullptr;
   if (name == "pool" || name == "pool_reread") {
-    // A program that allocates once and cuts its blocks out of that itself: each pointer leads into the whole.
+    // A program that allocates once and divides the allocation itself: each pointer leads into the whole.
     CUdeviceptr all = 0;
     OK(cuMemAlloc(&all, live));
     for (uint64_t at = 0; at + kBlock <= live; at += kBlock) {
@@ -147,7 +148,7 @@ int main(int argc, char** argv) {
   const int phases = argc > 4 ? std::atoi(argv[4]) : 1;
   const uint64_t ahead = argc > 5 ? std::strtoull(argv[5], nullptr, 10) : 64;
   const uint64_t first = std::min<uint64_t>(256, launches / 2);
-  // On the card's clock: to wait for it in between would be another program.
+  // Timed by events: waiting in between would change the program.
   const auto mark = [&p](CUevent* event) {
     OK(cuEventCreate(event, CU_EVENT_DEFAULT));
     OK(cuEventRecord(*event, p.stream));
@@ -171,7 +172,7 @@ int main(int argc, char** argv) {
     }
     mark(&end);
     OK(cuStreamSynchronize(p.stream));
-    std::fprintf(stderr, "on the card: %.0f MiB, at most %.0f\n",
+    std::fprintf(stderr, "resident at the end: %.0f MiB, peak %.0f\n",
                  static_cast<double>(p.card.Stats().resident_bytes) / 0x1p20,
                  static_cast<double>(p.card.Stats().resident_peak_bytes) / 0x1p20);
     std::printf("%.1f %.1f %.1f\n", each(half, end, launches - launches / 2), each(begin, after_first, first),

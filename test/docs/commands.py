@@ -151,5 +151,5 @@ ELSEWHERE = {
     "sluice events": By("test/agent/agent_test.py", 'cli("events"'),
     "sluice set ID key=value...": By("test/agent/agent_test.py", 'cli("set"'),
     "build/test/scheduler_latency": By("test/cluster/bench", '"$build/test/scheduler_latency" 1000'),
-    "sluice-trace settle RAW TO": By("test/trace/tools_test.cc", "Settle("),
+    "sluice-trace settle RAW TO": By("test/trace/settle_test.cc", "Settle("),
 }

@@ -1,8 +1,10 @@
-"""What every program on the real card passes through: a card whose managed memory is oversubscribed beyond what is free can hang.
+"""Guards every program on the real GPU: one whose managed memory is oversubscribed beyond its free memory can hang.
 
-`limits()` reads what is free, allows a quarter of it (and never more than 34 GiB) as managed memory, shared by what runs at once, and gives the variables that
-make the hook refuse the rest. `Sampler` watches the device's used memory from outside, ten times a second.
+`variables()` reads the free memory and allows a quarter of it (at most 34 GiB) as managed memory, shared by all
+programs that run at once. It returns the variables that make the hook refuse the rest. `Sampler` samples the device's
+used memory from outside, ten times a second.
 """
+
 import ctypes
 import os
 import subprocess
@@ -10,7 +12,7 @@ import threading
 import time
 
 GIB = 1 << 30
-MOST_MANAGED = 34 * GIB
+MAX_MANAGED = 34 * GIB
 
 
 class Refused(Exception):
@@ -18,14 +20,19 @@ class Refused(Exception):
 
 
 class Nvml:
-    """Used and free bytes of each card, by NVML itself: no package needed."""
+    """Used and free bytes of each GPU, by NVML itself: no package needed."""
 
     class Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
     class MemoryV2(ctypes.Structure):
-        _fields_ = [("version", ctypes.c_uint), ("total", ctypes.c_ulonglong), ("reserved", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
-                    ("used", ctypes.c_ulonglong)]
+        _fields_ = [
+            ("version", ctypes.c_uint),
+            ("total", ctypes.c_ulonglong),
+            ("reserved", ctypes.c_ulonglong),
+            ("free", ctypes.c_ulonglong),
+            ("used", ctypes.c_ulonglong),
+        ]
 
     def __init__(self):
         self.lib = ctypes.CDLL("libnvidia-ml.so.1")
@@ -35,7 +42,9 @@ class Nvml:
         self.handles = []
         for i in range(count.value):
             handle = ctypes.c_void_p()
-            self._check(self.lib.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(handle)), "nvmlDeviceGetHandleByIndex_v2")
+            self._check(
+                self.lib.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(handle)), "nvmlDeviceGetHandleByIndex_v2"
+            )
             self.handles.append(handle)
 
     def _check(self, code, what):
@@ -48,7 +57,7 @@ class Nvml:
         return m
 
     def driver_reserved(self, index=0):
-        """Bytes that the driver keeps for itself; 0 where it does not tell (before 510)."""
+        """Bytes that the driver reserves; 0 where it does not report them (before 510)."""
         m = self.MemoryV2(version=ctypes.sizeof(self.MemoryV2) | 2 << 24)
         ask = getattr(self.lib, "nvmlDeviceGetMemoryInfo_v2", None)
         return m.reserved if ask and ask(self.handles[index], ctypes.byref(m)) == 0 else 0
@@ -72,22 +81,24 @@ def open_nvml():
 
 
 def managed_allowance(nvml, running=1):
-    """Bytes of managed memory that one of `running` programs may ask for."""
+    """Bytes of managed memory that one of `running` programs may allocate."""
     free = min(nvml.memory(i).free for i in range(len(nvml.handles)))
-    return min(free // 4, MOST_MANAGED) // running
+    return min(free // 4, MAX_MANAGED) // running
 
 
 def variables(nvml, wanted, running=1):
-    """The guard's variables for a program that wants `wanted` bytes of managed memory; Refused if that is too much."""
+    """The guard's variables for a program that allocates `wanted` managed bytes; Refused if that is too much."""
     allowed = managed_allowance(nvml, running)
     if wanted > allowed:
-        raise Refused(f"{wanted / GIB:.1f} GiB of managed memory wanted; a quarter of what is free, shared by {running}, is "
-                      f"{allowed / GIB:.1f} GiB")
+        raise Refused(
+            f"{wanted / GIB:.1f} GiB of managed memory requested; a quarter of the free memory, "
+            f"shared by {running}, is {allowed / GIB:.1f} GiB"
+        )
     return {"SLUICE_MANAGED_LIMIT": str(allowed)}
 
 
 class Sampler:
-    """The highest used memory of card 0 while it is open, minus what was used before."""
+    """The highest used memory of GPU 0 while it is open, minus `baseline`."""
 
     def __init__(self, nvml, baseline):
         self.nvml, self.baseline, self.highest, self.samples = nvml, baseline, 0, 0
@@ -109,7 +120,7 @@ class Sampler:
 
 
 def settle(nvml, seconds=3.0):
-    """Used bytes once the processes before are really gone."""
+    """Used bytes once the memory of ended processes is released."""
     last, since = nvml.memory().used, time.monotonic()
     while time.monotonic() - since < seconds:
         time.sleep(0.2)
@@ -121,8 +132,15 @@ def settle(nvml, seconds=3.0):
 
 
 def run(command, env, seconds=60, cwd=None):
-    """Under timeout(1): nothing on the card outlives its minute. Returns (status, stdout, stderr, seconds)."""
+    """Runs under timeout(1), so that no program outlives its minute. Returns (status, stdout, stderr, seconds)."""
     begin = time.monotonic()
-    done = subprocess.run(["timeout", "-k", "2", str(seconds)] + command, env={**os.environ, **env}, cwd=cwd, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        ["timeout", "-k", "2", str(seconds)] + command,
+        env={**os.environ, **env},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
     return done.returncode, done.stdout, done.stderr, time.monotonic() - begin

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Without a card: a RESULT line carries bits, and no value that is equal to nothing; a benchmark of which a program crashed has failed."""
+"""Without a GPU: a RESULT line has bits and no NaN; a benchmark fails if one of its programs crashed."""
+
 import importlib.machinery
 import importlib.util
 import json
@@ -10,25 +11,30 @@ import sys
 WORKLOADS = pathlib.Path(__file__).resolve().parent / "workloads"
 
 
-def said(values):
-    return subprocess.run([sys.executable, "-c", f"from common import result; result({values}, 7)"], cwd=WORKLOADS, capture_output=True, text=True)
+def print_result(values):
+    return subprocess.run(
+        [sys.executable, "-c", f"from common import result; result({values}, 7)"],
+        cwd=WORKLOADS,
+        capture_output=True,
+        text=True,
+    )
 
 
-fine = said("[1.5, 3, 'a']")
+fine = print_result("[1.5, 3, 'a']")
 assert fine.returncode == 0, fine
 line = json.loads(fine.stdout.removeprefix("RESULT "))
 assert line["values"] == ["0x1.8000000000000p+0", 3, "a"] and line["live_bytes"] == 7, line
-refused = said("[1.5, float('nan')]")
+refused = print_result("[1.5, float('nan')]")
 assert refused.returncode == 1 and "RESULT" not in refused.stdout and "not a number" in refused.stderr, refused
 
 loader = importlib.machinery.SourceFileLoader("gpu_run", str(WORKLOADS.parent / "run"))
 gpu_run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", loader))
-sys.dont_write_bytecode = True  # run has no name of a module
+sys.dont_write_bytecode = True  # `run` has no module name
 loader.exec_module(gpu_run)
 
 
 class Session:
-    """Programs whose status is their name's."""
+    """Programs whose name determines their status."""
 
     def __init__(self):
         self.results = {"correctness": [], "benchmarks": []}
@@ -39,7 +45,13 @@ class Session:
     def start(self, command, env, label, seconds=60):
         crashed, skipped = "crashes" in label, "skips" in label
         result = None if crashed else {"skipped": "no such package"} if skipped else {"step_ms": [1.0, 2.0]}
-        return {"status": 134 if crashed else 0, "result": result, "stderr": "terminate called", "out_gib": None, "in_gib": None}
+        return {
+            "status": 134 if crashed else 0,
+            "result": result,
+            "stderr": "terminate called",
+            "out_gib": None,
+            "in_gib": None,
+        }
 
     def save(self):
         pass
@@ -47,5 +59,15 @@ class Session:
 
 for second, fails in (("too", False), ("crashes", True), ("skips", False)):
     session = Session()
-    gpu_run.benchmark(session, {"name": "row", "command": [], "rounds": 1, "figure": "step", "variants": {"runs": {}, second: {}}, "ratio": ("runs", second)})
+    gpu_run.benchmark(
+        session,
+        {
+            "name": "row",
+            "command": [],
+            "rounds": 1,
+            "figure": "step",
+            "variants": {"runs": {}, second: {}},
+            "ratio": ("runs", second),
+        },
+    )
     assert bool(gpu_run.failed(session.results)) == fails, (second, session.results)

@@ -28,17 +28,17 @@ std::vector<Parameter> Declared(const std::string& image) {
 
 }  // namespace
 
-// What the driver is given for each declared parameter is what Pieces() tells: one more or fewer, and the kernel takes
-// the next for its own.
-TEST_CASE("a real card's kernels declare the parameters that they are launched with", "[replay]") {
+// The driver takes one value for each declared parameter, and the player passes one for each of Pieces(). One more or
+// fewer would shift all later parameters.
+TEST_CASE("kernels for a real GPU declare the parameters that they are launched with", "[replay]") {
   Function function;
   function.name = "f";
   SECTION("side by side") { function.parameters = {{0, 8}, {8, 4}, {16, 8}}; }
-  SECTION("a gap that no alignment makes") { function.parameters = {{0, 8}, {20, 4}, {24, 8}}; }
+  SECTION("a gap that alignment does not explain") { function.parameters = {{0, 8}, {20, 4}, {24, 8}}; }
   SECTION("a struct at 64 behind a pointer, and one of odd length") {
     function.parameters = {{0, 8}, {64, 128}, {192, 33}};
   }
-  SECTION("one that holds nothing") { function.parameters = {{0, 8}, {8, 0}, {8, 4}}; }
+  SECTION("an empty parameter") { function.parameters = {{0, 8}, {8, 0}, {8, 4}}; }
   SECTION("none") {}
   const std::vector<Parameter> wanted = Pieces(function), declared = Declared(Image({function}));
   REQUIRE(declared.size() == wanted.size());

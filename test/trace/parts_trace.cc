@@ -1,5 +1,5 @@
-// Writes a trace whose launches name whole blocks and touch a quarter of each: parts_trace TO. What is fetched for them
-// is touched to a quarter, too, and that can be counted.
+// Writes a trace whose launches name whole blocks and touch a quarter of each: parts_trace TO. So a quarter of the
+// fetched bytes is touched, which replay_test.py counts.
 #include <array>
 
 #include "trace/recorder.h"
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     now += 10'000;
     recorder.Duration(recorder.Launch(record), 1'000'000);
   };
-  for (uint64_t i = 0; i < kBlocks; ++i) launch(whole, i, kBlock, Access::kWrite);  // contents, so that they are moved
+  for (uint64_t i = 0; i < kBlocks; ++i) launch(whole, i, kBlock, Access::kWrite);  // gives them contents to move
   for (int step = 0; step < 6; ++step) {
     recorder.Step("step");
     for (uint64_t i = 0; i < kBlocks; ++i) launch(part, i, kBlock / 4, Access::kRead);

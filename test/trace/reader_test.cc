@@ -1,5 +1,5 @@
-// The recorder writes, the reader reads: what went in comes out; and no file, whole, cut, or scrambled, does worse than
-// an error.
+// The reader reads every record that the recorder writes; and no file, whole, cut, or scrambled, causes worse than an
+// error.
 #include "trace/reader.h"
 
 #include <sys/resource.h>
@@ -10,31 +10,18 @@
 #include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
 
+#include "folder.h"
 #include "trace/recorder.h"
 
 namespace sluice::trace {
 namespace {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/sluice-trace-test.XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
 
 std::string Slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -70,7 +57,7 @@ void WriteSample(const std::string& path, int launches) {
   recorder.Free(0x7f0000000000);
 }
 
-TEST_CASE("what the recorder writes the reader reads") {
+TEST_CASE("the reader reads every record that the recorder writes") {
   const Folder folder;
   WriteSample(folder / "t", 3);
   const auto trace = Load(folder / "t");
@@ -102,7 +89,7 @@ TEST_CASE("what the recorder writes the reader reads") {
   CHECK(PeakLive(*trace).reported_peak == 4096);
 }
 
-TEST_CASE("a trace survives compression, and a cut one is read up to the cut") {
+TEST_CASE("a packed trace is read whole, and a cut one up to the cut") {
   const Folder folder;
   WriteSample(folder / "t", 500);
   REQUIRE(Compress(folder / "t", folder / "z", 19).ok());
@@ -122,7 +109,7 @@ TEST_CASE("a trace survives compression, and a cut one is read up to the cut") {
   CHECK((!half.ok() || !half->complete));
 }
 
-TEST_CASE("what is packed is a trace, plain or packed, and what it becomes is a plain file") {
+TEST_CASE("only traces are packed, plain or packed ones, and only into plain files") {
   const Folder folder;
   WriteSample(folder / "t", 50);
   REQUIRE(Compress(folder / "t", folder / "z", 1).ok());
@@ -134,7 +121,7 @@ TEST_CASE("what is packed is a trace, plain or packed, and what it becomes is a 
   CHECK(Compress(folder / "text", folder / "out", 1).message() ==
         (folder / "text") + ": byte 0: not a sluice trace (it begins with other bytes than \"SLTRACE\")");
   CHECK_FALSE(fs::exists(folder / "out"));
-  // A rename would put a file in the place of /dev/null.
+  // A rename would replace /dev/null by a file.
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
   CHECK(Compress(folder / "t", folder / "pipe", 1).message() ==
         (folder / "pipe") + ": is no plain file; accepted: a file, or a name that is free");
@@ -157,12 +144,17 @@ TEST_CASE("errors name the file, the byte and the reason") {
   bad += std::string("\x06\x0d", 2) + std::string("\x00\x05\x00\x01\x01\x01\x01\x01\x01\x00\x00\x00\x00", 13);
   CHECK(message(bad) == "x.trace: byte 16: launch: function 5 is not defined (0 are)");
   CHECK(message(bytes.substr(0, 16) + std::string("\x15\x02\x03\x01", 4)) ==
-        "x.trace: byte 16: duration: is about launch 3, but only 0 came before");
+        "x.trace: byte 16: duration: names launch 3, but only 0 precede it");
   CHECK(message(bytes + "\x01") == "x.trace: byte " + std::to_string(bytes.size()) + ": records after the end record");
   CHECK(Load(folder / "absent").status().message() == (folder / "absent") + ": No such file or directory");
   fs::create_directory(folder / "folder");
   CHECK(Load(folder / "folder").status().message() == (folder / "folder") + ": Is a directory");
-  // An unknown type of a newer recorder is skipped.
+  // A parameter outside the parameters that CUDA allows, and ranges that no memory has.
+  CHECK(message(bytes.substr(0, 16) + std::string("\x05\x07\x00\x00\x01\xff\xff\x03\x08", 9)) ==
+        "x.trace: byte 16: function: a parameter ends at byte 65543; at most 65536");
+  CHECK(message(bytes.substr(0, 16) + std::string("\x08\x0b\x00\x00\x00\xff\xff\xff\xff\xff\xff\x7f\x01", 13)) ==
+        "x.trace: byte 16: set: a range of 562949953421311 bytes; at most 17592186044416");
+  // An unknown record type of a newer recorder is skipped.
   std::string newer = bytes.substr(0, 16) + std::string("\x63\x03\x00\x01\x02", 5);
   CHECK(Parse(newer, "x").ok());
 }
@@ -193,10 +185,10 @@ TEST_CASE("scrambled files give an error or a trace, never a crash") {
     }
     parsed += Parse(bytes, "fuzz").ok() ? 1 : 0;
   }
-  CHECK(parsed > 0);  // flips in values are legal; were all refused, the test would not reach deep
+  CHECK(parsed > 0);  // flipped values are legal; if all were refused, the test would not reach deep
 }
 
-TEST_CASE("many threads record at once and nothing is lost") {
+TEST_CASE("eight threads record at once and no record is lost") {
   const Folder folder;
   {
     Recorder recorder(folder / "t");
@@ -220,16 +212,16 @@ TEST_CASE("many threads record at once and nothing is lost") {
   CHECK(trace->functions.size() == 50);
 }
 
-TEST_CASE("a full disk is said once and the program goes on") {
+TEST_CASE("a full disk is logged once and the program goes on") {
   const Folder folder;
-  const std::string words = folder / "stderr";
+  const std::string log_path = folder / "stderr";
   const pid_t child = fork();
   if (child == 0) {
     // A file-size limit stands in for the full disk: write() fails the same way, at a known byte.
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100000, 100000};
     setrlimit(RLIMIT_FSIZE, &limit);
-    if (freopen(words.c_str(), "w", stderr) == nullptr) _exit(9);
+    if (freopen(log_path.c_str(), "w", stderr) == nullptr) _exit(9);
     Recorder recorder(folder / "t");
     for (int i = 0; i < 200000; ++i) recorder.Set(1, 2, 3, 4);
     recorder.Finish();
@@ -238,16 +230,16 @@ TEST_CASE("a full disk is said once and the program goes on") {
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
-  const std::string said = Slurp(words);
-  CHECK(said.find("stopped: write: File too large; the program goes on") != std::string::npos);
-  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+  const std::string log = Slurp(log_path);
+  CHECK(log.find("stopped: write: File too large; the program goes on") != std::string::npos);
+  CHECK(std::count(log.begin(), log.end(), '\n') == 1);
   const auto trace = Load(folder / "t");
   REQUIRE(trace.ok());
   CHECK_FALSE(trace->complete);
   CHECK(trace->events.size() > 1000);
 }
 
-TEST_CASE("a forked child writes nothing into its parent's trace; a second process gets its own file") {
+TEST_CASE("a forked child does not write to its parent's trace, and a second process gets its own file") {
   const Folder folder;
   {
     Recorder recorder(folder / "t");

@@ -1,5 +1,5 @@
-// The truth recorder's copy of managed memory (test/gpu/truth/shadow.h), over a driver whose card is host memory and
-// which runs one kernel: changes.cu, in plain C++.
+// The truth recorder's copy of managed memory (test/gpu/truth/shadow.h), over a fake driver: its GPU memory is host
+// memory, and its one kernel is changes.cu in plain C++.
 #include "test/gpu/truth/shadow.h"
 
 #include <unistd.h>
@@ -125,7 +125,7 @@ class Recording {
   std::string file_;
 };
 
-TEST_CASE("what changed since the last look is told once, in granules, and only where a launch touched") {
+TEST_CASE("a change is reported once, in granules, and only in touched ranges") {
   Recording r;
   r.Begin();
   REQUIRE(r.shadow.on());
@@ -139,7 +139,7 @@ TEST_CASE("what changed since the last look is told once, in granules, and only 
   CHECK(r.Changed({{0, 65536}}).empty());  // elsewhere
 }
 
-TEST_CASE("what one word had filled was overwritten, and zeros were not a filling") {
+TEST_CASE("a changed filling counts as overwritten, and zeros are no filling") {
   Recording r;
   r.Set(65536, 65536, 0x7f);
   r.Begin();
@@ -147,14 +147,14 @@ TEST_CASE("what one word had filled was overwritten, and zeros were not a fillin
   CHECK(r.Changed({{0, 131072}}) == std::vector<Run>{{0, 65536, Access::kReadWrite}, {65536, 65536, Access::kWrite}});
 }
 
-TEST_CASE("many runs in one page are told as one") {
+TEST_CASE("many runs in one page are reported as one") {
   Recording r;
   r.Begin();
   for (size_t i = 0; i < 10; ++i) r.Set(65536 + 4096 * i, 4, 1);
   CHECK(r.Changed({{0, 1 << 20}}) == std::vector<Run>{{65536, 9 * 4096 + 512, Access::kReadWrite}});
 }
 
-TEST_CASE("a copy's bytes are nobody's change once it is looked at, and a freed block is forgotten") {
+TEST_CASE("refreshed bytes and freed blocks are not reported as changes") {
   Recording r;
   r.Begin();
   r.Set(0, 1024, 9);
@@ -166,7 +166,7 @@ TEST_CASE("a copy's bytes are nobody's change once it is looked at, and a freed 
   CHECK(r.shadow.on());
 }
 
-TEST_CASE("without memory, or with a kernel that is wrong, there are no directions") {
+TEST_CASE("without memory, or with a wrong kernel, no directions are recorded") {
   for (bool* wrong : {&g_full, &g_blind}) {
     *wrong = true;
     Recording r;

@@ -6,7 +6,7 @@ namespace {
 std::atomic<uint64_t> calls{0};
 }
 
-// How many reports arrived: the test of the road asks.
+// The number of reports, for tests of this path.
 extern "C" __attribute__((visibility("default"))) uint64_t sluice_standin_reports() { return calls.load(); }
 
 namespace c10 {

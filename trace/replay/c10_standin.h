@@ -1,5 +1,5 @@
-// The one function of libc10.so that the hook listens to. The replayer links a stand-in library of that name, so that
-// its calls take the same road as PyTorch's: through the preloaded shim to the calling object's own libc10.
+// The one function of libc10.so that the hook wraps. The replayer links a stand-in library of that name, so that its
+// calls take the same path as PyTorch's: through the preloaded shim to the calling object's own libc10.
 #ifndef SLUICE_TRACE_REPLAY_C10_STANDIN_H_
 #define SLUICE_TRACE_REPLAY_C10_STANDIN_H_
 

@@ -1,5 +1,5 @@
-// The CUDA driver as a program without the runtime meets it: libcuda.so.1 by dlopen, functions by dlsym with the names
-// that cuda.h means today. Under a preloaded hook these are the hook's.
+// The CUDA driver as a program without the runtime uses it: libcuda.so.1 by dlopen, and functions by dlsym under the
+// names that cuda.h maps them to. Under a preloaded hook these are the hook's functions.
 #ifndef SLUICE_TRACE_REPLAY_DRIVER_H_
 #define SLUICE_TRACE_REPLAY_DRIVER_H_
 
@@ -11,7 +11,7 @@
 
 namespace sluice::replay {
 
-// Member, and cuda.h's name for it (which cuda.h's macros turn into the exported one).
+// Member, and cuda.h's name for the function (cuda.h's macros turn it into the exported name).
 #define SLUICE_REPLAY_FUNCTIONS(X)                  \
   X(init, cuInit)                                   \
   X(get_error_name, cuGetErrorName)                 \
@@ -56,18 +56,18 @@ namespace sluice::replay {
   X(host_func, cuLaunchHostFunc)                    \
   X(launch, cuLaunchKernel)
 
-// simgpu.h gives a struct and a function the same name, as C may.
+// simgpu.h gives a struct and a function the same name, which C allows.
 using SimFigures = struct simgpu_stats;
 
 struct Driver {
 #define SLUICE_MEMBER(member, name) decltype(&name) member = nullptr;  // NOLINT(bugprone-macro-parentheses)
   SLUICE_REPLAY_FUNCTIONS(SLUICE_MEMBER)
 #undef SLUICE_MEMBER
-  // CUDA 13's cuda.h means cuEventElapsedTime_v2 (driver 570 and later); older drivers have the plain name, of the same
-  // type.
+  // CUDA 13's cuda.h maps to cuEventElapsedTime_v2 (driver 570 and later); older drivers have only the plain name, with
+  // the same type.
   CUresult(CUDAAPI* elapsed)(float*, CUevent, CUevent) = nullptr;
 
-  // The simulated card's side channel; null on a real one.
+  // The simulated GPU's side channel; null on a real GPU.
   decltype(&simgpu_next_launch) sim_next_launch = nullptr;
   decltype(&simgpu_now_ns) sim_now = nullptr;
   decltype(&simgpu_advance_host) sim_advance = nullptr;

@@ -20,7 +20,7 @@ std::string Driver::Load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return std::string("no CUDA driver: looked for libcuda.so.1: ") + (why != nullptr ? why : "not found");
+    return std::string("no CUDA driver: libcuda.so.1: ") + (why != nullptr ? why : "not found");
   }
 #define SLUICE_FIND(member, name) \
   if (!Find(library, SLUICE_TEXT(name), member)) return "the CUDA driver has no " SLUICE_TEXT(name);

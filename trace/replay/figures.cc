@@ -13,7 +13,7 @@ double Median(std::vector<double> values) {
   return n % 2 != 0 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// Per-step means of the simulated card's counters over the measured steps.
+// Per-step means of the simulated GPU's counters over the measured steps.
 nlohmann::json SimulatedFigures(const std::vector<StepFigures>& steps, size_t first) {
   const SimFigures& a = steps[first].before;
   const SimFigures& b = steps.back().after;
@@ -26,7 +26,7 @@ nlohmann::json SimulatedFigures(const std::vector<StepFigures>& steps, size_t fi
           {"prefetch_out_bytes", mean(a.prefetch_out_bytes, b.prefetch_out_bytes)},
           {"driver_evicted_bytes", mean(a.evicted_bytes, b.evicted_bytes)},
           {"total_in_bytes", b.prefetch_in_bytes},       // of the whole run, not a step
-          {"unused_in_bytes", b.prefetch_unused_bytes},  // of those: left untouched, or still are
+          {"unused_in_bytes", b.prefetch_unused_bytes},  // of those: evicted untouched, or untouched at the end
           {"total_out_bytes", b.prefetch_out_bytes},
           {"total_fault_bytes", b.fault_bytes},
           {"remote_bytes", mean(a.remote_bytes, b.remote_bytes)},

@@ -1,4 +1,4 @@
-// What a replay is reported as.
+// The report of a replay.
 #ifndef SLUICE_TRACE_REPLAY_FIGURES_H_
 #define SLUICE_TRACE_REPLAY_FIGURES_H_
 
@@ -9,7 +9,7 @@
 
 namespace sluice::replay {
 
-// One object; per-step means leave the first `warm_up` steps out.
+// One JSON object. Means and the median leave out the first `warm_up` steps.
 nlohmann::json Figures(const std::string& file, const trace::Trace& trace, const Outcome& outcome, int warm_up);
 
 }  // namespace sluice::replay

@@ -7,9 +7,9 @@
 namespace sluice::replay {
 namespace {
 
-// All that is touched is read, so that what lies in host memory crosses the link whole and as kernels read it, by lines
-// of 128 bytes: a block of 1,024 threads takes 16 KiB, then the blocks' next. A range's first bytes are those of its
-// first 16 aligned ones: no block ends within such. Then all wait until the time is over.
+// Reads every byte of the ranges, so that host-resident memory crosses the link whole and as kernels read it, by lines
+// of 128 bytes. A block of 1,024 threads reads 16 KiB, then advances by the whole grid. A range begins at the 16-byte
+// boundary below it, since no allocation ends inside 16 bytes. Then all threads wait until the time is over.
 constexpr const char* kBody = R"({
   .reg .pred %p<4>;
   .reg .u32 %r<8>;
@@ -89,7 +89,7 @@ std::vector<trace::Parameter> Pieces(const trace::Function& function) {
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
   std::vector<trace::Parameter> pieces;
   uint32_t end = 0;
-  // Bytes up to `until` in pieces that need no more alignment than where they begin.
+  // Fills bytes up to `until` with pieces whose alignment fits their place.
   const auto fill = [&pieces, &end](uint32_t until) {
     while (end < until) {
       const uint32_t left = until - end;

@@ -3,42 +3,22 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <initializer_list>
-#include <iterator>
-#include <set>
 
 #include "c10_standin.h"
 #include "sleep.h"
 
 namespace sluice::replay {
 
-using trace::Access;
-using trace::AccessRange;
 using trace::AllocKind;
 using trace::Event;
-using trace::Range;
 using trace::Type;
 
 namespace {
 
-constexpr uint32_t kTouchBoth = SIMGPU_READ | SIMGPU_WRITE;
-
 bool Waits(const Event& event) {
   return event.type == Type::kDeviceSync || event.type == Type::kStreamSync || event.type == Type::kEventSync ||
          (event.type == Type::kCopy && (event.e & trace::kCopySync) != 0);
-}
-
-uint32_t TouchOf(Access access) {
-  switch (access) {
-    case Access::kRead:
-      return SIMGPU_READ;
-    case Access::kWrite:
-      return SIMGPU_WRITE;
-    default:
-      return kTouchBoth;
-  }
 }
 
 }  // namespace
@@ -62,7 +42,7 @@ uint64_t Player::Now() const {
 
 std::string Player::Prepare() {
   SLUICE_CALL(init, 0);
-  if (driver_.simulated()) SleepOnCard(driver_.sim_advance);
+  if (driver_.simulated()) SleepOnSimulatedClock(driver_.sim_advance);
   CUdevice device = 0;
   SLUICE_CALL(device_get, &device, options_.device);
   SLUICE_CALL(retain, &context_, device);
@@ -124,8 +104,8 @@ Outcome Player::Play() {
   return outcome_;
 }
 
-// The host's own time between two calls. What it spent waiting for the GPU is not its own: after a wait the clock
-// starts anew.
+// Plays the host's own time between two calls. Time spent waiting for the GPU is not the host's own, so the clock
+// restarts after a wait.
 void Player::Pause(const Event& event) {
   const uint64_t gap = event.time_ns - last_event_ns_;
   last_event_ns_ = event.time_ns;
@@ -138,7 +118,7 @@ void Player::Pause(const Event& event) {
   due_ns_ += static_cast<uint64_t>(static_cast<double>(std::min(gap, options_.pause_limit_ns)) * options_.host_pace);
   const uint64_t now = Now();
   if (now >= due_ns_) {
-    due_ns_ = now;  // late: the calls took longer than in the recording; the program would not have caught up either
+    due_ns_ = now;  // late: the calls took longer than in the recording, and the program could not have caught up
     return;
   }
   if (driver_.simulated()) {
@@ -163,8 +143,8 @@ std::string Player::PlayEvent(const Event& event) {
     case Type::kCopy:
       return Copy(event);
     case Type::kSet:
-      NoteWritten(event.b, event.c);
-      TellCopy(Stream(event.a), event.b, event.c);
+      memory_.NoteWritten(event.b, event.c);
+      NotifyCopy(Stream(event.a), event.b, event.c);
       return Check(driver_.set_async(Translate(event.b), static_cast<unsigned char>(event.d), event.c, Stream(event.a)),
                    "memset");
     case Type::kStreamCreate: {
@@ -232,16 +212,14 @@ std::string Player::Alloc(const Event& event) {
            " MiB held";
   }
   SLUICE_TRY(Check(result, "allocate"));
-  blocks_[event.a] = {event.b, played, kind, false};
+  memory_.AddBlock(event.a, {event.b, played, kind, false});
   reserved_bytes_ += event.b;
   return {};
 }
 
 std::string Player::Free(const Event& event) {
-  const auto it = blocks_.find(event.a);
-  if (it == blocks_.end()) return {};  // made before the recording began
-  const Block block = it->second;
-  blocks_.erase(it);
+  const PlayedMemory::Block block = memory_.RemoveBlock(event.a);
+  if (block.played == 0) return {};  // allocated before the recording began
   reserved_bytes_ -= block.bytes;
   if (block.kind == AllocKind::kAsync) return Check(driver_.free_async(block.played, Stream(event.b)), "free");
   if (companion_ != nullptr) companion_->Freed(block.played);
@@ -250,12 +228,7 @@ std::string Player::Free(const Event& event) {
 
 void Player::Report(const Event& event) {
   const auto bytes = static_cast<int64_t>(event.b);
-  if (bytes > 0) {
-    tensors_[event.a] = {event.b, next_object_++, {}};
-    if (const auto block = FindBlock(event.a); block != blocks_.end()) blocks_.at(block->first).reported = true;
-  } else {
-    tensors_.erase(event.a);
-  }
+  memory_.Report(event.a, bytes);
   reported_bytes_ += event.b;
   if (companion_ != nullptr) companion_->Reported(Translate(event.a), bytes);
   if (!options_.report) return;
@@ -264,159 +237,11 @@ void Player::Report(const Event& event) {
                                    c10::Device{1, static_cast<int8_t>(event.c)});
 }
 
-std::map<uint64_t, Player::Block>::const_iterator Player::FindBlock(uint64_t address) const {
-  auto it = blocks_.upper_bound(address);
-  if (it == blocks_.begin()) return blocks_.end();
-  --it;
-  return address - it->first < it->second.bytes ? it : blocks_.end();
-}
-
-std::map<uint64_t, Player::Tensor>::const_iterator Player::FindTensor(uint64_t address) const {
-  auto it = tensors_.upper_bound(address);
-  if (it == tensors_.begin()) return tensors_.end();
-  --it;
-  return address - it->first < it->second.bytes ? it : tensors_.end();
-}
-
-uint64_t Player::Translate(uint64_t address) const {
-  const auto it = FindBlock(address);
-  return it == blocks_.end() ? address : it->second.played + (address - it->first);
-}
-
-// A recorded range may reach over a block's end (pages) or over several blocks.
-void Player::AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
-                      std::vector<simgpu_touch>& out) const {
-  const uint64_t end = address + bytes;
-  auto block = blocks_.upper_bound(address);
-  if (block != blocks_.begin()) --block;
-  for (; block != blocks_.end() && block->first < end; ++block) {
-    const uint64_t first = std::max(address, block->first), last = std::min(end, block->first + block->second.bytes);
-    if (first >= last) continue;
-    uint32_t object = 0;
-    if (name_object) {
-      const auto tensor = FindTensor(first);
-      if (tensor != tensors_.end()) object = tensor->second.object;
-    }
-    out.push_back({block->second.played + (first - block->first), last - first, access, object});
-  }
-}
-
-// What was truly touched. Bytes of a tensor that nothing has touched since it was allocated can only have been written,
-// whatever their contents told (so that fresh memory may hold anything); the rest in the direction that is known.
-void Player::AddTruth(uint64_t address, uint64_t bytes, Access access, std::vector<simgpu_touch>& out) {
-  const uint64_t end = address + bytes;
-  const uint32_t touch = TouchOf(access);
-  while (address < end) {
-    const auto found = FindTensor(address);
-    if (found == tensors_.end()) {
-      const auto next = tensors_.upper_bound(address);
-      const uint64_t until = next == tensors_.end() ? end : std::min(end, next->first);
-      AddTouch(address, until - address, touch, false, out);
-      address = until;
-      continue;
-    }
-    std::map<uint64_t, uint64_t>& written = tensors_.at(found->first).written;
-    const uint64_t until = std::min(end, found->first + found->second.bytes);
-    auto first_part = written.upper_bound(address);
-    if (first_part != written.begin() && std::prev(first_part)->second > address) --first_part;
-    auto part = first_part;
-    uint64_t first = address, last = until;
-    while (address < until && part != written.end() && part->first < until) {
-      if (address < part->first) AddTouch(address, part->first - address, SIMGPU_WRITE, false, out);
-      address = std::max(address, part->first);
-      const uint64_t stop = std::min(until, part->second);
-      AddTouch(address, stop - address, touch, false, out);
-      address = stop;
-      first = std::min(first, part->first);
-      last = std::max(last, part->second);
-      ++part;
-    }
-    AddTouch(address, until - address, SIMGPU_WRITE, false, out);
-    address = until;
-    written.erase(first_part, part);
-    written[first] = last;
-  }
-}
-
-void Player::NoteWritten(uint64_t address, uint64_t bytes) {
-  std::vector<simgpu_touch> ignored;
-  AddTruth(address, bytes, Access::kWrite, ignored);
-}
-
-// Truth first. A synthetic trace's access sets are exact, so that they say more than pages do: direction and tensor.
-void Player::Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out) {
-  const bool exact = (trace_.flags & trace::kFlagSynthetic) != 0;
-  if (exact || !launch.has_truth) {
-    for (const AccessRange& range : launch.accesses) {
-      AddTouch(range.address, range.bytes, TouchOf(range.access), exact && options_.objects, out);
-    }
-    if (!out.empty()) return;
-  }
-  for (const Range& page : launch.truth) AddTruth(page.address, page.bytes, page.access, out);
-  if (launch.has_truth) return;
-  // Nothing is known: whole tensors, or whole blocks, that the parameters point into; each once. A pointer to what no
-  // longer lives was left over from an earlier call.
-  std::set<uint64_t> seen;
-  for (const uint64_t word : launch.words) {
-    if (const auto tensor = FindTensor(word); tensor != tensors_.end()) {
-      if (seen.insert(tensor->first).second) AddTruth(tensor->first, tensor->second.bytes, Access::kUnknown, out);
-    } else if (const auto block = FindBlock(word); block != blocks_.end() && !block->second.reported) {
-      if (seen.insert(block->first).second) AddTouch(block->first, block->second.bytes, kTouchBoth, false, out);
-    }
-  }
-}
-
-// How the kernel goes over its memory, by its name, and of a matrix product how often it reads each operand: once for
-// every row of tiles of the other dimension. Of three matrices m x k, k x n and m x n the dimension that one lacks is
-// the root of the others' product over it. Matters only where an operand is read over the link. (H200,
-// experiments/probes: a product of 2,048 rows reads its weights 8.0 times, of 8,192 columns its rows 32.0 times;
-// convolutions read more often than such a product, by a factor of the card's.)
-simgpu_kernel Player::Kind(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const {
-  const std::string& name = trace_.functions[launch.function].name;
-  const auto holds = [&name](std::initializer_list<const char*> parts) {
-    return std::any_of(parts.begin(), parts.end(), [&](const char* p) { return name.find(p) != std::string::npos; });
-  };
-  const bool convolution = holds({"fprop", "dgrad", "wgrad"});
-  if (!convolution && !holds({"gemm", "nvjet", "cutlass", "xmma", "flash", "fmha"})) {
-    if (holds({"multi_tensor_apply"})) return SIMGPU_LISTS;
-    if (holds({"elementwise", "transform_input", "backward_elemt", "Padding", "CatArray"})) return SIMGPU_ELEMENTWISE;
-    return holds({"reduce", "norm", "oftmax"}) ? SIMGPU_REDUCTION : SIMGPU_UNKNOWN;
-  }
-  std::map<uint64_t, double> sizes;  // by tensor
-  const auto owner = [this](const simgpu_touch& touch) {
-    // The card's addresses are not the recorded ones, but blocks are moved as wholes.
-    for (const auto& [recorded, block] : blocks_) {
-      if (touch.address - block.played < block.bytes) {
-        const uint64_t address = recorded + (touch.address - block.played);
-        const auto tensor = FindTensor(address);
-        return tensor != tensors_.end() ? tensor->first : recorded;
-      }
-    }
-    return uint64_t{0};
-  };
-  for (const simgpu_touch& touch : touches) sizes[owner(touch)] += static_cast<double>(touch.length) / 2;  // elements
-  std::vector<double> largest;
-  largest.reserve(sizes.size());
-  for (const auto& [tensor, elements] : sizes) largest.push_back(elements);
-  std::sort(largest.rbegin(), largest.rend());
-  if (largest.size() < 3) return convolution ? SIMGPU_CONVOLUTION : SIMGPU_PRODUCT;
-  for (simgpu_touch& touch : touches) {
-    const double own = sizes[owner(touch)];
-    if (own < largest[2]) continue;
-    const double others = largest[0] * largest[1] * largest[2] / own;
-    const double passes = std::ceil(std::sqrt(others / own) / 256);
-    touch.access |= SIMGPU_PASSES(static_cast<uint32_t>(std::clamp(passes, 1.0, 1000.0)));
-  }
-  if (convolution) return SIMGPU_CONVOLUTION;
-  constexpr double kFewRows = 64;
-  return std::sqrt(largest[1] * largest[2] / largest[0]) < kFewRows ? SIMGPU_FEW_ROWS : SIMGPU_PRODUCT;
-}
-
 std::string Player::Launch(const trace::Launch& launch) {
   std::vector<simgpu_touch> touches;
-  Touches(launch, touches);
-  // The parameters as the recorded kernel got them, pointers translated. One guard word: an 8-byte parameter may lie in
-  // the last 4.
+  memory_.AddTouches(launch, touches);
+  // The parameters as the recorded kernel got them, pointers translated. One guard word is added: an 8-byte parameter
+  // may begin in the last 4 bytes.
   std::vector<uint64_t> words;
   words.reserve(launch.words.size() + 1);
   for (const uint64_t word : launch.words) words.push_back(Translate(word));
@@ -432,7 +257,7 @@ std::string Player::Launch(const trace::Launch& launch) {
   if (companion_ != nullptr) companion_->BeforeLaunch(stream, function.parameters, words, touches);
   CUresult result;
   if (driver_.simulated()) {
-    const simgpu_kernel kind = Kind(launch, touches);
+    const simgpu_kernel kind = memory_.Kind(launch, touches);
     driver_.sim_next_launch(touches.data(), touches.size(), launch.duration_ns, SIMGPU_KERNEL(kind));
     result = driver_.launch(functions_[launch.function], launch.grid[0], launch.grid[1], launch.grid[2],
                             launch.block[0], launch.block[1], launch.block[2], 0, stream, parameters.data(), nullptr);
@@ -448,7 +273,7 @@ std::string Player::Launch(const trace::Launch& launch) {
   return Check(result, "launch");
 }
 
-void Player::TellCopy(CUstream stream, uint64_t address, uint64_t bytes) {
+void Player::NotifyCopy(CUstream stream, uint64_t address, uint64_t bytes) {
   if (companion_ != nullptr) companion_->BeforeCopy(stream, Translate(address), bytes);
 }
 
@@ -457,14 +282,14 @@ std::string Player::Copy(const Event& event) {
   const uint64_t bytes = event.d;
   const bool from_device = (event.e & trace::kCopyFromDevice) != 0, to_device = (event.e & trace::kCopyToDevice) != 0;
   const bool sync = (event.e & trace::kCopySync) != 0;
-  if (to_device) TellCopy(stream, event.b, bytes);
-  if (from_device) TellCopy(stream, event.c, bytes);
+  if (to_device) NotifyCopy(stream, event.b, bytes);
+  if (from_device) NotifyCopy(stream, event.c, bytes);
   if (from_device && to_device) {
-    NoteWritten(event.b, bytes);
+    memory_.NoteWritten(event.b, bytes);
     return Check(driver_.copy_async(Translate(event.b), Translate(event.c), bytes, stream), "copy on the device");
   }
   if (!from_device && !to_device) return {};
-  if (to_device) NoteWritten(event.b, bytes);
+  if (to_device) memory_.NoteWritten(event.b, bytes);
   void* host = Scratch(bytes);
   if (host == nullptr) return "no host memory for a copy of " + std::to_string(bytes) + " bytes";
   if (to_device) {
@@ -477,13 +302,13 @@ std::string Player::Copy(const Event& event) {
                "copy from the device");
 }
 
-// One pinned buffer for all copies: what is copied is of no interest, and asynchronous copies may then share it.
+// One pinned buffer for all copies: the contents do not matter, so asynchronous copies may share it.
 void* Player::Scratch(uint64_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   void* bigger = nullptr;
   if (driver_.host_alloc(&bigger, bytes, 0) != CUDA_SUCCESS) return nullptr;
   std::memset(bigger, 0, bytes);
-  scratch_ = bigger;  // the smaller one may still be in use by a copy: it is left to the process's end
+  scratch_ = bigger;  // a copy may still use the smaller one, so it is never freed
   scratch_bytes_ = bytes;
   return scratch_;
 }
@@ -491,7 +316,7 @@ void* Player::Scratch(uint64_t bytes) {
 CUstream Player::Stream(uint64_t id) {
   if (id <= 2) return reinterpret_cast<CUstream>(id);  // NOLINT(performance-no-int-to-ptr): CUDA names these so
   const auto [it, fresh] = streams_.try_emplace(id, nullptr);
-  // Made before the recording began: as frameworks make theirs.
+  // Created before the recording began; frameworks create non-blocking streams.
   if (fresh) driver_.stream_create(&it->second, CU_STREAM_NON_BLOCKING);
   return it->second;
 }

@@ -1,4 +1,4 @@
-// Plays a trace's events as CUDA calls, in order, on one thread: what was one process's program becomes another's.
+// Plays a trace's events as CUDA calls, in order, on one thread.
 #ifndef SLUICE_TRACE_REPLAY_PLAYER_H_
 #define SLUICE_TRACE_REPLAY_PLAYER_H_
 
@@ -9,6 +9,7 @@
 
 #include "driver.h"
 #include "image.h"
+#include "played_memory.h"
 #include "trace/reader.h"
 
 namespace sluice::replay {
@@ -16,22 +17,22 @@ namespace sluice::replay {
 struct Options {
   int device = 0;
   int steps = 0;        // stop before step N (0: play all)
-  bool report = true;   // tell PyTorch's allocator reports through c10's symbol
-  bool objects = true;  // name each tensor to the simulated card's misuse detector, where accesses are exact
+  bool report = true;   // pass PyTorch's allocator reports through c10's symbol
+  bool objects = true;  // name each tensor to the simulated GPU's misuse detector, where accesses are exact
   uint64_t pause_limit_ns = 5'000'000;  // longest pause of the host between two calls that is played
   bool pace = true;                     // play the host's pauses at all
-  double host_pace = 1;                 // times as long as recorded: another host's
+  double host_pace = 1;                 // factor on the recorded pauses: another host's pace
 };
 
-// Something between the program and the driver that is not a preloaded hook: another engine's rules, played for
-// comparison (experiments/bench). Null: none.
+// Another engine's rules between the program and the driver, played for comparison (experiments/bench).
 class Companion {
  public:
   virtual ~Companion() = default;
   virtual CUresult Allocate(CUdeviceptr* address, size_t bytes) = 0;
   virtual void Freed(CUdeviceptr address) = 0;
   virtual void Reported(CUdeviceptr address, int64_t bytes) = 0;  // the framework's allocator; bytes < 0: freed
-  // The parameters as the kernel gets them, each where `layout` says; and what it will touch, which no engine knows.
+  // `words` are the parameters as the kernel gets them, each where `layout` says; `touches` are the ranges that it will
+  // touch, which a real engine does not know.
   virtual void BeforeLaunch(CUstream stream, const std::vector<trace::Parameter>& layout,
                             const std::vector<uint64_t>& words, const std::vector<simgpu_touch>& touches) = 0;
   virtual void AfterLaunch(CUstream stream) = 0;
@@ -41,11 +42,11 @@ class Companion {
 struct StepFigures {
   std::string name;
   double milliseconds = 0;
-  SimFigures before{}, after{};  // zero on a real card
+  SimFigures before{}, after{};  // zero on a real GPU
 };
 
 struct Outcome {
-  std::string error;  // empty: all was played
+  std::string error;  // empty: all events were played
   std::vector<StepFigures> steps;
   uint64_t launches = 0, refused_allocations = 0;
   double whole_milliseconds = 0;
@@ -54,21 +55,10 @@ struct Outcome {
 class Player {
  public:
   Player(const Driver& driver, const trace::Trace& trace, Options options, Companion* companion = nullptr)
-      : driver_(driver), trace_(trace), options_(options), companion_(companion) {}
+      : driver_(driver), trace_(trace), options_(options), companion_(companion), memory_(trace, options.objects) {}
   Outcome Play();
 
  private:
-  struct Block {
-    uint64_t bytes = 0, played = 0;
-    trace::AllocKind kind = trace::AllocKind::kDevice;
-    bool reported = false;  // lives by the tensors in it
-  };
-  struct Tensor {
-    uint64_t bytes;
-    uint32_t object;
-    std::map<uint64_t, uint64_t> written;  // begin -> end, recorded addresses: touched since it was allocated
-  };
-
   // Each returns an error's text, or empty.
   std::string Prepare();
   std::string PrepareTable();
@@ -84,16 +74,8 @@ class Player {
   void Report(const trace::Event& event);
   void Pause(const trace::Event& event);
   uint64_t Now() const;
-  uint64_t Translate(uint64_t address) const;  // of a live block, else the value itself
-  std::map<uint64_t, Block>::const_iterator FindBlock(uint64_t address) const;
-  std::map<uint64_t, Tensor>::const_iterator FindTensor(uint64_t address) const;
-  void Touches(const trace::Launch& launch, std::vector<simgpu_touch>& out);
-  void NoteWritten(uint64_t address, uint64_t bytes);
-  void AddTruth(uint64_t address, uint64_t bytes, trace::Access access, std::vector<simgpu_touch>& out);
-  simgpu_kernel Kind(const trace::Launch& launch, std::vector<simgpu_touch>& touches) const;
-  void AddTouch(uint64_t address, uint64_t bytes, uint32_t access, bool name_object,
-                std::vector<simgpu_touch>& out) const;
-  void TellCopy(CUstream stream, uint64_t address, uint64_t bytes);
+  uint64_t Translate(uint64_t address) const { return memory_.Translate(address); }
+  void NotifyCopy(CUstream stream, uint64_t address, uint64_t bytes);
   CUstream Stream(uint64_t id);
   CUevent EventOf(uint64_t id);
   void* Scratch(uint64_t bytes);
@@ -106,23 +88,21 @@ class Player {
 
   CUcontext context_ = nullptr;
   std::vector<CUfunction> functions_;
-  std::vector<std::vector<trace::Parameter>> layouts_;  // of each, as its module declares them
-  std::map<uint64_t, Block> blocks_;                    // by recorded address
-  std::map<uint64_t, Tensor> tensors_;                  // reported ranges, by recorded address
-  uint32_t next_object_ = 1;
+  std::vector<std::vector<trace::Parameter>> layouts_;  // by function, as its module declares them
+  PlayedMemory memory_;
   uint64_t reported_bytes_ = 0, reserved_bytes_ = 0;
   std::unordered_map<uint64_t, CUstream> streams_;
   std::unordered_map<uint64_t, CUevent> events_;
   std::unordered_map<uint64_t, CUgraph> graphs_;
   std::unordered_map<uint64_t, CUgraphExec> executables_;
   std::vector<CUevent> step_events_;
-  CUstream main_stream_ = nullptr;  // step markers' events go where the launches went
+  CUstream main_stream_ = nullptr;  // the last launch's; step markers record their events on it
   void* scratch_ = nullptr;
   uint64_t scratch_bytes_ = 0;
   uint64_t last_event_ns_ = 0, due_ns_ = 0;
   bool after_wait_ = true;
 
-  // The real card's table of what each launch touches: pinned host memory that the kernels read.
+  // On a real GPU, the table of the ranges that each launch touches: pinned host memory that the kernels read.
   TableEntry* table_ = nullptr;
   TableRun* runs_ = nullptr;
   uint64_t runs_device_ = 0, next_run_ = 0, run_capacity_ = 0;

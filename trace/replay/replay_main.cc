@@ -1,5 +1,5 @@
-// sluice-replay: the program that a trace becomes. It uses the CUDA driver as any application does, so a preloaded hook
-// meets it exactly like one; `sluice replay` starts it under the hook. Results go to stdout, as text or with --json as
+// sluice-replay: plays a trace as a CUDA program. It uses the CUDA driver as any application does, so that a preloaded
+// hook treats it like one; `sluice replay` starts it under the hook. Results go to stdout, as text or with --json as
 // one JSON object.
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -23,7 +23,7 @@ int Play(const std::string& file, const Options& options, int warm_up, bool as_j
     std::fprintf(stderr, "sluice-replay: %s\n", std::string(trace.status().message()).c_str());
     return 1;
   }
-  if (!trace->complete) std::fprintf(stderr, "sluice-replay: %s was cut off: what is there is played\n", file.c_str());
+  if (!trace->complete) std::fprintf(stderr, "sluice-replay: %s was cut off: playing up to the cut\n", file.c_str());
   Driver driver;
   if (const std::string error = driver.Load(); !error.empty()) {
     std::fprintf(stderr, "sluice-replay: %s\n", error.c_str());
@@ -44,7 +44,7 @@ int Play(const std::string& file, const Options& options, int warm_up, bool as_j
           "driver %.1f MiB\n",
           sim->at("kernel_ms").get<double>(), sim->at("stall_ms").get<double>(), mib("fault_bytes"),
           mib("prefetch_in_bytes"), mib("prefetch_out_bytes"), mib("driver_evicted_bytes"));
-      std::printf("  in all: fetched %.1f MiB, of which %.1f MiB were touched by nobody\n", mib("total_in_bytes"),
+      std::printf("  total: fetched %.1f MiB, of which %.1f MiB were never touched\n", mib("total_in_bytes"),
                   mib("unused_in_bytes"));
     }
   }
@@ -72,11 +72,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   app.add_flag("--json", as_json, "one JSON object on stdout");
-  app.add_flag("--no-reports", no_report, "do not tell the allocator's reports (as a framework without them)");
-  app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated card's misuse detector");
+  app.add_flag("--no-reports", no_report, "do not play the allocator's reports (as a framework without them)");
+  app.add_flag("--no-objects", no_objects, "do not name tensors to the simulated GPU's misuse detector");
   app.add_option("--hold", hold, "seconds that the process stays after the last step")->check(CLI::Range(0, 100000));
   app.add_flag("--no-pace", no_pace, "do not play the host's own pauses between calls");
-  app.add_option("--host-pace", options.host_pace, "play them this many times as long: another host's")
+  app.add_option("--host-pace", options.host_pace, "factor on the length of these pauses: another host's pace")
       ->check(sluice::Between(1e-3, 1e3))
       ->capture_default_str();
   if (const auto ended = sluice::ReadCommandLine(app, "sluice-replay", argc, argv)) return *ended;

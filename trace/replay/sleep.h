@@ -1,4 +1,4 @@
-// Whose clock a sleeping thread of the replayer follows.
+// The clock that a sleeping thread of the replayer follows.
 #ifndef SLUICE_TRACE_REPLAY_SLEEP_H_
 #define SLUICE_TRACE_REPLAY_SLEEP_H_
 
@@ -6,8 +6,8 @@
 
 namespace sluice::replay {
 
-// From here on, what the engine sleeps on the calling thread passes on the simulated card. Null: real sleep again.
-void SleepOnCard(decltype(&simgpu_advance_host) advance);
+// From now on, the engine's sleeps on the calling thread advance the simulated GPU's clock. Null: real sleep again.
+void SleepOnSimulatedClock(decltype(&simgpu_advance_host) advance);
 
 }  // namespace sluice::replay
 

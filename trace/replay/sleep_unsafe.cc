@@ -1,7 +1,7 @@
-// On the simulated card time is the card's. An engine that sleeps on the replaying thread until transfers are done
-// would sleep for ever in a world whose clock stands still meanwhile, so this program's own nanosleep, which libraries
-// bind to before libc's, lets that time pass on the card. Only sleeps that the engine makes on that thread: everybody
-// else's are real.
+// The simulated GPU has its own clock, which stands still while a thread sleeps. An engine that sleeps on the replaying
+// thread until transfers are done would sleep for ever. So this program exports its own nanosleep, which libraries bind
+// to before libc's and which advances the simulated clock instead. It applies only to sleeps of the engine on that
+// thread; all other sleeps are real.
 #include <dlfcn.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -30,7 +30,7 @@ bool FromEngine(void* address) {
 
 }  // namespace
 
-void SleepOnCard(decltype(&simgpu_advance_host) advance) { t_advance = advance; }
+void SleepOnSimulatedClock(decltype(&simgpu_advance_host) advance) { t_advance = advance; }
 
 }  // namespace sluice::replay
 

@@ -22,8 +22,8 @@ std::vector<Parameter> Layout(CUfunction function) {
   for (size_t i = 0; (result = cuFuncGetParamInfo(function, i, &offset, &bytes)) == CUDA_SUCCESS; ++i) {
     layout.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
   }
-  // Runtimes of CUDA 12 and later launch kernels of libraries as if they were functions. Only then: the driver does not
-  // survive being asked about a function as a kernel.
+  // Runtimes of CUDA 12 and later launch kernels of libraries as if they were functions. The driver crashes when it is
+  // asked about a function as a kernel, so this is tried only after that error.
   if (layout.empty() && result == CUDA_ERROR_INVALID_HANDLE) {
     const auto kernel = reinterpret_cast<CUkernel>(function);
     for (size_t i = 0; cuKernelGetParamInfo(kernel, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {

@@ -16,7 +16,7 @@ struct Arguments {
   std::vector<uint64_t> words;
 };
 
-// As cuLaunchKernel gets them. Thread-safe; layouts are asked for once.
+// `parameters` and `extra` as cuLaunchKernel gets them. Thread-safe; the driver is asked for each layout once.
 Arguments ReadArguments(CUfunction function, void** parameters, void** extra);
 uint64_t FunctionsWithoutLayout();
 

@@ -9,9 +9,9 @@
 namespace sluice::truth {
 namespace {
 
-thread_local bool t_inside = false;   // our own CUDA calls make callbacks too
-thread_local bool t_runtime = false;  // inside a runtime call that is recorded itself: its driver calls are not
-std::atomic<uint64_t> g_our_ns = 0;
+thread_local bool t_inside = false;   // the recorder's own CUDA calls make callbacks too
+thread_local bool t_runtime = false;  // inside a runtime call that is recorded: its driver calls are not
+std::atomic<uint64_t> g_own_ns = 0;
 thread_local uint64_t t_entered_ns = 0;
 
 uint64_t Monotonic() {
@@ -129,7 +129,7 @@ void Entered(CUpti_CallbackId id, const CUpti_CallbackData* info) {
   }
 }
 
-// Calls of the runtime are recorded as such: which of the driver's they become is its own affair.
+// Calls of the runtime are recorded as such, and the driver calls that they make are not.
 void EnteredRuntime(CUpti_CallbackId id, const CUpti_CallbackData* info) {
   switch (id) {
     case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020: {
@@ -176,7 +176,7 @@ void EnteredRuntime(CUpti_CallbackId id, const CUpti_CallbackData* info) {
   }
 }
 
-void Left(CUpti_CallbackId id, const CUpti_CallbackData* info) {
+void Exited(CUpti_CallbackId id, const CUpti_CallbackData* info) {
   switch (id) {
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz:
@@ -188,7 +188,7 @@ void Left(CUpti_CallbackId id, const CUpti_CallbackData* info) {
       break;
     case CUPTI_DRIVER_TRACE_CBID_cuMemAlloc_v2: {
       const auto& p = As<cuMemAlloc_v2_params>(info);
-      if (*static_cast<CUresult*>(info->functionReturnValue) == CUDA_SUCCESS) PlainAllocated(*p.dptr, p.bytesize);
+      if (*static_cast<CUresult*>(info->functionReturnValue) == CUDA_SUCCESS) LibraryAllocated(*p.dptr, p.bytesize);
       break;
     }
     default:
@@ -204,7 +204,7 @@ void CUPTIAPI Callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, 
     if (enters) EnteredRuntime(id, info);
     t_runtime = enters;
   } else if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
-    enters ? Entered(id, info) : Left(id, info);
+    enters ? Entered(id, info) : Exited(id, info);
   }
 }
 
@@ -243,21 +243,21 @@ constexpr CUpti_CallbackId kRuntimeCalls[] = {
 
 }  // namespace
 
-uint64_t ProgramTime(void*) { return (t_entered_ns != 0 ? t_entered_ns : Monotonic()) - g_our_ns; }
+uint64_t ProgramTime(void*) { return (t_entered_ns != 0 ? t_entered_ns : Monotonic()) - g_own_ns; }
 
 Guard::Guard() {
   t_inside = true;
   t_entered_ns = Monotonic();
 }
 Guard::~Guard() {
-  g_our_ns += Monotonic() - t_entered_ns;
+  g_own_ns += Monotonic() - t_entered_ns;
   t_entered_ns = 0;
   t_inside = false;
 }
 
-void Complain(const char* what, int code) {
-  static std::atomic<int> said = 0;
-  if (said.fetch_add(1) < 20) std::fprintf(stderr, "sluice-truth: %s: %d\n", what, code);
+void LogError(const char* call, int code) {
+  static std::atomic<int> logged = 0;
+  if (logged.fetch_add(1) < 20) std::fprintf(stderr, "sluice-truth: %s: %d\n", call, code);
 }
 
 void Subscribe() {

@@ -1,4 +1,4 @@
-// Between CUPTI's callbacks (calls.cc) and what is made of them (truth.cc).
+// CUPTI's callbacks (calls.cc), and the functions that they call (truth.cc).
 #ifndef SLUICE_TEST_GPU_TRUTH_CALLS_H_
 #define SLUICE_TEST_GPU_TRUTH_CALLS_H_
 
@@ -11,10 +11,10 @@
 
 namespace sluice::truth {
 
-// Subscribes to every call that is recorded. To be called once, when the recorder is there.
+// Subscribes to every call that is recorded. To be called once, after the recorder is made.
 void Subscribe();
 
-// While one lives on a thread, our own CUDA calls are not taken for the program's, and the recording's clock stands
+// While one is alive on a thread, the recorder's own CUDA calls are not recorded, and the recording's clock stands
 // still.
 class Guard {
  public:
@@ -23,15 +23,15 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 };
-uint64_t ProgramTime(void*);  // ns; the recorder's clock
+uint64_t ProgramTime(void*);  // ns, without the recorder's own time; the recording's clock
 
-void Complain(const char* what, int code);
+void LogError(const char* call, int code);
 #define TRY(call)                                                                 \
   do {                                                                            \
-    if (const int code = (call); code != 0) sluice::truth::Complain(#call, code); \
+    if (const int code = (call); code != 0) sluice::truth::LogError(#call, code); \
   } while (0)
 
-// In truth.cc.
+// In truth.cc:
 struct Shape {
   CUfunction function;
   unsigned grid[3], block[3], shared;
@@ -46,7 +46,7 @@ void LaunchEnded();
 void Copied(CUstream stream, const void* to, const void* from, size_t bytes, bool waits);
 void Filled(CUstream stream, uint64_t to, size_t bytes, uint64_t value);
 void Freed(uint64_t address);
-void PlainAllocated(uint64_t address, uint64_t bytes);  // a library's own, not PyTorch's
+void LibraryAllocated(uint64_t address, uint64_t bytes);  // by cuMemAlloc, not PyTorch's
 
 inline uint64_t Handle(const void* p) { return reinterpret_cast<uint64_t>(p); }
 

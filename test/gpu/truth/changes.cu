@@ -1,6 +1,6 @@
-// Compares what a launch touched with a copy of what was there before, and brings the copy up to date. One warp for
-// each granule of 512 bytes (what PyTorch's allocator rounds to, so that a granule lies in one tensor); a granule's
-// flags: 1, its bytes are others; 2, before, they were one 32-bit word over and over, and not zero.
+// Compares the bytes that a launch touched with a copy of the earlier bytes, and updates the copy. One warp for each
+// granule of 512 bytes: PyTorch's allocator rounds to that, so a granule lies in one tensor. A granule's flags: 1, its
+// bytes differ; 2, the earlier bytes were one repeated 32-bit word other than zero.
 extern "C" __global__ void changes(const uint4* now, uint4* before, unsigned char* flags, unsigned long long granules) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned long long warps = (unsigned long long)gridDim.x * blockDim.x / 32;

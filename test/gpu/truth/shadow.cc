@@ -15,32 +15,32 @@ using trace::AccessSource;
 namespace {
 
 constexpr uint64_t kGranule = 512;
-constexpr uint64_t kGranulesAtOnce = uint64_t{32} << 20;  // 16 GiB, more than a launch touches of what is recorded
-constexpr uint64_t kRunPage = 65536;
-constexpr size_t kRunsInPage = 4;  // more than that, and a page's runs are told as one
+constexpr uint64_t kMaxGranules = uint64_t{32} << 20;  // 16 GiB, more than any recorded launch touches
+constexpr uint64_t kRunPageBytes = 65536;
+constexpr size_t kMaxRunsInPage = 4;  // more runs in a page are merged into one
 
-constexpr uint8_t kIsOther = 1, kWasFilled = 2;
+constexpr uint8_t kChanged = 1, kWasFilled = 2;
 
 }  // namespace
 
-void Shadow::Try(CUresult result, const char* what) {
+void Shadow::Try(CUresult result, const char* action) {
   if (result == CUDA_SUCCESS || !on_) return;
   on_ = false;
-  std::fprintf(stderr, "sluice-truth: no directions: %s: error %d\n", what, static_cast<int>(result));
+  std::fprintf(stderr, "sluice-truth: no directions: %s: error %d\n", action, static_cast<int>(result));
 }
 
 void Shadow::Load(const char* cubin) {
   std::ifstream in(cubin, std::ios::binary);
   const std::string image((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (image.empty()) {
-    std::fprintf(stderr, "sluice-truth: no directions: %s is empty or not there\n", cubin);
+    std::fprintf(stderr, "sluice-truth: no directions: %s is empty or missing\n", cubin);
     return;
   }
   on_ = true;
   CUmodule module = nullptr;
   Try(cuModuleLoadData(&module, image.c_str()), "loading changes.cu");
   if (on_) Try(cuModuleGetFunction(&kernel_, module, "changes"), "finding its kernel");
-  if (on_) Try(cuMemAlloc(&flags_, kGranulesAtOnce), "memory for flags");
+  if (on_) Try(cuMemAlloc(&flags_, kMaxGranules), "memory for flags");
   if (!on_) return;
   // Granules: filled and changed, filled and kept, mixed and changed in its last word, mixed and kept, zero and
   // changed.
@@ -53,7 +53,7 @@ void Shadow::Load(const char* cubin) {
   now[4 * kWords + 7] = 1;
   CUdeviceptr memory = 0;
   const size_t bytes = before.size() * 4;
-  Try(cuMemAlloc(&memory, 2 * bytes), "memory for a first try");
+  Try(cuMemAlloc(&memory, 2 * bytes), "memory for the check");
   if (!on_) return;
   Try(cuMemcpyHtoD(memory, now.data(), bytes), "copying");
   Try(cuMemcpyHtoD(memory + bytes, before.data(), bytes), "copying");
@@ -64,7 +64,7 @@ void Shadow::Load(const char* cubin) {
     Try(cuMemcpyDtoH(host_flags_.data(), flags_, expected.size()), "reading flags");
     if (on_ && host_flags_ != expected) {
       on_ = false;
-      std::fprintf(stderr, "sluice-truth: no directions: known bytes were told apart wrongly\n");
+      std::fprintf(stderr, "sluice-truth: no directions: the comparison of known bytes failed\n");
     }
   }
   cuMemFree(memory);
@@ -126,8 +126,8 @@ std::vector<AccessRange> Shadow::Changed(const std::vector<AccessRange>& touched
     piece.address += skip;
     piece.bytes -= skip;
     end = std::max(end, piece.address + piece.bytes);
-    if (granules + piece.bytes / kGranule > kGranulesAtOnce) {
-      std::fprintf(stderr, "sluice-truth: a launch touched more than is compared\n");
+    if (granules + piece.bytes / kGranule > kMaxGranules) {
+      std::fprintf(stderr, "sluice-truth: a launch touched more than can be compared\n");
       piece.bytes = 0;
     }
     if (piece.bytes == 0) continue;
@@ -144,7 +144,7 @@ std::vector<AccessRange> Shadow::Changed(const std::vector<AccessRange>& touched
   size_t page_begin = 0;  // in `changed`: the first run of the page
   uint64_t at = 0, page = UINT64_MAX;
   const auto close_page = [&] {
-    if (changed.size() - page_begin <= kRunsInPage) return;
+    if (changed.size() - page_begin <= kMaxRunsInPage) return;
     AccessRange all = changed[page_begin];
     all.bytes = changed.back().address + changed.back().bytes - all.address;
     for (size_t i = page_begin; i < changed.size(); ++i) {
@@ -155,12 +155,12 @@ std::vector<AccessRange> Shadow::Changed(const std::vector<AccessRange>& touched
   };
   for (const AccessRange& piece : pieces) {
     for (uint64_t g = 0; g < piece.bytes / kGranule; ++g, ++at) {
-      if ((host_flags_[at] & kIsOther) == 0) continue;
+      if ((host_flags_[at] & kChanged) == 0) continue;
       const uint64_t address = piece.address + g * kGranule;
       const Access access = (host_flags_[at] & kWasFilled) != 0 ? Access::kWrite : Access::kReadWrite;
-      if (address / kRunPage != page) {
+      if (address / kRunPageBytes != page) {
         close_page();
-        page = address / kRunPage;
+        page = address / kRunPageBytes;
         page_begin = changed.size();
       }
       if (changed.size() > page_begin && changed.back().access == access &&
@@ -172,7 +172,7 @@ std::vector<AccessRange> Shadow::Changed(const std::vector<AccessRange>& touched
     }
   }
   close_page();
-  // Over the pages' borders.
+  // Merge runs across pages.
   std::vector<AccessRange> joined;
   for (const AccessRange& run : changed) {
     if (!joined.empty() && joined.back().access == run.access &&

@@ -1,6 +1,6 @@
-// What a launch changed: all managed memory has a copy in plain device memory, and after a launch the card compares
-// what is known to have been touched (changes.cu). On the card, since there the touched pages lie anyway: the host
-// would take a fault of its own for every 4 KiB.
+// The bytes that a launch changed. All managed memory has a copy in device memory, and after a launch the GPU compares
+// the touched ranges (changes.cu). The GPU does it, since the touched pages are resident: the host would take a fault
+// of its own for every 4 KiB.
 #ifndef SLUICE_TEST_GPU_TRUTH_SHADOW_H_
 #define SLUICE_TEST_GPU_TRUTH_SHADOW_H_
 
@@ -14,20 +14,20 @@
 
 namespace sluice::truth {
 
-// Not thread-safe. Calls the driver in the current context; whatever fails turns it off, said once on stderr, and the
+// Not thread-safe. Calls the driver in the current context. Any failure turns it off, is logged once on stderr, and the
 // recording goes on without directions.
 class Shadow {
  public:
-  // From a file that holds changes.cu compiled for this card; tried on known bytes first.
+  // Loads changes.cu, compiled for this GPU, and checks it with known bytes.
   void Load(const char* cubin);
   bool on() const { return on_; }
 
   void Follow(uint64_t address, uint64_t bytes, bool copy);  // a managed block; without `copy` it holds zeros
   void Forget(uint64_t address);
-  void Refresh(uint64_t address, uint64_t bytes);  // something else than a launch wrote there
+  void Refresh(uint64_t address, uint64_t bytes);  // after a write that no launch made
 
-  // Where the bytes of these ranges are others than at the last look, in granules: kWrite where one word filled them
-  // before, else kReadWrite. Runs close together are one, so that a recording stays small.
+  // The parts of these ranges whose bytes changed since the last comparison, in granules: kWrite where one word filled
+  // them before, else kReadWrite. Runs close together are merged, so that a recording stays small.
   std::vector<trace::AccessRange> Changed(const std::vector<trace::AccessRange>& touched);
 
  private:
@@ -35,7 +35,7 @@ class Shadow {
     uint64_t bytes;
     CUdeviceptr at;
   };
-  void Try(CUresult result, const char* what);
+  void Try(CUresult result, const char* action);
   void Compare(CUdeviceptr now, CUdeviceptr before, uint64_t granules, uint64_t first);
 
   bool on_ = false;

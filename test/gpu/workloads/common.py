@@ -1,4 +1,5 @@
-"""What the workload programs share: one RESULT line on stdout, and seeds."""
+"""Common to the workload programs: one RESULT line on stdout, and seeds."""
+
 import json
 import os
 import sys
@@ -8,13 +9,25 @@ START = time.monotonic()
 
 
 def result(values, live_bytes, step_ms=(), deterministic=True, **more):
-    """values: what must be equal with and without the hook (floats as hex, so that bits are compared). A value that is no number ends the
-    program: it would be equal whatever was computed."""
+    """values: must be equal with and without the hook (floats as hex, so that bits are compared). A NaN ends the
+    program: it would hide any difference."""
     if any(isinstance(v, float) and v != v for v in values):
         sys.exit(f"not a number among the values: {values}")
     text = [v.hex() if isinstance(v, float) else v for v in values]
-    print("RESULT " + json.dumps({"values": text, "live_bytes": int(live_bytes), "step_ms": [round(s, 4) for s in step_ms],
-                                  "deterministic": deterministic, "wall_s": round(time.monotonic() - START, 3), **more}), flush=True)
+    print(
+        "RESULT "
+        + json.dumps(
+            {
+                "values": text,
+                "live_bytes": int(live_bytes),
+                "step_ms": [round(s, 4) for s in step_ms],
+                "deterministic": deterministic,
+                "wall_s": round(time.monotonic() - START, 3),
+                **more,
+            }
+        ),
+        flush=True,
+    )
 
 
 def skip(reason):
@@ -31,7 +44,7 @@ def seeded_torch(seed=7):
     if not torch.cuda.is_available():
         skip("torch.cuda is not available")
     torch.manual_seed(seed)
-    # Not warn_only: attention's backward takes a deterministic algorithm only then. cuDNN's attention has none.
+    # Without warn_only: only then does attention's backward use a deterministic algorithm. cuDNN's attention has none.
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = False

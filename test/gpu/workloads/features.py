@@ -1,4 +1,5 @@
-"""One feature each: features.py NAME. What a framework or a program does that a hook may get wrong."""
+"""One feature of a framework or program that a hook may break: features.py NAME."""
+
 import ctypes
 import os
 import sys
@@ -31,7 +32,7 @@ def threads():
 
 
 def fork():
-    """A child forked before CUDA is used trains; one forked after it was used ends without touching it."""
+    """A child forked before the first use of CUDA computes; one forked after it ends without using CUDA."""
     pid = os.fork()
     if pid == 0:
         torch = seeded_torch()
@@ -50,12 +51,12 @@ def fork():
 
 
 def oom():
-    """More than the container may hold gives CUDA's out-of-memory error; after freeing, the framework's retry works."""
+    """Allocations beyond the limit get CUDA's out-of-memory error; after a free, the framework's retry works."""
     torch = seeded_torch()
     kept, refused = [], 0
-    most = int(os.environ.get("SLUICE_TEST_OOM_BYTES", 3 << 30))
+    limit = int(os.environ.get("SLUICE_TEST_OOM_BYTES", 3 << 30))
     try:
-        while sum(t.numel() for t in kept) < most + (1 << 30):
+        while sum(t.numel() for t in kept) < limit + (1 << 30):
             kept.append(torch.ones(1 << 28, dtype=torch.uint8, device="cuda"))
     except torch.cuda.OutOfMemoryError:
         refused = 1
@@ -64,13 +65,19 @@ def oom():
     del kept
     torch.cuda.empty_cache()
     again = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
-    result([total == 256.0 * held, float(again.float().sum())], torch.cuda.max_memory_allocated(), refused=refused, held=held)
+    result(
+        [total == 256.0 * held, float(again.float().sum())],
+        torch.cuda.max_memory_allocated(),
+        refused=refused,
+        held=held,
+    )
 
 
 def ipc():
     """A tensor shared with another process through CUDA IPC (under the hook: SLUICE_UNMANAGED=1)."""
     torch = seeded_torch()
     import torch.multiprocessing as mp
+
     context = mp.get_context("spawn")
     there, back = context.Queue(), context.Queue()
     child = context.Process(target=ipc_child, args=(there, back))
@@ -90,6 +97,7 @@ def ipc_child(there, back):
     total = float(x.double().sum())
     x[5] = 1234.0
     import torch
+
     torch.cuda.synchronize()
     back.put(total)
     there.get()
@@ -102,6 +110,7 @@ def ddp():
     if torch.cuda.device_count() < 2:
         skip("one GPU here: DDP needs two")
     import torch.multiprocessing as mp
+
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000), NCCL_NVLS_ENABLE="0")
     queue = mp.get_context("spawn").SimpleQueue()
     mp.spawn(ddp_rank, args=(queue,), nprocs=2, join=True)
@@ -113,6 +122,7 @@ def ddp_rank(rank, queue):
     torch = seeded_torch()
     import torch.distributed as dist
     from models import Transformer
+
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=2)
     model = torch.nn.parallel.DistributedDataParallel(Transformer(1024, 12).cuda().bfloat16(), device_ids=[rank])
@@ -135,19 +145,21 @@ def ddp_rank(rank, queue):
 
 
 def peers():
-    """Blocks of two GPUs: each updates its own by kernels that read the other's through peer access, more than fits on either."""
+    """Blocks of two GPUs: each GPU's kernels update its own blocks and read the other's through peer access. The blocks
+    exceed the budget on both."""
     torch = seeded_torch()
     if torch.cuda.device_count() < 2:
         skip("one GPU here: peer access needs two")
     if not (torch.cuda.can_device_access_peer(0, 1) and torch.cuda.can_device_access_peer(1, 0)):
         skip("these two GPUs have no peer access to each other")
     from kernels import scale_add
+
     count, rounds = 8, 4
     parts = []
     for card in (0, 1):
         generator = torch.Generator(f"cuda:{card}").manual_seed(card)
         parts.append([torch.randn(64 << 20, device=f"cuda:{card}", generator=generator) for _ in range(count)])
-    # PyTorch lets a card use another's memory at its first copy there.
+    # PyTorch enables peer access at the first copy between the two GPUs.
     parts[1][0][:1].copy_(parts[0][0][:1])
     parts[0][1][:1].copy_(parts[1][1][:1])
     spans, times = [], []
@@ -166,7 +178,7 @@ def peers():
                 for i in range(count):
                     scale_add(parts[card][i], parts[1 - card][(i + turn) % count], 0.5)
                 last.record()
-            # By events alone: the host runs ahead of both cards.
+            # Ordered by events alone: the host runs ahead of both GPUs.
             with torch.cuda.device(1 - card):
                 torch.cuda.current_stream().wait_event(last)
             spans.append((first, last))
@@ -175,23 +187,34 @@ def peers():
     best = max(count * (256 << 20) / first.elapsed_time(last) / 1e6 for first, last in spans)
     kept = all(advised(p, card) for card in (0, 1) for p in parts[card]) if "LD_PRELOAD" in os.environ else None
     parts[1][2].copy_(parts[0][3])
-    result([float(p.double().sum()) for p in parts[0] + parts[1]], torch.cuda.max_memory_allocated(0), times, kept=kept, peer_gbps=round(best, 1))
+    result(
+        [float(p.double().sum()) for p in parts[0] + parts[1]],
+        torch.cuda.max_memory_allocated(0),
+        times,
+        kept=kept,
+        peer_gbps=round(best, 1),
+    )
 
 
 def advised(tensor, owner):
-    """Whether all of a managed tensor is preferred on its own card and mapped by the other."""
+    """Whether all of a managed tensor is preferred on its own GPU and mapped by the other."""
     driver = ctypes.CDLL("libcuda.so.1")
     where, mapped = ctypes.c_int(), (ctypes.c_int * 2)()
     start, size = ctypes.c_ulonglong(tensor.data_ptr()), ctypes.c_size_t(tensor.numel() * tensor.element_size())
     preferred_location, accessed_by = 2, 3
-    return (driver.cuMemRangeGetAttribute(ctypes.byref(where), ctypes.c_size_t(4), preferred_location, start, size) == 0 and where.value == owner
-            and driver.cuMemRangeGetAttribute(mapped, ctypes.c_size_t(8), accessed_by, start, size) == 0 and 1 - owner in mapped)
+    return (
+        driver.cuMemRangeGetAttribute(ctypes.byref(where), ctypes.c_size_t(4), preferred_location, start, size) == 0
+        and where.value == owner
+        and driver.cuMemRangeGetAttribute(mapped, ctypes.c_size_t(8), accessed_by, start, size) == 0
+        and 1 - owner in mapped
+    )
 
 
 def graph_pair():
     """Two reduce-overhead graphs used in turn, and allocations between them."""
     torch = seeded_torch()
     from models import Transformer
+
     a, b = (torch.compile(Transformer(1024, 6).cuda().bfloat16(), mode="reduce-overhead") for _ in range(2))
     x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16)
     values, noise = [], []
@@ -207,7 +230,7 @@ def graph_pair():
 
 
 def capture_beside():
-    """A second thread works over more memory than the budget while the first captures and replays a graph."""
+    """A second thread uses more memory than the budget while the first captures and replays a graph."""
     torch = seeded_torch()
     stop, errors, rounds = threading.Event(), [], [0]
 
@@ -223,7 +246,7 @@ def capture_beside():
                 for i, p in enumerate(parts):
                     if not bool((p == i + rounds[0]).all()):
                         errors.append(f"part {i} is {float(p[0])}, not {i + rounds[0]}")
-        except Exception as error:  # told to the main thread
+        except Exception as error:  # reported by the main thread
             errors.append(repr(error))
 
     thread = threading.Thread(target=pressure)
@@ -251,7 +274,7 @@ def capture_beside():
 
 
 def triton():
-    """Kernels compiled by Triton, launched over tensors that do not fit together."""
+    """Kernels compiled by Triton, launched over tensors that together exceed the budget."""
     torch = seeded_torch()
     try:
         from kernels import scale_add
@@ -279,7 +302,7 @@ def cupy():
 
 
 def jax():
-    """XLA takes its memory through VMM: it stays plain, and the budget is a hard limit for it."""
+    """XLA allocates its memory through VMM: it is unmanaged, and the budget is a hard limit for it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
     try:
@@ -308,14 +331,14 @@ def jax():
 
 
 def stdout_clean():
-    """stdout is the program's alone: this prints exactly one line before the result."""
+    """Only the program writes to stdout: exactly one line before the result."""
     torch = seeded_torch()
     print(float(torch.ones(10, device="cuda").sum()))
     result([1], torch.cuda.max_memory_allocated())
 
 
 def many_contexts():
-    """1,000 contexts made and destroyed, a little memory in each."""
+    """Many contexts created and destroyed, with a little memory in each."""
     cuda = ctypes.CDLL("libcuda.so.1")
     assert cuda.cuInit(0) == 0
     device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -332,7 +355,9 @@ def many_contexts():
 
 
 if __name__ == "__main__":
-    names = {f.__name__: f for f in (threads, fork, oom, ipc, ddp, peers, graph_pair, capture_beside, triton, cupy, jax, stdout_clean, many_contexts)}
+    first = (threads, fork, oom, ipc, ddp, peers, graph_pair, capture_beside)
+    second = (triton, cupy, jax, stdout_clean, many_contexts)
+    names = {f.__name__: f for f in first + second}
     if len(sys.argv) != 2 or sys.argv[1] not in names:
-        sys.exit(f"features.py: one of {', '.join(names)}")
+        sys.exit(f"features.py: NAME is missing or unknown; accepted: {', '.join(names)}")
     names[sys.argv[1]]()

@@ -1,4 +1,5 @@
-"""Triton kernels (their source must lie in a file)."""
+"""Triton kernels (Triton needs their source in a file)."""
+
 import triton
 import triton.language as tl
 

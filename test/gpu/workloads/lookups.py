@@ -1,6 +1,11 @@
-"""Rows picked at random from a table larger than its budget, or from one of several which together are, many lookups made in quick succession.
-Says how many of the tables' bytes lie on the card when they are over: a page that the driver moved to the card is no longer mapped for the host, and what is sent back to the host is
-mapped again (the open driver maps what it migrates by a prefetch), so /proc/self/pagemap tells them apart, independently of the hook."""
+"""Many lookups in quick succession: random rows of a table larger than the budget, or of several tables that together
+are.
+
+Reports the tables' resident bytes afterwards. A page that the driver moved to the GPU is no longer mapped for the
+host, and a page that was evicted is mapped again (the open driver maps the pages that a prefetch migrates). So
+/proc/self/pagemap tells them apart, independently of the hook.
+"""
+
 import argparse
 import array
 
@@ -10,8 +15,10 @@ PRESENT = 1 << 63
 
 
 def on_card_bytes(tensor):
-    """Of a tensor that was written whole. Unhooked, where memory is not managed, nothing is mapped for the host and all of it counts."""
+    """Resident bytes of a tensor that was written whole. Unhooked, memory is not managed: no page is mapped for the
+    host, and all of it counts."""
     import mmap
+
     page, begin, size = mmap.PAGESIZE, tensor.data_ptr(), tensor.numel() * tensor.element_size()
     first, last = begin // page, (begin + size - 1) // page
     entries = array.array("Q")
@@ -48,13 +55,13 @@ def main():
         return sums.sum()
 
     torch.cuda.synchronize()
-    values, times, most = [], [], 0
+    values, times, peak = [], [], 0
     for _ in range(a.steps):
         value, ms = timed_steps(torch, step, 1)
         values += value
         times += ms
-        most = max(most, sum(on_card_bytes(table) for table in tables))
-    result(values, torch.cuda.max_memory_allocated(), times, on_card_bytes=most)
+        peak = max(peak, sum(on_card_bytes(table) for table in tables))
+    result(values, torch.cuda.max_memory_allocated(), times, on_card_bytes=peak)
 
 
 main()

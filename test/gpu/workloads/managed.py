@@ -1,4 +1,5 @@
-"""Managed memory as a PyTorch tensor, and what the driver can be told about it: for measurements without the hook."""
+"""Managed memory as a PyTorch tensor, with the driver's advice and prefetch: for measurements without the hook."""
+
 import ctypes
 import sys
 
@@ -13,7 +14,12 @@ class Managed:
         pointer = ctypes.c_ulonglong()
         self.call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), 1)
         self.address = pointer.value
-        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "version": 3,
+        }
         self.bytes = torch.as_tensor(self, device="cuda")
         assert self.bytes.data_ptr() == self.address, "PyTorch copied the buffer"
 
@@ -26,8 +32,13 @@ class Managed:
         self.call("cuMemAdvise", ctypes.c_ulonglong(self.address), ctypes.c_size_t(self.size), advice, device)
 
     def prefetch(self, device, piece=None, stream=0):
-        """All of it, in calls of `piece` bytes."""
+        """Prefetches all of it, in calls of `piece` bytes."""
         piece = piece or self.size
         for at in range(0, self.size, piece):
-            self.call("cuMemPrefetchAsync", ctypes.c_ulonglong(self.address + at), ctypes.c_size_t(min(piece, self.size - at)), device,
-                      ctypes.c_void_p(stream))
+            self.call(
+                "cuMemPrefetchAsync",
+                ctypes.c_ulonglong(self.address + at),
+                ctypes.c_size_t(min(piece, self.size - at)),
+                device,
+                ctypes.c_void_p(stream),
+            )

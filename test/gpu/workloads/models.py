@@ -1,4 +1,5 @@
-"""Models of the correctness runs and the benchmarks, of random weights: nothing is downloaded."""
+"""Models of the correctness runs and the benchmarks, with random weights, so that nothing is downloaded."""
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,14 +39,25 @@ class Residual(nn.Module):
         self.c1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
         self.c2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
         self.b1, self.b2 = nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)
-        self.short = nn.Conv2d(inside, outside, 1, stride, bias=False) if stride != 1 or inside != outside else nn.Identity()
+        self.short = (
+            nn.Conv2d(inside, outside, 1, stride, bias=False) if stride != 1 or inside != outside else nn.Identity()
+        )
 
     def forward(self, x):
         return F.relu(self.b2(self.c2(F.relu(self.b1(self.c1(x))))) + self.short(x))
 
 
 def convnet(width=128, classes=100):
-    shape = [(width, 1), (width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1), (8 * width, 2), (8 * width, 1)]
+    shape = [
+        (width, 1),
+        (width, 1),
+        (2 * width, 2),
+        (2 * width, 1),
+        (4 * width, 2),
+        (4 * width, 1),
+        (8 * width, 2),
+        (8 * width, 1),
+    ]
     blocks, inside = [nn.Conv2d(3, width, 3, 1, 1, bias=False)], width
     for outside, stride in shape:
         blocks.append(Residual(inside, outside, stride))
@@ -67,9 +79,19 @@ class Llama(nn.Module):
         self.d, self.heads, self.kv_heads, self.head = d, heads, kv_heads, d // heads
         self.embedding = nn.Embedding(vocabulary, d)
         linear = lambda i, o: nn.Linear(i, o, bias=False)
-        self.layers = nn.ModuleList(nn.ModuleDict({
-            "q": linear(d, d), "kv": linear(d, 2 * kv_heads * self.head), "o": linear(d, d),
-            "gate": linear(d, 3 * d), "up": linear(d, 3 * d), "down": linear(3 * d, d)}) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "q": linear(d, d),
+                    "kv": linear(d, 2 * kv_heads * self.head),
+                    "o": linear(d, d),
+                    "gate": linear(d, 3 * d),
+                    "up": linear(d, 3 * d),
+                    "down": linear(3 * d, d),
+                }
+            )
+            for _ in range(layers)
+        )
         self.head_out = linear(d, vocabulary)
         shape = (layers, 2, batch, kv_heads, longest, self.head)
         self.register_buffer("cache", torch.zeros(shape))
@@ -94,7 +116,9 @@ class Llama(nn.Module):
             self.cache[i, 1, :, :, at] = v.squeeze(2)
             keys, values = self.cache[i, 0, :, :, : at + 1], self.cache[i, 1, :, :, : at + 1]
             repeat = self.heads // self.kv_heads
-            y = F.scaled_dot_product_attention(q, keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1))
+            y = F.scaled_dot_product_attention(
+                q, keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1)
+            )
             x = x + layer["o"](y.reshape(b, self.d))
             x = gated(layer, x)
         return self.head_out(F.rms_norm(x, (self.d,)))

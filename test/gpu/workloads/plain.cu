@@ -1,5 +1,5 @@
-// A plain CUDA C program (runtime API, static or shared): buffers that together exceed its budget when it is hooked,
-// kernels with interior pointers, copies both ways, everything checked on the host.
+// A CUDA C program (runtime API, static or shared): buffers that together exceed its budget when it is hooked, kernels
+// with interior pointers, copies in both directions, all values checked on the host.
 #include <cuda_runtime.h>
 
 #include <cstdio>

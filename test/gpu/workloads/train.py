@@ -1,4 +1,8 @@
-"""Training, decoding, inference by a CUDA graph: train.py {transformer,convnet,decode,inference} [options]. Prints losses, live bytes, step times."""
+"""Training, decoding, inference by a CUDA graph: train.py {transformer,convnet,decode,inference} [options].
+
+Prints losses, live bytes and step times.
+"""
+
 import argparse
 import contextlib
 import time
@@ -10,16 +14,24 @@ from common import START, result, seeded_torch, skip, timed_steps
 def arguments():
     p = argparse.ArgumentParser()
     p.add_argument("model", choices=["transformer", "convnet", "decode", "inference"])
-    p.add_argument("--width", type=int, default=0, help="default: 2048; of a convnet, whose channels double thrice, 128")
+    p.add_argument(
+        "--width", type=int, default=0, help="default: 2048; of a convnet, whose channels double thrice, 128"
+    )
     p.add_argument("--layers", type=int, default=12)
     p.add_argument("--batch", type=int, default=4)
     p.add_argument("--length", type=int, default=512)
     p.add_argument("--steps", type=int, default=6)
-    p.add_argument("--mark", action="store_true", help="tell the recorder where steps begin (an NVTX range, and our own preload's function)")
+    p.add_argument(
+        "--mark",
+        action="store_true",
+        help="tell the recorder where steps begin (an NVTX range, and our own preload's function)",
+    )
     p.add_argument("--compile", default="", help="default, reduce-overhead")
     p.add_argument("--graphs", action="store_true", help="make_graphed_callables around each layer")
     p.add_argument("--profile", action="store_true")
-    p.add_argument("--host-pace", action="store_true", help="after the steps, how fast this host makes launches (host_pace.py)")
+    p.add_argument(
+        "--host-pace", action="store_true", help="after the steps, how fast this host makes launches (host_pace.py)"
+    )
     a = p.parse_args()
     a.width = a.width or (128 if a.model == "convnet" else 2048)
     return a
@@ -30,6 +42,7 @@ def marker(on):
     if not on:
         return lambda name: None
     import ctypes
+
     try:
         f = ctypes.CDLL(None).sluice_truth_step
     except AttributeError:
@@ -39,6 +52,7 @@ def marker(on):
 
 def transformer(torch, a):
     from models import Transformer
+
     model = Transformer(a.width, a.layers).to("cuda", torch.bfloat16)
     x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
     y = torch.randn_like(x)
@@ -61,6 +75,7 @@ def transformer(torch, a):
 
 def convnet(torch, a):
     from models import convnet as make
+
     model = make(width=a.width).to("cuda", memory_format=torch.channels_last)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = True
@@ -82,6 +97,7 @@ def convnet(torch, a):
 
 def decode(torch, a):
     from models import Llama
+
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
         model = Llama(d=a.width, layers=a.layers, batch=a.batch)
@@ -102,7 +118,8 @@ def decode(torch, a):
 def inference(torch, a):
     """The transformer's forward pass as one CUDA graph."""
     from models import Transformer
-    # As servers load weights: by copies from the host. Deterministic mode would first fill with a kernel what is allocated.
+
+    # Loads weights as servers do, by copies from the host. Deterministic mode would first fill the tensors by a kernel.
     torch.utils.deterministic.fill_uninitialized_memory = False
     model = Transformer(a.width, a.layers).to(torch.bfloat16).to("cuda").eval()
     x = torch.randn(a.batch, a.length, a.width, device="cuda", dtype=torch.bfloat16)
@@ -116,7 +133,8 @@ def inference(torch, a):
         with torch.cuda.graph(graph):
             y = model(x)
 
-    def step(kept=(model, x)):  # a graph holds no tensor that it was captured with: these would be freed and overwritten
+    # A graph does not keep the tensors that it was captured with: without `kept` they would be freed and overwritten.
+    def step(kept=(model, x)):
         graph.replay()
         return y.float().square().mean()
 
@@ -128,14 +146,21 @@ def main():
     torch = seeded_torch()
     begin = time.monotonic()
     try:
-        step = {"transformer": transformer, "convnet": convnet, "decode": decode, "inference": inference}[a.model](torch, a)
+        step = {"transformer": transformer, "convnet": convnet, "decode": decode, "inference": inference}[a.model](
+            torch, a
+        )
     except ImportError as error:
         skip(f"{error}")
     torch.cuda.synchronize()
     loaded = time.monotonic() - begin
     mark = marker(a.mark)
-    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA],
-                                     profile_memory=True) if a.profile else contextlib.nullcontext()
+    profile = (
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], profile_memory=True
+        )
+        if a.profile
+        else contextlib.nullcontext()
+    )
     count = [0]
 
     def marked():
@@ -154,9 +179,17 @@ def main():
     live, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     if a.host_pace:
         more["host_us"] = host_pace.microseconds(torch)
-    result(first + values, live, first_ms + times, load_s=loaded, first_step_s=first_s,
-           reserved_bytes=reserved, until_first_step_s=begin - START + first_s,
-           parameters=0, **more)
+    result(
+        first + values,
+        live,
+        first_ms + times,
+        load_s=loaded,
+        first_step_s=first_s,
+        reserved_bytes=reserved,
+        until_first_step_s=begin - START + first_s,
+        parameters=0,
+        **more,
+    )
 
 
 main()
