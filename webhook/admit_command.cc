@@ -8,9 +8,9 @@
 
 #include "common/read_file.h"
 #include "common/settings/settings.h"
-#include "webhook/config.h"
-#include "webhook/manifest.h"
-#include "webhook/validate.h"
+#include "webhook/decision/config.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/validate.h"
 
 namespace {
 

@@ -20,11 +20,11 @@
 #include "kube/watcher.h"
 #include "sluice/names.h"
 #include "sluice/version.h"
-#include "webhook/keeper.h"
-#include "webhook/manifest.h"
-#include "webhook/policy.h"
-#include "webhook/refused.h"
-#include "webhook/service.h"
+#include "webhook/certificates/reconciler.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/policy.h"
+#include "webhook/refused_pods.h"
+#include "webhook/server/service.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
-#include "webhook/refused.h"
+#include "webhook/refused_pods.h"
 
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "sluice/names.h"
-#include "webhook/pod.h"
+#include "webhook/decision/pod.h"
 
 namespace sluice::webhook {
 namespace {

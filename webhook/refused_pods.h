@@ -1,7 +1,7 @@
 // Removes the pods that a node's device plugin refused: they stay as Failed for ever, one for each try of a ReplicaSet.
 // Only the holder of a Lease does so.
-#ifndef SLUICE_WEBHOOK_REFUSED_H_
-#define SLUICE_WEBHOOK_REFUSED_H_
+#ifndef SLUICE_WEBHOOK_REFUSED_PODS_H_
+#define SLUICE_WEBHOOK_REFUSED_PODS_H_
 
 #include <functional>
 #include <map>
@@ -11,7 +11,7 @@
 
 #include "kube/lease.h"
 #include "kube/watcher.h"
-#include "webhook/config.h"
+#include "webhook/decision/config.h"
 
 namespace sluice::webhook {
 
@@ -52,4 +52,4 @@ class RefusedPods {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_REFUSED_H_
+#endif  // SLUICE_WEBHOOK_REFUSED_PODS_H_

@@ -10,7 +10,7 @@ import unittest
 import product as p
 
 PAGE = p.ROOT / "docs/operate/configuration.md"
-METRICS = {"agent": ["agent/metrics.cc"], "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/metrics.cc", "scheduler/extender.cc"]}
+METRICS = {"agent": ["agent/metrics.cc"], "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/server/metrics.cc", "scheduler/extender.cc"]}
 PARTS = ("agent", "cli", "common", "deviceplugin", "experiments", "hooklib", "kube", "proto", "scheduler", "simgpu", "trace", "webhook")
 FOLDERS = [p.ROOT / name for name in (*PARTS, "charts", "cmake", "docs", "examples", "manifests", "scripts", "test")]
 # Kubernetes' own words.
@@ -136,7 +136,7 @@ class Reference(unittest.TestCase):
                     self.assertTrue(not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings])
 
     def test_the_paths(self):
-        files = {"agent": "agent/metrics.cc", "device plugin": "deviceplugin/http_server.cc", "webhook": "webhook/service.cc", "extender": "scheduler/extender_server.cc"}
+        files = {"agent": "agent/metrics.cc", "device plugin": "deviceplugin/http_server.cc", "webhook": "webhook/server/service.cc", "extender": "scheduler/extender_server.cc"}
         page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for part, file in files.items():
             row = re.search(rf"(?m)^\| {part} \|.*$", page).group()

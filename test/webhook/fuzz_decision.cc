@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "webhook/decision.h"
-#include "webhook/manifest.h"
+#include "webhook/decision/decision.h"
+#include "webhook/decision/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test

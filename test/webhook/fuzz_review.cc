@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "webhook/review.h"
+#include "webhook/decision/review.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test

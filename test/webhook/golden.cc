@@ -7,8 +7,8 @@
 
 #include "common/settings/settings.h"
 #include "sluice/version.h"
-#include "webhook/manifest.h"
-#include "webhook/validate.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/validate.h"
 
 namespace sluice::webhook::test {
 namespace {

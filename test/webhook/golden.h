@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "webhook/decision.h"
+#include "webhook/decision/decision.h"
 
 namespace sluice::webhook::test {
 

@@ -7,8 +7,8 @@
 
 #include "golden.h"
 #include "sluice/names.h"
-#include "webhook/manifest.h"
-#include "webhook/review.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/review.h"
 
 namespace {
 

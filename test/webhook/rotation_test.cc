@@ -1,5 +1,5 @@
 // The certificates that the webhook makes itself, over ten years, a look a day.
-#include "webhook/rotation.h"
+#include "webhook/certificates/rotation.h"
 
 #include <openssl/pem.h>
 #include <openssl/x509_vfy.h>
@@ -7,7 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <deque>
 
-#include "webhook/tls.h"
+#include "webhook/certificates/key_pair.h"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "webhook/rotation.h"
-#include "webhook/service.h"
+#include "webhook/certificates/rotation.h"
+#include "webhook/server/service.h"
 
 namespace {
 

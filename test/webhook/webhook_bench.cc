@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "golden.h"
-#include "webhook/review.h"
-#include "webhook/rotation.h"
+#include "webhook/certificates/rotation.h"
+#include "webhook/decision/review.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "webhook/tls.h"
+#include "webhook/certificates/key_pair.h"
 
 #include <openssl/err.h>
 #include <openssl/pem.h>

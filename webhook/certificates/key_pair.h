@@ -1,7 +1,7 @@
 // The server's certificate: loaded, checked as a pair, swapped without a restart. The certificate belongs to the
 // handshake (SSL_CTX certificate callback), so a swap touches no connection that is open.
-#ifndef SLUICE_WEBHOOK_TLS_H_
-#define SLUICE_WEBHOOK_TLS_H_
+#ifndef SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_
+#define SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_
 
 #include <openssl/types.h>
 
@@ -73,4 +73,4 @@ class FileReloader {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_TLS_H_
+#endif  // SLUICE_WEBHOOK_CERTIFICATES_KEY_PAIR_H_

@@ -1,10 +1,10 @@
-#include "webhook/keeper.h"
+#include "webhook/certificates/reconciler.h"
 
 #include <openssl/evp.h>
 
 #include <nlohmann/json.hpp>
 
-#include "webhook/review.h"
+#include "webhook/decision/review.h"
 
 namespace sluice::webhook {
 namespace {

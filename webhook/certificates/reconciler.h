@@ -1,6 +1,6 @@
 // Keeps the self-made certificate: the Secret that replicas share, the certificate in use, the caBundles.
-#ifndef SLUICE_WEBHOOK_KEEPER_H_
-#define SLUICE_WEBHOOK_KEEPER_H_
+#ifndef SLUICE_WEBHOOK_CERTIFICATES_RECONCILER_H_
+#define SLUICE_WEBHOOK_CERTIFICATES_RECONCILER_H_
 
 #include <absl/status/status.h>
 
@@ -8,9 +8,9 @@
 #include <string>
 
 #include "kube/client.h"
-#include "webhook/config.h"
-#include "webhook/rotation.h"
-#include "webhook/tls.h"
+#include "webhook/certificates/key_pair.h"
+#include "webhook/certificates/rotation.h"
+#include "webhook/decision/config.h"
 
 namespace sluice::webhook {
 
@@ -40,4 +40,4 @@ class CertificateKeeper {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_KEEPER_H_
+#endif  // SLUICE_WEBHOOK_CERTIFICATES_RECONCILER_H_

@@ -1,4 +1,4 @@
-#include "webhook/rotation.h"
+#include "webhook/certificates/rotation.h"
 
 #include <openssl/bn.h>
 #include <openssl/ec.h>

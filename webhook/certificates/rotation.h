@@ -6,8 +6,8 @@
 //   the old one stays published until the leaf that it signed has been replaced everywhere, `settle` later.
 // How long the Secret has been as it is, each replica measures itself: the dates in certificates come from another's
 // clock, and one that runs an hour ahead would find everything settled at once.
-#ifndef SLUICE_WEBHOOK_ROTATION_H_
-#define SLUICE_WEBHOOK_ROTATION_H_
+#ifndef SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_
+#define SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_
 
 #include <chrono>
 #include <map>
@@ -39,4 +39,4 @@ std::string Bundle(const SecretData& secret);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_ROTATION_H_
+#endif  // SLUICE_WEBHOOK_CERTIFICATES_ROTATION_H_

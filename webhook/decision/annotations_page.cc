@@ -4,8 +4,8 @@
 
 #include "common/settings/settings.h"
 #include "sluice/names.h"
-#include "webhook/decision.h"
-#include "webhook/policy.h"
+#include "webhook/decision/decision.h"
+#include "webhook/decision/policy.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,11 +1,11 @@
-#include "webhook/config.h"
+#include "webhook/decision/config.h"
 
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/settings/settings.h"
-#include "webhook/manifest.h"
+#include "webhook/decision/manifest.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,6 +1,6 @@
 // The webhook's configuration as the decision sees it, and its YAML form.
-#ifndef SLUICE_WEBHOOK_CONFIG_H_
-#define SLUICE_WEBHOOK_CONFIG_H_
+#ifndef SLUICE_WEBHOOK_DECISION_CONFIG_H_
+#define SLUICE_WEBHOOK_DECISION_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -59,4 +59,4 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_CONFIG_H_
+#endif  // SLUICE_WEBHOOK_DECISION_CONFIG_H_

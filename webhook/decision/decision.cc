@@ -1,4 +1,4 @@
-#include "webhook/decision.h"
+#include "webhook/decision/decision.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,9 +7,9 @@
 #include "sluice/names.h"
 #include "sluice/version.h"
 #include "sluice/wire.h"
-#include "webhook/asked.h"
-#include "webhook/inject.h"
-#include "webhook/patch.h"
+#include "webhook/decision/injection.h"
+#include "webhook/decision/patch.h"
+#include "webhook/decision/requested_shares.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,16 +1,16 @@
 // (pod, namespace, configuration, known GPUs) -> patch, denial or nothing. Pure: no I/O, no clock, no global state;
 // thread-safe. Run on its own result it adds nothing.
-#ifndef SLUICE_WEBHOOK_DECISION_H_
-#define SLUICE_WEBHOOK_DECISION_H_
+#ifndef SLUICE_WEBHOOK_DECISION_DECISION_H_
+#define SLUICE_WEBHOOK_DECISION_DECISION_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "webhook/config.h"
-#include "webhook/nodes.h"
-#include "webhook/pod.h"
-#include "webhook/rules.h"
+#include "webhook/decision/config.h"
+#include "webhook/decision/nodes.h"
+#include "webhook/decision/pod.h"
+#include "webhook/decision/rules.h"
 
 namespace sluice::webhook {
 
@@ -57,4 +57,4 @@ bool Handled(const Json& pod);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_DECISION_H_
+#endif  // SLUICE_WEBHOOK_DECISION_DECISION_H_

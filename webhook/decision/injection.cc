@@ -1,4 +1,4 @@
-#include "webhook/inject.h"
+#include "webhook/decision/injection.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
 // Second half of the decision: what a container that is given a share must look like. Internal to webhook/.
-#ifndef SLUICE_WEBHOOK_INJECT_H_
-#define SLUICE_WEBHOOK_INJECT_H_
+#ifndef SLUICE_WEBHOOK_DECISION_INJECTION_H_
+#define SLUICE_WEBHOOK_DECISION_INJECTION_H_
 
 #include <cstdint>
 
-#include "webhook/asked.h"
-#include "webhook/patch.h"
+#include "webhook/decision/patch.h"
+#include "webhook/decision/requested_shares.h"
 
 namespace sluice::webhook {
 
@@ -20,4 +20,4 @@ bool PreloadsUs(std::string_view value);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_INJECT_H_
+#endif  // SLUICE_WEBHOOK_DECISION_INJECTION_H_

@@ -1,4 +1,4 @@
-#include "webhook/json_reader.h"
+#include "webhook/decision/json_reader.h"
 
 #include <nlohmann/json.hpp>
 #include <vector>

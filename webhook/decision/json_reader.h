@@ -1,6 +1,6 @@
 // JSON from the network: bounded depth, no duplicate keys, UTF-8 only, nothing after the end.
-#ifndef SLUICE_WEBHOOK_JSON_READER_H_
-#define SLUICE_WEBHOOK_JSON_READER_H_
+#ifndef SLUICE_WEBHOOK_DECISION_JSON_READER_H_
+#define SLUICE_WEBHOOK_DECISION_JSON_READER_H_
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,4 +15,4 @@ std::optional<nlohmann::json> ReadJson(std::string_view text, std::string& error
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_JSON_READER_H_
+#endif  // SLUICE_WEBHOOK_DECISION_JSON_READER_H_

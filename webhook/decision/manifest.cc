@@ -1,4 +1,4 @@
-#include "webhook/manifest.h"
+#include "webhook/decision/manifest.h"
 
 #include <yaml-cpp/yaml.h>
 

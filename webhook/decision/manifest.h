@@ -1,6 +1,6 @@
 // YAML and JSON manifests, as kubectl reads and writes them.
-#ifndef SLUICE_WEBHOOK_MANIFEST_H_
-#define SLUICE_WEBHOOK_MANIFEST_H_
+#ifndef SLUICE_WEBHOOK_DECISION_MANIFEST_H_
+#define SLUICE_WEBHOOK_DECISION_MANIFEST_H_
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -19,4 +19,4 @@ std::string WriteManifest(const nlohmann::json& json);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_MANIFEST_H_
+#endif  // SLUICE_WEBHOOK_DECISION_MANIFEST_H_

@@ -1,4 +1,4 @@
-#include "webhook/nodes.h"
+#include "webhook/decision/nodes.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 // What is known of the cluster's GPUs, and how many percent of one a number of bytes is.
-#ifndef SLUICE_WEBHOOK_NODES_H_
-#define SLUICE_WEBHOOK_NODES_H_
+#ifndef SLUICE_WEBHOOK_DECISION_NODES_H_
+#define SLUICE_WEBHOOK_DECISION_NODES_H_
 
 #include <cstdint>
 #include <map>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "webhook/pod.h"
+#include "webhook/decision/pod.h"
 
 namespace sluice::webhook {
 
@@ -56,4 +56,4 @@ MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& gpus, std::optional<
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_NODES_H_
+#endif  // SLUICE_WEBHOOK_DECISION_NODES_H_

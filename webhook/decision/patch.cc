@@ -1,4 +1,4 @@
-#include "webhook/patch.h"
+#include "webhook/decision/patch.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

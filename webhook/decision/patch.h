@@ -1,7 +1,7 @@
 // Writes JSON Patch operations (RFC 6902) for one pod, as text: a pod of 200 containers needs thousands of values, and
 // building them as objects first took two thirds of the decision's time.
-#ifndef SLUICE_WEBHOOK_PATCH_H_
-#define SLUICE_WEBHOOK_PATCH_H_
+#ifndef SLUICE_WEBHOOK_DECISION_PATCH_H_
+#define SLUICE_WEBHOOK_DECISION_PATCH_H_
 
 #include <string>
 #include <string_view>
@@ -31,4 +31,4 @@ class Patch {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_PATCH_H_
+#endif  // SLUICE_WEBHOOK_DECISION_PATCH_H_

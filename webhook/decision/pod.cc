@@ -1,4 +1,4 @@
-#include "webhook/pod.h"
+#include "webhook/decision/pod.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 // A typed, checked look at a pod (or a pod template) in JSON. Nothing is copied; the JSON must outlive the view.
-#ifndef SLUICE_WEBHOOK_POD_H_
-#define SLUICE_WEBHOOK_POD_H_
+#ifndef SLUICE_WEBHOOK_DECISION_POD_H_
+#define SLUICE_WEBHOOK_DECISION_POD_H_
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -55,4 +55,4 @@ std::optional<AnnotationKey> OurKey(std::string_view annotation);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_POD_H_
+#endif  // SLUICE_WEBHOOK_DECISION_POD_H_

@@ -1,9 +1,9 @@
-#include "webhook/policy.h"
+#include "webhook/decision/policy.h"
 
 #include <nlohmann/json.hpp>
 
 #include "sluice/names.h"
-#include "webhook/validate.h"
+#include "webhook/decision/validate.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,8 +1,8 @@
 // What the API server itself evaluates, in CEL, and the manifests around it. The one place where these expressions are
 // written: the chart includes this text (`sluice-webhook --print-policy conditions`), the tests run it on a real API
 // server against ConcernsUs and Handled.
-#ifndef SLUICE_WEBHOOK_POLICY_H_
-#define SLUICE_WEBHOOK_POLICY_H_
+#ifndef SLUICE_WEBHOOK_DECISION_POLICY_H_
+#define SLUICE_WEBHOOK_DECISION_POLICY_H_
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -37,4 +37,4 @@ std::string AnnotationsPage();
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_POLICY_H_
+#endif  // SLUICE_WEBHOOK_DECISION_POLICY_H_

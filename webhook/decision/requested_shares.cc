@@ -1,4 +1,4 @@
-#include "webhook/asked.h"
+#include "webhook/decision/requested_shares.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,13 +1,13 @@
 // First half of the decision: which container is given which settings, by which annotation. Internal to webhook/.
-#ifndef SLUICE_WEBHOOK_ASKED_H_
-#define SLUICE_WEBHOOK_ASKED_H_
+#ifndef SLUICE_WEBHOOK_DECISION_REQUESTED_SHARES_H_
+#define SLUICE_WEBHOOK_DECISION_REQUESTED_SHARES_H_
 
 #include <map>
 #include <string>
 #include <vector>
 
 #include "common/settings/settings.h"
-#include "webhook/decision.h"
+#include "webhook/decision/decision.h"
 
 namespace sluice::webhook {
 
@@ -58,4 +58,4 @@ AskedPod Resolve(const PodView& view, const Input& input, Findings& findings);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_ASKED_H_
+#endif  // SLUICE_WEBHOOK_DECISION_REQUESTED_SHARES_H_

@@ -1,9 +1,9 @@
-#include "webhook/review.h"
+#include "webhook/decision/review.h"
 
 #include <nlohmann/json.hpp>
 
-#include "webhook/json_reader.h"
-#include "webhook/validate.h"
+#include "webhook/decision/json_reader.h"
+#include "webhook/decision/validate.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,12 +1,12 @@
 // AdmissionReview v1: from bytes to an answer. Pure, as the decision.
-#ifndef SLUICE_WEBHOOK_REVIEW_H_
-#define SLUICE_WEBHOOK_REVIEW_H_
+#ifndef SLUICE_WEBHOOK_DECISION_REVIEW_H_
+#define SLUICE_WEBHOOK_DECISION_REVIEW_H_
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "webhook/decision.h"
+#include "webhook/decision/decision.h"
 
 namespace sluice::webhook {
 
@@ -27,4 +27,4 @@ std::string Base64(std::string_view bytes);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_REVIEW_H_
+#endif  // SLUICE_WEBHOOK_DECISION_REVIEW_H_

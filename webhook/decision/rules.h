@@ -1,6 +1,6 @@
 // The names of the decision's rules, and a set of those that are switched off (only the rule test fills it).
-#ifndef SLUICE_WEBHOOK_RULES_H_
-#define SLUICE_WEBHOOK_RULES_H_
+#ifndef SLUICE_WEBHOOK_DECISION_RULES_H_
+#define SLUICE_WEBHOOK_DECISION_RULES_H_
 
 #include <bitset>
 #include <cstddef>
@@ -10,14 +10,14 @@ namespace sluice::webhook {
 
 enum class Rule : size_t {
 #define RULE(id, name) id,
-#include "webhook/rules.def"
+#include "webhook/decision/rules.def"
 #undef RULE
   kCount
 };
 
 inline constexpr std::string_view kRuleNames[] = {
 #define RULE(id, name) name,
-#include "webhook/rules.def"
+#include "webhook/decision/rules.def"
 #undef RULE
 };
 
@@ -27,4 +27,4 @@ using RuleSet = std::bitset<static_cast<size_t>(Rule::kCount)>;
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_RULES_H_
+#endif  // SLUICE_WEBHOOK_DECISION_RULES_H_

@@ -1,4 +1,4 @@
-#include "webhook/validate.h"
+#include "webhook/decision/validate.h"
 
 #include <algorithm>
 #include <map>

@@ -1,14 +1,14 @@
 // What /validate judges: changes of a pod's annotations, templates of workloads, and (on servers without
 // ValidatingAdmissionPolicy) pods that arrive without the marker. Pure, as the decision.
-#ifndef SLUICE_WEBHOOK_VALIDATE_H_
-#define SLUICE_WEBHOOK_VALIDATE_H_
+#ifndef SLUICE_WEBHOOK_DECISION_VALIDATE_H_
+#define SLUICE_WEBHOOK_DECISION_VALIDATE_H_
 
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "webhook/decision.h"
+#include "webhook/decision/decision.h"
 
 namespace sluice::webhook {
 
@@ -51,4 +51,4 @@ const Json* TemplateOf(const Json& workload, const TemplateKind& kind);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_VALIDATE_H_
+#endif  // SLUICE_WEBHOOK_DECISION_VALIDATE_H_

@@ -1,4 +1,4 @@
-#include "webhook/http_connection.h"
+#include "webhook/server/http_connection.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>

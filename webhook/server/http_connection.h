@@ -1,6 +1,6 @@
 // One client of the HTTP server, with TLS or without: its bytes and its deadlines. It belongs to the moving thread.
-#ifndef SLUICE_WEBHOOK_HTTP_CONNECTION_H_
-#define SLUICE_WEBHOOK_HTTP_CONNECTION_H_
+#ifndef SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_
+#define SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_
 
 #include <openssl/types.h>
 
@@ -48,4 +48,4 @@ struct Connection {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_HTTP_CONNECTION_H_
+#endif  // SLUICE_WEBHOOK_SERVER_HTTP_CONNECTION_H_

@@ -1,4 +1,4 @@
-#include "webhook/http_dispatch.h"
+#include "webhook/server/http_dispatch.h"
 
 #include <httplib.h>
 

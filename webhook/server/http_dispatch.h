@@ -1,13 +1,13 @@
 // A whole request in memory becomes a whole reply: cpp-httplib's parser and router, without its sockets and threads.
-#ifndef SLUICE_WEBHOOK_HTTP_DISPATCH_H_
-#define SLUICE_WEBHOOK_HTTP_DISPATCH_H_
+#ifndef SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
+#define SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "webhook/http_server.h"
+#include "webhook/server/http_server.h"
 
 namespace sluice::webhook {
 
@@ -36,4 +36,4 @@ std::string ErrorReply(int status, std::string_view reason, bool close);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_HTTP_DISPATCH_H_
+#endif  // SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_

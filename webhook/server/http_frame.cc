@@ -1,4 +1,4 @@
-#include "webhook/http_frame.h"
+#include "webhook/server/http_frame.h"
 
 #include <algorithm>
 #include <charconv>

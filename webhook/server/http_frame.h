@@ -1,6 +1,6 @@
 // Finds where one HTTP/1.1 request ends, without looking at what it says. Internal to webhook/.
-#ifndef SLUICE_WEBHOOK_HTTP_FRAME_H_
-#define SLUICE_WEBHOOK_HTTP_FRAME_H_
+#ifndef SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
+#define SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
 
 #include <cstddef>
 #include <string>
@@ -27,4 +27,4 @@ Frame ReadFrame(std::string_view bytes, const FrameLimits& limits);
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_HTTP_FRAME_H_
+#endif  // SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_

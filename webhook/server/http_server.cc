@@ -1,4 +1,4 @@
-#include "webhook/http_server.h"
+#include "webhook/server/http_server.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -17,9 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "webhook/http_connection.h"
-#include "webhook/http_dispatch.h"
-#include "webhook/http_frame.h"
+#include "webhook/server/http_connection.h"
+#include "webhook/server/http_dispatch.h"
+#include "webhook/server/http_frame.h"
 
 namespace sluice::webhook {
 namespace {

@@ -1,8 +1,8 @@
 // The HTTP(S) server under the webhook. One thread moves bytes (TLS, framing, deadlines) for all connections; a few
 // workers parse and answer whole requests with cpp-httplib. So a slow or hostile client costs one buffer, never a
 // thread.
-#ifndef SLUICE_WEBHOOK_HTTP_SERVER_H_
-#define SLUICE_WEBHOOK_HTTP_SERVER_H_
+#ifndef SLUICE_WEBHOOK_SERVER_HTTP_SERVER_H_
+#define SLUICE_WEBHOOK_SERVER_HTTP_SERVER_H_
 
 #include <openssl/types.h>
 
@@ -68,4 +68,4 @@ class HttpServer {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_HTTP_SERVER_H_
+#endif  // SLUICE_WEBHOOK_SERVER_HTTP_SERVER_H_

@@ -1,4 +1,4 @@
-#include "webhook/metrics.h"
+#include "webhook/server/metrics.h"
 
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>

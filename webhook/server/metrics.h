@@ -1,12 +1,12 @@
 // What the webhook counts, as Prometheus text. Thread-safe.
-#ifndef SLUICE_WEBHOOK_METRICS_H_
-#define SLUICE_WEBHOOK_METRICS_H_
+#ifndef SLUICE_WEBHOOK_SERVER_METRICS_H_
+#define SLUICE_WEBHOOK_SERVER_METRICS_H_
 
 #include <chrono>
 #include <memory>
 #include <string>
 
-#include "webhook/review.h"
+#include "webhook/decision/review.h"
 
 namespace sluice::webhook {
 
@@ -31,4 +31,4 @@ class Metrics {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_METRICS_H_
+#endif  // SLUICE_WEBHOOK_SERVER_METRICS_H_

@@ -1,4 +1,4 @@
-#include "webhook/service.h"
+#include "webhook/server/service.h"
 
 namespace sluice::webhook {
 

@@ -1,17 +1,17 @@
 // The webhook as a whole but for the process: endpoints, live configuration, readiness. Tests run it in their own
 // process.
-#ifndef SLUICE_WEBHOOK_SERVICE_H_
-#define SLUICE_WEBHOOK_SERVICE_H_
+#ifndef SLUICE_WEBHOOK_SERVER_SERVICE_H_
+#define SLUICE_WEBHOOK_SERVER_SERVICE_H_
 
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "webhook/http_server.h"
-#include "webhook/metrics.h"
-#include "webhook/nodes.h"
-#include "webhook/tls.h"
+#include "webhook/certificates/key_pair.h"
+#include "webhook/decision/nodes.h"
+#include "webhook/server/http_server.h"
+#include "webhook/server/metrics.h"
 
 namespace sluice::webhook {
 
@@ -54,4 +54,4 @@ class Service {
 
 }  // namespace sluice::webhook
 
-#endif  // SLUICE_WEBHOOK_SERVICE_H_
+#endif  // SLUICE_WEBHOOK_SERVER_SERVICE_H_
