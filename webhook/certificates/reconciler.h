@@ -1,4 +1,4 @@
-// Keeps the self-made certificate: the Secret that replicas share, the certificate in use, the caBundles.
+// Reconciles the self-made certificates: the Secret that all replicas share, the certificate in use, the caBundles.
 #ifndef SLUICE_WEBHOOK_CERTIFICATES_RECONCILER_H_
 #define SLUICE_WEBHOOK_CERTIFICATES_RECONCILER_H_
 
@@ -14,28 +14,27 @@
 
 namespace sluice::webhook {
 
-class CertificateKeeper {
+// For one thread. `client` and `store` must outlive it.
+class CertificateReconciler {
  public:
-  CertificateKeeper(kube::Client& client, SelfSigned settings, CertificateStore& store);
+  CertificateReconciler(kube::Client& client, SelfSigned settings, CertificateStore& store);
 
-  // One look: reads the Secret, takes at most one step of the rotation, publishes the authorities. `said` gets what was
-  // done. Fails where the API server cannot be reached or refuses; the certificate in use stays. `now` is for what
-  // certificates say, `tick` for how long the Secret is as it is.
-  absl::Status Tick(std::chrono::system_clock::time_point now, std::chrono::steady_clock::time_point tick,
-                    std::string& said);
-
-  RotationOptions& options() { return options_; }
+  // Reads the Secret, takes at most one step of the rotation, publishes the CAs and loads the certificate. `actions`
+  // lists the changes, for the log. Fails if the API server is unreachable or refuses; the certificate in use stays.
+  // `now` is for the dates in certificates, `tick` for the time that the Secret is unchanged.
+  absl::Status Reconcile(std::chrono::system_clock::time_point now, std::chrono::steady_clock::time_point tick,
+                         std::string& actions);
 
  private:
-  absl::Status Publish(const std::string& path, const std::string& bundle, std::string& said);
+  absl::Status PublishCaBundle(const std::string& path, const std::string& bundle, std::string& actions);
 
   kube::Client& client_;
   const SelfSigned settings_;
   CertificateStore& store_;
   RotationOptions options_;
-  std::string certificate_;                        // as loaded into the store
-  SecretData seen_;                                // the Secret at the last look
-  std::chrono::steady_clock::time_point since_{};  // when it was first like that
+  std::string loaded_certificate_;                           // in the store
+  SecretData last_secret_;                                   // contents at the last call
+  std::chrono::steady_clock::time_point unchanged_since_{};  // first sight of these contents
 };
 
 }  // namespace sluice::webhook

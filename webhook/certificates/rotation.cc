@@ -15,7 +15,7 @@ namespace {
 
 using Time = std::chrono::system_clock::time_point;
 
-// Certificates begin before they are made: clocks of a cluster differ.
+// Certificates are valid from a time before their creation, because the clocks of a cluster differ.
 constexpr std::chrono::hours kBackdate{2};
 
 template <auto F>
@@ -100,7 +100,7 @@ Pair Make(const std::string& name, const std::vector<std::string>& dns, const Pa
   ASN1_TIME_set(X509_getm_notBefore(c), std::chrono::system_clock::to_time_t(now - kBackdate));
   ASN1_TIME_set(X509_getm_notAfter(c), std::chrono::system_clock::to_time_t(end));
   X509_NAME* subject = X509_get_subject_name(c);
-  // A name has at most 64 characters; what counts are the alternative names.
+  // A common name has at most 64 characters; clients check only the alternative names.
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()),
                              static_cast<int>(std::min<size_t>(name.size(), 64)), -1, 0);
   X509_set_issuer_name(c, X509_get_subject_name(signer));
@@ -122,21 +122,21 @@ Pair Make(const std::string& name, const std::vector<std::string>& dns, const Pa
   return p;
 }
 
-Pair MakeAuthority(Time now, const RotationOptions& o) {
-  // The time in the name: two authorities of one name would be taken for each other when a chain is built.
+Pair MakeCa(Time now, const RotationOptions& o) {
+  // The name holds the time: a chain's builder could confuse two CAs of one name.
   return Make("sluice webhook CA " + std::to_string(std::chrono::system_clock::to_time_t(now)), {}, nullptr, now,
-              now + o.authority_life);
+              now + o.ca_lifetime);
 }
 
-Pair MakeLeaf(const Pair& authority, Time now, const RotationOptions& o) {
-  return Make(o.names.front(), o.names, &authority, now, std::min(now + o.leaf_life, End(authority)));
+Pair MakeLeaf(const Pair& ca, Time now, const RotationOptions& o) {
+  return Make(o.names.front(), o.names, &ca, now, std::min(now + o.leaf_lifetime, End(ca)));
 }
 
-bool SignedBy(const Pair& leaf, const Pair& authority) {
-  return X509_verify(leaf.certificate.get(), X509_get0_pubkey(authority.certificate.get())) == 1;
+bool IsSignedBy(const Pair& leaf, const Pair& ca) {
+  return X509_verify(leaf.certificate.get(), X509_get0_pubkey(ca.certificate.get())) == 1;
 }
 
-bool Named(const Pair& leaf, const std::vector<std::string>& names) {
+bool HasNames(const Pair& leaf, const std::vector<std::string>& names) {
   for (const std::string& n : names) {
     if (X509_check_host(leaf.certificate.get(), n.c_str(), n.size(), 0, nullptr) != 1) return false;
   }
@@ -148,48 +148,48 @@ bool Named(const Pair& leaf, const std::vector<std::string>& names) {
 RotationStep Rotate(const SecretData& secret, Time now, std::chrono::seconds unchanged, const RotationOptions& o) {
   RotationStep step{secret, {}};
   SecretData& data = step.data;
-  std::optional<Pair> authority = Read(data, "ca");
-  if (!authority || End(*authority) <= now) {
+  std::optional<Pair> ca = Read(data, "ca");
+  if (!ca || End(*ca) <= now) {
     data.clear();
-    const Pair fresh = MakeAuthority(now, o);
+    const Pair fresh = MakeCa(now, o);
     Write(data, "ca", fresh);
     Write(data, "tls", MakeLeaf(fresh, now, o));
-    step.what = authority ? "the authority had expired: made a new one" : "made the first authority and certificate";
+    step.action = ca ? "made a new CA, because the old one had expired" : "made the first CA and certificate";
     return step;
   }
   const std::optional<Pair> next = Read(data, "next");
-  if (next && unchanged >= o.settle) {
+  if (next && unchanged >= o.settle_time) {
     data["old.crt"] = data["ca.crt"];
     Write(data, "ca", *next);
     Write(data, "tls", MakeLeaf(*next, now, o));
     data.erase("next.crt");
     data.erase("next.key");
-    step.what = "the next authority signs from now on";
+    step.action = "the next CA signs from now on";
     return step;
   }
   const std::optional<Pair> leaf = Read(data, "tls");
-  if (!leaf || !SignedBy(*leaf, *authority) || !Named(*leaf, o.names) || End(*leaf) - now < o.leaf_life / 3) {
-    // An authority near its own end gives short leaves; do not renew them at each look.
-    const bool at_end = leaf && SignedBy(*leaf, *authority) && Named(*leaf, o.names) && End(*leaf) == End(*authority);
-    if (!at_end) {
-      Write(data, "tls", MakeLeaf(*authority, now, o));
-      step.what = leaf ? "renewed the certificate" : "made a certificate";
+  if (!leaf || !IsSignedBy(*leaf, *ca) || !HasNames(*leaf, o.names) || End(*leaf) - now < o.leaf_lifetime / 3) {
+    // A CA near its end signs short certificates; they are not renewed again and again.
+    const bool ends_with_ca = leaf && IsSignedBy(*leaf, *ca) && HasNames(*leaf, o.names) && End(*leaf) == End(*ca);
+    if (!ends_with_ca) {
+      Write(data, "tls", MakeLeaf(*ca, now, o));
+      step.action = leaf ? "renewed the certificate" : "made a certificate";
       return step;
     }
   }
-  if (!next && End(*authority) - now < o.authority_life / 3) {
-    Write(data, "next", MakeAuthority(now, o));
-    step.what = "made the next authority";
+  if (!next && End(*ca) - now < o.ca_lifetime / 3) {
+    Write(data, "next", MakeCa(now, o));
+    step.action = "made the next CA";
     return step;
   }
-  if (data.contains("old.crt") && unchanged >= o.settle) {
+  if (data.contains("old.crt") && unchanged >= o.settle_time) {
     data.erase("old.crt");
-    step.what = "the old authority is no longer trusted";
+    step.action = "removed the old CA from the trusted ones";
   }
   return step;
 }
 
-std::string Bundle(const SecretData& secret) {
+std::string CaBundle(const SecretData& secret) {
   return Get(secret, "ca.crt") + Get(secret, "next.crt") + Get(secret, "old.crt");
 }
 

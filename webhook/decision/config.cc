@@ -11,7 +11,7 @@ namespace sluice::webhook {
 namespace {
 
 using Json = nlohmann::json;
-// Reads one value; returns what is accepted where it is not.
+// Reads one value. Returns an empty string, the accepted values, or "!" and a nested map's own message.
 using Reader = std::function<std::string(const Json&)>;
 using Readers = std::map<std::string, Reader, std::less<>>;
 
@@ -25,16 +25,16 @@ Reader Bool(bool& out) {
 
 Reader String(std::string& out) {
   return [&out](const Json& v) -> std::string {
-    if (!v.is_string() || v.get_ref<const std::string&>().empty()) return "a word";
+    if (!v.is_string() || v.get_ref<const std::string&>().empty()) return "a string";
     out = v;
     return {};
   };
 }
 
-// As String, and "" is off.
-Reader Word(std::string& out) {
+// As String, but "" is accepted.
+Reader OptionalString(std::string& out) {
   return [&out](const Json& v) -> std::string {
-    if (!v.is_string()) return "a word, or \"\" for none";
+    if (!v.is_string()) return "a string, or \"\" for none";
     out = v;
     return {};
   };
@@ -42,10 +42,10 @@ Reader Word(std::string& out) {
 
 Reader Strings(std::vector<std::string>& out) {
   return [&out](const Json& v) -> std::string {
-    if (!v.is_array()) return "a list of words";
+    if (!v.is_array()) return "a list of strings";
     std::vector<std::string> list;
     for (const Json& item : v) {
-      if (!item.is_string()) return "a list of words";
+      if (!item.is_string()) return "a list of strings";
       list.push_back(item);
     }
     out = std::move(list);
@@ -53,7 +53,7 @@ Reader Strings(std::vector<std::string>& out) {
   };
 }
 
-Reader Whole(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
+Reader WholeNumber(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
   return [&out, low, high, unit](const Json& v) -> std::string {
     if (!v.is_number_integer() || v.get<int64_t>() < low || v.get<int64_t>() > high) {
       return "a whole number of " + std::string(unit) + " from " + std::to_string(low) + " to " + std::to_string(high);
@@ -63,7 +63,7 @@ Reader Whole(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
   };
 }
 
-// Empty, or the sentence for people.
+// Returns an empty string or the error message.
 std::string ReadMap(const Json& map, const std::string& at, const Readers& readers) {
   if (!map.is_object()) return at + (at.empty() ? "the configuration" : "") + " is not a map of key: value";
   for (const auto& [key, value] : map.items()) {
@@ -76,7 +76,7 @@ std::string ReadMap(const Json& map, const std::string& at, const Readers& reade
     }
     const std::string accepted = reader->second(value);
     if (accepted.empty()) continue;
-    if (accepted.starts_with('!')) return accepted.substr(1);  // a nested map's own sentence
+    if (accepted.starts_with('!')) return accepted.substr(1);  // a nested map's own message
     return field + ": '" + value.dump().substr(0, 64) + "' is not accepted; accepted: " + accepted;
   }
   return {};
@@ -89,13 +89,16 @@ std::string ReadSelfSigned(const Json& v, File& file) {
                            {"service", String(s.service)},
                            {"mutating", Strings(s.mutating)},
                            {"validating", Strings(s.validating)},
-                           {"caDays", Whole(s.ca_days, 2, 3650, "days")},
-                           {"leafDays", Whole(s.leaf_days, 1, 825, "days")}};
+                           {"caDays", WholeNumber(s.ca_days, 2, 3650, "days")},
+                           {"leafDays", WholeNumber(s.leaf_days, 1, 825, "days")}};
   std::string error = ReadMap(v, "selfSigned", readers);
   if (error.empty() && (s.secret_namespace.empty() || s.secret_name.empty() || s.service.empty())) {
     error = "selfSigned: secretNamespace, secretName and service are all needed";
   }
-  if (error.empty() && s.leaf_days > s.ca_days) error = "selfSigned.leafDays is above selfSigned.caDays";
+  if (error.empty() && s.leaf_days > s.ca_days) {
+    error = "selfSigned.leafDays: '" + std::to_string(s.leaf_days) + "' is not accepted; accepted: at most caDays, " +
+            std::to_string(s.ca_days);
+  }
   if (!error.empty()) return "!" + error;
   file.self_signed = std::move(s);
   return {};
@@ -105,7 +108,7 @@ std::string ReadRemoveRefused(const Json& v, File& file) {
   RemoveRefused r;
   const Readers readers = {{"namespace", String(r.name_space)},
                            {"lease", String(r.lease)},
-                           {"afterSeconds", Whole(r.after_seconds, 0, 86400, "seconds")}};
+                           {"afterSeconds", WholeNumber(r.after_seconds, 0, 86400, "seconds")}};
   std::string error = ReadMap(v, "removeRefused", readers);
   if (error.empty() && (r.name_space.empty() || r.lease.empty())) {
     error = "removeRefused: namespace and lease are both needed";
@@ -151,7 +154,7 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
                             }},
                            {"excludedNamespaces", Strings(c.excluded_namespaces)},
                            {"sidecars", Strings(c.sidecars)},
-                           {"schedulerName", Word(c.scheduler_name)},
+                           {"schedulerName", OptionalString(c.scheduler_name)},
                            {"removeRefused", [&](const Json& v) { return ReadRemoveRefused(v, file); }},
                            {"trusted", Strings(c.trusted)},
                            {"watchNodes", Bool(file.watch_nodes)},

@@ -27,14 +27,14 @@ bool IsWindows(const Json& spec) {
          (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
 }
 
-bool AcceptedUnits(int64_t units) {
+bool AreUnitsAccepted(int64_t units) {
   return (units >= 1 && units <= SLUICE_UNITS_PER_GPU) ||
          (units > 0 && units % SLUICE_UNITS_PER_GPU == 0 && units <= int64_t{SLUICE_UNITS_PER_GPU} * SLUICE_MAX_GPUS);
 }
 
-// What each container gets.
-struct Share {
-  const Asked* asked;
+// The share that one container gets.
+struct GrantedShare {
+  const RequestedShare* requested;
   uint32_t percent;
 };
 
@@ -49,33 +49,34 @@ class Decider {
       Close();
       return;
     }
-    if (findings_.On(Rule::kMirror) && IsMirror(view.annotations)) return;
+    if (findings_.IsEnabled(Rule::kMirror) && IsMirror(view.annotations)) return;
     const auto& excluded = input_.config.excluded_namespaces;
-    if (findings_.On(Rule::kExcluded) &&
+    if (findings_.IsEnabled(Rule::kExcluded) &&
         std::find(excluded.begin(), excluded.end(), input_.name_space) != excluded.end()) {
       return;
     }
-    const AskedPod asked = Resolve(view, input_, findings_);
-    if (!asked.concerns) return;
+    const RequestedShares requested = ResolveShares(view, input_, findings_);
+    if (!requested.concerns_sluice) return;
     if (IsWindows(*view.spec)) {
-      findings_.Deny(Rule::kWindows, "spec.os: a Windows pod can have no share of a GPU; accepted: Linux");
+      findings_.Deny(Rule::kWindows,
+                     "spec.os: this is a Windows pod, and a Windows pod cannot have a share of a GPU; accepted: linux");
     }
-    std::vector<Share> shares;
-    for (const Asked& a : asked.containers) Size(view, a, shares);
+    std::vector<GrantedShare> shares;
+    for (const RequestedShare& r : requested.containers) Grant(view, r, shares);
     CheckInitReuse(shares);
     Patch patch;
-    for (const Share& s : shares) {
-      InjectResource(*s.asked, s.percent, findings_, patch);
-      InjectVariables(*s.asked, s.percent, input_, findings_, patch);
-      Warnings(*view.spec, *s.asked);
+    for (const GrantedShare& s : shares) {
+      InjectResource(*s.requested, s.percent, findings_, patch);
+      InjectVariables(*s.requested, s.percent, input_, findings_, patch);
+      AddWarnings(*view.spec, *s.requested);
     }
-    if (findings_.On(Rule::kSetRuntimeClass) && !shares.empty() &&
+    if (findings_.IsEnabled(Rule::kSetRuntimeClass) && !shares.empty() &&
         input_.config.driver_access == DriverAccess::kNvidiaRuntime &&
         Member(*view.spec, "runtimeClassName") == nullptr) {
       patch.Add("/spec", "runtimeClassName", Quote(input_.config.runtime_class));
     }
-    if (!shares.empty()) Schedule(*view.spec, patch);
-    if (!shares.empty()) Mark(view, shares, patch);
+    if (!shares.empty()) SetScheduler(*view.spec, patch);
+    if (!shares.empty()) SetMarker(view, shares, patch);
     out_.patch = patch.Dump();
     Close();
   }
@@ -90,52 +91,56 @@ class Decider {
     }
   }
 
-  // The percent of this container, or a denial.
-  void Size(const PodView& view, const Asked& a, std::vector<Share>& shares) {
-    const Container& c = *a.container;
-    if (c.kind == ContainerKind::kEphemeral || a.sized_by.empty()) return;
-    ForeignGpu(c);
-    if (!ResourceValue(c)) return;
-    const std::optional<int64_t> has = c.limit ? c.limit : c.request;
-    std::optional<uint32_t> percent = a.settings.gpu_percent;
-    if (const auto memory = a.settings.gpu_memory; memory && !percent) {
-      percent = FromMemory(view, a, *memory, has);
+  // Adds this container's share, or denies.
+  void Grant(const PodView& view, const RequestedShare& r, std::vector<GrantedShare>& shares) {
+    const Container& c = *r.container;
+    if (c.kind == ContainerKind::kEphemeral || r.sized_by.empty()) return;
+    CheckOtherGpu(c);
+    if (!CheckUnits(c)) return;
+    const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+    std::optional<uint32_t> percent = r.settings.gpu_percent;
+    if (const auto memory = r.settings.gpu_memory; memory && !percent) {
+      percent = PercentOfMemory(view, r, *memory, units);
       if (!percent) return;
-    } else if (percent && has && *has != *percent) {
+    } else if (percent && units && *units != *percent) {
       findings_.Deny(Rule::kResourceContradiction,
-                     a.sized_by + ": '" + settings::FormatFraction(*percent) + "' contradicts " + c.field +
-                         ".resources, which asks for " + std::to_string(*has) +
-                         " of " SLUICE_RESOURCE "; accepted: leave the resource out, or " + std::to_string(*percent));
+                     r.sized_by + ": '" + settings::FormatFraction(*percent) + "' contradicts " + c.field +
+                         ".resources of container '" + c.name + "', which requests " + std::to_string(*units) +
+                         " of " SLUICE_RESOURCE "; accepted: " + std::to_string(*percent) + ", or no such resource");
     }
-    if (!percent && has) percent = static_cast<uint32_t>(*has);
-    if (!percent) return;  // the size was refused already
-    LimitBelowBudget(view, a, *percent);
-    shares.push_back({&a, *percent});
+    if (!percent && units) percent = static_cast<uint32_t>(*units);
+    if (!percent) return;  // an invalid size is denied already
+    CheckMemoryLimit(view, r, *percent);
+    shares.push_back({&r, *percent});
   }
 
-  bool ResourceValue(const Container& c) {
-    if (!c.asks) return true;
-    const std::string field = c.field + ".resources (" SLUICE_RESOURCE ")";
-    constexpr std::string_view kAccepted = " is not accepted; accepted: 1 to 100, or a multiple of 100";
-    if (!c.bad_quantity.empty()) {
-      findings_.Deny(Rule::kResourceValue, field + ": '" + c.bad_quantity.substr(0, 64) + "'" + std::string(kAccepted));
+  bool CheckUnits(const Container& c) {
+    if (!c.requests_resource) return true;
+    const std::string field = c.field + ".resources (" SLUICE_RESOURCE " of container '" + c.name + "')";
+    const std::string accepted = "' is not accepted; accepted: a whole number from 1 to " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU) + ", or a multiple of " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU) + " up to " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU * SLUICE_MAX_GPUS);
+    if (!c.invalid_quantity.empty()) {
+      findings_.Deny(Rule::kResourceValue, field + ": '" + c.invalid_quantity.substr(0, 64) + accepted);
       return false;
     }
     for (const auto& units : {c.limit, c.request}) {
-      if (units && !AcceptedUnits(*units)) {
-        findings_.Deny(Rule::kResourceValue, field + ": '" + std::to_string(*units) + "'" + std::string(kAccepted));
+      if (units && !AreUnitsAccepted(*units)) {
+        findings_.Deny(Rule::kResourceValue, field + ": '" + std::to_string(*units) + accepted);
         return false;
       }
     }
     if (c.limit && c.request && *c.limit != *c.request) {
-      findings_.Deny(Rule::kRequestsDiffer, field + ": limits has " + std::to_string(*c.limit) + " and requests " +
-                                                std::to_string(*c.request) + "; accepted: the same in both");
+      findings_.Deny(Rule::kRequestsDiffer, field + ": limits has " + std::to_string(*c.limit) + " and requests has " +
+                                                std::to_string(*c.request) + "; accepted: the same number in both");
       return false;
     }
     return true;
   }
 
-  void ForeignGpu(const Container& c) {
+  // Denies a whole GPU of another device plugin beside a share.
+  void CheckOtherGpu(const Container& c) {
     const Json* resources = Member(*c.json, "resources");
     if (resources == nullptr) return;
     for (const char* list : {"limits", "requests"}) {
@@ -143,9 +148,9 @@ class Decider {
       if (quantities == nullptr) continue;
       for (const auto& [name, quantity] : quantities->items()) {
         if (!name.starts_with("nvidia.com/") || quantity == "0" || quantity == 0) continue;
-        findings_.Deny(Rule::kForeignGpu, c.field + ".resources: " + name +
-                                              " beside a share of a GPU gives the container a "
-                                              "whole card as well; accepted: one of the two");
+        findings_.Deny(Rule::kForeignGpu, c.field + ".resources: container '" + c.name + "' requests " + name +
+                                              " and a share of a GPU, and would get a whole GPU as well; accepted: "
+                                              "one of the two");
         return;
       }
     }
@@ -156,61 +161,68 @@ class Decider {
     return *gpus_;
   }
 
-  std::optional<uint32_t> FromMemory(const PodView& view, const Asked& a, uint64_t memory, std::optional<int64_t> has) {
+  // `units`: the resource that the container requests. nullopt: denied, or unknown.
+  std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
+                                          std::optional<int64_t> units) {
     const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
-    if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, a.sized_by + ": " + share.warning);
+    if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, r.sized_by + ": " + share.warning);
     if (!share.percent) {
-      // A running pod keeps what it was given; a template may wait for nodes that an autoscaler adds.
-      if (share.unknown && input_.mode == Mode::kTemplate) {
-        out_.warnings.push_back(a.sized_by + ": " + share.error);
+      // A running pod keeps its share; a template may wait for nodes that an autoscaler adds.
+      if (share.is_unknown && input_.mode == Mode::kTemplate) {
+        out_.warnings.push_back(r.sized_by + ": " + share.error);
       } else if (input_.mode != Mode::kUpdate) {
-        findings_.Deny(share.unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove, a.sized_by + ": " + share.error);
+        findings_.Deny(share.is_unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove, r.sized_by + ": " + share.error);
       }
-      if (input_.mode == Mode::kCreate || !has) return std::nullopt;
-      return static_cast<uint32_t>(*has);
+      if (input_.mode == Mode::kCreate || !units) return std::nullopt;
+      return static_cast<uint32_t>(*units);
     }
-    if (!has) return share.percent;
-    // More than the bytes need is the user's to pay. Less can come of a copied pod in another cluster.
-    if (*has < *share.percent && input_.mode != Mode::kUpdate) {
+    if (!units) return share.percent;
+    // A user may request more units than the bytes need. Fewer can come with a pod copied from another cluster.
+    if (*units < *share.percent && input_.mode != Mode::kUpdate) {
       findings_.Deny(Rule::kResourceContradiction,
-                     a.sized_by + ": needs " + std::to_string(*share.percent) + " percent of the smallest GPU, " +
-                         a.container->field + ".resources asks for " + std::to_string(*has) +
-                         "; accepted: leave the resource out, or at least " + std::to_string(*share.percent));
+                     r.sized_by + ": '" + settings::FormatQuantity(memory) + "' needs " +
+                         std::to_string(*share.percent) + " percent of the smallest GPU, but " + r.container->field +
+                         ".resources of container '" + r.container->name + "' requests " + std::to_string(*units) +
+                         " of " SLUICE_RESOURCE "; accepted: at least " + std::to_string(*share.percent) +
+                         ", or no such resource");
     }
-    return static_cast<uint32_t>(*has);
+    return static_cast<uint32_t>(*units);
   }
 
-  void LimitBelowBudget(const PodView& view, const Asked& a, uint32_t percent) {
-    if (!a.settings.memory_limit || a.settings.gpu_memory) return;
+  void CheckMemoryLimit(const PodView& view, const RequestedShare& r, uint32_t percent) {
+    if (!r.settings.memory_limit || r.settings.gpu_memory) return;
     const uint64_t smallest = Gpus(*view.spec).smallest();
     if (smallest == 0) return;
     const uint64_t budget = smallest / 100 * percent;
-    if (*a.settings.memory_limit >= budget) return;
+    if (*r.settings.memory_limit >= budget) return;
     findings_.Deny(Rule::kLimitBelowBudget,
                    SLUICE_DOMAIN "/" SLUICE_KEY_MEMORY_LIMIT ": '" +
-                       settings::FormatQuantity(*a.settings.memory_limit) + "' of container '" + a.container->name +
-                       "' is below its budget, " + std::to_string(percent) + " percent of " +
+                       settings::FormatQuantity(*r.settings.memory_limit) + "' is below the budget of container '" +
+                       r.container->name + "', which is " + std::to_string(percent) + " percent of " +
                        settings::HumanBytes(smallest) + "; accepted: at least " + settings::HumanBytes(budget));
   }
 
-  // Kubelet hands an init container's devices on to the containers after it, and may then give a mix of cards.
-  void CheckInitReuse(const std::vector<Share>& shares) {
-    const Share* largest = nullptr;  // of the init containers so far; shares are in the containers' order
-    for (const Share& s : shares) {
-      const Container& c = *s.asked->container;
+  // The kubelet passes an init container's devices on to the later containers, and may then hand out a mix of GPUs.
+  void CheckInitReuse(const std::vector<GrantedShare>& shares) {
+    const GrantedShare* largest = nullptr;  // of the init containers so far; `shares` is in the containers' order
+    for (const GrantedShare& s : shares) {
+      const Container& c = *s.requested->container;
       if (largest != nullptr && s.percent < largest->percent) {
-        findings_.Deny(Rule::kInitReuse, "init container '" + largest->asked->container->name +
-                                             "' has several GPUs and '" + c.name +
-                                             "' after it asks for fewer units; accepted: the same share, or one GPU in "
-                                             "the init container");
+        const Container& init = *largest->requested->container;
+        findings_.Deny(Rule::kInitReuse, init.field + ".resources: init container '" + init.name + "' requests " +
+                                             std::to_string(largest->percent) +
+                                             " of " SLUICE_RESOURCE ", and the later container '" + c.name +
+                                             "' requests only " + std::to_string(s.percent) +
+                                             "; accepted: the same number in both, or at most " +
+                                             std::to_string(SLUICE_UNITS_PER_GPU) + " in the init container");
         return;
       }
       if (c.kind == ContainerKind::kInit && s.percent > SLUICE_UNITS_PER_GPU) largest = &s;
     }
   }
 
-  // The lowest limit on host memory that counts for this container: its own, or the whole pod's.
-  static std::optional<uint64_t> HostMemory(const Json& spec, const Container& c) {
+  // The lowest limit on host memory that applies to this container: its own, or the whole pod's.
+  static std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c) {
     std::optional<uint64_t> lowest;
     for (const Json* owner : {&spec, c.json}) {
       const Json* resources = Member(*owner, "resources");
@@ -221,28 +233,28 @@ class Decider {
     return lowest;
   }
 
-  void Warnings(const Json& spec, const Asked& a) {
-    const Container& c = *a.container;
+  void AddWarnings(const Json& spec, const RequestedShare& r) {
+    const Container& c = *r.container;
     const std::string_view image = Text(*c.json, "image");
     if (image.find("alpine") != std::string_view::npos || image.find("musl") != std::string_view::npos) {
-      findings_.Warn(Rule::kWarnMusl,
-                     "container " + c.name + ": " + std::string(image.substr(0, 100)) +
-                         " looks like a musl image, in which the hook does nothing; use a glibc image");
+      findings_.Warn(Rule::kWarnMusl, "container " + c.name + ": " + std::string(image.substr(0, 100)) +
+                                          " looks like a musl image, and sluice has no effect there; use a glibc "
+                                          "image");
     }
-    const auto memory = HostMemory(spec, c);
-    if (memory && a.settings.memory_limit && *memory < *a.settings.memory_limit) {
+    const auto memory = HostMemoryLimit(spec, c);
+    if (memory && r.settings.memory_limit && *memory < *r.settings.memory_limit) {
       findings_.Warn(Rule::kWarnMemory, "container " + c.name + ": limits.memory " + settings::HumanBytes(*memory) +
-                                            " is below memory-limit " + settings::HumanBytes(*a.settings.memory_limit) +
-                                            "; what leaves the GPU lies in host memory and counts there");
+                                            " is below memory-limit " + settings::HumanBytes(*r.settings.memory_limit) +
+                                            "; memory evicted from the GPU counts against limits.memory");
     }
   }
 
-  // A scheduler that the user chose, and a node that he named himself, stay his.
-  void Schedule(const Json& spec, Patch& patch) {
+  // Keeps a scheduler that the user chose, and a node that the user named.
+  void SetScheduler(const Json& spec, Patch& patch) {
     const std::string& ours = input_.config.scheduler_name;
-    const Json* now = Member(spec, "schedulerName");
-    const bool left = now == nullptr || *now == "" || *now == kDefaultScheduler;
-    if (!findings_.On(Rule::kSetScheduler) || !left || !Text(spec, "nodeName").empty()) return;
+    const Json* current = Member(spec, "schedulerName");
+    const bool is_default = current == nullptr || *current == "" || *current == kDefaultScheduler;
+    if (!findings_.IsEnabled(Rule::kSetScheduler) || !is_default || !Text(spec, "nodeName").empty()) return;
     if (ours.empty() || ours == kDefaultScheduler) return;
     if (spec.contains("schedulerName")) {
       patch.Replace("/spec", "schedulerName", Quote(ours));
@@ -251,17 +263,18 @@ class Decider {
     }
   }
 
-  void Mark(const PodView& view, const std::vector<Share>& shares, Patch& patch) {
+  void SetMarker(const PodView& view, const std::vector<GrantedShare>& shares, Patch& patch) {
     std::string containers;
-    for (const Share& s : shares) {
-      containers += (containers.empty() ? "" : ",") + Quote(s.asked->container->name) +
+    for (const GrantedShare& s : shares) {
+      containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) +
                     ":{\"percent\":" + std::to_string(s.percent);
-      if (const auto memory = s.asked->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
+      if (const auto memory = s.requested->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
       containers += "}";
       if (!out_.reason.empty()) out_.reason += "; ";
-      out_.reason += s.asked->container->name + ": " + std::to_string(s.percent) + " percent by " + s.asked->sized_by;
+      out_.reason +=
+          s.requested->container->name + ": " + std::to_string(s.percent) + " percent by " + s.requested->sized_by;
     }
-    if (!findings_.On(Rule::kSetMarker)) return;
+    if (!findings_.IsEnabled(Rule::kSetMarker)) return;
     const std::string text = R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" +
                              Quote(out_.reason) + "}";
     if (view.annotations == nullptr) {
@@ -284,7 +297,7 @@ class Decider {
   const Input& input_;
   Decision& out_;
   Findings findings_;
-  std::optional<Candidates> gpus_;  // those of this pod, once they are needed
+  std::optional<Candidates> gpus_;  // of this pod; found at first use
 };
 
 const Json* Annotations(const Json& pod) {
@@ -306,7 +319,7 @@ bool AnyContainer(const Json& pod, F f) {
   return false;
 }
 
-bool AsksForResource(const Json& container) {
+bool RequestsResource(const Json& container) {
   const Json* resources = Member(container, "resources");
   if (resources == nullptr) return false;
   for (const char* list : {"limits", "requests"}) {
@@ -316,7 +329,7 @@ bool AsksForResource(const Json& container) {
   return false;
 }
 
-bool HasLibrary(const Json& container) {
+bool PreloadsLibrary(const Json& container) {
   const Json* env = Member(container, "env");
   return env != nullptr && env->is_array() && std::any_of(env->begin(), env->end(), [](const Json& e) {
            return Text(e, "name") == "LD_PRELOAD" && Text(e, "value").starts_with(SLUICE_CONTAINER_SHIM);
@@ -325,9 +338,9 @@ bool HasLibrary(const Json& container) {
 
 }  // namespace
 
-std::string Decision::Message() const {
+std::string JoinFindings(const std::vector<Finding>& findings) {
   std::string out;
-  for (const Finding& f : denials) {
+  for (const Finding& f : findings) {
     if (!out.empty()) out += "; also ";
     out += f.text;
   }
@@ -340,23 +353,23 @@ Decision Decide(const Input& input) {
   return out;
 }
 
-bool ConcernsUs(const Json& pod, bool aliases) {
+bool ConcernsSluice(const Json& pod, bool aliases) {
   const Json* annotations = Annotations(pod);
   if (IsMirror(annotations)) return false;
   if (annotations != nullptr) {
     for (const auto& [key, value] : annotations->items()) {
-      if (OurKey(key) && !(key == SLUICE_DOMAIN "/" SLUICE_KEY_INJECT && (value == "false" || value == "true")))
-        return true;
+      const bool is_valid_inject = key == SLUICE_DOMAIN "/" SLUICE_KEY_INJECT && (value == "false" || value == "true");
+      if (ParseOwnKey(key) && !is_valid_inject) return true;
       if (aliases && (key == "gpu-fraction" || key == "gpu-memory")) return true;
     }
   }
-  return AnyContainer(pod, AsksForResource);
+  return AnyContainer(pod, RequestsResource);
 }
 
-bool Handled(const Json& pod) {
+bool IsHandled(const Json& pod) {
   const Json* annotations = Annotations(pod);
   return annotations != nullptr && annotations->contains(kMarkerField) &&
-         !AnyContainer(pod, [](const Json& c) { return AsksForResource(c) && !HasLibrary(c); });
+         !AnyContainer(pod, [](const Json& c) { return RequestsResource(c) && !PreloadsLibrary(c); });
 }
 
 }  // namespace sluice::webhook

@@ -1,5 +1,5 @@
-// (pod, namespace, configuration, known GPUs) -> patch, denial or nothing. Pure: no I/O, no clock, no global state;
-// thread-safe. Run on its own result it adds nothing.
+// The decision about one pod: pod, namespace, configuration and known GPUs in; patch, denial or nothing out. Pure: no
+// I/O, no clock, no global state, so every function is thread-safe. A decision on its own result adds nothing.
 #ifndef SLUICE_WEBHOOK_DECISION_DECISION_H_
 #define SLUICE_WEBHOOK_DECISION_DECISION_H_
 
@@ -16,24 +16,27 @@ namespace sluice::webhook {
 
 enum class Verdict { kNothing, kPatch, kDeny };
 
-// One rule that was broken, with the sentence for people.
+// One broken rule, with the sentence that the user reads.
 struct Finding {
   Rule rule;
   std::string text;
 };
 
+// The sentences in one line, separated by "; also ".
+std::string JoinFindings(const std::vector<Finding>& findings);
+
 struct Decision {
   Verdict verdict = Verdict::kNothing;
   std::vector<Finding> denials;
   std::vector<std::string> warnings;
-  std::string patch;   // JSON Patch (RFC 6902), a list; empty where there is nothing to change
+  std::string patch;   // JSON Patch (RFC 6902), a list; empty: no change
   std::string reason;  // "trainer: 50 percent by sluice.dev/gpu-fraction"
 
-  std::string Message() const;  // the denials as one line
+  std::string Message() const { return JoinFindings(denials); }
 };
 
-// What is judged: a pod that is to be made, the template of one (no placement yet, so want of knowledge only warns), or
-// a running pod whose annotations change (its spec is what it is).
+// kCreate: a new pod. kTemplate: the template of a workload; its pods are not placed yet, so unknown GPUs only warn.
+// kUpdate: changed annotations of a running pod, whose spec is fixed.
 enum class Mode { kCreate, kTemplate, kUpdate };
 
 struct Input {
@@ -42,18 +45,18 @@ struct Input {
   const Config& config;
   const Nodes& nodes;
   Mode mode = Mode::kCreate;
-  RuleSet off = {};  // rules switched off, by the test that each rule matters
+  RuleSet off = {};  // disabled rules; only the test that each rule matters sets it
 };
 
 Decision Decide(const Input& input);
 
-// Whether the API server is to ask us about this pod: the same condition as the CEL expression in policy.h, tested
-// against it on a real API server.
-bool ConcernsUs(const Json& pod, bool aliases);
+// Whether the API server must ask the webhook about this pod. policy.h holds the same condition as CEL; a test on a
+// real API server compares them.
+bool ConcernsSluice(const Json& pod, bool aliases);
 
-// Whether the pod carries the marker, and our library in every container that asks: what the ValidatingAdmissionPolicy
-// demands. The same condition as the CEL expression in policy.h.
-bool Handled(const Json& pod);
+// Whether the pod carries the marker, and sluice's library in every container that requests the resource: the
+// ValidatingAdmissionPolicy demands it. policy.h holds the same condition as CEL.
+bool IsHandled(const Json& pod);
 
 }  // namespace sluice::webhook
 

@@ -10,9 +10,10 @@ namespace {
 
 constexpr std::string_view kPreload = "LD_PRELOAD";
 constexpr std::string_view kShim = SLUICE_CONTAINER_SHIM;
-// Set by the allocation, or by nobody: with his own value a user would leave his fraction.
+// Only the allocation may set these: with another value, a user could escape the share.
 constexpr std::string_view kReserved[] = {SLUICE_ENV_SOCKET, SLUICE_ENV_ENGINE, SLUICE_ENV_DISABLE};
-constexpr std::string_view kFree[] = {SLUICE_ENV_USERS_OWN};
+// Variables without an annotation that users may set.
+constexpr std::string_view kUsersOwn[] = {SLUICE_ENV_USERS_OWN};
 
 const settings::Key* FindVariable(std::string_view name) {
   for (const settings::Key& k : settings::Table()) {
@@ -21,10 +22,13 @@ const settings::Key* FindVariable(std::string_view name) {
   return nullptr;
 }
 
-std::string EnvField(const Container& c, size_t index) { return c.field + ".env[" + std::to_string(index) + "]"; }
+// "spec.containers[0].env[1] (LD_PRELOAD of container 'trainer')"
+std::string EnvField(const Container& c, size_t index, std::string_view variable) {
+  return c.field + ".env[" + std::to_string(index) + "] (" + std::string(variable) + " of container '" + c.name + "')";
+}
 
-// True where `b` says the same about `key` as `a`.
-bool SameSetting(const settings::Key& key, const settings::Settings& a, const settings::Settings& b) {
+// Whether both give `key` the same value.
+bool HaveSameValue(const settings::Key& key, const settings::Settings& a, const settings::Settings& b) {
   const auto left = settings::Format(a);
   const auto right = settings::Format(b);
   const auto i = left.find(std::string(key.name));
@@ -32,28 +36,29 @@ bool SameSetting(const settings::Key& key, const settings::Settings& a, const se
   return i != left.end() && j != right.end() && i->second == j->second;
 }
 
-// One of the user's variables against what the container was given.
-void CheckVariable(const Container& c, size_t index, const Json& entry, const settings::Settings& given,
+// Compares one of the user's variables with the container's settings.
+void CheckVariable(const RequestedShare& share, size_t index, const Json& entry, const settings::Settings& given,
                    Findings& findings) {
+  const Container& c = *share.container;
   const std::string name(Text(entry, "name"));
   if (!name.starts_with("SLUICE_")) return;
-  const std::string field = EnvField(c, index) + " (" + name + ")";
+  const std::string field = EnvField(c, index, name);
   if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
-    findings.Deny(Rule::kReservedVariable, field + ": this variable belongs to the allocation; accepted: leave it out");
+    findings.Deny(Rule::kReservedVariable, field + ": only sluice may set this variable; accepted: no such variable");
     return;
   }
   const settings::Key* key = FindVariable(name);
   if (key == nullptr) {
-    if (std::find(std::begin(kFree), std::end(kFree), name) == std::end(kFree)) {
-      findings.Warn(Rule::kWarnVariable, "container " + c.name + ": sluice knows no variable " + name);
+    if (std::find(std::begin(kUsersOwn), std::end(kUsersOwn), name) == std::end(kUsersOwn)) {
+      findings.Warn(Rule::kWarnVariable, "container " + c.name + ": the variable " + name + " is unknown to sluice");
     }
     return;
   }
   if (Member(entry, "valueFrom") != nullptr) {
-    findings.Deny(Rule::kVariableValueFrom, field +
-                                                ": valueFrom cannot be compared with the annotations; accepted: the "
-                                                "annotation " SLUICE_DOMAIN "/" +
-                                                std::string(key->name));
+    findings.Deny(
+        Rule::kVariableValueFrom,
+        field + ": sluice cannot compare valueFrom with the annotations; accepted: the annotation " SLUICE_DOMAIN "/" +
+            std::string(key->name));
     return;
   }
   settings::Settings own;
@@ -63,56 +68,59 @@ void CheckVariable(const Container& c, size_t index, const Json& entry, const se
     return;
   }
   const auto all = settings::Format(given);
-  const auto said = all.find(std::string(key->name));
-  const bool size = key->id == settings::Id::kGpuFraction || key->id == settings::Id::kGpuMemory;
-  if (said == all.end() && !size) return;  // no annotation: the variable is the user's to set; it raises nothing
-  if (SameSetting(*key, own, given)) return;
-  findings.Deny(Rule::kVariableContradiction,
-                field + ": '" + std::string(Text(entry, "value")).substr(0, 64) + "' contradicts " +
-                    (said == all.end() ? "how the container's share is given"
-                                       : std::string(key->name) + " '" + said->second + "'") +
-                    "; accepted: leave the variable out");
+  const auto expected = all.find(std::string(key->name));
+  // Without an annotation the user may set the variable: it cannot raise the share.
+  if (expected == all.end() && !IsSize(*key)) return;
+  if (HaveSameValue(*key, own, given)) return;
+  const std::string value(Text(entry, "value"));
+  findings.Deny(
+      Rule::kVariableContradiction,
+      field + ": '" + value.substr(0, 64) + "' contradicts " +
+          (expected == all.end() ? share.sized_by + ", which gives the container's share; accepted: no such variable"
+                                 : std::string(key->name) + ", which is '" + expected->second + "'; accepted: '" +
+                                       expected->second + "', or no such variable"));
 }
 
-std::string Merged(std::string_view old) {
+std::string MergePreload(std::string_view old) {
   return old.empty() ? std::string(kShim) : std::string(kShim) + ":" + std::string(old);
 }
 
 }  // namespace
 
-bool PreloadsUs(std::string_view value) { return value.substr(0, value.find_first_of(": ")) == kShim; }
+bool PreloadsSluice(std::string_view value) { return value.substr(0, value.find_first_of(": ")) == kShim; }
 
-void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, Findings& findings, Patch& patch) {
-  const Container& c = *asked.container;
-  settings::Settings given = asked.settings;
+void InjectVariables(const RequestedShare& share, uint32_t percent, const Input& input, Findings& findings,
+                     Patch& patch) {
+  const Container& c = *share.container;
+  settings::Settings given = share.settings;
   given.inject.reset();
-  if (!given.gpu_percent && !given.gpu_memory) given.gpu_percent = percent;  // by the resource alone
+  if (!given.gpu_percent && !given.gpu_memory) given.gpu_percent = percent;  // only the resource gives the share
 
   const Json* env = Member(*c.json, "env");
   const size_t count = env == nullptr ? 0 : env->size();
-  std::optional<size_t> preload;  // the last one of that name is the one in force
+  std::optional<size_t> preload;  // the last variable of a name counts
   std::vector<std::string> present;
   for (size_t i = 0; i < count; ++i) {
     const Json& entry = (*env)[i];
     const std::string_view name = Text(entry, "name");
     if (name == kPreload) preload = i;
     present.emplace_back(name);
-    // A running pod's variables are what the annotations were at its creation.
-    if (input.mode != Mode::kUpdate) CheckVariable(c, i, entry, given, findings);
+    // A running pod's variables repeat the annotations of its creation.
+    if (input.mode != Mode::kUpdate) CheckVariable(share, i, entry, given, findings);
   }
 
   if (preload && Member((*env)[*preload], "valueFrom") != nullptr) {
     findings.Deny(Rule::kPreloadValueFrom,
-                  EnvField(c, *preload) +
-                      " (LD_PRELOAD): valueFrom cannot be merged with sluice's library; accepted: "
-                      "a plain value, or put the library's path into the image's entry point");
+                  EnvField(c, *preload, kPreload) +
+                      ": sluice cannot add its library to a variable with valueFrom; accepted: a plain value, or the "
+                      "library's path in the image's entry point");
     return;
   }
   const Json* env_from = Member(*c.json, "envFrom");
   if (!preload && env_from != nullptr && !env_from->empty()) {
     findings.Warn(Rule::kWarnEnvFrom, "container " + c.name +
-                                          " takes variables by envFrom: an LD_PRELOAD there is replaced by sluice's; "
-                                          "set it by env to keep both");
+                                          " uses envFrom: sluice's LD_PRELOAD replaces one that envFrom sets; set "
+                                          "LD_PRELOAD by env to keep both");
   }
 
   std::vector<std::string> added;  // JSON of each new variable
@@ -120,22 +128,22 @@ void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, F
     return "{\"name\":" + Quote(name) + ",\"value\":" + Quote(value) + "}";
   };
   if (!preload) {
-    if (findings.On(Rule::kSetPreload)) added.push_back(variable(kPreload, kShim));
-  } else if (const std::string_view old = Text((*env)[*preload], "value"); !PreloadsUs(old)) {
+    if (findings.IsEnabled(Rule::kSetPreload)) added.push_back(variable(kPreload, kShim));
+  } else if (const std::string_view old = Text((*env)[*preload], "value"); !PreloadsSluice(old)) {
     const std::string pointer = c.pointer + "/env/" + std::to_string(*preload);
-    if (findings.On(Rule::kMergePreload)) {
+    if (findings.IsEnabled(Rule::kMergePreload)) {
       if (Member((*env)[*preload], "value") != nullptr) {
-        patch.Replace(pointer, "value", Quote(Merged(old)));
+        patch.Replace(pointer, "value", Quote(MergePreload(old)));
       } else {
-        patch.Add(pointer, "value", Quote(Merged(old)));
+        patch.Add(pointer, "value", Quote(MergePreload(old)));
       }
     }
   }
-  // Behind the user's own: what refers to a variable by $(NAME) needs it before, and ours refer to none.
+  // After the user's own: a $(NAME) refers only to an earlier variable, and sluice's variables use none.
   const auto values = settings::Format(given);
   for (const settings::Key& k : settings::Table()) {
     const auto value = values.find(std::string(k.name));
-    if (value == values.end() || k.variable.empty() || !findings.On(Rule::kSetVariables)) continue;
+    if (value == values.end() || k.variable.empty() || !findings.IsEnabled(Rule::kSetVariables)) continue;
     if (std::find(present.begin(), present.end(), k.variable) != present.end()) continue;
     added.push_back(variable(k.variable, value->second));
   }
@@ -150,9 +158,9 @@ void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, F
   for (const std::string& entry : added) patch.Add(pointer, "-", entry);
 }
 
-void InjectResource(const Asked& asked, uint32_t percent, Findings& findings, Patch& patch) {
-  if (!findings.On(Rule::kSetResource)) return;
-  const Container& c = *asked.container;
+void InjectResource(const RequestedShare& share, uint32_t percent, Findings& findings, Patch& patch) {
+  if (!findings.IsEnabled(Rule::kSetResource)) return;
+  const Container& c = *share.container;
   const std::string units = Quote(std::to_string(percent));
   const Json* resources = Member(*c.json, "resources");
   if (resources == nullptr) {
@@ -160,11 +168,11 @@ void InjectResource(const Asked& asked, uint32_t percent, Findings& findings, Pa
     patch.Add(c.pointer, "resources", R"({"limits":)" + both + R"(,"requests":)" + both + "}");
     return;
   }
-  for (const auto& [list, now] : {std::pair{"limits", c.limit}, {"requests", c.request}}) {
-    if (now && *now == percent) continue;
+  for (const auto& [list, current] : {std::pair{"limits", c.limit}, {"requests", c.request}}) {
+    if (current && *current == percent) continue;
     if (Member(*resources, list) == nullptr) {
       patch.Add(c.pointer + "/resources", list, Pair(SLUICE_RESOURCE, units));
-    } else if (now) {
+    } else if (current) {
       patch.Replace(c.pointer + "/resources/" + list, SLUICE_RESOURCE, units);
     } else {
       patch.Add(c.pointer + "/resources/" + list, SLUICE_RESOURCE, units);

@@ -1,4 +1,4 @@
-// Second half of the decision: what a container that is given a share must look like. Internal to webhook/.
+// Second half of the decision: the changes that a container with a share needs. Internal to webhook/decision.
 #ifndef SLUICE_WEBHOOK_DECISION_INJECTION_H_
 #define SLUICE_WEBHOOK_DECISION_INJECTION_H_
 
@@ -9,14 +9,16 @@
 
 namespace sluice::webhook {
 
-// Judges the container's own variables against what it was given, and adds the library and the settings.
-void InjectVariables(const Asked& asked, uint32_t percent, const Input& input, Findings& findings, Patch& patch);
+// Denies variables that contradict the container's settings. Adds sluice's library to LD_PRELOAD, and a variable for
+// each setting.
+void InjectVariables(const RequestedShare& share, uint32_t percent, const Input& input, Findings& findings,
+                     Patch& patch);
 
 // Sets the resource in limits and requests.
-void InjectResource(const Asked& asked, uint32_t percent, Findings& findings, Patch& patch);
+void InjectResource(const RequestedShare& share, uint32_t percent, Findings& findings, Patch& patch);
 
-// Whether our library comes first in this LD_PRELOAD.
-bool PreloadsUs(std::string_view value);
+// Whether sluice's library is the first in this LD_PRELOAD.
+bool PreloadsSluice(std::string_view value);
 
 }  // namespace sluice::webhook
 

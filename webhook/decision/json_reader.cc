@@ -8,8 +8,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds the document itself: the library's own builder keeps the last of two equal keys, and a webhook that reads
-// another value than the API server is a hole.
+// The library's own builder keeps the last of two equal keys. A webhook that reads another value than the API server
+// does is a security hole, so this builder refuses duplicates.
 class Builder final : public Json::json_sax_t {
  public:
   explicit Builder(std::string& error) : error_(error) {}
@@ -30,7 +30,7 @@ class Builder final : public Json::json_sax_t {
   bool key(string_t& value) override {
     auto [it, fresh] = stack_.back()->emplace(std::move(value), nullptr);
     if (!fresh) {
-      error_ = "the key '" + it.key().substr(0, 64) + "' is there twice";
+      error_ = "the key '" + it.key().substr(0, 64) + "' occurs twice";
       return false;
     }
     slot_ = &*it;
@@ -38,7 +38,7 @@ class Builder final : public Json::json_sax_t {
   }
 
   bool parse_error(std::size_t position, const std::string&, const Json::exception& e) override {
-    // The library's sentence carries an id in brackets in front.
+    // The library's sentence begins with an id in brackets.
     const std::string_view what = e.what();
     const size_t end = what.find("] ");
     error_ = "not JSON at byte " + std::to_string(position) + ": " +
@@ -81,7 +81,7 @@ class Builder final : public Json::json_sax_t {
 
   std::string& error_;
   Json root_;
-  std::vector<Json*> stack_;  // a child is only added to the innermost, so the pointers stay good
+  std::vector<Json*> stack_;  // only the innermost value gets children, so the pointers stay valid
   Json* slot_ = nullptr;
 };
 

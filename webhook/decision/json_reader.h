@@ -1,4 +1,4 @@
-// JSON from the network: bounded depth, no duplicate keys, UTF-8 only, nothing after the end.
+// Reads JSON from the network. Refuses deep nesting, duplicate keys, bytes that are not UTF-8, and text after the end.
 #ifndef SLUICE_WEBHOOK_DECISION_JSON_READER_H_
 #define SLUICE_WEBHOOK_DECISION_JSON_READER_H_
 
@@ -11,6 +11,7 @@ namespace sluice::webhook {
 
 inline constexpr int kMaxJsonDepth = 64;  // a pod's own schema is 14 deep
 
+// nullopt: `error` says why.
 std::optional<nlohmann::json> ReadJson(std::string_view text, std::string& error);
 
 }  // namespace sluice::webhook

@@ -11,11 +11,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// An alias may stand for a large subtree, and aliases of aliases multiply: both are bounded.
+// An alias can repeat a large subtree, and aliases of aliases multiply: both are bounded.
 constexpr size_t kMaxNodes = 200000;
 constexpr int kMaxDepth = 200;
 
-// yaml-cpp recurses for each bracket, and takes memory without end for a hundred thousand of them (found by fuzzing).
+// yaml-cpp recurses for each bracket, and its memory has no bound for a hundred thousand of them (found by fuzzing).
 bool TooDeep(std::string_view text) {
   int depth = 0;
   for (const char c : text) {
@@ -28,14 +28,14 @@ bool TooDeep(std::string_view text) {
   return false;
 }
 
-// One document of a text, and the line that it begins at.
+// One document of a text, and its first line.
 struct Document {
   std::string text;
   int line;
 };
 
-// YAML::LoadAll never ends where a text begins with a comma (0.7; found by fuzzing), so the documents are split here: a
-// line that begins with --- or ... is a marker wherever it stands.
+// YAML::LoadAll never ends if a text begins with a comma (0.7; found by fuzzing), so this function splits the
+// documents. A line that begins with --- or ... is always a marker.
 std::vector<Document> Split(std::string_view text) {
   std::vector<Document> out(1);
   int line = 0;
@@ -95,13 +95,14 @@ std::optional<Json> Convert(const YAML::Node& node, int depth, size_t& count, st
     Json out = Json::object();
     for (const auto& pair : node) {
       if (!pair.first.IsScalar()) {
-        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": a key is not a plain word";
+        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": a key is not a scalar";
         return std::nullopt;
       }
       auto value = Convert(pair.second, depth + 1, count, error);
       if (!value) return std::nullopt;
       if (!out.emplace(pair.first.Scalar(), std::move(*value)).second) {
-        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": '" + pair.first.Scalar() + "' is there twice";
+        error = "line " + std::to_string(pair.first.Mark().line + 1) + ": the key '" + pair.first.Scalar() +
+                "' occurs twice";
         return std::nullopt;
       }
     }

@@ -10,11 +10,11 @@
 
 namespace sluice::webhook {
 
-// All documents of a YAML (or JSON) text; empty documents are left out. Unquoted scalars become numbers, booleans or
-// null as in YAML 1.1, which kubectl reads. nullopt: `error` says where.
+// Reads all documents of a YAML (or JSON) text and skips empty ones. Unquoted scalars become numbers, booleans or null
+// as in YAML 1.1, which kubectl reads. nullopt: `error` says where.
 std::optional<std::vector<nlohmann::json>> ReadManifests(std::string_view text, std::string& error);
 
-// One document as YAML; every string is quoted.
+// Writes one document as YAML; every string value is quoted.
 std::string WriteManifest(const nlohmann::json& json);
 
 }  // namespace sluice::webhook

@@ -17,7 +17,7 @@ std::optional<int64_t> Integer(std::string_view text) {
   return n;
 }
 
-// One matchExpressions or matchFields entry, as k8s.io/component-helpers/scheduling/corev1/nodeaffinity has it.
+// One matchExpressions or matchFields entry, with the rules of k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
 bool Matches(const Json& requirement, const std::string* value) {
   const std::string_view op = Text(requirement, "operator");
   const Json* values = Member(requirement, "values");
@@ -62,7 +62,7 @@ bool MatchesTerm(const Json& term, const Node& node) {
   return any;  // an empty term matches nothing
 }
 
-// Rounded up: a budget in bytes must fit what was paid for.
+// Rounds up: the requested bytes must fit into the granted share.
 uint64_t Percent(uint64_t bytes, uint64_t memory) {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bytes) * 100 + memory - 1) / memory);
 }
@@ -103,8 +103,7 @@ Node ReadNode(const Json& node, std::string& error) {
   for (const Json& g : gpus) {
     const Json* memory = Member(g, "memory");
     if (memory == nullptr || !memory->is_number_unsigned() || memory->get<uint64_t>() == 0) {
-      error =
-          "node " + out.name + ": annotation " SLUICE_NODE_ANNOTATION_GPUS " has a card without its memory in bytes";
+      error = "node " + out.name + ": annotation " SLUICE_NODE_ANNOTATION_GPUS " has a GPU without its memory in bytes";
       continue;
     }
     const std::string_view model = Text(g, "model");
@@ -113,7 +112,7 @@ Node ReadNode(const Json& node, std::string& error) {
   return out;
 }
 
-bool Admits(const Json& spec, const Node& node) {
+bool PodMatchesNode(const Json& spec, const Node& node) {
   if (const std::string_view name = Text(spec, "nodeName"); !name.empty() && name != node.name) return false;
   if (const Json* selector = Member(spec, "nodeSelector"); selector != nullptr && selector->is_object()) {
     for (const auto& [key, value] : selector->items()) {
@@ -136,7 +135,7 @@ Candidates FindGpus(const Json& spec, const Nodes& nodes) {
   for (const auto& [name, node] : nodes) {
     if (node.gpus.empty()) continue;
     ++out.nodes_with_gpus;
-    if (!Admits(spec, node)) continue;
+    if (!PodMatchesNode(spec, node)) continue;
     for (const Gpu& g : node.gpus) out.models[g.memory].insert(g.model);
   }
   return out;
@@ -146,28 +145,30 @@ MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& known, std::optional
   MemoryShare out;
   Candidates gpus = known;
   if (gpus.models.empty() && assumed) gpus.models[*assumed] = {"assumed by the setting assumedGpuMemory"};
+  const std::string quantity = "'" + settings::FormatQuantity(bytes) + "' ";
   if (gpus.models.empty()) {
-    out.unknown = true;
-    out.error = gpus.nodes_with_gpus == 0
-                    ? "no node's GPUs are known yet, so bytes cannot be turned into a share; accepted: "
-                      "gpu-fraction instead, or set the chart's value webhook.assumedGpuMemory"
-                    : "nodeSelector and node affinity admit none of the " + std::to_string(gpus.nodes_with_gpus) +
-                          " nodes whose GPUs are known; accepted: a selector that admits one, gpu-fraction instead, or "
-                          "the chart's value webhook.assumedGpuMemory";
+    out.is_unknown = true;
+    out.error = quantity + "cannot be converted into a share, because " +
+                (gpus.nodes_with_gpus == 0
+                     ? "the webhook knows no node's GPUs yet; accepted: "
+                     : "nodeSelector and node affinity match none of the " + std::to_string(gpus.nodes_with_gpus) +
+                           " nodes whose GPUs are known; accepted: a selector that matches one of them, ") +
+                "gpu-fraction instead, or the chart's value webhook.assumedGpuMemory";
     return out;
   }
   const uint64_t smallest = gpus.smallest();
   const uint64_t percent = Percent(bytes, smallest);
   if (percent > 100) {
-    out.error = settings::HumanBytes(bytes) + " is more than the smallest GPU that the pod may get; " +
-                Table(bytes, gpus) + "; accepted: at most " + settings::HumanBytes(smallest) +
-                ", or a nodeSelector that admits only larger GPUs";
+    out.error = quantity + "exceeds the memory of the smallest GPU that the pod may get; " + Table(bytes, gpus) +
+                "; accepted: at most " + settings::HumanBytes(smallest) +
+                ", or a nodeSelector that matches only larger GPUs";
     return out;
   }
   out.percent = static_cast<uint32_t>(percent);
   if (gpus.models.rbegin()->first > 2 * smallest) {
-    out.warning = "the GPUs that this pod may get differ more than twofold: " + Table(bytes, gpus) +
-                  "; it pays the share of the smallest: narrow it with a nodeSelector";
+    out.warning =
+        "the memory of the GPUs that this pod may get differs by more than a factor of 2: " + Table(bytes, gpus) +
+        "; the pod is charged the share of the smallest GPU; a nodeSelector narrows the choice";
   }
   return out;
 }

@@ -1,4 +1,4 @@
-// What is known of the cluster's GPUs, and how many percent of one a number of bytes is.
+// The cluster's known GPUs, and the conversion of bytes into a percentage of one GPU. Pure.
 #ifndef SLUICE_WEBHOOK_DECISION_NODES_H_
 #define SLUICE_WEBHOOK_DECISION_NODES_H_
 
@@ -28,30 +28,30 @@ struct Node {
 // Keyed by name; immutable once published.
 using Nodes = std::map<std::string, Node, std::less<>>;
 
-// A node from its object's metadata; gpus is empty where the annotation is absent. `error` names a malformed
-// annotation, which counts as absent.
+// Reads a node from its object's metadata. `gpus` stays empty if the annotation is absent or malformed; `error` then
+// names a malformed one.
 Node ReadNode(const Json& node, std::string& error);
 
-// Whether nodeName, nodeSelector and the required node affinity admit the node, by the scheduler's rules. Terms that
-// cannot be read admit (the API server refuses them later).
-bool Admits(const Json& spec, const Node& node);
+// Whether nodeName, nodeSelector and the required node affinity match the node, by the scheduler's rules. An unreadable
+// term matches: the API server denies such a pod later.
+bool PodMatchesNode(const Json& spec, const Node& node);
 
-// The GPUs that a pod may get, each kind once: there may be thousands of cards, and a decision looks at them once.
+// The GPUs that a pod may get, each model once: a cluster can have thousands of GPUs, and a decision visits them once.
 struct Candidates {
-  std::map<uint64_t, std::set<std::string>> models;  // by bytes
-  size_t nodes_with_gpus = 0;                        // whether admitted or not
-  uint64_t smallest() const { return models.empty() ? 0 : models.begin()->first; }
+  std::map<uint64_t, std::set<std::string>> models;                                 // by bytes
+  size_t nodes_with_gpus = 0;                                                       // of the whole cluster
+  uint64_t smallest() const { return models.empty() ? 0 : models.begin()->first; }  // bytes
 };
 Candidates FindGpus(const Json& spec, const Nodes& nodes);
 
 struct MemoryShare {
   std::optional<uint32_t> percent;  // of the smallest GPU that the pod may get
   std::string error;                // completes "<field>: ..."
-  bool unknown = false;             // the error is want of knowledge, not a wrong value
-  std::string warning;
+  bool is_unknown = false;          // the error is a lack of known GPUs, not a wrong value
+  std::string warning;              // completes "<field>: ..."
 };
 
-// `assumed`: bytes of a GPU to go by where no node is known.
+// `assumed`: bytes of the smallest GPU if `gpus` is empty.
 MemoryShare ShareOfMemory(uint64_t bytes, const Candidates& gpus, std::optional<uint64_t> assumed);
 
 }  // namespace sluice::webhook

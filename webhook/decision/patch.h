@@ -1,5 +1,5 @@
-// Writes JSON Patch operations (RFC 6902) for one pod, as text: a pod of 200 containers needs thousands of values, and
-// building them as objects first took two thirds of the decision's time.
+// Writes JSON Patch operations (RFC 6902) for one pod as text. A pod of 200 containers needs thousands of values; to
+// build them as JSON objects first took two thirds of the decision's time.
 #ifndef SLUICE_WEBHOOK_DECISION_PATCH_H_
 #define SLUICE_WEBHOOK_DECISION_PATCH_H_
 
@@ -8,19 +8,19 @@
 
 namespace sluice::webhook {
 
-// JSON text of a string.
+// A string as JSON text.
 std::string Quote(std::string_view text);
-// {"name":"value",...} of one pair.
+// An object with one member, whose value `json` is JSON text already.
 std::string Pair(std::string_view name, std::string_view json);
 
 class Patch {
  public:
-  // `pointer` is escaped already except for `last`, which is escaped here. `json` is the value's text.
+  // The path is `pointer`, escaped by the caller, and `last`, escaped here. `json` is the value's text.
   void Add(std::string_view pointer, std::string_view last, std::string_view json) { Push("add", pointer, last, json); }
   void Replace(std::string_view pointer, std::string_view last, std::string_view json) {
     Push("replace", pointer, last, json);
   }
-  // Empty where there is nothing to change.
+  // Empty if there is no operation.
   std::string Dump() const { return text_.empty() ? std::string() : "[" + text_ + "]"; }
 
  private:

@@ -16,10 +16,12 @@ constexpr ContainerList kLists[] = {{"initContainers", ContainerKind::kInit},
                                     {"containers", ContainerKind::kRegular},
                                     {"ephemeralContainers", ContainerKind::kEphemeral}};
 
-// No node runs a pod like that, and every check may look at all of them for each.
-constexpr size_t kMostContainers = 1000;
+// No node runs more, and some checks compare every container with every other.
+constexpr size_t kMaxContainers = 1000;
 
-// Reads the resource from limits or requests. False: the JSON is not as Kubernetes has it.
+constexpr char kWrongForm[] = ": this field does not have the form that the Kubernetes API defines";
+
+// Reads the resource from limits or requests. False: the JSON breaks the API's schema.
 bool ReadUnits(const Json& container, const char* which, std::optional<int64_t>& out, Container& c) {
   const Json* resources = Member(container, "resources");
   if (resources == nullptr) return true;
@@ -29,9 +31,9 @@ bool ReadUnits(const Json& container, const char* which, std::optional<int64_t>&
   if (!list->is_object()) return false;
   const auto it = list->find(SLUICE_RESOURCE);
   if (it == list->end()) return true;
-  c.asks = true;
+  c.requests_resource = true;
   out = WholeQuantity(*it);
-  if (!out) c.bad_quantity = it->is_string() ? it->get<std::string>() : it->dump();
+  if (!out) c.invalid_quantity = it->is_string() ? it->get<std::string>() : it->dump();
   return true;
 }
 
@@ -50,14 +52,14 @@ bool CheckEnv(const Json& container) {
 }
 
 std::string ReadContainer(const Json& json, Container& c) {
-  if (!json.is_object()) return c.field + " is not an object";
+  if (!json.is_object()) return c.field + ": this field is not an object";
   const Json* name = Member(json, "name");
-  if (name == nullptr || !name->is_string()) return c.field + ".name is not a string";
+  if (name == nullptr || !name->is_string()) return c.field + ".name: this field is not a string";
   c.name = name->get<std::string>();
   if (!ReadUnits(json, "limits", c.limit, c) || !ReadUnits(json, "requests", c.request, c)) {
-    return c.field + ".resources is not as the Kubernetes API has it";
+    return c.field + ".resources" + kWrongForm;
   }
-  if (!CheckEnv(json)) return c.field + ".env is not as the Kubernetes API has it";
+  if (!CheckEnv(json)) return c.field + ".env" + kWrongForm;
   if (c.kind == ContainerKind::kInit && Text(json, "restartPolicy") == "Always") c.kind = ContainerKind::kSidecar;
   return {};
 }
@@ -65,10 +67,10 @@ std::string ReadContainer(const Json& json, Container& c) {
 std::string ReadAnnotations(PodView& view) {
   const Json* metadata = Member(*view.pod, "metadata");
   if (metadata == nullptr) return {};
-  if (!metadata->is_object()) return "metadata is not an object";
+  if (!metadata->is_object()) return "metadata: this field is not an object";
   const Json* annotations = Member(*metadata, "annotations");
   if (annotations == nullptr) return {};
-  if (!annotations->is_object()) return "metadata.annotations is not an object";
+  if (!annotations->is_object()) return "metadata.annotations: this field is not an object";
   for (const auto& [key, value] : annotations->items()) {
     if (!value.is_string()) return "metadata.annotations: the value of '" + key + "' is not a string";
   }
@@ -101,19 +103,19 @@ PodView ViewPod(const Json& pod) {
   if (!view.error.empty()) return view;
   view.spec = Member(pod, "spec");
   if (view.spec == nullptr || !view.spec->is_object()) {
-    view.error = "spec is not an object";
+    view.error = "spec: this field is not an object";
     return view;
   }
   for (const ContainerList& list : kLists) {
     const Json* array = Member(*view.spec, list.name);
     if (array == nullptr) continue;
     if (!array->is_array()) {
-      view.error = std::string("spec.") + list.name + " is not a list";
+      view.error = std::string("spec.") + list.name + ": this field is not a list";
       return view;
     }
-    if (view.containers.size() + array->size() > kMostContainers) {
-      view.error = std::string("spec.") + list.name + " has too many containers; accepted: at most " +
-                   std::to_string(kMostContainers) + " in a pod";
+    if (view.containers.size() + array->size() > kMaxContainers) {
+      view.error = std::string("spec.") + list.name + ": the pod has too many containers; accepted: at most " +
+                   std::to_string(kMaxContainers);
       return view;
     }
     size_t index = 0;
@@ -145,13 +147,13 @@ std::optional<int64_t> WholeQuantity(const Json& value) {
   const auto& text = value.get_ref<const std::string&>();
   if (text == "0") return 0;
   const auto parsed = settings::ParseQuantity(text);
-  // ParseQuantity rounds up, so what could hold a fraction is refused by its look. The API server's canonical form of a
-  // whole number has neither a point nor a suffix below one.
+  // ParseQuantity rounds up, so text with a point or a suffix below one is refused first. The API server's canonical
+  // form of a whole number has neither.
   if (!parsed || *parsed > 1000000 || text.find_first_of(".mun") != std::string::npos) return std::nullopt;
   return static_cast<int64_t>(*parsed);
 }
 
-std::optional<AnnotationKey> OurKey(std::string_view annotation) {
+std::optional<AnnotationKey> ParseOwnKey(std::string_view annotation) {
   const size_t slash = annotation.find('/');
   if (slash == std::string_view::npos) return std::nullopt;
   const std::string_view prefix = annotation.substr(0, slash);

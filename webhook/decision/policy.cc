@@ -11,22 +11,22 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kAdmission[] = "admissionregistration.k8s.io/v1";
-constexpr char kOurs[] = "k.matches('^([^/]+[.])?sluice[.]dev/')";
+constexpr char kIsOwnKey[] = "k.matches('^([^/]+[.])?sluice[.]dev/')";
 
 std::string HasAnnotations(const std::string& at) {
   // A template's metadata may be absent; a stored object's never is.
   return "has(" + at + ".metadata) && has(" + at + ".metadata.annotations)";
 }
 
-std::string Asks(const std::string& c) {
+std::string RequestsResourceCel(const std::string& c) {
   const auto in = [&](const std::string& list) {
     return "(has(" + c + ".resources." + list + ") && '" SLUICE_RESOURCE "' in " + c + ".resources." + list + ")";
   };
   return "(has(" + c + ".resources) && (" + in("limits") + " || " + in("requests") + "))";
 }
 
-std::string Key(bool aliases) {
-  return aliases ? std::string("(") + kOurs + " || k in ['gpu-fraction', 'gpu-memory'])" : kOurs;
+std::string IsOwnKeyCel(bool aliases) {
+  return aliases ? std::string("(") + kIsOwnKey + " || k in ['gpu-fraction', 'gpu-memory'])" : kIsOwnKey;
 }
 
 Json Condition(const std::string& name, const std::string& expression) {
@@ -69,11 +69,12 @@ Json Webhook(const PolicyOptions& o, const std::string& name, const std::string&
           {"timeoutSeconds", 5}};
 }
 
-// Of a workload: judged where it is made, and where our annotations change. The workload's own annotations count too:
-// they are in the wrong place, and kubectl shows a warning.
+// For a workload: true at its creation, and when sluice's annotations change. The workload's own annotations count too:
+// they are misplaced, and kubectl shows a warning.
 std::string TemplateCel(const std::string& below, bool aliases) {
-  const std::string own = "(" + HasAnnotations("object") + " && object.metadata.annotations.exists(k, " + kOurs + "))";
-  return "request.operation == 'CREATE' ? (" + own + " || " + ConcernsUsCel("object" + below, aliases) +
+  const std::string own =
+      "(" + HasAnnotations("object") + " && object.metadata.annotations.exists(k, " + kIsOwnKey + "))";
+  return "request.operation == 'CREATE' ? (" + own + " || " + ConcernsSluiceCel("object" + below, aliases) +
          ") : " + KeysChangedCel(below, aliases);
 }
 
@@ -83,21 +84,21 @@ Json Object(const char* kind, const char* name) {
 
 }  // namespace
 
-std::string ConcernsUsCel(const std::string& at, bool aliases) {
+std::string ConcernsSluiceCel(const std::string& at, bool aliases) {
   const std::string annotations = at + ".metadata.annotations";
   const std::string has = HasAnnotations(at);
   std::string out = "!(" + has + " && 'kubernetes.io/config.mirror' in " + annotations + ") && ((" + has + " && " +
-                    annotations + ".exists(k, " + kOurs + " && !(k == 'sluice.dev/inject' && " + annotations +
+                    annotations + ".exists(k, " + kIsOwnKey + " && !(k == 'sluice.dev/inject' && " + annotations +
                     "[k] in ['false', 'true'])))";
   if (aliases) {
     out += " || (" + has + " && ('gpu-fraction' in " + annotations + " || 'gpu-memory' in " + annotations + "))";
   }
-  return out + " || " + at + ".spec.containers.exists(c, " + Asks("c") + ") || (has(" + at +
-         ".spec.initContainers) && " + at + ".spec.initContainers.exists(c, " + Asks("c") + ")))";
+  return out + " || " + at + ".spec.containers.exists(c, " + RequestsResourceCel("c") + ") || (has(" + at +
+         ".spec.initContainers) && " + at + ".spec.initContainers.exists(c, " + RequestsResourceCel("c") + ")))";
 }
 
 std::string HandledCel() {
-  const std::string library = "(!" + Asks("c") +
+  const std::string library = "(!" + RequestsResourceCel("c") +
                               " || (has(c.env) && c.env.exists(e, e.name == 'LD_PRELOAD' && has(e.value) && "
                               "e.value.startsWith('" SLUICE_CONTAINER_SHIM "'))))";
   return HasAnnotations("object") +
@@ -110,16 +111,16 @@ std::string KeysChangedCel(const std::string& below, bool aliases) {
   const std::string now = "object" + below, old = "oldObject" + below;
   const std::string has_now = HasAnnotations(now), has_old = HasAnnotations(old);
   const std::string in_now = now + ".metadata.annotations", in_old = old + ".metadata.annotations";
-  return "((" + has_now + " && " + in_now + ".exists(k, " + Key(aliases) + " && !(" + has_old + " && k in " + in_old +
-         " && " + in_old + "[k] == " + in_now + "[k]))) || (" + has_old + " && " + in_old + ".exists(k, " +
-         Key(aliases) + " && !(" + has_now + " && k in " + in_now + "))))";
+  return "((" + has_now + " && " + in_now + ".exists(k, " + IsOwnKeyCel(aliases) + " && !(" + has_old + " && k in " +
+         in_old + " && " + in_old + "[k] == " + in_now + "[k]))) || (" + has_old + " && " + in_old + ".exists(k, " +
+         IsOwnKeyCel(aliases) + " && !(" + has_now + " && k in " + in_now + "))))";
 }
 
 Json PolicyConditions() {
   Json out = Json::object();
   for (const bool aliases : {false, true}) {
     Json& set = out[aliases ? "withAliases" : "withoutAliases"];
-    set["pod"] = ConcernsUsCel("object", aliases);
+    set["pod"] = ConcernsSluiceCel("object", aliases);
     set["podKeysChanged"] = KeysChangedCel("", aliases);
     set["template"] = TemplateCel(".spec.template", aliases);
     set["cronJob"] = TemplateCel(".spec.jobTemplate.spec.template", aliases);
@@ -130,7 +131,7 @@ Json PolicyConditions() {
 }
 
 std::vector<Json> PolicyManifests(const PolicyOptions& o) {
-  const Json pod = Json::array({Condition("concerns-sluice", ConcernsUsCel("object", o.aliases))});
+  const Json pod = Json::array({Condition("concerns-sluice", ConcernsSluiceCel("object", o.aliases))});
   Json mutating = Object("MutatingWebhookConfiguration", "sluice");
   Json mutate = Webhook(o, "mutate.sluice.dev", "/mutate", Rules({"CREATE"}, "", {"pods"}), pod, "Ignore");
   mutate["reinvocationPolicy"] = "IfNeeded";
@@ -149,7 +150,7 @@ std::vector<Json> PolicyManifests(const PolicyOptions& o) {
                Json::array({Condition("concerns-sluice", TemplateCel(".spec.jobTemplate.spec.template", o.aliases))}),
                "Ignore")});
   if (o.without_policy) {
-    // Every namespace, as the policy: one that the others leave alone would let a pod through without its limit.
+    // No namespace is excluded, as for the policy: otherwise a pod could run without its limit there.
     Json handled = Webhook(o, "handled.sluice.dev", "/validate", Rules({"CREATE"}, "", {"pods"}), pod, "Fail");
     handled["namespaceSelector"] = Json::object();
     validating["webhooks"].push_back(std::move(handled));

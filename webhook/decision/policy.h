@@ -1,6 +1,6 @@
-// What the API server itself evaluates, in CEL, and the manifests around it. The one place where these expressions are
-// written: the chart includes this text (`sluice-webhook --print-policy conditions`), the tests run it on a real API
-// server against ConcernsUs and Handled.
+// The CEL expressions that the API server evaluates, and the manifests around them. No other file writes them: the
+// chart includes the output of `sluice-webhook --print-policy conditions`. A test on a real API server compares them
+// with ConcernsSluice and IsHandled.
 #ifndef SLUICE_WEBHOOK_DECISION_POLICY_H_
 #define SLUICE_WEBHOOK_DECISION_POLICY_H_
 
@@ -10,10 +10,10 @@
 
 namespace sluice::webhook {
 
-// `at` is the pod or template: "object", "object.spec.template".
-std::string ConcernsUsCel(const std::string& at, bool aliases);
+// `at` is the path of the pod or template: "object", "object.spec.template".
+std::string ConcernsSluiceCel(const std::string& at, bool aliases);
 std::string HandledCel();
-// Whether one of our annotations differs between oldObject and object, below `at` ("", ".spec.template").
+// Whether one of sluice's annotations differs between oldObject and object, below `at` ("", ".spec.template").
 std::string KeysChangedCel(const std::string& at, bool aliases);
 
 struct PolicyOptions {
@@ -21,9 +21,9 @@ struct PolicyOptions {
   std::vector<std::string> excluded_namespaces;
   std::string service_namespace = "sluice-system";
   std::string service_name = "sluice-webhook";
-  std::string url;              // instead of the service, for a webhook outside the cluster
-  std::string ca_bundle;        // base64 of PEM; empty: left to cert-manager or the webhook itself
-  bool without_policy = false;  // servers before 1.30: a validating webhook with failurePolicy Fail instead
+  std::string url;              // replaces the service, for a webhook outside the cluster
+  std::string ca_bundle;        // base64 of PEM; empty: cert-manager or the webhook itself sets it
+  bool without_policy = false;  // API servers before 1.30: a validating webhook with failurePolicy Fail instead
 };
 
 // MutatingWebhookConfiguration, ValidatingWebhookConfiguration, ValidatingAdmissionPolicy and its binding.
@@ -32,7 +32,7 @@ std::vector<nlohmann::json> PolicyManifests(const PolicyOptions& options);
 // The expressions by name, each with and without aliases, for the chart.
 nlohmann::json PolicyConditions();
 
-// docs/operate/annotations.md, from the table of settings that the code uses.
+// The text of docs/operate/annotations.md, from the table of settings that the code uses.
 std::string AnnotationsPage();
 
 }  // namespace sluice::webhook

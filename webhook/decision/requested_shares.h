@@ -1,60 +1,31 @@
-// First half of the decision: which container is given which settings, by which annotation. Internal to webhook/.
+// First half of the decision: which settings each container requests, and by which annotation.
 #ifndef SLUICE_WEBHOOK_DECISION_REQUESTED_SHARES_H_
 #define SLUICE_WEBHOOK_DECISION_REQUESTED_SHARES_H_
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "common/settings/settings.h"
-#include "webhook/decision/decision.h"
+#include "webhook/decision/findings.h"
+#include "webhook/decision/sorted_annotations.h"
 
 namespace sluice::webhook {
 
-// Collects denials and warnings; a rule that is switched off says nothing. A hostile pod may be wrong in a hundred
-// thousand places: people are told of the first ones.
-class Findings {
- public:
-  static constexpr size_t kMost = 20;
-  Findings(Decision& decision, const RuleSet& off) : decision_(decision), off_(off) {}
-  bool On(Rule rule) const { return !off_.test(static_cast<size_t>(rule)); }
-  void Deny(Rule rule, std::string text) {
-    if (!On(rule) || Full()) return;
-    decision_.denials.push_back({rule, std::move(text)});
-    if (Full()) decision_.denials.back().text += "; there may be more";
-  }
-  bool Full() const { return decision_.denials.size() >= kMost; }
-  void Warn(Rule rule, std::string text) {
-    if (On(rule) && decision_.warnings.size() < kMost) decision_.warnings.push_back(std::move(text));
-  }
-
- private:
-  Decision& decision_;
-  const RuleSet& off_;
-};
-
-// One annotation as it was written, with the field that messages name.
-struct Written {
-  const settings::Key* key;
-  std::string value;
-  std::string field;
-};
-
-// What one container was given.
-struct Asked {
+// The share and the settings that one container requests.
+struct RequestedShare {
   const Container* container;
   settings::Settings settings;
-  std::vector<Written> written;  // what `settings` came from
-  std::string sized_by;          // the annotation or resource that gave the size; empty: none
+  std::vector<SettingSource> sources;  // the annotations behind `settings`
+  std::string sized_by;                // the annotation or resource that gives the share; empty: none
 };
 
-struct AskedPod {
-  bool concerns = false;          // false: leave the pod alone
-  bool left_alone = false;        // inject: "false"
-  std::vector<Asked> containers;  // those with a size or with settings
+struct RequestedShares {
+  bool concerns_sluice = false;            // false: the pod stays unchanged
+  std::vector<RequestedShare> containers;  // those with a share or with settings
 };
 
-AskedPod Resolve(const PodView& view, const Input& input, Findings& findings);
+// Denies annotations that no container can follow. The result points into `view`.
+RequestedShares ResolveShares(const PodView& view, const Input& input, Findings& findings);
 
 }  // namespace sluice::webhook
 

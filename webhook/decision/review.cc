@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "webhook/decision/base64.h"
 #include "webhook/decision/json_reader.h"
 #include "webhook/decision/validate.h"
 
@@ -9,14 +10,14 @@ namespace sluice::webhook {
 namespace {
 
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // a cut message may end within a character
-constexpr size_t kMaxLog = 2000;
-constexpr size_t kMaxWarning = 256;  // longer ones the API server may drop
+constexpr size_t kMaxLogBytes = 2000;
+constexpr size_t kMaxWarningBytes = 256;  // the API server may drop longer ones
 
 struct Request {
   std::string_view uid, operation, name_space, group, version, resource, sub_resource;
   const Json* object = nullptr;
   const Json* old_object = nullptr;
-  Asker asker;
+  Requester requester;
 };
 
 Answer Bad(std::string sentence) {
@@ -30,37 +31,37 @@ Answer Bad(std::string sentence) {
 
 std::string ReadRequest(const Json& review, Request& r) {
   if (!review.is_object()) return "the body is not an AdmissionReview";
-  if (Text(review, "kind") != "AdmissionReview") return "kind is not AdmissionReview";
+  if (Text(review, "kind") != "AdmissionReview") return "kind: the body is not an AdmissionReview";
   if (Text(review, "apiVersion") != "admission.k8s.io/v1") {
-    return "apiVersion '" + std::string(Text(review, "apiVersion").substr(0, 64)) +
+    return "apiVersion: '" + std::string(Text(review, "apiVersion").substr(0, 64)) +
            "' is not accepted; accepted: admission.k8s.io/v1";
   }
   const Json* request = Member(review, "request");
-  if (request == nullptr || !request->is_object()) return "request is not an object";
+  if (request == nullptr || !request->is_object()) return "request: this field is not an object";
   r.uid = Text(*request, "uid");
-  if (r.uid.empty()) return "request.uid is missing";
+  if (r.uid.empty()) return "request.uid: this field is missing";
   r.operation = Text(*request, "operation");
   r.name_space = Text(*request, "namespace");
   r.sub_resource = Text(*request, "subResource");
   const Json* resource = Member(*request, "resource");
-  if (resource == nullptr || !resource->is_object()) return "request.resource is not an object";
+  if (resource == nullptr || !resource->is_object()) return "request.resource: this field is not an object";
   r.group = Text(*resource, "group");
   r.version = Text(*resource, "version");
   r.resource = Text(*resource, "resource");
   r.object = Member(*request, "object");
   r.old_object = Member(*request, "oldObject");
   if (const Json* user = Member(*request, "userInfo"); user != nullptr) {
-    r.asker.user = Text(*user, "username");
+    r.requester.user = Text(*user, "username");
     if (const Json* groups = Member(*user, "groups"); groups != nullptr && groups->is_array()) {
       for (const Json& g : *groups) {
-        if (g.is_string()) r.asker.groups.emplace_back(g.get_ref<const std::string&>());
+        if (g.is_string()) r.requester.groups.emplace_back(g.get_ref<const std::string&>());
       }
     }
   }
   return {};
 }
 
-// "namespace/name" for the log; a pod of a controller has no name yet.
+// "namespace/name" for the log. A controller's pod has no name yet, only generateName.
 std::string Name(const Request& r) {
   const Json* metadata = r.object == nullptr ? nullptr : Member(*r.object, "metadata");
   std::string_view name = metadata == nullptr ? std::string_view() : Text(*metadata, "name");
@@ -80,7 +81,7 @@ std::string Respond(const Request& r, bool allowed, std::string message, const s
     auto list = nlohmann::ordered_json::array();
     for (const std::string& w : warnings) {
       const std::string text = "sluice: " + w;
-      list.push_back(text.size() <= kMaxWarning ? text : text.substr(0, kMaxWarning - 3) + "...");
+      list.push_back(text.size() <= kMaxWarningBytes ? text : text.substr(0, kMaxWarningBytes - 3) + "...");
     }
     response["warnings"] = std::move(list);
   }
@@ -94,7 +95,7 @@ Answer Denied(const Request& r, const std::vector<Finding>& denials, std::string
   Answer a;
   a.outcome = Answer::Outcome::kDenied;
   for (const Finding& f : denials) a.rules.push_back(f.rule);
-  a.log = ("denied " + Name(r) + ": " + message).substr(0, kMaxLog);
+  a.log = ("denied " + Name(r) + ": " + message).substr(0, kMaxLogBytes);
   a.body = Respond(r, false, std::move(message), warnings, {});
   return a;
 }
@@ -115,7 +116,7 @@ Answer Mutate(const Request& r, const Config& config, const Nodes& nodes) {
   if (d.verdict == Verdict::kDeny) return Denied(r, d.denials, d.Message(), d.warnings);
   if (d.verdict == Verdict::kNothing) return Allowed(r, Answer::Outcome::kNothing, d.warnings);
   Answer a = Allowed(r, Answer::Outcome::kPatched, d.warnings, d.patch);
-  a.log = ("patched " + Name(r) + ": " + d.reason).substr(0, kMaxLog);
+  a.log = ("patched " + Name(r) + ": " + d.reason).substr(0, kMaxLogBytes);
   return a;
 }
 
@@ -125,9 +126,9 @@ Answer Validate(const Request& r, const Config& config, const Nodes& nodes) {
   if (r.object == nullptr) return Bad("request.object is missing");
   if (update && r.old_object == nullptr) return Bad("request.oldObject is missing");
   const Input input{*r.object, r.name_space, config, nodes};
-  Judgement j;
+  ValidationResult j;
   if (r.group.empty() && r.resource == "pods") {
-    j = update ? ValidateUpdate(*r.old_object, input, r.asker) : ValidateCreate(input);
+    j = update ? ValidateUpdate(*r.old_object, input, r.requester) : ValidateCreate(input);
   } else {
     for (const TemplateKind& kind : TemplateKinds()) {
       if (kind.group == r.group && kind.resource == r.resource) {
@@ -140,19 +141,6 @@ Answer Validate(const Request& r, const Config& config, const Nodes& nodes) {
 }
 
 }  // namespace
-
-std::string Base64(std::string_view bytes) {
-  static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t n = std::min<size_t>(3, bytes.size() - i);
-    uint32_t v = 0;
-    for (size_t j = 0; j < 3; ++j) v = v << 8 | (j < n ? static_cast<unsigned char>(bytes[i + j]) : 0U);
-    for (size_t j = 0; j < 4; ++j) out += j <= n ? kAlphabet[v >> (18 - 6 * j) & 63] : '=';
-  }
-  return out;
-}
 
 Answer Review(Path path, std::string_view body, const Config& config, const Nodes& nodes) {
   std::string error;

@@ -1,4 +1,4 @@
-// The names of the decision's rules, and a set of those that are switched off (only the rule test fills it).
+// The names of the decision's rules, and a set of disabled ones (only the rule test fills it).
 #ifndef SLUICE_WEBHOOK_DECISION_RULES_H_
 #define SLUICE_WEBHOOK_DECISION_RULES_H_
 

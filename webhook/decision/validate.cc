@@ -19,14 +19,14 @@ constexpr TemplateKind kTemplates[] = {
     {"batch", "cronjobs", "CronJob", "/spec/jobTemplate/spec/template"},
 };
 
-// Our annotations of an object, by their whole key.
-std::map<std::string, std::string> Ours(const Json& object, bool aliases) {
+// Sluice's annotations of an object, by their whole key.
+std::map<std::string, std::string> OwnAnnotations(const Json& object, bool aliases) {
   std::map<std::string, std::string> out;
   const Json* metadata = Member(object, "metadata");
   const Json* annotations = metadata == nullptr ? nullptr : Member(*metadata, "annotations");
   if (annotations == nullptr || !annotations->is_object()) return out;
   for (const auto& [key, value] : annotations->items()) {
-    if (!OurKey(key) && !(aliases && (key == "gpu-fraction" || key == "gpu-memory"))) continue;
+    if (!ParseOwnKey(key) && !(aliases && (key == "gpu-fraction" || key == "gpu-memory"))) continue;
     out[key] = value.is_string() ? value.get<std::string>() : value.dump();
   }
   return out;
@@ -45,56 +45,51 @@ std::vector<std::string> Changed(const std::map<std::string, std::string>& befor
   return out;
 }
 
-bool IsOwn(const AnnotationKey& key) {
+// Whether only sluice may write the annotation.
+bool IsReserved(const AnnotationKey& key) {
   return !key.by_name && (key.key == SLUICE_KEY_INJECTED || key.key == SLUICE_KEY_PLACEMENT);
 }
 
-bool Trusted(const Config& config, const Asker& asker) {
+bool IsTrusted(const Config& config, const Requester& requester) {
+  const auto& groups = requester.groups;
   return std::any_of(config.trusted.begin(), config.trusted.end(), [&](const std::string& name) {
-    return name == asker.user || std::find(asker.groups.begin(), asker.groups.end(), name) != asker.groups.end();
+    return name == requester.user || std::find(groups.begin(), groups.end(), name) != groups.end();
   });
 }
 
 }  // namespace
 
-std::string Judgement::Message() const {
-  std::string out;
-  for (const Finding& f : denials) {
-    if (!out.empty()) out += "; also ";
-    out += f.text;
-  }
-  return out;
-}
-
-Judgement ValidateUpdate(const Json& old_pod, const Input& input, const Asker& asker) {
-  Judgement out;
-  const auto before = Ours(old_pod, input.config.aliases);
-  const auto after = Ours(input.pod, input.config.aliases);
-  bool live = false;
+ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const Requester& requester) {
+  ValidationResult out;
+  const auto before = OwnAnnotations(old_pod, input.config.aliases);
+  const auto after = OwnAnnotations(input.pod, input.config.aliases);
+  bool needs_decision = false;
   for (const std::string& annotation : Changed(before, after)) {
-    const auto key = OurKey(annotation);
-    if (key && IsOwn(*key)) {
-      // The extender's Binding brings the placement, and is no update of the pod: with one of his own, a user would
-      // have cards reserved that he does not hold.
-      if (Trusted(input.config, asker)) continue;
-      out.denials.push_back({Rule::kOwnKey, annotation + ": only sluice changes this; accepted: leave it as it is"});
+    const auto key = ParseOwnKey(annotation);
+    if (key && IsReserved(*key)) {
+      // The extender sets the placement in its Binding, which is no update of the pod. With a placement of their own,
+      // users could reserve GPUs that they do not hold.
+      if (IsTrusted(input.config, requester)) continue;
+      out.denials.push_back(
+          {Rule::kOwnKey, annotation + ": only sluice may change this annotation; accepted: no change"});
       continue;
     }
     const settings::Key* known = key ? settings::Find(key->key) : nullptr;
     if (known != nullptr && known->live) {
-      live = true;
+      needs_decision = true;
       continue;
     }
     if (key && known == nullptr && after.contains(annotation)) {
-      live = true;  // the decision says that it is unknown, and what is accepted
+      needs_decision = true;  // the decision denies the unknown key and lists the accepted ones
       continue;
     }
-    if (key && known == nullptr) continue;  // an unknown key goes away: good
-    out.denials.push_back({Rule::kOwnKey, annotation + ": cannot change on a running pod; accepted: changes of " +
-                                              settings::LiveNames() + ", or a new pod"});
+    if (key && known == nullptr) continue;  // the removal of an unknown key is allowed
+    out.denials.push_back(
+        {Rule::kOwnKey, annotation + ": this annotation cannot change on a running pod; accepted: a change of " +
+                            settings::LiveNames() + ", or a new pod"});
   }
-  if (!live || !out.denials.empty()) return out;
-  Input running{input.pod, input.name_space, input.config, input.nodes, Mode::kUpdate, input.off};
+  if (!needs_decision || !out.denials.empty()) return out;
+  const Input running{input.pod, input.name_space, input.config, input.nodes, Mode::kUpdate, input.off};
   Decision decision = Decide(running);
   out.denials = std::move(decision.denials);
   out.warnings = std::move(decision.warnings);
@@ -102,15 +97,15 @@ Judgement ValidateUpdate(const Json& old_pod, const Input& input, const Asker& a
 }
 
 std::string_view NotHandledSentence() {
-  return "this pod asks for a share of a GPU (annotation sluice.dev/... or resource sluice.dev/gpu-percent), but "
-         "sluice's "
-         "webhook has not handled it: the webhook was not reachable, or it leaves this namespace alone; it would run "
-         "without its limit, so it is refused. Try again; an administrator finds more with: kubectl sluice doctor";
+  return "this pod requests a share of a GPU (annotation sluice.dev/... or resource sluice.dev/gpu-percent), but "
+         "sluice's webhook has not handled it: the webhook was not reachable, or its configuration excludes this "
+         "namespace. The pod would run without its limit, so it is denied. Try again; an administrator can find the "
+         "cause with: kubectl sluice doctor";
 }
 
-Judgement ValidateCreate(const Input& input) {
-  Judgement out;
-  if (ConcernsUs(input.pod, input.config.aliases) && !Handled(input.pod)) {
+ValidationResult ValidateCreate(const Input& input) {
+  ValidationResult out;
+  if (ConcernsSluice(input.pod, input.config.aliases) && !IsHandled(input.pod)) {
     out.denials.push_back({Rule::kSetMarker, std::string(NotHandledSentence())});
   }
   return out;
@@ -124,11 +119,11 @@ const Json* TemplateOf(const Json& workload, const TemplateKind& kind) {
                                                                                              : nullptr;
 }
 
-Judgement ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind) {
-  Judgement out;
+ValidationResult ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind) {
+  ValidationResult out;
   const Json* metadata = Member(input.pod, "metadata");
   const Json* owners = metadata == nullptr ? nullptr : Member(*metadata, "ownerReferences");
-  // A ReplicaSet of a Deployment, a Job of a CronJob: judged at its owner; refusing it here would only stop a
+  // The owner was checked (a Deployment of a ReplicaSet, a CronJob of a Job); a denial here would only stop a
   // controller.
   if (owners != nullptr && owners->is_array() && std::any_of(owners->begin(), owners->end(), [](const Json& o) {
         const Json* controller = Member(o, "controller");
@@ -138,7 +133,7 @@ Judgement ValidateTemplate(const Json* old, const Input& input, const TemplateKi
   }
   const Json* pod = TemplateOf(input.pod, kind);
   if (pod == nullptr) return out;
-  const auto misplaced = Ours(input.pod, false);
+  const auto misplaced = OwnAnnotations(input.pod, false);
   if (!misplaced.empty()) {
     std::string where(kind.pointer.substr(1));
     std::replace(where.begin(), where.end(), '/', '.');
@@ -148,10 +143,10 @@ Judgement ValidateTemplate(const Json* old, const Input& input, const TemplateKi
   if (old != nullptr) {
     const Json* before = TemplateOf(*old, kind);
     const bool aliases = input.config.aliases;
-    if (before != nullptr && Ours(*before, aliases) == Ours(*pod, aliases)) return out;
+    if (before != nullptr && OwnAnnotations(*before, aliases) == OwnAnnotations(*pod, aliases)) return out;
   }
-  Input judged{*pod, input.name_space, input.config, input.nodes, Mode::kTemplate, input.off};
-  Decision decision = Decide(judged);
+  const Input of_template{*pod, input.name_space, input.config, input.nodes, Mode::kTemplate, input.off};
+  Decision decision = Decide(of_template);
   out.denials = std::move(decision.denials);
   for (Finding& f : out.denials) f.text = std::string(kind.pointer.substr(1)) + ": " + f.text;
   out.warnings.insert(out.warnings.end(), decision.warnings.begin(), decision.warnings.end());

@@ -1,5 +1,5 @@
-// What /validate judges: changes of a pod's annotations, templates of workloads, and (on servers without
-// ValidatingAdmissionPolicy) pods that arrive without the marker. Pure, as the decision.
+// The checks behind /validate: changed annotations of a pod, templates of workloads, and (on API servers without
+// ValidatingAdmissionPolicy) new pods without the marker. Pure, as the decision is.
 #ifndef SLUICE_WEBHOOK_DECISION_VALIDATE_H_
 #define SLUICE_WEBHOOK_DECISION_VALIDATE_H_
 
@@ -12,29 +12,29 @@
 
 namespace sluice::webhook {
 
-struct Judgement {
+struct ValidationResult {
   std::vector<Finding> denials;  // empty: allowed
   std::vector<std::string> warnings;
-  std::string Message() const;
+  std::string Message() const { return JoinFindings(denials); }
 };
 
-// Who asks, as the API server says.
-struct Asker {
+// The user behind the request, as the API server authenticated it.
+struct Requester {
   std::string_view user;
   std::vector<std::string_view> groups;
 };
 
-// A pod's update. Only changes of our annotations are judged.
-Judgement ValidateUpdate(const Json& old_pod, const Input& input, const Asker& asker);
+// Checks an update of a pod: only changes of sluice's annotations count.
+ValidationResult ValidateUpdate(const Json& old_pod, const Input& input, const Requester& requester);
 
-// The sentence that both the ValidatingAdmissionPolicy and /validate give to a pod that concerns us and was not
-// handled.
+// The denial of a pod that requests a share and was not handled. Both the ValidatingAdmissionPolicy and /validate use
+// it.
 std::string_view NotHandledSentence();
 
-// A pod's creation, after all mutation.
-Judgement ValidateCreate(const Input& input);
+// Checks a new pod after all mutation.
+ValidationResult ValidateCreate(const Input& input);
 
-// A workload whose pods are made from a template: `pointer` leads to it.
+// A kind of workload with a pod template at the JSON pointer `pointer`.
 struct TemplateKind {
   std::string_view group;
   std::string_view resource;
@@ -44,9 +44,9 @@ struct TemplateKind {
 std::span<const TemplateKind> TemplateKinds();
 
 // input.pod is the workload. `old` is nullptr on CREATE.
-Judgement ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind);
+ValidationResult ValidateTemplate(const Json* old, const Input& input, const TemplateKind& kind);
 
-// The pod that a template stands for, or nullptr where there is none.
+// The workload's pod template; nullptr: it has none.
 const Json* TemplateOf(const Json& workload, const TemplateKind& kind);
 
 }  // namespace sluice::webhook

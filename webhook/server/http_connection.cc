@@ -11,7 +11,7 @@
 namespace sluice::webhook {
 namespace {
 
-Step Judge(int tls_error) {
+Step StepOf(int tls_error) {
   return tls_error == SSL_ERROR_WANT_READ || tls_error == SSL_ERROR_WANT_WRITE ? Step::kWait : Step::kEnd;
 }
 
@@ -22,7 +22,7 @@ Connection::~Connection() {
   if (fd >= 0) ::close(fd);
 }
 
-void Connection::Take(int socket, SSL_CTX* tls) {
+void Connection::Open(int socket, SSL_CTX* tls) {
   fd = socket;
   if (tls == nullptr) {
     state = State::kReading;
@@ -39,20 +39,20 @@ Step Connection::Handshake(uint32_t& interest) const {
   if (done == 1) return Step::kProgress;
   const int error = SSL_get_error(ssl_, done);
   interest = error == SSL_ERROR_WANT_WRITE ? EPOLLOUT : EPOLLIN;
-  return Judge(error);
+  return StepOf(error);
 }
 
-Step Connection::Receive(char* to, size_t size, size_t& got) const {
+Step Connection::Receive(char* to, size_t size, size_t& received) const {
   if (ssl_ == nullptr) {
     const ssize_t n = recv(fd, to, size, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kWait;
     if (n <= 0) return Step::kEnd;
-    got = static_cast<size_t>(n);
+    received = static_cast<size_t>(n);
     return Step::kProgress;
   }
   ERR_clear_error();
-  if (SSL_read_ex(ssl_, to, size, &got) == 1) return Step::kProgress;
-  return Judge(SSL_get_error(ssl_, 0));
+  if (SSL_read_ex(ssl_, to, size, &received) == 1) return Step::kProgress;
+  return StepOf(SSL_get_error(ssl_, 0));
 }
 
 Step Connection::Send(std::string_view bytes, size_t& sent) const {
@@ -65,10 +65,10 @@ Step Connection::Send(std::string_view bytes, size_t& sent) const {
   }
   ERR_clear_error();
   if (SSL_write_ex(ssl_, bytes.data(), bytes.size(), &sent) == 1) return Step::kProgress;
-  return Judge(SSL_get_error(ssl_, 0));
+  return StepOf(SSL_get_error(ssl_, 0));
 }
 
-void Connection::SayEnd() const {
+void Connection::ShutdownWrites() const {
   if (ssl_ != nullptr) SSL_shutdown(ssl_);
   shutdown(fd, SHUT_WR);
 }

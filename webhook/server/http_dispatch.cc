@@ -7,12 +7,12 @@
 namespace sluice::webhook {
 namespace {
 
-// One whole request on one side, one whole reply on the other.
+// Reads from a whole request and writes into a string.
 class MemoryStream final : public httplib::Stream {
  public:
   explicit MemoryStream(std::string_view in) : in_(in) {}
-  std::string Take() {
-    // cpp-httplib confirms "Expect: 100-continue" again; the server has done so when the header came.
+  std::string TakeReply() {
+    // The server has answered "Expect: 100-continue" after the header already; cpp-httplib answers it again.
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     if (out_.starts_with(kContinue)) out_.erase(0, kContinue.size());
     return std::move(out_);
@@ -52,13 +52,13 @@ class HttpDispatch::Router final : public httplib::Server {
     MemoryStream stream(request);
     closed = close;
     process_request(stream, close, closed, [](httplib::Request&) {});
-    return stream.Take();
+    return stream.TakeReply();
   }
 };
 
-HttpDispatch::HttpDispatch(std::chrono::milliseconds idle) : router_(std::make_unique<Router>()) {
+HttpDispatch::HttpDispatch(std::chrono::milliseconds idle_timeout) : router_(std::make_unique<Router>()) {
   router_->set_keep_alive_max_count(1 << 30);
-  router_->set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(idle).count());
+  router_->set_keep_alive_timeout(std::chrono::duration_cast<std::chrono::seconds>(idle_timeout).count());
 }
 HttpDispatch::~HttpDispatch() = default;
 

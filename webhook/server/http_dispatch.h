@@ -1,4 +1,5 @@
-// A whole request in memory becomes a whole reply: cpp-httplib's parser and router, without its sockets and threads.
+// Turns a whole request in memory into a whole reply, with cpp-httplib's parser and router but without its sockets and
+// threads.
 #ifndef SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
 #define SLUICE_WEBHOOK_SERVER_HTTP_DISPATCH_H_
 
@@ -13,7 +14,7 @@ namespace sluice::webhook {
 
 class HttpDispatch {
  public:
-  explicit HttpDispatch(std::chrono::milliseconds idle);  // what clients are told of how long a connection is kept
+  explicit HttpDispatch(std::chrono::milliseconds idle_timeout);  // for the Keep-Alive header
   ~HttpDispatch();
   HttpDispatch(const HttpDispatch&) = delete;
   HttpDispatch& operator=(const HttpDispatch&) = delete;
@@ -22,8 +23,7 @@ class HttpDispatch {
   void Get(const std::string& path, HttpHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
-  // Called by several workers at once. `close`: the client's last request; `closed`: the connection ends after the
-  // reply.
+  // Thread-safe. `close`: this is the client's last request; `closed`: the connection must end after the reply.
   std::string Handle(std::string_view request, bool close, bool& closed);
 
  private:
@@ -31,7 +31,7 @@ class HttpDispatch {
   std::unique_ptr<Router> router_;
 };
 
-// A reply that needs no request.
+// A reply without a parsed request.
 std::string ErrorReply(int status, std::string_view reason, bool close);
 
 }  // namespace sluice::webhook

@@ -1,6 +1,5 @@
-// The HTTP(S) server under the webhook. One thread moves bytes (TLS, framing, deadlines) for all connections; a few
-// workers parse and answer whole requests with cpp-httplib. So a slow or hostile client costs one buffer, never a
-// thread.
+// The webhook's HTTP(S) server. One thread moves the bytes of all connections (TLS, framing, deadlines); a few workers
+// parse and answer whole requests with cpp-httplib. A slow or hostile client costs one buffer, never a thread.
 #ifndef SLUICE_WEBHOOK_SERVER_HTTP_SERVER_H_
 #define SLUICE_WEBHOOK_SERVER_HTTP_SERVER_H_
 
@@ -22,7 +21,7 @@ struct HttpReply {
   const char* type = "text/plain; charset=utf-8";
 };
 
-// `body` lives as long as the call. Called by several workers at once.
+// `body` is valid during the call. Several workers call it at once.
 using HttpHandler = std::function<HttpReply(std::string_view body)>;
 
 struct HttpOptions {
@@ -30,16 +29,16 @@ struct HttpOptions {
   uint16_t port = 0;       // 0: any free one, see port()
   SSL_CTX* tls = nullptr;  // nullptr: plain HTTP
   int workers = 2;
-  size_t queue = 128;         // whole requests that wait for a worker; more are refused with 503
-  size_t connections = 1024;  // more push out the one that has waited longest for its client
-  size_t header_bytes = 16 << 10;
-  size_t body_bytes = 3 << 20;       // what the API server may send at most
-  size_t buffered_bytes = 24 << 20;  // of all connections together
-  std::chrono::milliseconds handshake{5000};
-  std::chrono::milliseconds request{5000};  // first byte to last byte
-  std::chrono::milliseconds waiting{800};   // in the queue; older ones are refused, the client has gone by then
-  std::chrono::milliseconds reply{5000};    // until the client has taken the answer
-  std::chrono::milliseconds idle{120000};   // longer than Go's 90 s, so that the client closes first
+  size_t max_queued = 128;        // whole requests that wait for a worker; a request above gets 503
+  size_t max_connections = 1024;  // a connection above closes the one that has waited longest for its client
+  size_t max_header_bytes = 16 << 10;
+  size_t max_body_bytes = 3 << 20;       // the API server's own limit
+  size_t max_buffered_bytes = 24 << 20;  // of all connections together
+  std::chrono::milliseconds handshake_timeout{5000};
+  std::chrono::milliseconds request_timeout{5000};     // from the first byte to the last one
+  std::chrono::milliseconds queue_timeout{800};        // a request that waits longer gets 503: its client has gone
+  std::chrono::milliseconds reply_timeout{5000};       // until the client has read the reply
+  std::chrono::milliseconds idle_timeout{120000};      // longer than Go's 90 s, so that the client closes first
   std::function<void(const char* reason)> on_refused;  // for metrics; called by any thread
 };
 
@@ -54,11 +53,12 @@ class HttpServer {
   void Get(const std::string& path, HttpHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
-  std::string Start();  // empty, or why it cannot listen
+  std::string Start();  // empty, or the error
   uint16_t port() const;
-  size_t connections() const;
+  size_t connections() const;  // any thread
 
-  // Takes no new connection, answers what is in flight, closes the rest; returns when all is closed or `grace` is over.
+  // Accepts no new connection, answers the requests in flight and closes the rest. Returns when all connections are
+  // closed, or after `grace`.
   void Drain(std::chrono::milliseconds grace);
 
  private:

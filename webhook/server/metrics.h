@@ -1,4 +1,4 @@
-// What the webhook counts, as Prometheus text. Thread-safe.
+// The webhook's metrics, as Prometheus text. Thread-safe.
 #ifndef SLUICE_WEBHOOK_SERVER_METRICS_H_
 #define SLUICE_WEBHOOK_SERVER_METRICS_H_
 
@@ -14,14 +14,15 @@ class Metrics {
  public:
   Metrics();
   ~Metrics();
-  void Count(Path path, const Answer& answer, std::chrono::nanoseconds took);
-  void Refused(const char* reason);
-  void Connections(size_t count);
-  void CertificateLoaded(bool good, std::chrono::system_clock::time_point not_after);
-  void ConfigLoaded(bool good);
-  void Nodes(size_t known, bool synced);
-  void RefusedPodRemoved();
-  void Leads(bool leads);
+  void CountReview(Path path, const Answer& answer, std::chrono::nanoseconds duration);
+  void CountRefusal(const char* reason);
+  void SetConnections(size_t count);
+  // `not_after`: the end of the certificate in use; unused if `is_valid` is false.
+  void CountCertificateReload(bool is_valid, std::chrono::system_clock::time_point not_after);
+  void CountConfigReload(bool is_valid);
+  void SetNodes(size_t known, bool is_synced);
+  void CountRemovedPod();
+  void SetLeader(bool is_leader);
   std::string Text() const;
 
  private:

@@ -2,17 +2,17 @@
 
 namespace sluice::webhook {
 
-Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> say)
-    : say_(std::move(say)),
+Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log)
+    : log_(std::move(log)),
       context_(MakeServerContext(certificates_)),
       config_(std::make_shared<const Config>(std::move(config))),
       nodes_(std::make_shared<const Nodes>()) {
   https.tls = context_.get();
-  https.on_refused = [this](const char* reason) { metrics_.Refused(reason); };
+  https.on_refused = [this](const char* reason) { metrics_.CountRefusal(reason); };
   https_ = std::make_unique<HttpServer>(std::move(https));
   metrics.workers = 1;
-  metrics.connections = 32;
-  metrics.body_bytes = 0;
+  metrics.max_connections = 32;
+  metrics.max_body_bytes = 0;
   plain_ = std::make_unique<HttpServer>(std::move(metrics));
 
   https_->Post("/mutate", [this](std::string_view body) { return Handle(Path::kMutate, body); });
@@ -22,7 +22,7 @@ Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::fun
     server->Get("/readyz", [this](std::string_view) { return Ready(); });
   }
   plain_->Get("/metrics", [this](std::string_view) {
-    metrics_.Connections(https_->connections());
+    metrics_.SetConnections(https_->connections());
     return HttpReply{200, metrics_.Text(), "text/plain; version=0.0.4; charset=utf-8"};
   });
 }
@@ -46,9 +46,9 @@ void Service::SetNodes(Nodes nodes) {
   nodes_.swap(fresh);
 }
 
-void Service::Retire() {
+void Service::FailReadiness() {
   const std::lock_guard lock(mutex_);
-  retired_ = true;
+  is_shutting_down_ = true;
 }
 
 HttpReply Service::Handle(Path path, std::string_view body) {
@@ -61,8 +61,8 @@ HttpReply Service::Handle(Path path, std::string_view body) {
     nodes = nodes_;
   }
   Answer answer = Review(path, body, *config, *nodes);
-  metrics_.Count(path, answer, std::chrono::steady_clock::now() - start);
-  if (!answer.log.empty()) say_(answer.log);
+  metrics_.CountReview(path, answer, std::chrono::steady_clock::now() - start);
+  if (!answer.log.empty()) log_(answer.log);
   return {answer.status, std::move(answer.body),
           answer.status == 200 ? "application/json" : "text/plain; charset=utf-8"};
 }
@@ -70,7 +70,7 @@ HttpReply Service::Handle(Path path, std::string_view body) {
 HttpReply Service::Ready() const {
   {
     const std::lock_guard lock(mutex_);
-    if (retired_) return {503, "ending\n"};
+    if (is_shutting_down_) return {503, "shutting down\n"};
   }
   const auto pair = certificates_.Current();
   if (pair == nullptr) return {503, "no certificate yet\n"};

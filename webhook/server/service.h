@@ -1,5 +1,4 @@
-// The webhook as a whole but for the process: endpoints, live configuration, readiness. Tests run it in their own
-// process.
+// The webhook without its process: endpoints, live configuration, readiness. Tests run it in their own process.
 #ifndef SLUICE_WEBHOOK_SERVER_SERVICE_H_
 #define SLUICE_WEBHOOK_SERVER_SERVICE_H_
 
@@ -12,43 +11,45 @@
 #include "webhook/decision/nodes.h"
 #include "webhook/server/http_server.h"
 #include "webhook/server/metrics.h"
+#include "webhook/server/tls_context.h"
 
 namespace sluice::webhook {
 
+// Thread-safe after Start.
 class Service {
  public:
-  // `say` gets one line for stderr. `https.tls` is set here.
-  Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> say);
+  // `log` gets one line at a time, from any thread. The constructor sets `https.tls`.
+  Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log);
   ~Service();
 
-  std::string Start();  // empty, or why it cannot
+  std::string Start();  // empty, or the error
 
   CertificateStore& certificates() { return certificates_; }
   Metrics& metrics() { return metrics_; }
   uint16_t port() const { return https_->port(); }
   uint16_t metrics_port() const { return plain_->port(); }
 
-  // Taken by the requests that come after.
+  // Later requests use the new value.
   void SetConfig(Config config);
   void SetNodes(Nodes nodes);
 
-  // Readiness falls; requests are answered as before.
-  void Retire();
-  // In flight is answered, then all is closed.
+  // Makes /readyz fail. Requests are still answered.
+  void FailReadiness();
+  // Answers the requests in flight, then closes all HTTPS connections; returns after `grace` at the latest.
   void Drain(std::chrono::milliseconds grace) { https_->Drain(grace); }
 
  private:
   HttpReply Handle(Path path, std::string_view body);
   HttpReply Ready() const;
 
-  std::function<void(const std::string&)> say_;
+  std::function<void(const std::string&)> log_;
   CertificateStore certificates_;
   TlsContext context_;
   Metrics metrics_;
-  mutable std::mutex mutex_;  // the three below: replaced, never changed
-  std::shared_ptr<const Config> config_;
-  std::shared_ptr<const Nodes> nodes_;
-  bool retired_ = false;
+  mutable std::mutex mutex_;              // guards the next three
+  std::shared_ptr<const Config> config_;  // replaced, never changed
+  std::shared_ptr<const Nodes> nodes_;    // replaced, never changed
+  bool is_shutting_down_ = false;
   std::unique_ptr<HttpServer> https_, plain_;
 };
 
