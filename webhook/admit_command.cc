@@ -8,14 +8,15 @@
 
 #include "common/read_file.h"
 #include "common/settings/settings.h"
-#include "webhook/config.h"
-#include "webhook/manifest.h"
-#include "webhook/validate.h"
+#include "webhook/decision/config.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/validate.h"
 
 namespace {
 
 using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): this file is that namespace's command
 
+// Exit statuses.
 constexpr int kDenied = 1;
 constexpr int kUnreadable = 2;
 
@@ -37,23 +38,24 @@ class Admit {
  public:
   explicit Admit(const Options& options) : o_(options) {}
 
+  // Returns the exit status.
   int Run() {
     if (!Configure()) return kUnreadable;
     for (const std::string& path : o_.files) {
       std::string error;
       const auto text = Read(path, error);
-      if (!text) return Complain(error);
+      if (!text) return Fail(error);
       const auto documents = ReadManifests(*text, error);
-      if (!documents) return Complain(path + ": " + error);
-      if (documents->empty()) return Complain(path + ": holds no manifest");
-      for (const Json& document : *documents) Object(document, path);
+      if (!documents) return Fail(path + ": " + error);
+      if (documents->empty()) return Fail(path + ": the file holds no manifest");
+      for (const Json& document : *documents) AdmitObject(document, path);
     }
     return status_;
   }
 
  private:
-  int Complain(const std::string& text) {
-    std::cerr << "sluice: " << text << "\n";
+  static int Fail(const std::string& error) {
+    std::cerr << "sluice: " << error << "\n";
     return kUnreadable;
   }
 
@@ -63,7 +65,7 @@ class Admit {
       const auto text = Read(o_.config, error);
       const auto file = text ? ParseConfig(*text, error) : std::nullopt;
       if (!file) {
-        Complain(text ? o_.config + ": " + error : error);
+        Fail(text ? o_.config + ": " + error : error);
         return false;
       }
       config_ = file->decision;
@@ -72,19 +74,18 @@ class Admit {
     if (o_.gpu_memory.empty()) return true;
     config_.assumed_gpu_memory = sluice::settings::ParseQuantity(o_.gpu_memory);
     if (config_.assumed_gpu_memory) return true;
-    Complain("--gpu-memory: '" + o_.gpu_memory +
-             "' is not accepted; accepted: a Kubernetes quantity of bytes, as 24Gi");
+    Fail("--gpu-memory: '" + o_.gpu_memory + "' is not accepted; accepted: a Kubernetes quantity of bytes, as 24Gi");
     return false;
   }
 
-  void Object(const Json& object, const std::string& path) {
+  void AdmitObject(const Json& object, const std::string& path) {
     const std::string_view kind = Text(object, "kind");
     if (kind.empty()) {
-      status_ = Complain(path + ": holds no Kubernetes object; accepted: maps with apiVersion, kind and metadata");
+      status_ = Fail(path + ": a document is no Kubernetes object; accepted: maps with apiVersion, kind and metadata");
       return;
     }
     if (const Json* items = Member(object, "items"); kind.ends_with("List") && items != nullptr && items->is_array()) {
-      for (const Json& item : *items) Object(item, path);
+      for (const Json& item : *items) AdmitObject(item, path);
       return;
     }
     const Json* metadata = Member(object, "metadata");
@@ -94,59 +95,60 @@ class Admit {
     const std::string_view own = metadata == nullptr ? std::string_view() : Text(*metadata, "namespace");
     const std::string_view name_space = own.empty() ? std::string_view(o_.name_space) : own;
     if (kind == "Pod") {
-      Pod(object, name_space);
+      AdmitPod(object, name_space);
       return;
     }
     for (const TemplateKind& t : TemplateKinds()) {
       if (t.kind == kind) {
-        Template(object, t, name_space);
+        AdmitTemplate(object, t, name_space);
         return;
       }
     }
-    std::cerr << label_ << ": nothing to decide\n";
+    std::cerr << label_ << ": unchanged: this kind has no pods\n";
     Print(object, {});
   }
 
-  // A sentence about a cluster whose cards are not known; here a flag says how large they are.
-  std::string Here(const std::string& text) const {
-    const bool size = o_.gpu_memory.empty() && text.find("webhook.assumedGpuMemory") != std::string::npos;
-    return size ? text + "; here: --gpu-memory 24Gi" : text;
+  // Adds the flag of this command to a message about unknown GPUs.
+  std::string WithHint(const std::string& text) const {
+    const bool is_about_memory = o_.gpu_memory.empty() && text.find("webhook.assumedGpuMemory") != std::string::npos;
+    return is_about_memory ? text + "; for this command: --gpu-memory 24Gi" : text;
   }
 
   void Warn(const std::vector<std::string>& warnings) const {
-    for (const std::string& w : warnings) std::cerr << label_ << ": warning: " << Here(w) << "\n";
+    for (const std::string& w : warnings) std::cerr << label_ << ": warning: " << WithHint(w) << "\n";
   }
 
   void Deny(const std::vector<Finding>& denials) {
-    for (const Finding& f : denials) std::cerr << label_ << ": denied: " << Here(f.text) << "\n";
+    for (const Finding& f : denials) std::cerr << label_ << ": denied: " << WithHint(f.text) << "\n";
     if (status_ == 0) status_ = kDenied;
   }
 
-  void Pod(const Json& pod, std::string_view name_space) {
+  void AdmitPod(const Json& pod, std::string_view name_space) {
     const Decision d = Decide({pod, name_space, config_, nodes_});
     Warn(d.warnings);
     if (d.verdict == Verdict::kDeny) {
       Deny(d.denials);
       return;
     }
-    std::cerr << label_ << ": " << (d.verdict == Verdict::kPatch ? d.reason : "left alone") << "\n";
+    std::cerr << label_ << ": " << (d.verdict == Verdict::kPatch ? d.reason : "unchanged") << "\n";
     Print(pod, d.patch.empty() ? Json::array() : Json::parse(d.patch));
   }
 
-  void Template(const Json& workload, const TemplateKind& kind, std::string_view name_space) {
-    const Judgement j = ValidateTemplate(nullptr, {workload, name_space, config_, nodes_, Mode::kTemplate}, kind);
-    Warn(j.warnings);
-    if (!j.denials.empty()) {
-      Deny(j.denials);
+  void AdmitTemplate(const Json& workload, const TemplateKind& kind, std::string_view name_space) {
+    const Input input{workload, name_space, config_, nodes_, Mode::kTemplate};
+    const ValidationResult result = ValidateTemplate(nullptr, input, kind);
+    Warn(result.warnings);
+    if (!result.denials.empty()) {
+      Deny(result.denials);
       return;
     }
     const Json* pod = TemplateOf(workload, kind);
     if (pod == nullptr) {
-      std::cerr << label_ << ": has no template\n";
+      std::cerr << label_ << ": the workload has no pod template\n";
       return;
     }
     const Decision d = Decide({*pod, name_space, config_, nodes_, Mode::kTemplate});
-    std::cerr << label_ << ": its pods: " << (d.verdict == Verdict::kPatch ? d.reason : "left alone") << "\n";
+    std::cerr << label_ << ": its pods: " << (d.verdict == Verdict::kPatch ? d.reason : "unchanged") << "\n";
     Json patch = d.patch.empty() ? Json::array() : Json::parse(d.patch);
     for (Json& operation : patch) operation["path"] = std::string(kind.pointer) + operation["path"].get<std::string>();
     Print(workload, patch);
@@ -158,8 +160,8 @@ class Admit {
       std::cout << (patch.is_array() ? patch : Json::array()).dump() << "\n";
       return;
     }
-    if (printed_) std::cout << "---\n";
-    printed_ = true;
+    if (has_printed_) std::cout << "---\n";
+    has_printed_ = true;
     std::cout << WriteManifest(patch.is_array() ? object.patch(patch) : object);
   }
 
@@ -167,7 +169,7 @@ class Admit {
   Config config_;
   Nodes nodes_;
   std::string label_;
-  bool printed_ = false;
+  bool has_printed_ = false;
   int status_ = 0;
 };
 
@@ -175,16 +177,16 @@ class Admit {
 
 void AddAdmitCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* admit = app.add_subcommand("admit", "what the webhook would do to these manifests, without a cluster");
+  CLI::App* admit = app.add_subcommand("admit", "show the webhook's decision about manifests, without a cluster");
   admit->add_option("-f,--filename", options->files, "Manifests, YAML or JSON, several documents; - is stdin")
       ->required();
   admit->add_option("--config", options->config, "The webhook's configuration");
   admit->add_option("-n,--namespace", options->name_space, "Namespace of manifests that name none");
   admit->add_option("--gpu-memory", options->gpu_memory, "The smallest GPU's memory, for pods with gpu-memory");
-  admit->add_option("-o,--output", options->output, "yaml: the manifest afterwards; patch: JSON Patch; none")
+  admit->add_option("-o,--output", options->output, "yaml: the changed manifest; patch: JSON Patch; none")
       ->check(CLI::IsMember({"yaml", "patch", "none"}));
   admit->add_flag("--aliases", options->aliases, "Read gpu-fraction and gpu-memory without a prefix");
-  admit->footer("Exit status: 0 all accepted, 1 something denied, 2 something cannot be read.");
+  admit->footer("Exit status: 0 all manifests accepted, 1 one denied, 2 one unreadable.");
   admit->callback([options] {
     const int status = Admit(*options).Run();
     if (status != 0) throw CLI::RuntimeError(status);

@@ -1,4 +1,4 @@
-// `sluice admit`: what the webhook would do to these manifests, without a cluster. The same function decides.
+// `sluice admit`: shows the webhook's decision about manifests without a cluster, with the webhook's own code.
 #ifndef SLUICE_WEBHOOK_ADMIT_COMMAND_H_
 #define SLUICE_WEBHOOK_ADMIT_COMMAND_H_
 

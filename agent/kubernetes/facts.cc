@@ -4,8 +4,8 @@
 #include <set>
 
 #include "sluice/names.h"
-#include "webhook/asked.h"
-#include "webhook/pod.h"
+#include "webhook/decision/requested_shares.h"
+#include "webhook/decision/pod.h"
 
 namespace sluice::agent {
 namespace {
@@ -39,8 +39,8 @@ PodRecord ReadPodRecord(const Json& pod, bool aliases) {
   const webhook::Input input{pod, out.facts.name_space, config, webhook::Nodes{}, webhook::Mode::kUpdate};
   webhook::Decision decision;
   webhook::Findings findings(decision, input.off);
-  for (const webhook::Asked& asked : webhook::Resolve(view, input, findings).containers) {
-    out.settings[asked.container->name] = asked.settings;
+  for (const webhook::RequestedShare& requested : webhook::ResolveShares(view, input, findings).containers) {
+    out.settings[requested.container->name] = requested.settings;
   }
   for (const webhook::Finding& finding : decision.denials) out.errors.push_back(finding.text);
   return out;

@@ -1,143 +1,26 @@
 #!/usr/bin/env python3
 """The webhook in the admission chain of a real API server: admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER [--latency]
 
-Golden pairs through the chain, CEL conditions against the C++ ones, the policy during an outage, templates, updates,
-certificates that the webhook makes itself, the API server's own measure of the webhook's time (--latency: that alone)."""
+It compares golden pairs with the chain's results, and CEL conditions with the C++ ones. Further cases: the policy during an outage,
+templates, updates, self-made certificates, the API server's own measure of the webhook's time (--latency: only that)."""
 import base64
 import copy
-import http.client
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import apiserver as api  # noqa: E402
-
-RESOURCE = "sluice.dev/gpu-percent"
-ADMISSION = "/apis/admissionregistration.k8s.io/v1/"
-failures = []
+import admission_harness as harness
+import apiserver as api
+from admission_harness import ADMISSION, RESOURCE, Webhook, check, config_of, eventually, load_manifests, outage, put, send, wait, yaml_documents
 
 
-def check(condition, what):
-    if not condition:
-        failures.append(what)
-        print("FAILED:", what)
-
-
-class Webhook:
-    running = []  # ended by whoever ends the test
-
-    def __init__(self, program, folder, kubeconfig, config):
-        self.program, self.folder, self.kubeconfig = program, folder, kubeconfig
-        self.config_file = folder + "/webhook.yaml"
-        self.port = api.free_port()
-        self.write(config)
-
-    def write(self, config):
-        with open(self.config_file + ".new", "w") as f:
-            f.write(config)
-        os.rename(self.config_file + ".new", self.config_file)
-        self.config = config
-
-    def start(self, *extra):
-        port_file = self.folder + "/ports"
-        if os.path.exists(port_file):
-            os.remove(port_file)
-        self.log = open(self.folder + "/webhook.log", "a")
-        self.process = subprocess.Popen(
-            api.bound(self.program, "--config", self.config_file, "--listen", f"127.0.0.1:{self.port}", "--metrics-listen",
-             "127.0.0.1:0", "--kubeconfig", self.kubeconfig, "--port-file", port_file, "--drain", "0", *extra),
-            stderr=self.log)
-        Webhook.running.append(self)
-        wait(lambda: os.path.exists(port_file), "the webhook listens")
-        self.metrics_port = int(open(port_file).read().split()[1])
-
-    def metrics(self, path="/metrics"):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=5) as r:
-                return r.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.read().decode()
-
-    def metric(self, name):
-        found = re.search("^" + re.escape(name) + r" (\S+)$", self.metrics(), re.M)
-        return float(found.group(1)) if found else 0.0
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-
-def wait(condition, what, seconds=30):
-    end = time.time() + seconds
-    while time.time() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    check(False, "waited in vain: " + what)
-    return False
-
-
-def eventually(judge, end):
-    """The API server's informers follow what was put when they get to it, and only the pods' fate tells when: judged again until `end`."""
-    while (problem := judge()) and time.time() < end:
-        time.sleep(0.2)
-    check(not problem, problem)
-
-
-def load_manifests(program, *args):
-    text = subprocess.run([program, "--print-policy", "manifests", *args], check=True, stdout=subprocess.PIPE).stdout.decode()
-    # the strings are JSON, the rest is plain: no YAML library is needed for kubectl-less machines
-    return text
-
-
-def yaml_documents(golden, text, folder):
-    """By the code's own reader, through the golden program."""
-    os.makedirs(folder, exist_ok=True)
-    out = []
-    for i, part in enumerate(text.split("\n---\n")):
-        with open(f"{folder}/{i:02}.yaml", "w") as f:
-            f.write(part)
-    lines = subprocess.run([golden, folder, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode()
-    for line in lines.splitlines():
-        out += json.loads(line)["documents"]
-    shutil.rmtree(folder)
-    return out
-
-
-def put(server, manifests):
-    plural = {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
-              "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
-              "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-              "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings"}
-    for m in manifests:
-        path = ADMISSION + plural[m["kind"]]
-        status, answer, _ = server.call("GET", path + "/" + m["metadata"]["name"])
-        if status == 200:
-            m = dict(m, metadata=dict(m["metadata"], resourceVersion=answer["metadata"]["resourceVersion"]))
-            status, answer, _ = server.call("PUT", path + "/" + m["metadata"]["name"], m)
-        else:
-            status, answer, _ = server.call("POST", path, m)
-        check(status in (200, 201), f"{m['kind']} {m['metadata']['name']}: {status} {answer if status > 201 else ''}")
-
-
-def send(server, pod, namespace, connection=None):
-    body = copy.deepcopy(pod)
-    body.setdefault("metadata", {})["namespace"] = namespace
-    if "name" not in body["metadata"] and "generateName" not in body["metadata"]:
-        body["metadata"]["generateName"] = "x-"
-    return server.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body, connection=connection)
-
-
-def ours(pod):
-    """What sluice may change: the marker, env, the resource, the runtime class."""
+def changeable_fields(pod):
+    """The fields that sluice may change: the marker, env, the resource, the runtime class."""
     out = {"annotations": pod.get("metadata", {}).get("annotations") or {}, "class": pod["spec"].get("runtimeClassName")}
     for c in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
         env = []
@@ -151,26 +34,21 @@ def ours(pod):
     return out
 
 
-def config_of(case):
-    found = re.search(r"^# config: (.*)$", case["config"], re.M)
-    return found.group(1) if found else "{}"
-
-
 def golden_problem(server, c):
-    """What is not as the golden pair has it, or None."""
+    """The difference from the golden pair, or None."""
     status, answer, warnings = send(server, c["documents"][0], c["namespace"])
     text = answer.get("message", "")
     if c["denied"]:
         return None if status == 403 and c["message"] in text else f"{c['name']}: wanted a denial, got {status} {text[:300]}"
     if c["name"].startswith("namespace-") and c["concerns"]:
         kept = status == 403 and "has not handled it" in text
-        return None if kept else f"{c['name']}: an excluded namespace must not let it through: {status}"
+        return None if kept else f"{c['name']}: an excluded namespace must not allow it: {status}"
     if c["name"] == "mirror" and status in (403, 422):
-        return None  # only kubelets make mirror pods
+        return None  # only kubelets may create mirror pods
     if status != 201:
         return f"{c['name']}: {status} {json.dumps(answer)[:400]}"
-    if ours(answer) != ours(c["result"]):
-        return f"{c['name']}: differs\n  is     {ours(answer)}\n  wanted {ours(c['result'])}"
+    if changeable_fields(answer) != changeable_fields(c["result"]):
+        return f"{c['name']}: differs\n  actual   {changeable_fields(answer)}\n  expected {changeable_fields(c['result'])}"
     lost = [w for w in c["warnings"] if not any(w[:100] in s.replace('\\"', '"') for s in warnings)]
     return f"{c['name']}: warnings not shown: {lost}: {warnings}" if lost else None
 
@@ -195,44 +73,13 @@ def golden_pairs(server, webhook, cases, reapply):
         end = time.time() + 15
         for c in group:
             if c["name"] in ("annotation-not-a-string", "env-not-a-list"):
-                continue  # the API server refuses them before any webhook
+                continue  # the API server denies them before it calls a webhook
             eventually(lambda c=c: golden_problem(server, c), end)
             sent += 1
         for n in json.loads(nodes):
             server.call("DELETE", "/api/v1/nodes/" + n["name"])
         wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == 0, "no nodes in the cache")
     print(f"{sent} golden pods through the admission chain")
-
-
-def outage(server, cases, aliases, refusal="has not handled it", without_policy=False):
-    """The webhook is away. The policy alone must say what ConcernsUs and Handled say; without one (older servers), the
-    webhook with failurePolicy Fail stops whatever concerns us."""
-    asked, end = 0, time.time() + 15
-    for c in cases:
-        if len(c["documents"]) != 1 or c["documents"][0].get("kind") != "Pod" or c["aliases"] != aliases:
-            continue
-        pods = [(c["name"], c["documents"][0], c["concerns"], c["handled"])]
-        if c.get("result") and c["result"] != c["documents"][0] and not c["denied"]:
-            pods.append((c["name"] + " (handled)", c["result"], None, None))
-        for name, pod, concerns, handled in pods:
-            if c["name"] in ("annotation-not-a-string", "env-not-a-list", "mirror"):
-                continue
-
-            def problem(name=name, pod=pod, concerns=concerns, handled=handled):
-                status, answer, _ = send(server, pod, "team-a")
-                message = answer.get("message", "") if isinstance(answer, dict) else str(answer)
-                if concerns is None:
-                    good, what = without_policy or refusal not in message, "refused though it carries the marker"
-                elif concerns and (without_policy or not handled):
-                    # An invalid pod is refused for that.
-                    good, what = status != 201 and refusal in message or status == 422, "let through without the webhook"
-                else:
-                    good, what = status in (201, 422) and refusal not in message, "does not concern us, refused"
-                return None if good else f"{name}: {what}: {status} {message[:200]}"
-
-            eventually(problem, end)
-            asked += 1
-    print(f"{asked} pods while the webhook was away (aliases: {aliases}, policy: {not without_policy})")
 
 
 def workloads(server, cases):
@@ -255,7 +102,7 @@ def workloads(server, cases):
         check((status == 403) == c["denied"] and status in (201, 403), f"{c['name']}: {status} {answer.get('message', '')[:300]}")
         if c["name"] == "template-misplaced":
             check(any("has no effect" in x for x in warnings), f"{c['name']}: no warning: {warnings}")
-    # An unrelated change of a workload with our keys does not ask us.
+    # An unrelated change of a workload with sluice's annotations is not sent to the webhook.
     d = next(c for c in cases if c["name"] == "template-deployment")["documents"][0]
     d = copy.deepcopy(d)
     d["spec"]["selector"] = {"matchLabels": {"a": "b"}}
@@ -273,7 +120,7 @@ def workloads(server, cases):
 
 
 def update_pairs(server, cases):
-    """The golden pairs of an old and a new pod. Before the webhook is installed: the old pods. After: the change."""
+    """The golden pairs of an old and a new pod: creates the old pods before the webhook is installed, and returns the change."""
     pairs = [c for c in cases if len(c["documents"]) == 2]
     for c in pairs:
         old = copy.deepcopy(c["documents"][0])
@@ -317,12 +164,12 @@ def updates(server):
     for bad in ({"gpu_fraction": "0.9"}, {"visible_memory": "limit"}, {"injected": "{}"}):
         status, message = change(**bad)
         check(status == 403, f"change {bad} must be denied: {status}")
-    check("memory-limit, memory-factor" in change(gpu_fraction="0.9")[1], "the denial lists what may change")
+    check("memory-limit, memory-factor" in change(gpu_fraction="0.9")[1], "the denial lists the changeable settings")
     check(change(memory_factor="700")[0] == 403, "a wrong live value is denied")
 
 
 def latency(server):
-    """1,000 dry-run creates: the API server's own histogram, and what a client sees with and without the webhook."""
+    """1,000 dry-run creates: the API server's own histogram, and the client's times with and without the webhook."""
     asks = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
             "spec": {"containers": [{"name": "a", "image": "x"}]}}
     plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"team.example/x": "0.5"}},
@@ -344,7 +191,7 @@ def latency(server):
         send(server, pod, "team-a", connection)
     before = buckets()
     for _ in range(1000):
-        for kind, pod in (("asks", asks), ("plain", plain)):  # in turn, so that both meet the same machine
+        for kind, pod in (("asks", asks), ("plain", plain)):  # alternating, so that both see the same load
             start = time.perf_counter()
             status, answer, _ = send(server, pod, "team-a", connection)
             times[kind].append((time.perf_counter() - start) * 1000)
@@ -358,14 +205,14 @@ def latency(server):
     print(f"{name}: {total} calls, p99 in the bucket up to {p99} s; " + ", ".join(f"<={le}: {n}" for le, n in counts.items()))
     for kind, what in (("asks", "with the webhook"), ("plain", "without")):
         t = sorted(times[kind])
-        print(f"1,000 dry-run creates {what}, seen by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms")
+        print(f"1,000 dry-run creates {what}, measured by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms")
     extra = sorted(a - b for a, b in zip(times["asks"], times["plain"]))
     print(f"difference of neighbours: p50 {extra[500]:.2f} p99 {extra[990]:.2f} ms")
     check(total >= 1000, "the API server counted the webhook's calls")
 
 
 def self_signed(server, program, folder, golden):
-    """Two replicas on one empty Secret: they agree, and the API server trusts them."""
+    """Two replicas share one empty Secret: they agree on one CA, and its certificate verifies."""
     ns = "sluice-system"
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})
     server.call("POST", f"/api/v1/namespaces/{ns}/secrets", {"metadata": {"name": "cert"}, "type": "Opaque"})
@@ -388,9 +235,9 @@ def self_signed(server, program, folder, golden):
                                 "-verify_hostname", "webhook.sluice-system.svc"], input=b"", capture_output=True)
         check(b"Verify return code: 0 (ok)" in shown.stdout, "the self-made certificate verifies: " + shown.stdout.decode()[-400:])
     _, hook, _ = server.call("GET", ADMISSION + "mutatingwebhookconfigurations/sluice")
-    check(base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"], "caBundle is the authority")
+    check(base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"], "caBundle is the CA")
     for w in replicas:
-        check(w.stop() == 0, "a replica ends well")
+        check(w.stop() == 0, "a replica exits with status 0")
 
 
 def main():
@@ -419,15 +266,15 @@ def main():
             text = load_manifests(program, "--config", webhook.config_file, "--url", f"https://127.0.0.1:{webhook.port}", "--ca",
                                   folder + "/ca.crt")
             put(server, yaml_documents(golden, text, folder + "/manifests"))
-            time.sleep(1.5)  # the API server's informers; there is nothing to ask them
+            time.sleep(1.5)  # for the API server's informers, whose state is not visible
             probe = {"metadata": {"name": "probe", "annotations": {"sluice.dev/gpu-fraction": "9.9"}},
                      "spec": {"containers": [{"name": "a", "image": "x"}]}}
-            wait(lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""), "the webhook is asked")
+            wait(lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""), "the API server calls the webhook")
 
         apply("{}")
         if sys.argv[4:] == ["--latency"]:
             latency(server)
-            return 1 if failures else 0
+            return 1 if harness.failures else 0
         golden_pairs(server, webhook, cases, apply)
         webhook.write("{}\n")
         apply("{}")
@@ -435,7 +282,7 @@ def main():
         change()
         updates(server)
         latency(server)
-        check(webhook.stop() == 0, "the webhook ends well")
+        check(webhook.stop() == 0, "the webhook exits with status 0")
         webhook = None
         outage(server, cases, False)
         text = load_manifests(program, "--config", folder + "/aliases.yaml") if open(
@@ -447,12 +294,12 @@ def main():
     finally:
         for w in Webhook.running:
             w.process.kill()
-        if failures:
+        if harness.failures:
             print(open(folder + "/webhook.log").read()[-3000:] if os.path.exists(folder + "/webhook.log") else "")
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    print("FAILED: %d" % len(failures) if failures else "all as it should be")
-    return 1 if failures else 0
+    print("FAILED: %d" % len(harness.failures) if harness.failures else "all passed")
+    return 1 if harness.failures else 0
 
 
 if __name__ == "__main__":

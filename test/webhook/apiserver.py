@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""etcd and a real kube-apiserver in a temporary folder, on free loopback ports: enough for admission and the API client.
+"""Starts etcd and a real kube-apiserver in a temporary folder, on free loopback ports, for tests of admission and of the API client.
 
 As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG and SLUICE_APISERVER (the folder)
-              apiserver.py restart      from within CMD: ends the API server and starts it again
-Exit status 4 where the programs are missing: the test is skipped.
+              apiserver.py restart      called by CMD: stops the API server and starts it again
+Exit status 4 means that the programs are missing and the test is skipped.
 """
 import base64
 import http.client
@@ -23,18 +23,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def skip_without_programs(*names):
-    """The folder that the local cluster's build filled for this version of the tree (the cache holds others', too), or SLUICE_KUBE_BIN."""
+    """The folder with the programs: SLUICE_KUBE_BIN, or the output of the local cluster's build for this version of the tree."""
     where = subprocess.run([HERE + "/../cluster/tools/build", "--where"], capture_output=True, text=True).stdout.strip()
     needed = names or ("etcd", "kube-apiserver")
     for folder in (os.environ.get("SLUICE_KUBE_BIN"), where):
         if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in needed):
             return folder
-    print(f"SKIPPED: no {', '.join(needed)}; test/cluster/cluster build makes them, or set SLUICE_KUBE_BIN", file=sys.stderr)
+    print(f"SKIPPED: no {', '.join(needed)}; build them with test/cluster/cluster build, or set SLUICE_KUBE_BIN", file=sys.stderr)
     sys.exit(4)
 
 
 def free_port():
-    """Below the range from which the kernel serves outgoing connections: none of those takes it before the server does."""
+    """A port below the kernel's range for outgoing connections, so that no connection takes it before the server does."""
     while True:
         port = random.randrange(15000, 32000)
         with socket.socket() as s:
@@ -46,7 +46,7 @@ def free_port():
 
 
 def bound(*command):
-    """The command for a child that ends with this process, however that ends: a test that was killed leaves no servers behind."""
+    """The command of a child that the kernel kills when this process ends, so that a killed test leaves no servers behind."""
     return ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
 
 
@@ -84,7 +84,7 @@ class ApiServer:
         openssl(f, "genrsa", "-out", "sa.key", "2048")
         with open(f + "/tokens.csv", "w") as t:
             t.write("token-one,tester,1,system:masters\ntoken-two,tester,1,system:masters\n"
-                    "token-throttled,throttled,3\ntoken-webhook,webhook,4\n")  # no group: system:masters is exempt
+                    "token-throttled,throttled,3\ntoken-webhook,webhook,4\n")  # no group, because system:masters is exempt
         with open(f + "/token", "w") as t:
             t.write("token-one")
         data = {k: base64.b64encode(open(f + "/" + k, "rb").read()).decode() for k in ("ca.crt", "admin.crt", "admin.key")}
@@ -108,7 +108,7 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
                 "--client-ca-file=" + f + "/ca.crt", "--authorization-mode=RBAC", "--token-auth-file=" + f + "/tokens.csv",
                 "--service-account-issuer=https://localhost", "--service-account-key-file=" + f + "/sa.key",
                 "--service-account-signing-key-file=" + f + "/sa.key", "--disable-admission-plugins=ServiceAccount",
-                # no controller-manager makes the default service account here
+                # no controller-manager creates the default service account
                 "--allow-privileged=true", "--profiling=false", "--etcd-compaction-interval=5s"]}
         self.spawn("etcd")
         self.spawn("kube-apiserver")
@@ -156,7 +156,7 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
             p.wait()
 
     def restart(self):
-        """Ends the API server as a crash does, and starts it again on the same port and data."""
+        """Kills the API server and starts it again with the same port and data."""
         self.processes["kube-apiserver"].kill()
         self.processes["kube-apiserver"].wait()
         time.sleep(1)
@@ -165,7 +165,7 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
 
 
 def ask_restart(folder):
-    """The program that runs it does it, since the server is bound to that."""
+    """Asks the program that owns the API server, because the server ends with its parent."""
     done = folder + "/restarted"
     if os.path.exists(done):
         os.remove(done)
@@ -173,7 +173,7 @@ def ask_restart(folder):
     end = time.time() + 120
     while not os.path.exists(done):
         if time.time() > end:
-            raise SystemExit("the API server was not started again")
+            raise SystemExit("the API server did not restart")
         time.sleep(0.1)
 
 

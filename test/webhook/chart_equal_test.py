@@ -1,19 +1,19 @@
 #!/usr/bin/python3
-"""What the chart gives to the API server is what `sluice-webhook --print-policy manifests` says: chart_equal_test.py SLUICE_WEBHOOK
+"""The chart's objects for the API server equal those of `sluice-webhook --print-policy manifests`: chart_equal_test.py SLUICE_WEBHOOK
 
-The admission tests run the program's manifests; this makes their result hold for the chart. Needs helm, as test/cluster/chart_test.py."""
+The admission tests use the program's manifests, so their results hold for the chart as well. Needs helm, as test/cluster/chart_test.py does."""
 import os
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-import chart_test as chart  # noqa: E402  ends with 4 where helm or PyYAML is missing
+import chart_test as chart  # noqa: E402  exits with status 4 if helm or PyYAML is missing
 import yaml  # noqa: E402
 
 
 def normal(webhook):
-    """With the API's defaults, without what belongs to the certificate."""
+    """A webhook with the API's defaults and without its certificate."""
     out = dict({"matchPolicy": "Equivalent", "reinvocationPolicy": "Never", "timeoutSeconds": 10}, **webhook)
     service = dict({"port": 443}, **out.pop("clientConfig")["service"])
     out["path"] = service["path"], service["port"]
@@ -32,7 +32,7 @@ def main():
     for settings in ((), ("webhook.aliases=true",), ("webhook.excludedNamespaces={kube-system,infra}",)):
         rendered = chart.render(*settings)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
-            if settings:  # without: the program's own defaults, which the chart must share
+            if settings:  # otherwise the program uses its own defaults, which must equal the chart's
                 f.write(chart.one(rendered, "ConfigMap", "sluice")["data"]["webhook.yaml"])
                 f.flush()
             text = subprocess.run([sys.argv[1], "--print-policy", "manifests", *(["--config", f.name] if settings else [])],
@@ -50,10 +50,10 @@ def main():
         for rule in theirs["matchConstraints"]["resourceRules"] + policy["matchConstraints"]["resourceRules"]:
             rule.setdefault("scope", "*")
         for rule in theirs["matchConstraints"]["resourceRules"]:
-            rule["scope"] = "*"  # pods are namespaced: both mean the same
+            rule["scope"] = "*"  # equal for pods, which are namespaced
         for field in sorted(set(policy) | set(theirs)):
             failed += compare(f"policy {field} {settings}", policy.get(field), theirs.get(field))
-    print("FAILED: %d" % failed if failed else "chart and program say the same")
+    print("FAILED: %d" % failed if failed else "the chart and the program are equal")
     return 1 if failed else 0
 
 

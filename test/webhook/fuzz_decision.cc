@@ -1,10 +1,10 @@
-// libFuzzer target: manifests as people write them, through the reader and the decision.
+// libFuzzer target: manifests, through the reader and the decision.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "webhook/decision.h"
-#include "webhook/manifest.h"
+#include "webhook/decision/decision.h"
+#include "webhook/decision/manifest.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Json result = pod.patch(Json::parse(d.patch));
     const Decision again = Decide({result, "team-a", config, {}});
     if (!again.patch.empty() || again.verdict == Verdict::kDeny) std::abort();  // idempotent
-    if (!Handled(result)) std::abort();
+    if (!IsHandled(result)) std::abort();
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 // Runs a fuzz target without libFuzzer: fuzz_X ROUNDS FILE-OR-FOLDER...
-// Every file as it is, then ROUNDS mutations of each, the same ones in every run.
+// It replays every file, then ROUNDS mutations of each. The mutations are the same in every run.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,9 +1,9 @@
-// libFuzzer target: bytes from the network, on both paths. See fuzz_replay.cc for a run without libFuzzer.
+// libFuzzer target: bytes from the network, on both paths. fuzz_replay.cc runs it without libFuzzer.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "webhook/review.h"
+#include "webhook/decision/review.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sluice::webhook;  // NOLINT(google-build-using-namespace): the library under test
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const Path path : {Path::kMutate, Path::kValidate}) {
     const Answer answer = Review(path, body, config, nodes);
     if (answer.status == 400) {
-      if (answer.body.empty()) std::abort();  // an error says what is wrong
+      if (answer.body.empty()) std::abort();  // an error needs a message
       continue;
     }
     const Json review = Json::parse(answer.body, nullptr, false);

@@ -7,8 +7,8 @@
 
 #include "common/settings/settings.h"
 #include "sluice/version.h"
-#include "webhook/manifest.h"
-#include "webhook/validate.h"
+#include "webhook/decision/manifest.h"
+#include "webhook/decision/validate.h"
 
 namespace sluice::webhook::test {
 namespace {
@@ -65,14 +65,15 @@ GoldenResult RunPod(const GoldenCase& c, const RuleSet& off) {
   if (d.verdict == Verdict::kNothing) {
     GoldenResult r = Render({}, d.warnings, "# untouched\n");
     const auto& excluded = c.config.excluded_namespaces;
-    const bool excused = std::find(excluded.begin(), excluded.end(), c.name_space) != excluded.end();
-    if (ConcernsUs(pod, c.config.aliases) && !excused) r.problem = "concerns us, and nothing is decided";
-    if (!d.patch.empty()) r.problem = "nothing to do, and a patch";
+    const bool is_excluded = std::find(excluded.begin(), excluded.end(), c.name_space) != excluded.end();
+    if (ConcernsSluice(pod, c.config.aliases) && !is_excluded)
+      r.problem = "the pod concerns sluice, but has no decision";
+    if (!d.patch.empty()) r.problem = "the decision changes nothing, but has a patch";
     return r;
   }
   if (d.verdict == Verdict::kDeny) {
     GoldenResult r = Render(d.denials, d.warnings, {});
-    if (!ConcernsUs(pod, c.config.aliases)) r.problem = "denied, and the API server would not have asked";
+    if (!ConcernsSluice(pod, c.config.aliases)) r.problem = "denied, but the API server would not ask";
     return r;
   }
   const Json result = d.patch.empty() ? pod : pod.patch(Json::parse(d.patch));
@@ -83,8 +84,8 @@ GoldenResult RunPod(const GoldenCase& c, const RuleSet& off) {
     yaml.replace(at + version.size(), std::string_view(SLUICE_VERSION).size(), "VERSION");
   }
   GoldenResult r = Render({}, d.warnings, yaml);
-  if (!ConcernsUs(pod, c.config.aliases)) r.problem = "patched, and the API server would not have asked";
-  if (!Handled(result)) r.problem = "the result lacks the marker or the library";
+  if (!ConcernsSluice(pod, c.config.aliases)) r.problem = "patched, but the API server would not ask";
+  if (!IsHandled(result)) r.problem = "the result lacks the marker or the library";
   const Decision again = Decide({result, c.name_space, c.config, c.nodes});
   if (again.verdict == Verdict::kDeny) r.problem = "a second pass denies: " + again.Message();
   if (!again.patch.empty()) r.problem = "a second pass changes: " + again.patch;
@@ -108,14 +109,15 @@ GoldenCase LoadCase(const std::string& path) {
 GoldenResult RunCase(const GoldenCase& c, const RuleSet& off) {
   const Json& first = c.documents[0];
   if (c.documents.size() == 2) {
-    const Judgement j =
+    const ValidationResult v =
         ValidateUpdate(first, {c.documents[1], c.name_space, c.config, c.nodes, Mode::kUpdate, off}, {});
-    return Render(j.denials, j.warnings, "# allowed\n");
+    return Render(v.denials, v.warnings, "# allowed\n");
   }
   for (const TemplateKind& kind : TemplateKinds()) {
     if (first.value("kind", "") != kind.kind) continue;
-    const Judgement j = ValidateTemplate(nullptr, {first, c.name_space, c.config, c.nodes, Mode::kTemplate, off}, kind);
-    return Render(j.denials, j.warnings, "# allowed\n");
+    const Input input{first, c.name_space, c.config, c.nodes, Mode::kTemplate, off};
+    const ValidationResult v = ValidateTemplate(nullptr, input, kind);
+    return Render(v.denials, v.warnings, "# allowed\n");
   }
   return RunPod(c, off);
 }

@@ -1,7 +1,7 @@
-// golden FOLDER            every pair is as it is written
-// golden FOLDER --rewrite  writes the second files anew (look at the difference before you commit it)
-// golden FOLDER --expect   one line of JSON a pair, for the test on the real API server
-// golden FOLDER --rules    switches each rule off in turn; at least one pair must differ then
+// golden FOLDER            compares each pair with the webhook's result
+// golden FOLDER --rewrite  rewrites the second files (read the difference before you commit it)
+// golden FOLDER --expect   prints one line of JSON for each pair, for the test on a real API server
+// golden FOLDER --rules    disables each rule in turn; at least one pair must differ then
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 using namespace sluice::webhook;        // NOLINT(google-build-using-namespace): the program under test
 using namespace sluice::webhook::test;  // NOLINT(google-build-using-namespace)
 
-constexpr size_t kLeast = 80;
+constexpr size_t kMinPairs = 80;
 
 struct Pair {
   GoldenCase input;
@@ -32,15 +32,15 @@ bool Differs(const Pair& p, const GoldenResult& r) {
 bool Mentions(const Json& object, std::string_view key) {
   if (object.is_object() && object.contains("annotations") && object["annotations"].is_object()) {
     for (const auto& [annotation, value] : object["annotations"].items()) {
-      if (const auto ours = OurKey(annotation); ours && ours->key == key) return true;
+      if (const auto ours = ParseOwnKey(annotation); ours && ours->key == key) return true;
     }
   }
   return object.is_structured() &&
          std::any_of(object.begin(), object.end(), [&](const Json& child) { return Mentions(child, key); });
 }
 
-// Every row of the table of settings has a pair that is accepted, and one that is denied for its value.
-size_t RowsWithoutPairs(const std::vector<Pair>& pairs) {
+// The number of settings without a pair that is accepted, or without one that is denied for its value.
+size_t SettingsWithoutPairs(const std::vector<Pair>& pairs) {
   size_t bad = 0;
   for (const sluice::settings::Key& key : sluice::settings::Table()) {
     bool accepted = false, denied = false;
@@ -59,20 +59,20 @@ size_t RowsWithoutPairs(const std::vector<Pair>& pairs) {
 }
 
 int Check(const std::vector<Pair>& pairs) {
-  size_t bad = RowsWithoutPairs(pairs);
+  size_t bad = SettingsWithoutPairs(pairs);
   for (const Pair& p : pairs) {
     const GoldenResult r = RunCase(p.input);
     const std::string wanted = ReadFile(p.base + (r.denied ? ".denied" : ".injected"));
     const bool both = std::filesystem::exists(p.base + (r.denied ? ".injected" : ".denied"));
     if (wanted == r.text && r.problem.empty() && !both) continue;
     ++bad;
-    std::cout << p.input.name << ": " << (r.problem.empty() ? "differs" : r.problem) << "\n--- is\n"
-              << r.text << "--- wanted" << (both ? " (and the pair has both a .denied and an .injected)" : "") << "\n"
+    std::cout << p.input.name << ": " << (r.problem.empty() ? "differs" : r.problem) << "\n--- actual\n"
+              << r.text << "--- expected" << (both ? " (and the pair has both a .denied and an .injected)" : "") << "\n"
               << wanted;
   }
-  std::cout << pairs.size() << " golden pairs, " << bad << " not as written\n";
-  if (pairs.size() < kLeast) std::cout << "fewer than " << kLeast << " pairs\n";
-  return bad == 0 && pairs.size() >= kLeast ? 0 : 1;
+  std::cout << pairs.size() << " golden pairs, " << bad << " differ\n";
+  if (pairs.size() < kMinPairs) std::cout << "fewer than " << kMinPairs << " pairs\n";
+  return bad == 0 && pairs.size() >= kMinPairs ? 0 : 1;
 }
 
 int Rewrite(const std::vector<Pair>& pairs) {
@@ -92,7 +92,7 @@ int Rewrite(const std::vector<Pair>& pairs) {
 }
 
 int Rules(const std::vector<Pair>& pairs) {
-  int idle = 0;
+  int unused = 0;
   for (size_t i = 0; i < static_cast<size_t>(Rule::kCount); ++i) {
     RuleSet off;
     off.set(i);
@@ -102,12 +102,12 @@ int Rules(const std::vector<Pair>& pairs) {
     }
     std::cout << kRuleNames[i] << ": " << (broken == nullptr ? "NO PAIR NEEDS IT" : "breaks " + broken->input.name)
               << "\n";
-    idle += broken == nullptr ? 1 : 0;
+    unused += broken == nullptr ? 1 : 0;
   }
-  return idle == 0 ? 0 : 1;
+  return unused == 0 ? 0 : 1;
 }
 
-// What the decision says, for a test that asks a real API server the same.
+// Prints the decisions, for a test that compares them with a real API server's.
 int Expect(const std::vector<Pair>& pairs) {
   for (const Pair& p : pairs) {
     Json line = {{"name", p.input.name},
@@ -123,8 +123,8 @@ int Expect(const std::vector<Pair>& pairs) {
     }
     line["nodes"] = nodes;
     const Json& first = p.input.documents[0];
-    line["concerns"] = ConcernsUs(first, p.input.config.aliases);
-    line["handled"] = Handled(first);
+    line["concerns"] = ConcernsSluice(first, p.input.config.aliases);
+    line["handled"] = IsHandled(first);
     const GoldenResult r = RunCase(p.input);
     line["denied"] = r.denied;
     line["text"] = r.text;

@@ -1,5 +1,5 @@
-// The certificates that the webhook makes itself, over ten years, a look a day.
-#include "webhook/rotation.h"
+// The rotation of self-made certificates, over ten years with one call a day.
+#include "webhook/certificates/rotation.h"
 
 #include <openssl/pem.h>
 #include <openssl/x509_vfy.h>
@@ -7,7 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <deque>
 
-#include "webhook/tls.h"
+#include "webhook/certificates/key_pair.h"
 
 namespace {
 
@@ -45,32 +45,32 @@ RotationOptions Options() {
   return o;
 }
 
-// Longer than any `settle`, where the Secret's age does not matter.
+// Longer than any settle time.
 constexpr hours kLong{1000};
 
 const system_clock::time_point kStart = system_clock::from_time_t(1767225600);  // 2026-01-01
 
 }  // namespace
 
-TEST_CASE("ten years: every replica's certificate is good for every API server, though they lag and clocks differ") {
+TEST_CASE("for ten years, every API server accepts every replica's certificate, with lag and clock skew") {
   SecretData secret;
-  std::deque<std::string> leaves, bundles;  // as replicas and API servers may still have them
-  size_t steps = 0, authorities = 0;
+  std::deque<std::string> leaves, bundles;  // of replicas and API servers that lag behind
+  size_t steps = 0, ca_steps = 0;
   hours changed{0};
   for (hours at{0}; at < hours{24 * 3650}; at += hours{24}) {
     const auto now = kStart + at;
     const RotationStep step = Rotate(secret, now, at - changed, Options());
-    if (!step.what.empty()) changed = at;
-    steps += step.what.empty() ? 0 : 1;
-    authorities += step.what.find("authority") != std::string::npos ? 1 : 0;
+    if (!step.action.empty()) changed = at;
+    steps += step.action.empty() ? 0 : 1;
+    ca_steps += step.action.find("CA") != std::string::npos ? 1 : 0;
     secret = step.data;
     leaves.push_back(secret.at("tls.crt"));
-    bundles.push_back(Bundle(secret));
-    // Others may lag by one look; `settle` is shorter than that, so no two steps ever fall between.
+    bundles.push_back(CaBundle(secret));
+    // Others lag by one call at most. The settle time is shorter, so no two steps fall between.
     while (leaves.size() > 2) leaves.pop_front();
     while (bundles.size() > 2) bundles.pop_front();
-    if (at.count() % 480 != 0 && step.what.empty()) continue;
-    INFO(at.count() << " h: " << step.what);
+    if (at.count() % 480 != 0 && step.action.empty()) continue;
+    INFO(at.count() << " h: " << step.action);
     for (const std::string& leaf : leaves) {
       for (const std::string& bundle : bundles) {
         for (const hours skew : {hours{-1}, hours{0}, hours{1}}) REQUIRE(Accepts(bundle, leaf, now + skew));
@@ -78,53 +78,54 @@ TEST_CASE("ten years: every replica's certificate is good for every API server, 
     }
   }
   CHECK(steps > 30);
-  CHECK(authorities > 6);
+  CHECK(ca_steps > 6);
   CHECK(steps < 200);
 }
 
-TEST_CASE("nothing is done twice; a broken Secret is made good") {
+TEST_CASE("a second call changes nothing, and a damaged Secret is repaired") {
   const RotationOptions o = Options();
   SecretData secret = Rotate({}, kStart, kLong, o).data;
-  CHECK(Rotate(secret, kStart, kLong, o).what.empty());
+  CHECK(Rotate(secret, kStart, kLong, o).action.empty());
   SecretData broken = secret;
   broken["tls.key"] = "not a key";
-  CHECK(Rotate(broken, kStart, kLong, o).what == "made a certificate");
+  CHECK(Rotate(broken, kStart, kLong, o).action == "made a certificate");
   CHECK(Rotate(broken, kStart, kLong, o).data.at("ca.crt") == secret.at("ca.crt"));
   broken = secret;
   broken["ca.key"] = broken["tls.key"];
-  CHECK(Rotate(broken, kStart, kLong, o).what == "made the first authority and certificate");
+  CHECK(Rotate(broken, kStart, kLong, o).action == "made the first CA and certificate");
   RotationOptions renamed = o;
   renamed.names = {"other.ns.svc"};
-  CHECK(Rotate(secret, kStart, kLong, renamed).what == "renewed the certificate");
+  CHECK(Rotate(secret, kStart, kLong, renamed).action == "renewed the certificate");
   std::string error;
   CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("tls.key"), error) != nullptr);
   CHECK(KeyPair::Parse(secret.at("tls.crt"), secret.at("ca.key"), error) == nullptr);
   CHECK(error == "the key does not belong to the certificate");
 }
 
-TEST_CASE("replicas whose clocks differ by hours: an authority signs only after all had time to trust it") {
+TEST_CASE("a new CA signs only after the settle time, even if clocks differ by hours") {
   const RotationOptions o = Options();
   const auto steps = [&](const SecretData& secret, system_clock::time_point now, std::chrono::seconds unchanged) {
-    return Rotate(secret, now, unchanged, o).what;
+    return Rotate(secret, now, unchanged, o).action;
   };
   SecretData secret = Rotate({}, kStart, kLong, o).data;
-  // Two thirds of the authority's life later, the replica with the slow clock makes the next one.
+  // After two thirds of the CA's lifetime, the replica with the slow clock makes the next one.
   const auto later = kStart + hours{24 * 500};
-  secret = Rotate(secret, later, kLong, o).data;  // renews the leaf
+  secret = Rotate(secret, later, kLong, o).data;  // renews the certificate
   const RotationStep made = Rotate(secret, later, kLong, o);
-  REQUIRE(made.what == "made the next authority");
-  // The other's clock is an hour ahead. By the certificate's dates all has settled; by its own watch it has just begun.
+  REQUIRE(made.action == "made the next CA");
+  // Another replica's clock is an hour ahead. By the certificate's dates the wait is over; by its steady clock it has
+  // just begun.
   CHECK(steps(made.data, later + hours{1}, std::chrono::seconds{0}).empty());
-  CHECK(steps(made.data, later + hours{1}, o.settle - std::chrono::seconds{1}).empty());
-  CHECK(steps(made.data, later + hours{1}, o.settle) == "the next authority signs from now on");
-  // One an hour behind must not wait for its clock either.
-  const RotationStep signs = Rotate(made.data, later - hours{1}, o.settle, o);
-  REQUIRE(signs.what == "the next authority signs from now on");
+  CHECK(steps(made.data, later + hours{1}, o.settle_time - std::chrono::seconds{1}).empty());
+  CHECK(steps(made.data, later + hours{1}, o.settle_time) == "the next CA signs from now on");
+  // A replica with a clock an hour behind must not wait longer.
+  const RotationStep signs = Rotate(made.data, later - hours{1}, o.settle_time, o);
+  REQUIRE(signs.action == "the next CA signs from now on");
   CHECK(steps(signs.data, later + hours{1}, std::chrono::seconds{0}).empty());
-  CHECK(steps(signs.data, later + hours{1}, o.settle) == "the old authority is no longer trusted");
-  // And what it signs is good for API servers an hour on either side.
+  CHECK(steps(signs.data, later + hours{1}, o.settle_time) == "removed the old CA from the trusted ones");
+  // API servers with a clock an hour ahead or behind accept both certificates.
   for (const hours skew : {hours{-1}, hours{0}, hours{1}}) {
-    CHECK(Accepts(Bundle(signs.data), signs.data.at("tls.crt"), later + skew));
-    CHECK(Accepts(Bundle(signs.data), made.data.at("tls.crt"), later + skew));
+    CHECK(Accepts(CaBundle(signs.data), signs.data.at("tls.crt"), later + skew));
+    CHECK(Accepts(CaBundle(signs.data), made.data.at("tls.crt"), later + skew));
   }
 }

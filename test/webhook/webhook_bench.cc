@@ -1,5 +1,5 @@
-// The webhook's figures: webhook_bench SLUICE_WEBHOOK GOLDEN_FOLDER [SECONDS]
-// Open loop: requests have an intended time, and latency counts from it, so a server that stalls cannot hide it.
+// Measures the webhook: webhook_bench SLUICE_WEBHOOK GOLDEN_FOLDER [SECONDS]
+// Open loop: each request has an intended time, and latency counts from it. A server that stalls cannot hide it.
 #include <fcntl.h>
 #include <httplib.h>
 #include <openssl/ssl.h>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "golden.h"
-#include "webhook/review.h"
-#include "webhook/rotation.h"
+#include "webhook/certificates/rotation.h"
+#include "webhook/decision/review.h"
 
 namespace {
 
@@ -70,7 +70,7 @@ Load Run(int port, const std::vector<std::string>& bodies, int rate, int seconds
       client.enable_server_certificate_verification(false);
       client.set_keep_alive(true);
       client.set_tcp_nodelay(true);
-      client.Get("/healthz");  // the handshake is not a request
+      client.Get("/healthz");  // makes the handshake before the first measured request
       for (size_t i = 0; (i = next++) < total;) {
         const auto intended =
             start + std::chrono::nanoseconds(static_cast<int64_t>(1e9 / rate * static_cast<double>(i)));
@@ -105,7 +105,7 @@ void Print(const char* what, Load load) {
               load.At(1));
 }
 
-// This thread's own time: what other programs take of the processor is not the decision's.
+// CPU time of this thread, so that other programs do not count.
 double CpuMicroseconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
     std::ifstream(folder + "/p") >> port;
   }
   if (port == 0) return 1;
-  std::printf("%zu distinct bodies; memory at rest: %ld kB resident, %ld kB of it its own\n", bodies.size(),
+  std::printf("%zu distinct bodies; idle memory: %ld kB resident, %ld kB of it anonymous\n", bodies.size(),
               Status(pid, "VmRSS"), Status(pid, "RssAnon"));
   Print("1,000/s", Run(port, bodies, 1000, seconds, 16));
   const long before = Status(pid, "VmRSS");

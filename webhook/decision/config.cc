@@ -1,0 +1,167 @@
+#include "webhook/decision/config.h"
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/settings/settings.h"
+#include "webhook/decision/manifest.h"
+
+namespace sluice::webhook {
+namespace {
+
+using Json = nlohmann::json;
+// Reads one value. Returns an empty string, the accepted values, or "!" and a nested map's own message.
+using Reader = std::function<std::string(const Json&)>;
+using Readers = std::map<std::string, Reader, std::less<>>;
+
+Reader Bool(bool& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_boolean()) return "true, false";
+    out = v;
+    return {};
+  };
+}
+
+Reader String(std::string& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_string() || v.get_ref<const std::string&>().empty()) return "a string";
+    out = v;
+    return {};
+  };
+}
+
+// As String, but "" is accepted.
+Reader OptionalString(std::string& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_string()) return "a string, or \"\" for none";
+    out = v;
+    return {};
+  };
+}
+
+Reader Strings(std::vector<std::string>& out) {
+  return [&out](const Json& v) -> std::string {
+    if (!v.is_array()) return "a list of strings";
+    std::vector<std::string> list;
+    for (const Json& item : v) {
+      if (!item.is_string()) return "a list of strings";
+      list.push_back(item);
+    }
+    out = std::move(list);
+    return {};
+  };
+}
+
+Reader WholeNumber(uint32_t& out, uint32_t low, uint32_t high, const char* unit) {
+  return [&out, low, high, unit](const Json& v) -> std::string {
+    if (!v.is_number_integer() || v.get<int64_t>() < low || v.get<int64_t>() > high) {
+      return "a whole number of " + std::string(unit) + " from " + std::to_string(low) + " to " + std::to_string(high);
+    }
+    out = v;
+    return {};
+  };
+}
+
+// Returns an empty string or the error message.
+std::string ReadMap(const Json& map, const std::string& at, const Readers& readers) {
+  if (!map.is_object()) return at + (at.empty() ? "the configuration" : "") + " is not a map of key: value";
+  for (const auto& [key, value] : map.items()) {
+    const std::string field = at.empty() ? key : at + "." + key;
+    const auto reader = readers.find(key);
+    if (reader == readers.end()) {
+      std::string names;
+      for (const auto& [name, r] : readers) names += (names.empty() ? "" : ", ") + name;
+      return field + ": this key is unknown; accepted: " + names;
+    }
+    const std::string accepted = reader->second(value);
+    if (accepted.empty()) continue;
+    if (accepted.starts_with('!')) return accepted.substr(1);  // a nested map's own message
+    return field + ": '" + value.dump().substr(0, 64) + "' is not accepted; accepted: " + accepted;
+  }
+  return {};
+}
+
+std::string ReadSelfSigned(const Json& v, File& file) {
+  SelfSigned s;
+  const Readers readers = {{"secretNamespace", String(s.secret_namespace)},
+                           {"secretName", String(s.secret_name)},
+                           {"service", String(s.service)},
+                           {"mutating", Strings(s.mutating)},
+                           {"validating", Strings(s.validating)},
+                           {"caDays", WholeNumber(s.ca_days, 2, 3650, "days")},
+                           {"leafDays", WholeNumber(s.leaf_days, 1, 825, "days")}};
+  std::string error = ReadMap(v, "selfSigned", readers);
+  if (error.empty() && (s.secret_namespace.empty() || s.secret_name.empty() || s.service.empty())) {
+    error = "selfSigned: secretNamespace, secretName and service are all needed";
+  }
+  if (error.empty() && s.leaf_days > s.ca_days) {
+    error = "selfSigned.leafDays: '" + std::to_string(s.leaf_days) + "' is not accepted; accepted: at most caDays, " +
+            std::to_string(s.ca_days);
+  }
+  if (!error.empty()) return "!" + error;
+  file.self_signed = std::move(s);
+  return {};
+}
+
+std::string ReadRemoveRefused(const Json& v, File& file) {
+  RemoveRefused r;
+  const Readers readers = {{"namespace", String(r.name_space)},
+                           {"lease", String(r.lease)},
+                           {"afterSeconds", WholeNumber(r.after_seconds, 0, 86400, "seconds")}};
+  std::string error = ReadMap(v, "removeRefused", readers);
+  if (error.empty() && (r.name_space.empty() || r.lease.empty())) {
+    error = "removeRefused: namespace and lease are both needed";
+  }
+  if (!error.empty()) return "!" + error;
+  file.remove_refused = std::move(r);
+  return {};
+}
+
+}  // namespace
+
+std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
+  const auto documents = ReadManifests(yaml, error);
+  if (!documents) return std::nullopt;
+  File file;
+  if (documents->empty()) return file;
+  if (documents->size() > 1) {
+    error = "the configuration has several documents; accepted: one";
+    return std::nullopt;
+  }
+  Config& c = file.decision;
+  const Readers readers = {{"aliases", Bool(c.aliases)},
+                           {"driverAccess",
+                            [&](const Json& v) -> std::string {
+                              if (v == "cdi") {
+                                c.driver_access = DriverAccess::kCdi;
+                              } else if (v == "nvidia-runtime") {
+                                c.driver_access = DriverAccess::kNvidiaRuntime;
+                              } else if (v == "direct") {
+                                c.driver_access = DriverAccess::kDirect;
+                              } else {
+                                return "cdi, nvidia-runtime, direct";
+                              }
+                              return {};
+                            }},
+                           {"runtimeClass", String(c.runtime_class)},
+                           {"assumedGpuMemory",
+                            [&](const Json& v) -> std::string {
+                              const std::string text = v.is_string() ? v.get<std::string>() : v.dump();
+                              c.assumed_gpu_memory = settings::ParseQuantity(text);
+                              return c.assumed_gpu_memory ? std::string()
+                                                          : "a Kubernetes quantity of bytes above 0, as 24Gi";
+                            }},
+                           {"excludedNamespaces", Strings(c.excluded_namespaces)},
+                           {"sidecars", Strings(c.sidecars)},
+                           {"schedulerName", OptionalString(c.scheduler_name)},
+                           {"removeRefused", [&](const Json& v) { return ReadRemoveRefused(v, file); }},
+                           {"trusted", Strings(c.trusted)},
+                           {"watchNodes", Bool(file.watch_nodes)},
+                           {"selfSigned", [&](const Json& v) { return ReadSelfSigned(v, file); }}};
+  error = ReadMap(documents->front(), "", readers);
+  if (!error.empty()) return std::nullopt;
+  return file;
+}
+
+}  // namespace sluice::webhook

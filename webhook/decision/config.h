@@ -1,0 +1,64 @@
+// The webhook's configuration as the decision sees it, and its YAML form.
+#ifndef SLUICE_WEBHOOK_DECISION_CONFIG_H_
+#define SLUICE_WEBHOOK_DECISION_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::webhook {
+
+enum class DriverAccess { kCdi, kNvidiaRuntime, kDirect };
+
+// The settings behind a decision. All of them may change while the webhook runs.
+struct Config {
+  bool aliases = false;  // read gpu-fraction, gpu-memory, gpu-fraction-container-name (KAI, Run:ai)
+  DriverAccess driver_access = DriverAccess::kCdi;
+  std::string runtime_class = "nvidia";        // for pods without one, if driver_access is kNvidiaRuntime
+  std::optional<uint64_t> assumed_gpu_memory;  // bytes of the smallest GPU while no node is known
+  std::vector<std::string> excluded_namespaces = {"kube-system"};
+  // Containers that other webhooks add. They do not count when a pod's only container is searched.
+  std::vector<std::string> sidecars = {"istio-proxy",     "linkerd-proxy",       "envoy",        "vault-agent", "daprd",
+                                       "cloud-sql-proxy", "gke-gcsfuse-sidecar", "otc-container"};
+  // Set on pods that request the resource and name no scheduler. Empty: the pods keep the default scheduler.
+  std::string scheduler_name;
+  // Names of users or groups that may change sluice's own annotations (the marker, the placement) on a pod.
+  std::vector<std::string> trusted;
+};
+
+// Certificates that the webhook makes itself. The defaults of the lifetimes stand here alone.
+struct SelfSigned {
+  std::string secret_namespace;
+  std::string secret_name;
+  std::string service;                  // the certificate's name is <service>.<secret_namespace>.svc
+  std::vector<std::string> mutating;    // MutatingWebhookConfigurations that get the caBundle
+  std::vector<std::string> validating;  // ValidatingWebhookConfigurations that get the caBundle
+  // Days that a new CA is valid, 2 to 3650. Its successor is made when a third of them is left.
+  uint32_t ca_days = 730;
+  // Days that a new server certificate is valid, 1 to 825 and at most ca_days. It is renewed when a third is left.
+  uint32_t leaf_days = 90;
+};
+
+// Removal of pods that the device plugin refused: they stay as Failed after a ReplicaSet has replaced them. The replica
+// that holds a Lease removes them.
+struct RemoveRefused {
+  std::string name_space;  // of the Lease
+  std::string lease;
+  uint32_t after_seconds = 30;  // time for users to read the reason
+};
+
+struct File {
+  Config decision;
+  std::optional<RemoveRefused> remove_refused;
+  std::optional<SelfSigned> self_signed;  // absent: --cert and --key are needed
+  bool watch_nodes = true;                // read nodes' GPU annotations, for gpu-memory
+};
+
+// Parses YAML. Unknown keys are errors. nullopt: `error` names the field, its value and the accepted ones.
+std::optional<File> ParseConfig(std::string_view yaml, std::string& error);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_DECISION_CONFIG_H_

@@ -1,0 +1,375 @@
+#include "webhook/decision/decision.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/settings/settings.h"
+#include "sluice/names.h"
+#include "sluice/version.h"
+#include "sluice/wire.h"
+#include "webhook/decision/injection.h"
+#include "webhook/decision/patch.h"
+#include "webhook/decision/requested_shares.h"
+
+namespace sluice::webhook {
+namespace {
+
+constexpr std::string_view kMirror = "kubernetes.io/config.mirror";
+constexpr std::string_view kDefaultScheduler = "default-scheduler";
+constexpr std::string_view kMarkerField = SLUICE_DOMAIN "/" SLUICE_KEY_INJECTED;
+
+bool IsMirror(const Json* annotations) { return annotations != nullptr && annotations->contains(kMirror); }
+
+bool IsWindows(const Json& spec) {
+  if (const Json* os = Member(spec, "os"); os != nullptr && Text(*os, "name") == "windows") return true;
+  const Json* selector = Member(spec, "nodeSelector");
+  return selector != nullptr &&
+         (Text(*selector, "kubernetes.io/os") == "windows" || Text(*selector, "beta.kubernetes.io/os") == "windows");
+}
+
+bool AreUnitsAccepted(int64_t units) {
+  return (units >= 1 && units <= SLUICE_UNITS_PER_GPU) ||
+         (units > 0 && units % SLUICE_UNITS_PER_GPU == 0 && units <= int64_t{SLUICE_UNITS_PER_GPU} * SLUICE_MAX_GPUS);
+}
+
+// The share that one container gets.
+struct GrantedShare {
+  const RequestedShare* requested;
+  uint32_t percent;
+};
+
+class Decider {
+ public:
+  Decider(const Input& input, Decision& out) : input_(input), out_(out), findings_(out, input.off) {}
+
+  void Run() {
+    const PodView view = ViewPod(input_.pod);
+    if (!view.error.empty()) {
+      findings_.Deny(Rule::kMalformed, view.error);
+      Close();
+      return;
+    }
+    if (findings_.IsEnabled(Rule::kMirror) && IsMirror(view.annotations)) return;
+    const auto& excluded = input_.config.excluded_namespaces;
+    if (findings_.IsEnabled(Rule::kExcluded) &&
+        std::find(excluded.begin(), excluded.end(), input_.name_space) != excluded.end()) {
+      return;
+    }
+    const RequestedShares requested = ResolveShares(view, input_, findings_);
+    if (!requested.concerns_sluice) return;
+    if (IsWindows(*view.spec)) {
+      findings_.Deny(Rule::kWindows,
+                     "spec.os: this is a Windows pod, and a Windows pod cannot have a share of a GPU; accepted: linux");
+    }
+    std::vector<GrantedShare> shares;
+    for (const RequestedShare& r : requested.containers) Grant(view, r, shares);
+    CheckInitReuse(shares);
+    Patch patch;
+    for (const GrantedShare& s : shares) {
+      InjectResource(*s.requested, s.percent, findings_, patch);
+      InjectVariables(*s.requested, s.percent, input_, findings_, patch);
+      AddWarnings(*view.spec, *s.requested);
+    }
+    if (findings_.IsEnabled(Rule::kSetRuntimeClass) && !shares.empty() &&
+        input_.config.driver_access == DriverAccess::kNvidiaRuntime &&
+        Member(*view.spec, "runtimeClassName") == nullptr) {
+      patch.Add("/spec", "runtimeClassName", Quote(input_.config.runtime_class));
+    }
+    if (!shares.empty()) SetScheduler(*view.spec, patch);
+    if (!shares.empty()) SetMarker(view, shares, patch);
+    out_.patch = patch.Dump();
+    Close();
+  }
+
+ private:
+  void Close() {
+    out_.verdict = out_.denials.empty() ? Verdict::kPatch : Verdict::kDeny;
+    if (out_.verdict == Verdict::kDeny) {
+      out_.patch.clear();
+    } else if (out_.reason.empty()) {
+      out_.verdict = Verdict::kNothing;
+    }
+  }
+
+  // Adds this container's share, or denies.
+  void Grant(const PodView& view, const RequestedShare& r, std::vector<GrantedShare>& shares) {
+    const Container& c = *r.container;
+    if (c.kind == ContainerKind::kEphemeral || r.sized_by.empty()) return;
+    CheckOtherGpu(c);
+    if (!CheckUnits(c)) return;
+    const std::optional<int64_t> units = c.limit ? c.limit : c.request;
+    std::optional<uint32_t> percent = r.settings.gpu_percent;
+    if (const auto memory = r.settings.gpu_memory; memory && !percent) {
+      percent = PercentOfMemory(view, r, *memory, units);
+      if (!percent) return;
+    } else if (percent && units && *units != *percent) {
+      findings_.Deny(Rule::kResourceContradiction,
+                     r.sized_by + ": '" + settings::FormatFraction(*percent) + "' contradicts " + c.field +
+                         ".resources of container '" + c.name + "', which requests " + std::to_string(*units) +
+                         " of " SLUICE_RESOURCE "; accepted: " + std::to_string(*percent) + ", or no such resource");
+    }
+    if (!percent && units) percent = static_cast<uint32_t>(*units);
+    if (!percent) return;  // an invalid size is denied already
+    CheckMemoryLimit(view, r, *percent);
+    shares.push_back({&r, *percent});
+  }
+
+  bool CheckUnits(const Container& c) {
+    if (!c.requests_resource) return true;
+    const std::string field = c.field + ".resources (" SLUICE_RESOURCE " of container '" + c.name + "')";
+    const std::string accepted = "' is not accepted; accepted: a whole number from 1 to " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU) + ", or a multiple of " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU) + " up to " +
+                                 std::to_string(SLUICE_UNITS_PER_GPU * SLUICE_MAX_GPUS);
+    if (!c.invalid_quantity.empty()) {
+      findings_.Deny(Rule::kResourceValue, field + ": '" + c.invalid_quantity.substr(0, 64) + accepted);
+      return false;
+    }
+    for (const auto& units : {c.limit, c.request}) {
+      if (units && !AreUnitsAccepted(*units)) {
+        findings_.Deny(Rule::kResourceValue, field + ": '" + std::to_string(*units) + accepted);
+        return false;
+      }
+    }
+    if (c.limit && c.request && *c.limit != *c.request) {
+      findings_.Deny(Rule::kRequestsDiffer, field + ": limits has " + std::to_string(*c.limit) + " and requests has " +
+                                                std::to_string(*c.request) + "; accepted: the same number in both");
+      return false;
+    }
+    return true;
+  }
+
+  // Denies a whole GPU of another device plugin beside a share.
+  void CheckOtherGpu(const Container& c) {
+    const Json* resources = Member(*c.json, "resources");
+    if (resources == nullptr) return;
+    for (const char* list : {"limits", "requests"}) {
+      const Json* quantities = Member(*resources, list);
+      if (quantities == nullptr) continue;
+      for (const auto& [name, quantity] : quantities->items()) {
+        if (!name.starts_with("nvidia.com/") || quantity == "0" || quantity == 0) continue;
+        findings_.Deny(Rule::kForeignGpu, c.field + ".resources: container '" + c.name + "' requests " + name +
+                                              " and a share of a GPU, and would get a whole GPU as well; accepted: "
+                                              "one of the two");
+        return;
+      }
+    }
+  }
+
+  const Candidates& Gpus(const Json& spec) {
+    if (!gpus_) gpus_ = FindGpus(spec, input_.nodes);
+    return *gpus_;
+  }
+
+  // `units`: the resource that the container requests. nullopt: denied, or unknown.
+  std::optional<uint32_t> PercentOfMemory(const PodView& view, const RequestedShare& r, uint64_t memory,
+                                          std::optional<int64_t> units) {
+    const MemoryShare share = ShareOfMemory(memory, Gpus(*view.spec), input_.config.assumed_gpu_memory);
+    if (!share.warning.empty()) findings_.Warn(Rule::kWarnModels, r.sized_by + ": " + share.warning);
+    if (!share.percent) {
+      // A running pod keeps its share; a template may wait for nodes that an autoscaler adds.
+      if (share.is_unknown && input_.mode == Mode::kTemplate) {
+        out_.warnings.push_back(r.sized_by + ": " + share.error);
+      } else if (input_.mode != Mode::kUpdate) {
+        findings_.Deny(share.is_unknown ? Rule::kMemoryUnknown : Rule::kMemoryAbove, r.sized_by + ": " + share.error);
+      }
+      if (input_.mode == Mode::kCreate || !units) return std::nullopt;
+      return static_cast<uint32_t>(*units);
+    }
+    if (!units) return share.percent;
+    // A user may request more units than the bytes need. Fewer can come with a pod copied from another cluster.
+    if (*units < *share.percent && input_.mode != Mode::kUpdate) {
+      findings_.Deny(Rule::kResourceContradiction,
+                     r.sized_by + ": '" + settings::FormatQuantity(memory) + "' needs " +
+                         std::to_string(*share.percent) + " percent of the smallest GPU, but " + r.container->field +
+                         ".resources of container '" + r.container->name + "' requests " + std::to_string(*units) +
+                         " of " SLUICE_RESOURCE "; accepted: at least " + std::to_string(*share.percent) +
+                         ", or no such resource");
+    }
+    return static_cast<uint32_t>(*units);
+  }
+
+  void CheckMemoryLimit(const PodView& view, const RequestedShare& r, uint32_t percent) {
+    if (!r.settings.memory_limit || r.settings.gpu_memory) return;
+    const uint64_t smallest = Gpus(*view.spec).smallest();
+    if (smallest == 0) return;
+    const uint64_t budget = smallest / 100 * percent;
+    if (*r.settings.memory_limit >= budget) return;
+    findings_.Deny(Rule::kLimitBelowBudget,
+                   SLUICE_DOMAIN "/" SLUICE_KEY_MEMORY_LIMIT ": '" +
+                       settings::FormatQuantity(*r.settings.memory_limit) + "' is below the budget of container '" +
+                       r.container->name + "', which is " + std::to_string(percent) + " percent of " +
+                       settings::HumanBytes(smallest) + "; accepted: at least " + settings::HumanBytes(budget));
+  }
+
+  // The kubelet passes an init container's devices on to the later containers, and may then hand out a mix of GPUs.
+  void CheckInitReuse(const std::vector<GrantedShare>& shares) {
+    const GrantedShare* largest = nullptr;  // of the init containers so far; `shares` is in the containers' order
+    for (const GrantedShare& s : shares) {
+      const Container& c = *s.requested->container;
+      if (largest != nullptr && s.percent < largest->percent) {
+        const Container& init = *largest->requested->container;
+        findings_.Deny(Rule::kInitReuse, init.field + ".resources: init container '" + init.name + "' requests " +
+                                             std::to_string(largest->percent) +
+                                             " of " SLUICE_RESOURCE ", and the later container '" + c.name +
+                                             "' requests only " + std::to_string(s.percent) +
+                                             "; accepted: the same number in both, or at most " +
+                                             std::to_string(SLUICE_UNITS_PER_GPU) + " in the init container");
+        return;
+      }
+      if (c.kind == ContainerKind::kInit && s.percent > SLUICE_UNITS_PER_GPU) largest = &s;
+    }
+  }
+
+  // The lowest limit on host memory that applies to this container: its own, or the whole pod's.
+  static std::optional<uint64_t> HostMemoryLimit(const Json& spec, const Container& c) {
+    std::optional<uint64_t> lowest;
+    for (const Json* owner : {&spec, c.json}) {
+      const Json* resources = Member(*owner, "resources");
+      const Json* limits = resources == nullptr ? nullptr : Member(*resources, "limits");
+      const auto memory = limits == nullptr ? std::nullopt : settings::ParseQuantity(Text(*limits, "memory"));
+      if (memory && (!lowest || *memory < *lowest)) lowest = memory;
+    }
+    return lowest;
+  }
+
+  void AddWarnings(const Json& spec, const RequestedShare& r) {
+    const Container& c = *r.container;
+    const std::string_view image = Text(*c.json, "image");
+    if (image.find("alpine") != std::string_view::npos || image.find("musl") != std::string_view::npos) {
+      findings_.Warn(Rule::kWarnMusl, "container " + c.name + ": " + std::string(image.substr(0, 100)) +
+                                          " looks like a musl image, and sluice has no effect there; use a glibc "
+                                          "image");
+    }
+    const auto memory = HostMemoryLimit(spec, c);
+    if (memory && r.settings.memory_limit && *memory < *r.settings.memory_limit) {
+      findings_.Warn(Rule::kWarnMemory, "container " + c.name + ": limits.memory " + settings::HumanBytes(*memory) +
+                                            " is below memory-limit " + settings::HumanBytes(*r.settings.memory_limit) +
+                                            "; memory evicted from the GPU counts against limits.memory");
+    }
+  }
+
+  // Keeps a scheduler that the user chose, and a node that the user named.
+  void SetScheduler(const Json& spec, Patch& patch) {
+    const std::string& ours = input_.config.scheduler_name;
+    const Json* current = Member(spec, "schedulerName");
+    const bool is_default = current == nullptr || *current == "" || *current == kDefaultScheduler;
+    if (!findings_.IsEnabled(Rule::kSetScheduler) || !is_default || !Text(spec, "nodeName").empty()) return;
+    if (ours.empty() || ours == kDefaultScheduler) return;
+    if (spec.contains("schedulerName")) {
+      patch.Replace("/spec", "schedulerName", Quote(ours));
+    } else {
+      patch.Add("/spec", "schedulerName", Quote(ours));
+    }
+  }
+
+  void SetMarker(const PodView& view, const std::vector<GrantedShare>& shares, Patch& patch) {
+    std::string containers;
+    for (const GrantedShare& s : shares) {
+      containers += (containers.empty() ? "" : ",") + Quote(s.requested->container->name) +
+                    ":{\"percent\":" + std::to_string(s.percent);
+      if (const auto memory = s.requested->settings.gpu_memory) containers += ",\"memory\":" + std::to_string(*memory);
+      containers += "}";
+      if (!out_.reason.empty()) out_.reason += "; ";
+      out_.reason +=
+          s.requested->container->name + ": " + std::to_string(s.percent) + " percent by " + s.requested->sized_by;
+    }
+    if (!findings_.IsEnabled(Rule::kSetMarker)) return;
+    const std::string text = R"({"version":")" SLUICE_VERSION R"(","containers":{)" + containers + R"(},"reason":)" +
+                             Quote(out_.reason) + "}";
+    if (view.annotations == nullptr) {
+      if (Member(*view.pod, "metadata") == nullptr) {
+        patch.Add("", "metadata", Pair("annotations", Pair(kMarkerField, Quote(text))));
+      } else {
+        patch.Add("/metadata", "annotations", Pair(kMarkerField, Quote(text)));
+      }
+      return;
+    }
+    const std::string_view old = Text(*view.annotations, kMarkerField);
+    if (old == text) return;
+    if (view.annotations->contains(kMarkerField)) {
+      patch.Replace("/metadata/annotations", kMarkerField, Quote(text));
+    } else {
+      patch.Add("/metadata/annotations", kMarkerField, Quote(text));
+    }
+  }
+
+  const Input& input_;
+  Decision& out_;
+  Findings findings_;
+  std::optional<Candidates> gpus_;  // of this pod; found at first use
+};
+
+const Json* Annotations(const Json& pod) {
+  const Json* metadata = Member(pod, "metadata");
+  const Json* annotations = metadata == nullptr ? nullptr : Member(*metadata, "annotations");
+  return annotations != nullptr && annotations->is_object() ? annotations : nullptr;
+}
+
+template <typename F>
+bool AnyContainer(const Json& pod, F f) {
+  const Json* spec = Member(pod, "spec");
+  if (spec == nullptr) return false;
+  for (const char* list : {"containers", "initContainers"}) {
+    const Json* containers = Member(*spec, list);
+    if (containers != nullptr && containers->is_array() && std::any_of(containers->begin(), containers->end(), f)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool RequestsResource(const Json& container) {
+  const Json* resources = Member(container, "resources");
+  if (resources == nullptr) return false;
+  for (const char* list : {"limits", "requests"}) {
+    const Json* quantities = Member(*resources, list);
+    if (quantities != nullptr && quantities->is_object() && quantities->contains(SLUICE_RESOURCE)) return true;
+  }
+  return false;
+}
+
+bool PreloadsLibrary(const Json& container) {
+  const Json* env = Member(container, "env");
+  return env != nullptr && env->is_array() && std::any_of(env->begin(), env->end(), [](const Json& e) {
+           return Text(e, "name") == "LD_PRELOAD" && Text(e, "value").starts_with(SLUICE_CONTAINER_SHIM);
+         });
+}
+
+}  // namespace
+
+std::string JoinFindings(const std::vector<Finding>& findings) {
+  std::string out;
+  for (const Finding& f : findings) {
+    if (!out.empty()) out += "; also ";
+    out += f.text;
+  }
+  return out;
+}
+
+Decision Decide(const Input& input) {
+  Decision out;
+  Decider(input, out).Run();
+  return out;
+}
+
+bool ConcernsSluice(const Json& pod, bool aliases) {
+  const Json* annotations = Annotations(pod);
+  if (IsMirror(annotations)) return false;
+  if (annotations != nullptr) {
+    for (const auto& [key, value] : annotations->items()) {
+      const bool is_valid_inject = key == SLUICE_DOMAIN "/" SLUICE_KEY_INJECT && (value == "false" || value == "true");
+      if (ParseOwnKey(key) && !is_valid_inject) return true;
+      if (aliases && (key == "gpu-fraction" || key == "gpu-memory")) return true;
+    }
+  }
+  return AnyContainer(pod, RequestsResource);
+}
+
+bool IsHandled(const Json& pod) {
+  const Json* annotations = Annotations(pod);
+  return annotations != nullptr && annotations->contains(kMarkerField) &&
+         !AnyContainer(pod, [](const Json& c) { return RequestsResource(c) && !PreloadsLibrary(c); });
+}
+
+}  // namespace sluice::webhook

@@ -1,0 +1,22 @@
+// YAML and JSON manifests, as kubectl reads and writes them.
+#ifndef SLUICE_WEBHOOK_DECISION_MANIFEST_H_
+#define SLUICE_WEBHOOK_DECISION_MANIFEST_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::webhook {
+
+// Reads all documents of a YAML (or JSON) text and skips empty ones. Unquoted scalars become numbers, booleans or null
+// as in YAML 1.1, which kubectl reads. nullopt: `error` says where.
+std::optional<std::vector<nlohmann::json>> ReadManifests(std::string_view text, std::string& error);
+
+// Writes one document as YAML; every string value is quoted.
+std::string WriteManifest(const nlohmann::json& json);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_DECISION_MANIFEST_H_

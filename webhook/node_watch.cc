@@ -1,0 +1,51 @@
+#include "webhook/node_watch.h"
+
+#include <nlohmann/json.hpp>
+
+#include "webhook/log.h"
+
+namespace sluice::webhook {
+
+NodeWatch::NodeWatch(const kube::ClientConfig& config, Service& service) : service_(service) {
+  kube::ListOptions options;
+  options.metadata_only = true;
+  kube::WatchHandler handler;
+  handler.replaced = [this](const std::vector<kube::Json>& items) {
+    nodes_.clear();
+    for (const auto& item : items) Store(item);
+    Publish();
+  };
+  handler.changed = [this](kube::Change change, const kube::Json& object) {
+    if (change == kube::Change::kDeleted) {
+      std::string ignored;
+      nodes_.erase(ReadNode(object, ignored).name);
+      Publish();
+    } else if (Store(object)) {
+      Publish();
+    }
+  };
+  handler.state = [this](bool is_up, const std::string& error) {
+    is_synced_ = is_up;
+    service_.metrics().SetNodes(nodes_.size(), is_synced_);
+    if (!error.empty()) Log("nodes: " + error);
+  };
+  watcher_ = std::make_unique<kube::Watcher>(config, "/api/v1/nodes", options, std::move(handler), "sluice-webhook");
+}
+
+bool NodeWatch::Store(const kube::Json& object) {
+  std::string error;
+  Node node = ReadNode(object, error);
+  if (!error.empty()) Log(error);
+  if (node.gpus.empty()) return nodes_.erase(node.name) > 0;
+  const auto it = nodes_.find(node.name);
+  if (it != nodes_.end() && it->second.labels == node.labels && it->second.gpus == node.gpus) return false;
+  nodes_[node.name] = std::move(node);
+  return true;
+}
+
+void NodeWatch::Publish() {
+  service_.SetNodes(nodes_);
+  service_.metrics().SetNodes(nodes_.size(), is_synced_);
+}
+
+}  // namespace sluice::webhook

@@ -1,0 +1,31 @@
+// Finds the end of one HTTP/1.1 request without parsing its contents. Internal to webhook/server.
+#ifndef SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
+#define SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace sluice::webhook {
+
+struct Frame {
+  enum class State { kIncomplete, kComplete, kRefused } state = State::kIncomplete;
+  size_t total = 0;             // bytes of the whole request; 0: the header is incomplete
+  size_t header = 0;            // bytes of the header with its empty line; 0: the header is incomplete
+  bool wants_continue = false;  // Expect: 100-continue
+  bool close = false;           // the client's last request
+  int status = 0;               // kRefused
+  const char* reason = "";
+};
+
+struct FrameLimits {
+  size_t max_header_bytes;
+  size_t max_body_bytes;
+};
+
+// Refuses requests that two parsers could read differently: a chunked body, a repeated Content-Length, a folded header.
+Frame ReadFrame(std::string_view bytes, const FrameLimits& limits);
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_SERVER_HTTP_FRAME_H_

@@ -1,0 +1,386 @@
+#include "webhook/server/http_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <deque>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "webhook/server/http_connection.h"
+#include "webhook/server/http_dispatch.h"
+#include "webhook/server/http_frame.h"
+#include "webhook/server/listener.h"
+#include "webhook/server/worker_pool.h"
+
+namespace sluice::webhook {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  explicit Impl(const HttpOptions& options)
+      : dispatch(options.idle_timeout), o_(options), workers_(o_, dispatch, [this] { Wake(); }) {}
+  ~Impl() { Stop(std::chrono::milliseconds(0)); }
+
+  HttpDispatch dispatch;
+
+  std::string Start() {
+    port_ = o_.port;
+    if (std::string error = Listen(o_.address, port_, listener_); !error.empty()) return error;
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    Watch(listener_, kListenerId);
+    Watch(wake_, kWakeId);
+    loop_ = std::thread([this] { RunLoop(); });
+    workers_.Start();
+    return {};
+  }
+
+  void Stop(std::chrono::milliseconds grace) {
+    if (!loop_.joinable()) return;
+    drain_until_ = (Clock::now() + grace).time_since_epoch().count();
+    is_draining_ = true;
+    Wake();
+    loop_.join();
+    workers_.Stop();
+    connections_.clear();
+    for (int* fd : {&listener_, &epoll_, &wake_}) {
+      if (*fd >= 0) ::close(*fd);
+      *fd = -1;
+    }
+  }
+
+  uint16_t port() const { return port_; }
+  size_t connections() const { return connection_count_; }
+
+ private:
+  // Ids of the epoll events.
+  static constexpr uint64_t kListenerId = 0, kWakeId = 1, kFirstConnectionId = 2;
+  static constexpr int kMaxEventsPerWait = 64;
+  static constexpr int kPollMs = 50;
+  static constexpr std::chrono::milliseconds kDeadlineScanInterval{100};
+  static constexpr size_t kReadChunkBytes = 16384;
+
+  void Watch(int fd, uint64_t id) {
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u64 = id;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e);
+  }
+
+  void Wake() const {
+    const uint64_t one = 1;
+    (void)!write(wake_, &one, sizeof(one));
+  }
+
+  void CountRefusal(const char* reason) const {
+    if (o_.on_refused) o_.on_refused(reason);
+  }
+
+  // ---- Everything below runs on the loop's thread.
+
+  void RunLoop() {
+    epoll_event events[kMaxEventsPerWait];
+    auto next_scan = Clock::now();
+    while (true) {
+      const int n = epoll_wait(epoll_, events, kMaxEventsPerWait, kPollMs);
+      const auto now = Clock::now();
+      for (int i = 0; i < n; ++i) {
+        const uint64_t id = events[i].data.u64;
+        if (id == kListenerId) {
+          if (!is_draining_) Accept(now);
+        } else if (id == kWakeId) {
+          uint64_t count = 0;
+          (void)!read(wake_, &count, sizeof(count));
+        } else if (const auto it = connections_.find(id); it != connections_.end()) {
+          Advance(it->second, now);
+        }
+      }
+      DeliverReplies(now);
+      if (is_draining_) {
+        CloseListener();
+        CloseIdle();
+        if (connections_.empty() || now.time_since_epoch().count() >= drain_until_) return;
+      }
+      if (now >= next_scan) {
+        CloseExpired(now);
+        next_scan = now + kDeadlineScanInterval;
+      }
+    }
+  }
+
+  void CloseListener() {
+    if (listener_ < 0) return;
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, listener_, nullptr);
+    ::close(listener_);
+    listener_ = -1;
+  }
+
+  void Accept(Clock::time_point now) {
+    while (true) {
+      const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (fd < 0) {
+        // Without a free descriptor, epoll would report this connection for ever.
+        if ((errno == EMFILE || errno == ENFILE) && CloseOldestWaiting()) continue;
+        return;
+      }
+      if (connections_.size() >= o_.max_connections && !CloseOldestWaiting()) {
+        ::close(fd);
+        CountRefusal("connections");
+        continue;
+      }
+      const int on = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      Connection& c = connections_[next_id_];
+      c.id = next_id_++;
+      c.Open(fd, o_.tls);
+      c.since = now;
+      c.deadline = now + o_.handshake_timeout;
+      Watch(fd, c.id);
+      c.events = EPOLLIN;
+      connection_count_ = connections_.size();
+    }
+  }
+
+  // Closes the connection that has waited longest for its client. Never one whose request is being answered.
+  bool CloseOldestWaiting() {
+    Connection* oldest = nullptr;
+    for (auto& [id, c] : connections_) {
+      if (c.state == Connection::State::kWorking || c.state == Connection::State::kWriting) continue;
+      if (oldest == nullptr || c.since < oldest->since) oldest = &c;
+    }
+    if (oldest == nullptr) return false;
+    CountRefusal("displaced");
+    Close(*oldest);
+    return true;
+  }
+
+  // Frees memory for `newcomer`: closes the oldest connection that is still sending its request.
+  bool CloseOldestSender(const Connection& newcomer) {
+    Connection* oldest = nullptr;
+    for (auto& [id, c] : connections_) {
+      if (c.state != Connection::State::kReading || c.in.empty() || c.id == newcomer.id) continue;
+      if (c.since < newcomer.since && (oldest == nullptr || c.since < oldest->since)) oldest = &c;
+    }
+    if (oldest == nullptr) return false;
+    CountRefusal("displaced");
+    Close(*oldest);
+    return true;
+  }
+
+  void Advance(Connection& c, Clock::time_point now) {
+    if (c.state == Connection::State::kHandshake && !Handshake(c, now)) return;
+    if (c.state == Connection::State::kReading && !Read(c, now)) return;
+    if (c.state == Connection::State::kWriting) Write(c, now);
+  }
+
+  // False: the connection must wait, or is closed.
+  bool Handshake(Connection& c, Clock::time_point now) {
+    uint32_t interest = 0;
+    switch (c.Handshake(interest)) {
+      case Step::kProgress:
+        c.state = Connection::State::kReading;
+        c.since = now;
+        c.deadline = now + o_.idle_timeout;
+        return true;
+      case Step::kWait:
+        SetInterest(c, interest);
+        return false;
+      case Step::kEnd:
+        break;
+    }
+    CountRefusal("handshake");
+    Close(c);
+    return false;
+  }
+
+  // Reads until a request is whole. False: the connection must wait, or is closed.
+  bool Read(Connection& c, Clock::time_point now) {
+    char chunk[kReadChunkBytes];
+    while (true) {
+      if (DispatchRequest(c, now)) return c.state == Connection::State::kWriting;
+      size_t received = 0;
+      const Step step = c.Receive(chunk, sizeof(chunk), received);
+      if (step == Step::kWait) {
+        SetInterest(c, EPOLLIN);
+        return false;
+      }
+      if (step == Step::kEnd) {
+        Close(c);
+        return false;
+      }
+      if (c.in.empty()) {
+        c.since = now;
+        c.deadline = now + o_.request_timeout;
+      }
+      while (buffered_bytes_ + received > o_.max_buffered_bytes && CloseOldestSender(c)) {
+      }
+      if (buffered_bytes_ + received > o_.max_buffered_bytes) {
+        Refuse(c, 503, "the server is receiving too many bytes at once", true, now);
+        return true;
+      }
+      c.in.append(chunk, received);
+      buffered_bytes_ += received;
+    }
+  }
+
+  // Submits a whole request of the received bytes, or refuses it. True: the connection left the state kReading.
+  bool DispatchRequest(Connection& c, Clock::time_point now) {
+    if (c.in.empty()) return false;
+    const Frame frame = ReadFrame(c.in, {o_.max_header_bytes, o_.max_body_bytes});
+    if (frame.state == Frame::State::kRefused) {
+      Refuse(c, frame.status, frame.reason, true, now);
+      return true;
+    }
+    if (frame.state == Frame::State::kIncomplete) {
+      if (frame.wants_continue && !c.is_continue_sent) {
+        c.is_continue_sent = true;
+        size_t sent = 0;  // the empty socket buffer holds these 25 bytes; otherwise the client continues by itself
+        c.Send("HTTP/1.1 100 Continue\r\n\r\n", sent);
+      }
+      if (frame.total > c.in.capacity()) c.in.reserve(frame.total);
+      return false;
+    }
+    c.is_continue_sent = false;
+    c.close = frame.close || is_draining_;
+    Job job{c.id, {}, c.close, now};
+    if (frame.total == c.in.size()) {
+      job.request = std::move(c.in);
+      c.in = {};
+    } else {
+      job.request = c.in.substr(0, frame.total);
+      c.in.erase(0, frame.total);
+    }
+    if (workers_.Submit(job)) {
+      c.state = Connection::State::kWorking;
+      c.deadline = Clock::time_point::max();
+      SetInterest(c, 0);
+      return true;
+    }
+    buffered_bytes_ -= frame.total;
+    Refuse(c, 503, "too many requests are waiting", c.close, now);
+    return true;
+  }
+
+  void Refuse(Connection& c, int status, const char* reason, bool close, Clock::time_point now) {
+    CountRefusal(status == 503 ? "overload" : "request");
+    if (close) {
+      buffered_bytes_ -= c.in.size();
+      c.in = {};
+    }
+    StartReply(c, ErrorReply(status, reason, close), close, now);
+  }
+
+  void StartReply(Connection& c, std::string reply, bool close, Clock::time_point now) {
+    c.out = std::move(reply);
+    c.written = 0;
+    c.close = close || is_draining_;
+    c.state = Connection::State::kWriting;
+    c.deadline = now + o_.reply_timeout;
+  }
+
+  void Write(Connection& c, Clock::time_point now) {
+    do {  // once for each pipelined request that is refused at once: a loop, because there can be hundreds
+      while (c.written < c.out.size()) {
+        size_t sent = 0;
+        const Step step = c.Send(std::string_view(c.out).substr(c.written), sent);
+        if (step == Step::kEnd) return Close(c);
+        if (step == Step::kWait) return SetInterest(c, EPOLLOUT);
+        c.written += sent;
+      }
+      if (c.close) {
+        c.ShutdownWrites();
+        return Close(c);
+      }
+      c.out = {};
+      c.state = Connection::State::kReading;
+      c.since = now;
+      c.deadline = now + (c.in.empty() ? o_.idle_timeout : o_.request_timeout);
+    } while (Read(c, now));
+  }
+
+  void DeliverReplies(Clock::time_point now) {
+    size_t freed_bytes = 0;
+    std::deque<FinishedJob> finished = workers_.TakeFinished(freed_bytes);
+    buffered_bytes_ -= freed_bytes;
+    for (FinishedJob& f : finished) {
+      const auto it = connections_.find(f.id);
+      if (it == connections_.end()) continue;
+      StartReply(it->second, std::move(f.reply), f.close, now);
+      Write(it->second, now);
+    }
+  }
+
+  void SetInterest(Connection& c, uint32_t events) {
+    if (c.events == events) return;
+    epoll_event e{};
+    e.events = events;
+    e.data.u64 = c.id;
+    epoll_ctl(epoll_, EPOLL_CTL_MOD, c.fd, &e);
+    c.events = events;
+  }
+
+  void CloseExpired(Clock::time_point now) {
+    std::vector<uint64_t> expired;
+    for (const auto& [id, c] : connections_) {
+      if (c.deadline < now) expired.push_back(id);
+    }
+    for (const uint64_t id : expired) {
+      Connection& c = connections_.at(id);
+      if (!c.IsIdle()) CountRefusal("deadline");
+      Close(c);
+    }
+  }
+
+  void CloseIdle() {
+    std::vector<uint64_t> idle;
+    for (const auto& [id, c] : connections_) {
+      if (c.IsIdle()) idle.push_back(id);
+    }
+    for (const uint64_t id : idle) Close(connections_.at(id));
+  }
+
+  void Close(Connection& c) {
+    const uint64_t id = c.id;
+    buffered_bytes_ -= c.in.size();
+    connections_.erase(id);
+    connection_count_ = connections_.size();
+  }
+
+  const HttpOptions o_;
+  WorkerPool workers_;
+  int listener_ = -1, epoll_ = -1, wake_ = -1;
+  uint16_t port_ = 0;
+  std::thread loop_;
+  std::atomic<bool> is_draining_ = false;
+  std::atomic<Clock::rep> drain_until_ = 0;
+  std::atomic<size_t> connection_count_ = 0;
+
+  // Of the loop's thread.
+  std::unordered_map<uint64_t, Connection> connections_;
+  uint64_t next_id_ = kFirstConnectionId;
+  size_t buffered_bytes_ = 0;  // of requests, received or being answered
+};
+
+HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+HttpServer::~HttpServer() = default;
+
+void HttpServer::Get(const std::string& path, HttpHandler handler) { impl_->dispatch.Get(path, std::move(handler)); }
+void HttpServer::Post(const std::string& path, HttpHandler handler) { impl_->dispatch.Post(path, std::move(handler)); }
+std::string HttpServer::Start() { return impl_->Start(); }
+uint16_t HttpServer::port() const { return impl_->port(); }
+size_t HttpServer::connections() const { return impl_->connections(); }
+void HttpServer::Drain(std::chrono::milliseconds grace) { impl_->Stop(grace); }
+
+}  // namespace sluice::webhook

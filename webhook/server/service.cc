@@ -1,0 +1,81 @@
+#include "webhook/server/service.h"
+
+namespace sluice::webhook {
+
+Service::Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log)
+    : log_(std::move(log)),
+      context_(MakeServerContext(certificates_)),
+      config_(std::make_shared<const Config>(std::move(config))),
+      nodes_(std::make_shared<const Nodes>()) {
+  https.tls = context_.get();
+  https.on_refused = [this](const char* reason) { metrics_.CountRefusal(reason); };
+  https_ = std::make_unique<HttpServer>(std::move(https));
+  metrics.workers = 1;
+  metrics.max_connections = 32;
+  metrics.max_body_bytes = 0;
+  plain_ = std::make_unique<HttpServer>(std::move(metrics));
+
+  https_->Post("/mutate", [this](std::string_view body) { return Handle(Path::kMutate, body); });
+  https_->Post("/validate", [this](std::string_view body) { return Handle(Path::kValidate, body); });
+  for (HttpServer* server : {https_.get(), plain_.get()}) {
+    server->Get("/healthz", [](std::string_view) { return HttpReply{200, "ok\n"}; });
+    server->Get("/readyz", [this](std::string_view) { return Ready(); });
+  }
+  plain_->Get("/metrics", [this](std::string_view) {
+    metrics_.SetConnections(https_->connections());
+    return HttpReply{200, metrics_.Text(), "text/plain; version=0.0.4; charset=utf-8"};
+  });
+}
+
+Service::~Service() = default;
+
+std::string Service::Start() {
+  if (std::string error = plain_->Start(); !error.empty()) return error;
+  return https_->Start();
+}
+
+void Service::SetConfig(Config config) {
+  auto fresh = std::make_shared<const Config>(std::move(config));
+  const std::lock_guard lock(mutex_);
+  config_.swap(fresh);
+}
+
+void Service::SetNodes(Nodes nodes) {
+  auto fresh = std::make_shared<const Nodes>(std::move(nodes));
+  const std::lock_guard lock(mutex_);
+  nodes_.swap(fresh);
+}
+
+void Service::FailReadiness() {
+  const std::lock_guard lock(mutex_);
+  is_shutting_down_ = true;
+}
+
+HttpReply Service::Handle(Path path, std::string_view body) {
+  const auto start = std::chrono::steady_clock::now();
+  std::shared_ptr<const Config> config;
+  std::shared_ptr<const Nodes> nodes;
+  {
+    const std::lock_guard lock(mutex_);
+    config = config_;
+    nodes = nodes_;
+  }
+  Answer answer = Review(path, body, *config, *nodes);
+  metrics_.CountReview(path, answer, std::chrono::steady_clock::now() - start);
+  if (!answer.log.empty()) log_(answer.log);
+  return {answer.status, std::move(answer.body),
+          answer.status == 200 ? "application/json" : "text/plain; charset=utf-8"};
+}
+
+HttpReply Service::Ready() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_shutting_down_) return {503, "shutting down\n"};
+  }
+  const auto pair = certificates_.Current();
+  if (pair == nullptr) return {503, "no certificate yet\n"};
+  if (pair->not_after() < std::chrono::system_clock::now()) return {503, "the certificate has expired\n"};
+  return {200, "ok\n"};
+}
+
+}  // namespace sluice::webhook

@@ -1,0 +1,58 @@
+// The webhook without its process: endpoints, live configuration, readiness. Tests run it in their own process.
+#ifndef SLUICE_WEBHOOK_SERVER_SERVICE_H_
+#define SLUICE_WEBHOOK_SERVER_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "webhook/certificates/key_pair.h"
+#include "webhook/decision/nodes.h"
+#include "webhook/server/http_server.h"
+#include "webhook/server/metrics.h"
+#include "webhook/server/tls_context.h"
+
+namespace sluice::webhook {
+
+// Thread-safe after Start.
+class Service {
+ public:
+  // `log` gets one line at a time, from any thread. The constructor sets `https.tls`.
+  Service(Config config, HttpOptions https, HttpOptions metrics, std::function<void(const std::string&)> log);
+  ~Service();
+
+  std::string Start();  // empty, or the error
+
+  CertificateStore& certificates() { return certificates_; }
+  Metrics& metrics() { return metrics_; }
+  uint16_t port() const { return https_->port(); }
+  uint16_t metrics_port() const { return plain_->port(); }
+
+  // Later requests use the new value.
+  void SetConfig(Config config);
+  void SetNodes(Nodes nodes);
+
+  // Makes /readyz fail. Requests are still answered.
+  void FailReadiness();
+  // Answers the requests in flight, then closes all HTTPS connections; returns after `grace` at the latest.
+  void Drain(std::chrono::milliseconds grace) { https_->Drain(grace); }
+
+ private:
+  HttpReply Handle(Path path, std::string_view body);
+  HttpReply Ready() const;
+
+  std::function<void(const std::string&)> log_;
+  CertificateStore certificates_;
+  TlsContext context_;
+  Metrics metrics_;
+  mutable std::mutex mutex_;              // guards the next three
+  std::shared_ptr<const Config> config_;  // replaced, never changed
+  std::shared_ptr<const Nodes> nodes_;    // replaced, never changed
+  bool is_shutting_down_ = false;
+  std::unique_ptr<HttpServer> https_, plain_;
+};
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_SERVER_SERVICE_H_

@@ -1,0 +1,69 @@
+#include "webhook/server/worker_pool.h"
+
+namespace sluice::webhook {
+
+WorkerPool::WorkerPool(const HttpOptions& options, HttpDispatch& dispatch, std::function<void()> wake)
+    : options_(options), dispatch_(dispatch), wake_(std::move(wake)) {}
+
+WorkerPool::~WorkerPool() { Stop(); }
+
+void WorkerPool::Start() {
+  for (int i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+void WorkerPool::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  has_work_.notify_all();
+  for (std::thread& t : threads_) t.join();
+  threads_.clear();
+}
+
+bool WorkerPool::Submit(Job& job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() >= options_.max_queued) return false;
+    queue_.push_back(std::move(job));
+  }
+  has_work_.notify_one();
+  return true;
+}
+
+std::deque<FinishedJob> WorkerPool::TakeFinished(size_t& freed_bytes) {
+  std::deque<FinishedJob> out;
+  const std::lock_guard lock(mutex_);
+  out.swap(finished_);
+  freed_bytes = freed_bytes_;
+  freed_bytes_ = 0;
+  return out;
+}
+
+void WorkerPool::Run() {
+  while (true) {
+    Job job;
+    {
+      std::unique_lock lock(mutex_);
+      has_work_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      job = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    FinishedJob finished{job.id, {}, job.close};
+    if (std::chrono::steady_clock::now() - job.queued_at > options_.queue_timeout) {
+      finished.reply = ErrorReply(503, "the request waited too long", job.close);
+      if (options_.on_refused) options_.on_refused("queue-timeout");
+    } else {
+      finished.reply = dispatch_.Handle(job.request, job.close, finished.close);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      finished_.push_back(std::move(finished));
+      freed_bytes_ += job.request.size();
+    }
+    wake_();
+  }
+}
+
+}  // namespace sluice::webhook

@@ -1,0 +1,71 @@
+// The threads that answer whole requests. Internal to webhook/server.
+#ifndef SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
+#define SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "webhook/server/http_dispatch.h"
+#include "webhook/server/http_server.h"
+
+namespace sluice::webhook {
+
+// A whole request of connection `id`.
+struct Job {
+  uint64_t id;
+  std::string request;
+  bool close;  // the client's last request
+  std::chrono::steady_clock::time_point queued_at;
+};
+
+// The whole reply to a job.
+struct FinishedJob {
+  uint64_t id;
+  std::string reply;
+  bool close;
+};
+
+// Thread-safe.
+class WorkerPool {
+ public:
+  // Uses workers, max_queued, queue_timeout and on_refused of `options`. Workers call `wake` after each job.
+  WorkerPool(const HttpOptions& options, HttpDispatch& dispatch, std::function<void()> wake);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  void Start();
+  // Answers the queued jobs, then ends the threads.
+  void Stop();
+
+  // False: the queue is full, and `job` is unchanged.
+  bool Submit(Job& job);
+  // The jobs that were finished since the last call. `freed_bytes`: the size of their requests.
+  std::deque<FinishedJob> TakeFinished(size_t& freed_bytes);
+
+ private:
+  void Run();
+
+  const HttpOptions& options_;
+  HttpDispatch& dispatch_;
+  const std::function<void()> wake_;
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;
+  std::condition_variable has_work_;
+  std::deque<Job> queue_;
+  std::deque<FinishedJob> finished_;
+  size_t freed_bytes_ = 0;
+  bool is_stopping_ = false;
+};
+
+}  // namespace sluice::webhook
+
+#endif  // SLUICE_WEBHOOK_SERVER_WORKER_POOL_H_
