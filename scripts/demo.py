@@ -1,4 +1,5 @@
 """Plays two tenants through the real hook on a simulated card, with and without fetching at launch, and shows what happened."""
+
 import argparse
 import json
 import os
@@ -19,7 +20,10 @@ def say(text):
     print(f"\033[1m== {text}\033[0m" if sys.stderr.isatty() else f"== {text}", file=sys.stderr, flush=True)
 
 
-TENANTS = ("transformer", "convnet")  # recorded on an H200 (docs/operate/traces.md); each holds more than its half of the card
+TENANTS = (
+    "transformer",
+    "convnet",
+)  # recorded on an H200 (docs/operate/traces.md); each holds more than its half of the card
 
 
 def play(build, tenants, variables, folder, label, steps):
@@ -28,10 +32,20 @@ def play(build, tenants, variables, folder, label, steps):
     running = []
     for number, (name, path) in enumerate(tenants):
         timeline = folder / f"timeline-{label}-{number}.json".replace(" ", "-")
-        env = {**os.environ, "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"), "LD_PRELOAD": str(build / "lib" / "libsluice.so"),
-               "SIMGPU_PROFILE": "card-8g", "SIMGPU_STATE": str(state), "SIMGPU_TENANTS": str(len(tenants)),
-               "SIMGPU_TIMELINE": str(timeline), "SLUICE_GPU_MEMORY": BUDGET, **variables}
-        command = [str(build / "bin" / "sluice-replay"), str(path), "--json", "--warm-up", "2"] + (["--steps", str(steps)] if steps else [])
+        env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(build / "lib" / "simgpu"),
+            "LD_PRELOAD": str(build / "lib" / "libsluice.so"),
+            "SIMGPU_PROFILE": "card-8g",
+            "SIMGPU_STATE": str(state),
+            "SIMGPU_TENANTS": str(len(tenants)),
+            "SIMGPU_TIMELINE": str(timeline),
+            "SLUICE_GPU_MEMORY": BUDGET,
+            **variables,
+        }
+        command = [str(build / "bin" / "sluice-replay"), str(path), "--json", "--warm-up", "2"] + (
+            ["--steps", str(steps)] if steps else []
+        )
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         running.append((name, process, timeline))
     out = []
@@ -43,7 +57,9 @@ def play(build, tenants, variables, folder, label, steps):
                 if other.poll() is None:
                     other.kill()
             sys.exit(f"demo: {name} ({label}) ended with {process.returncode}:\n{stderr}")
-        out.append({"name": name, "figures": json.loads(stdout), "log": stderr.strip().splitlines(), "timeline": timeline})
+        out.append(
+            {"name": name, "figures": json.loads(stdout), "log": stderr.strip().splitlines(), "timeline": timeline}
+        )
     return out
 
 
@@ -58,8 +74,12 @@ def wait(process, label, begin):
 
 def bound(build, path):
     """The least that any engine moves for one step at this budget, and how long the link needs for it."""
-    text = subprocess.run([build / "bin" / "sluice-trace", "bound", path, "--budget-gib", str(3800 / 1024), "--json"], check=True,
-                          capture_output=True, text=True).stdout
+    text = subprocess.run(
+        [build / "bin" / "sluice-trace", "bound", path, "--budget-gib", str(3800 / 1024), "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     return json.loads(text)
 
 
@@ -99,30 +119,49 @@ def main():
             print("\r\033[K", end="", file=sys.stderr)
         count = merge_timelines(results, out / "timeline.json")
     # Two tenants share compute and link: what both must do, one after the other at best.
-    limit = max(sum(b["kernel_ms"] for b in limits), *(sum(b[k] for b in limits) / LINK * 1e3 for k in ("in_bytes", "out_bytes")))
+    limit = max(
+        sum(b["kernel_ms"] for b in limits),
+        *(sum(b[k] for b in limits) / LINK * 1e3 for k in ("in_bytes", "out_bytes")),
+    )
     print()
-    print("Two training runs recorded on an H200, with the pages that each kernel truly touched, played through the hook.")
+    print(
+        "Two training runs recorded on an H200, with the pages that each kernel truly touched, played through the hook."
+    )
     print("Times are those of the simulated card (an H200's rates); a step while the other tenant runs too.\n")
-    print(f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | GiB over the link a step, both ways: {' / '.join(l for l, _ in MODES)} / least |")
+    print(
+        f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | GiB over the link a step, both ways: {' / '.join(l for l, _ in MODES)} / least |"
+    )
     print("|---|---|---|" + "---|" * (len(MODES) + 2))
     crossed = ("fault_bytes", "prefetch_in_bytes", "prefetch_out_bytes", "driver_evicted_bytes", "remote_bytes")
     for i, (name, _) in enumerate(tenants):
         steps = [tenants_[i]["figures"]["median_ms"] for _, tenants_ in results]
         moved = [sum(tenants_[i]["figures"]["simulated"][key] for key in crossed) / GIB for _, tenants_ in results]
         least = (limits[i]["in_bytes"] + limits[i]["out_bytes"]) / GIB
-        print(f"| {name} | {limits[i]['peak_live_bytes'] / GIB:.2f} GiB | {3800 / 1024:.2f} GiB | "
-              + " | ".join(f"{s:.1f}" for s in steps) + f" | {limit:.1f} | " + " / ".join(f"{m:.2f}" for m in moved) + f" / {least:.2f} |")
-    print("\nWhat each container's log says (kubectl logs; shares of the time hold the simulated card's against this machine's):\n")
+        print(
+            f"| {name} | {limits[i]['peak_live_bytes'] / GIB:.2f} GiB | {3800 / 1024:.2f} GiB | "
+            + " | ".join(f"{s:.1f}" for s in steps)
+            + f" | {limit:.1f} | "
+            + " / ".join(f"{m:.2f}" for m in moved)
+            + f" / {least:.2f} |"
+        )
+    print(
+        "\nWhat each container's log says (kubectl logs; shares of the time hold the simulated card's against this machine's):\n"
+    )
     for label, tenants_ in results:
         for number, tenant in enumerate(tenants_):
             for line in tenant["log"]:
                 if line.startswith("sluice: "):  # the simulated card's own words are in no container's log
                     print(f"  [{label}, tenant {number + 1}] {line}")
-    summary = {"budget": BUDGET, "limit_ms": limit,
-               "modes": {label: [{"tenant": t["name"], **t["figures"]} for t in tenants_] for label, tenants_ in results}}
+    summary = {
+        "budget": BUDGET,
+        "limit_ms": limit,
+        "modes": {label: [{"tenant": t["name"], **t["figures"]} for t in tenants_] for label, tenants_ in results},
+    }
     (out / "demo.json").write_text(json.dumps(summary, indent=1))
-    print(f"\nTimeline ({count} events: launches, stalls, transfers, resident bytes): {os.path.relpath(out / 'timeline.json')} "
-          "- open it in Perfetto or chrome://tracing.")
+    print(
+        f"\nTimeline ({count} events: launches, stalls, transfers, resident bytes): {os.path.relpath(out / 'timeline.json')} "
+        "- open it in Perfetto or chrome://tracing."
+    )
     misuses = sum(t["figures"]["simulated"]["misuses"] for _, tenants_ in results for t in tenants_)
     if misuses:
         sys.exit(f"demo: the simulated card reported {misuses} misuses")

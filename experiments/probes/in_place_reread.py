@@ -6,6 +6,7 @@ One operand of each call lies in managed memory of the host, mapped to the card;
 longer than a kernel that streams the same bytes once is re-reading: passes = time in place x the rate of streaming / the operand's bytes. Where the
 call takes as long with everything on the card, it did not wait for the link, and passes are at most that.
 """
+
 import json
 import os
 import pathlib
@@ -15,9 +16,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "workloads")]
 import guard  # noqa: E402
-from managed import CARD, HOST, SET_ACCESSED_BY, SET_PREFERRED_LOCATION, Managed  # noqa: E402
-
 import torch  # noqa: E402
+from managed import CARD, HOST, SET_ACCESSED_BY, SET_PREFERRED_LOCATION, Managed  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 MANAGED_BYTES, SMALLEST = 512 << 20, 1 << 20  # of smaller operands the time is latency
@@ -66,7 +66,11 @@ def convolution(batch, inside, outside, size, kernel, stride):
     x = normal(batch, inside, size, size).to(memory_format=torch.channels_last)
     w = normal(outside, inside, kernel, kernel).to(memory_format=torch.channels_last)
     y = torch.empty_like(F.conv2d(x, w, None, stride, pad)).normal_().to(memory_format=torch.channels_last)
-    back = lambda mask: lambda x, w, dy: torch.ops.aten.convolution_backward(dy, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, mask)
+    back = lambda mask: (
+        lambda x, w, dy: torch.ops.aten.convolution_backward(
+            dy, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, mask
+        )
+    )
     name = f"{inside} to {outside} channels, {size} x {size}, {kernel} x {kernel}, stride {stride}"
     yield f"convolution {name}", lambda x, w: F.conv2d(x, w, None, stride, pad), {"x": x, "w": w}
     yield f"its data's gradient {name}", lambda w, dy: back([True, False, False])(x, w, dy), {"w": w, "dy": y}
@@ -85,17 +89,29 @@ def product(rows, inside, outside):
 
 def attention(batch, heads, length, head):
     q, k, v = (normal(batch, heads, length, head) for _ in range(3))
-    yield (f"attention {batch} x {heads} x {length} x {head}",
-           lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), {"q": q, "k": k, "v": v})
+    yield (
+        f"attention {batch} x {heads} x {length} x {head}",
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        {"q": q, "k": k, "v": v},
+    )
 
 
 def normalization(batch, channels, size):
     x, dy = (normal(batch, channels, size, size).to(memory_format=torch.channels_last) for _ in range(2))
     one, zero = torch.ones(channels, device="cuda"), torch.zeros(channels, device="cuda")
     _, mean, scale = torch.ops.aten.native_batch_norm(x, one, zero, None, None, True, 0.1, 1e-5)
-    yield f"batch norm {channels} channels, {size} x {size}", lambda x: torch.ops.aten.native_batch_norm(x, one, zero, None, None, True, 0.1, 1e-5), {"x": x}
-    yield (f"its gradient {channels} channels, {size} x {size}",
-           lambda x, dy: torch.ops.aten.native_batch_norm_backward(dy, x, one, None, None, mean, scale, True, 1e-5, [True] * 3), {"x": x, "dy": dy})
+    yield (
+        f"batch norm {channels} channels, {size} x {size}",
+        lambda x: torch.ops.aten.native_batch_norm(x, one, zero, None, None, True, 0.1, 1e-5),
+        {"x": x},
+    )
+    yield (
+        f"its gradient {channels} channels, {size} x {size}",
+        lambda x, dy: torch.ops.aten.native_batch_norm_backward(
+            dy, x, one, None, None, mean, scale, True, 1e-5, [True] * 3
+        ),
+        {"x": x, "dy": dy},
+    )
 
 
 def streams():
@@ -114,8 +130,15 @@ def streams():
 def cases():
     yield from streams()
     # The convolution net's of test/gpu/workloads, batch 256.
-    for shape in ((128, 128, 64, 3, 1), (256, 256, 32, 3, 1), (512, 512, 16, 3, 1), (1024, 1024, 8, 3, 1), (128, 256, 64, 3, 2), (512, 1024, 16, 3, 2),
-                  (256, 512, 32, 1, 2)):
+    for shape in (
+        (128, 128, 64, 3, 1),
+        (256, 256, 32, 3, 1),
+        (512, 512, 16, 3, 1),
+        (1024, 1024, 8, 3, 1),
+        (128, 256, 64, 3, 2),
+        (512, 1024, 16, 3, 2),
+        (256, 512, 32, 1, 2),
+    ):
         yield from convolution(256, *shape)
     yield from normalization(256, 128, 64)
     # The decoder's products (batch 1 and 4), then the transformer's (2,048 tokens).
@@ -132,7 +155,12 @@ def in_place(host, call, operands):
         size = tensor.untyped_storage().nbytes()
         if size >= SMALLEST:
             there = {**operands, which: host.take(tensor)}
-            yield {"operand": which, "bytes": size, "ms_on_card": here, "ms_in_place": milliseconds(lambda: call(**there), 2)}
+            yield {
+                "operand": which,
+                "bytes": size,
+                "ms_on_card": here,
+                "ms_in_place": milliseconds(lambda: call(**there), 2),
+            }
 
 
 def main():
@@ -149,7 +177,13 @@ def main():
     rate_in = MANAGED_BYTES / milliseconds(lambda: stream.sum(), 3) / 1e6
     rate_out = MANAGED_BYTES / milliseconds(lambda: torch.add(other, 1, out=stream), 3) / 1e6
     del other
-    results = {"gpu": torch.cuda.get_device_name(), "driver": guard.open_nvml().driver(), "gb_per_s_in": rate_in, "gb_per_s_out": rate_out, "calls": []}
+    results = {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": guard.open_nvml().driver(),
+        "gb_per_s_in": rate_in,
+        "gb_per_s_out": rate_out,
+        "calls": [],
+    }
     print(f"{results['gpu']}: streamed once over the link: read {rate_in:.1f}, written {rate_out:.1f} GB/s", flush=True)
     left_out = 0
     for name, call, operands in cases():
@@ -158,10 +192,15 @@ def main():
             continue
         try:
             for one in in_place(host, call, operands):
-                one["passes"] = one["ms_in_place"] * 1e6 * (rate_out if one["operand"] == "out" else rate_in) / one["bytes"]
+                one["passes"] = (
+                    one["ms_in_place"] * 1e6 * (rate_out if one["operand"] == "out" else rate_in) / one["bytes"]
+                )
                 results["calls"].append({"call": name, **one})
-                print(f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the card, {one['ms_in_place']:.3f} in place: "
-                      f"{one['passes']:.2f} passes", flush=True)
+                print(
+                    f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the card, {one['ms_in_place']:.3f} in place: "
+                    f"{one['passes']:.2f} passes",
+                    flush=True,
+                )
         except RuntimeError as error:  # a call that this PyTorch refuses: the others are still worth their time
             print(f"{name}: {error}", flush=True)
     if left_out:

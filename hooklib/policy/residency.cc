@@ -91,6 +91,18 @@ void Residency::Pin(Extent range, bool pin) {
   });
 }
 
+// Whether the set is steady, and nothing else has to be done for the launch either.
+bool Residency::IsSteady(const SteadySets::Set& set, const PlannedLaunch& launch) const {
+  return steady_sets_.IsSteady(set) && set.chunks.size() * kChunkBytes <= launch.capacity &&
+         resident_bytes_ <= launch.capacity && fault_residue_.empty();
+}
+
+// Whether a prefetch may be due, or transfers in flight may have finished.
+bool Residency::MayPrefetch(const StreamQueues& queues) {
+  return queues.predictor.confident() && !queues.predictor.is_repeating() &&
+         (queues.predictor.HasAhead(kHorizonLaunches) || !queues.evictions.empty() || !queues.fetches.empty());
+}
+
 const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent> extents, uint64_t id, bool can_queue,
                                size_t overwritten_extents, std::optional<size_t> hot_extents) {
   ++now_;
@@ -98,18 +110,18 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   missing_.clear();
   if (last_queues_.first != stream || !last_queues_.second) {
     last_queues_ = {stream, &queues_[stream]};
-    NoteChange();  // of a chunk's use only that by two streams is remembered
+    NoteChange();  // a chunk remembers the uses of two streams only
   }
   StreamQueues& queues = *last_queues_.second;
   PlannedLaunch launch{stream, id, can_queue};
   launch.capacity = launch.own_capacity = RoundDown(capacity_, kChunkBytes);
-  SteadySets::Set* const standing =
+  SteadySets::Set* const steady =
       hot_extents || seeks_probe_victim_ || names_launches_ ? nullptr : steady_sets_.Find(now_, stream, id, extents);
-  const bool stands = standing && IsSteady(*standing, launch) && reused_after_discard_.empty();
+  const bool is_steady = steady && IsSteady(*steady, launch) && reused_after_discard_.empty();
   size_t hot_chunks = 0;
-  if (stands) {
-    set_ = standing->chunks;
-    launch.set_hash = standing->set_hash;
+  if (is_steady) {
+    set_ = steady->chunks;
+    launch.set_hash = steady->set_hash;
   } else {
     Settle();
     CatchUp();
@@ -120,20 +132,19 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   launch.oversize = set_.size() * kChunkBytes > launch.capacity;
   launch.leaves_residue = launch.oversize && !hot_extents && id;
   if (id) launch.traits = classifier_.TraitsOf(id, launch.oversize, now_);
-  // Most launches find all that they name, and nothing else has to be done.
-  const bool there =
+  // Most launches find their whole set resident, and need nothing else.
+  const bool all_resident =
       !launch.lacks_chunks && !launch.oversize && resident_bytes_ <= launch.capacity && fault_residue_.empty();
-  if (stands) {
-    steady_sets_.NoteRepeat(standing, now_, seq, {launch.traits.sparse, RequiresResidency(launch)},
-                            iterations_.number());
-  } else if (there) {
+  if (is_steady) {
+    steady_sets_.NoteRepeat(steady, now_, seq, {launch.traits.sparse, RequiresResidency(launch)}, iterations_.number());
+  } else if (all_resident) {
     NoteSet<true, true>(launch, seq);
-    if (standing) steady_sets_.Confirm(standing, now_, stream, launch.set_hash, set_);
+    if (steady) steady_sets_.Confirm(steady, now_, stream, launch.set_hash, set_);
   } else {
     NoteSet<true, false>(launch, seq);
   }
   if (id && prefetch_ == Prefetch::kPredict) {
-    if (stands && queues.predictor.CountRepeat(id, launch.set_hash, now_, steady_launches_++)) {
+    if (is_steady && queues.predictor.CountRepeat(id, launch.set_hash, now_, steady_launches_++)) {
       repeating_predictor_ = &queues.predictor;
     } else {
       CatchUp();
@@ -146,8 +157,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   if (names_launches_) {
     for (Chunk* chunk : set_) NoteNamer(chunk, id, launch.traits.sparse);
   }
-  AdvanceIteration(queues);
-  if (!there) {
+  if (iterations_.NoteLaunch(now_, queues.predictor.period()) && iterations_.IsOver(now_, queues.predictor.confident()))
+    EndIteration(queues);
+  if (!all_resident) {
     PlanMoves(&launch, &queues, hot_extents, hot_chunks);
     if (plan_.wait_in) queues.awaited_in_op = std::max(queues.awaited_in_op, plan_.wait_in);
     NoteSet<false, true>(launch, seq);
@@ -155,13 +167,13 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   } else if (id && may_map_remote_ && prefetch_ != Prefetch::kOff) {
     if (launch.traits.slow_remote) {
       for (Chunk* chunk : set_) NoteRequired(chunk, id, 1);
-    } else if (seeks_probe_victim_ && !stands &&
+    } else if (seeks_probe_victim_ && !is_steady &&
                classifier_.ClassOf(id, false, now_) == LaunchClassifier::AccessClass::kUnknown) {
       MarkProbeVictims(id);
     }
   }
   if (launch.strategy) {
-    NoteChange();  // what is used from here on counts as used between two graphs
+    NoteChange();  // uses from here on count as between two graphs
     last_graph_at_ = now_;
     bytes_since_graph_ = 0;
   }
@@ -172,9 +184,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
   const bool ahead =
       prefetch_ == Prefetch::kPredict && id && can_queue && MayPrefetch(queues) && PrefetchUpcoming(&queues, stream);
   if (!evicted_behind_.empty()) NumberEvictAfter(&queues, launch.strategy.has_value());
-  plan_.is_empty = there && !ahead && !discards;
-  steady_set_ = stands && plan_.is_empty && repeating_predictor_ == &queues.predictor && !launch.traits.slow_remote
-                    ? standing
+  plan_.is_empty = all_resident && !ahead && !discards;
+  steady_set_ = is_steady && plan_.is_empty && repeating_predictor_ == &queues.predictor && !launch.traits.slow_remote
+                    ? steady
                     : nullptr;
   if (!plan_.is_empty) {
     Merge(&plan_.map_remote);
@@ -202,7 +214,7 @@ bool Residency::PrepareSteady(StreamId stream, Seq seq, uint64_t id, SteadySets:
   return true;
 }
 
-// What it lacks comes, or is used where it lies; what is held beyond the capacity leaves.
+// Plans fetches, remote accesses and faults for the missing chunks, and evictions beyond the capacity.
 void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::optional<size_t> hot_extents,
                           size_t hot_chunks) {
   const StreamId stream = launch->stream;
@@ -220,14 +232,15 @@ void Residency::PlanMoves(PlannedLaunch* launch, StreamQueues* queues, std::opti
   }
   if (launch->can_queue && missing_.empty() && !plan_.now.in_op && resident_bytes_ > launch->capacity &&
       now_ >= shrink_paused_until_) {
-    // More is held than the capacity allows now, and this launch needs no room: what may leave, leaves.
+    // More is resident than the capacity allows now, and this launch needs no room.
     const uint64_t over = resident_bytes_ - launch->capacity;
     if (MakeRoom(stream, over, 0, &plan_.now) < over) shrink_paused_until_ = now_ + 16;
     FinishStep(stream, &plan_.now);
   }
 }
 
-// Which way a graph goes that cannot be held, and what of the missing is used in host memory or left to faults.
+// Chooses the strategy of a graph larger than the capacity, and which missing chunks are used remotely or left to
+// faults.
 void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_extents, size_t hot_chunks) {
   const uint64_t id = launch->id;
   const bool can_queue = launch->can_queue, oversize = launch->oversize;
@@ -241,13 +254,14 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
     for (Chunk* chunk : set_) NoteRequired(chunk, id, 1);
   }
   hot_missing_.clear();
-  // What other launches use between two such graphs keeps its place: the graph lacks bytes anyhow, and they would wait
-  // for theirs behind all that leaves after it.
+  // Chunks that other launches use between two such graphs stay resident: the graph lacks bytes anyhow, and those
+  // launches would wait behind all evictions that follow it.
   if (strategy) launch->own_capacity -= BytesUsedSinceGraph(launch->capacity / 8);
   if (strategy && (strategy == GraphStrategy::kFetch || (hot_chunks && strategy != GraphStrategy::kDemandPaging))) {
-    const uint64_t there = (set_.size() - missing_.size()) * kChunkBytes;
-    SplitHotCold(launch->stream, launch->own_capacity, launch->own_capacity - std::min(launch->own_capacity, there),
-                 hot_chunks, strategy == GraphStrategy::kFetch);
+    const uint64_t all_resident = (set_.size() - missing_.size()) * kChunkBytes;
+    SplitHotCold(launch->stream, launch->own_capacity,
+                 launch->own_capacity - std::min(launch->own_capacity, all_resident), hot_chunks,
+                 strategy == GraphStrategy::kFetch);
   } else if (launch->leaves_residue && can_queue) {
     if (const size_t small = SmallOperandsFirst(launch->capacity))
       SplitHotCold(launch->stream, small * kChunkBytes, kNever, small, false);
@@ -262,6 +276,12 @@ void Residency::ChooseStrategy(PlannedLaunch* launch, std::optional<size_t> hot_
   missing_.insert(missing_.begin(), hot_missing_.begin(), hot_missing_.end());
   stats_.misses += missing_.size();
   stats_.remote_bytes += launch->remote_bytes;
+}
+
+bool Residency::HasAllResident() const {
+  return std::all_of(set_.begin(), set_.end(), [this](const Chunk* chunk) {
+    return chunk->mapped_remote || (chunk->resident && chunk->demand_paged_at != now_);
+  });
 }
 
 void Residency::ForgetStream(StreamId stream) {

@@ -361,7 +361,7 @@ class Residency {
   FaultResidue fault_residue_;
   Epoch sweep_fence_ = 0;  // behind it the chunks that a sweep found in use may be evicted; 0: none
   uint64_t sweep_paused_until_ = 0, sweep_pause_ = kSweepPauseLaunches;
-  uint32_t failed_sweeps_ = 0;  // in a row, behind such a fence
+  uint32_t failed_sweeps_ = 0;         // in a row, behind such a fence
   std::vector<Va> excess_duplicates_;  // fetched beyond the capacity, or in use when room was needed
   std::vector<Extent> withdrawn_;
   ResidencyStats stats_;

@@ -3,6 +3,7 @@
 
 Needs helm (built by tools/build) and python3-yaml; skips with the reason where one is missing.
 """
+
 import json
 import pathlib
 import subprocess
@@ -20,7 +21,9 @@ CHART = ROOT / "charts" / "sluice"
 
 
 def helm_program():
-    built = subprocess.run([HERE / "tools" / "build", "helm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    built = subprocess.run(
+        [HERE / "tools" / "build", "helm"], capture_output=True, text=True
+    )
     if built.returncode:
         sys.exit(print("SKIPPED: helm cannot be built: " + built.stderr.strip()) or 4)
     return built.stdout.strip() + "/helm"
@@ -30,7 +33,7 @@ HELM = helm_program()
 
 
 def run(*arguments):
-    return subprocess.run([HELM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run([HELM, *map(str, arguments)], capture_output=True, text=True)
 
 
 def render(*settings, values=None, **flags):
@@ -84,7 +87,11 @@ class Lint(unittest.TestCase):
                 if isinstance(value, dict) and schema["properties"][key].get("additionalProperties") is False:
                     walk(value, schema["properties"][key], path + key + ".")
 
-        walk(yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text()), "")
+        walk(
+            yaml.safe_load((CHART / "values.yaml").read_text()),
+            json.loads((CHART / "values.schema.json").read_text()),
+            "",
+        )
 
     def test_wrong_values_are_refused(self):
         for setting, word in {
@@ -138,20 +145,41 @@ class Privileges(unittest.TestCase):
         self.assertNotIn("securityContext", node_pod("node.seLinuxType="))
         self.assertNotIn("hostNetwork", pod)
         self.assertNotIn("hostIPC", pod)
-        self.assertEqual({c["name"]: c["securityContext"]["runAsUser"] for c in containers(pod)},
-                         {"install": 0, "device-plugin": 0, "agent": 0})
+        self.assertEqual(
+            {c["name"]: c["securityContext"]["runAsUser"] for c in containers(pod)},
+            {"install": 0, "device-plugin": 0, "agent": 0},
+        )
         self.assertEqual(
             {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v},
-            {"/var/lib/sluice", "/run/sluice", "/var/run/cdi", "/etc/cdi", "/var/lib/kubelet/device-plugins",
-             "/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods"})
+            {
+                "/var/lib/sluice",
+                "/run/sluice",
+                "/var/run/cdi",
+                "/etc/cdi",
+                "/var/lib/kubelet/device-plugins",
+                "/var/lib/kubelet/pod-resources",
+                "/var/lib/kubelet/pods",
+            },
+        )
         # The token is the agent's alone.
-        self.assertEqual([c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "api-token"], ["agent"])
-        writable = {(c["name"], m["mountPath"]) for c in containers(pod) for m in c["volumeMounts"] if not m.get("readOnly")}
-        self.assertEqual(writable, {
-            ("install", "/var/lib/sluice"),
-            ("device-plugin", "/var/lib/sluice"), ("device-plugin", "/run/sluice"), ("device-plugin", "/var/run/cdi"),
-            ("device-plugin", "/var/lib/kubelet/device-plugins"),
-            ("agent", "/var/lib/sluice"), ("agent", "/run/sluice")})
+        self.assertEqual(
+            [c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "api-token"], ["agent"]
+        )
+        writable = {
+            (c["name"], m["mountPath"]) for c in containers(pod) for m in c["volumeMounts"] if not m.get("readOnly")
+        }
+        self.assertEqual(
+            writable,
+            {
+                ("install", "/var/lib/sluice"),
+                ("device-plugin", "/var/lib/sluice"),
+                ("device-plugin", "/run/sluice"),
+                ("device-plugin", "/var/run/cdi"),
+                ("device-plugin", "/var/lib/kubelet/device-plugins"),
+                ("agent", "/var/lib/sluice"),
+                ("agent", "/run/sluice"),
+            },
+        )
 
     def test_webhook_pod(self):
         pod = pod_of(one(render(), "Deployment"))
@@ -162,20 +190,39 @@ class Privileges(unittest.TestCase):
 
     def test_rights(self):
         objects = render()
-        agent = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-                 {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-                 {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+        agent = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+        ]
         self.assertEqual(one(objects, "ClusterRole", "sluice-node")["rules"], agent)
-        self.assertEqual(one(render("agent.notHooked=evict"), "ClusterRole", "sluice-node")["rules"],
-                         agent + [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}])
-        self.assertEqual(one(objects, "ClusterRole", "sluice-webhook")["rules"], [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": ["admissionregistration.k8s.io"],
-             "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-             "resourceNames": ["sluice"], "verbs": ["get", "update", "patch"]}])
-        self.assertEqual(one(objects, "Role")["rules"], [
-            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["sluice-webhook-tls"],
-             "verbs": ["get", "update", "patch"]}])
+        self.assertEqual(
+            one(render("agent.notHooked=evict"), "ClusterRole", "sluice-node")["rules"],
+            agent + [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}],
+        )
+        self.assertEqual(
+            one(objects, "ClusterRole", "sluice-webhook")["rules"],
+            [
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+                {
+                    "apiGroups": ["admissionregistration.k8s.io"],
+                    "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
+                    "resourceNames": ["sluice"],
+                    "verbs": ["get", "update", "patch"],
+                },
+            ],
+        )
+        self.assertEqual(
+            one(objects, "Role")["rules"],
+            [
+                {
+                    "apiGroups": [""],
+                    "resources": ["secrets"],
+                    "resourceNames": ["sluice-webhook-tls"],
+                    "verbs": ["get", "update", "patch"],
+                }
+            ],
+        )
         self.assertIs(one(objects, "ServiceAccount", "sluice-node")["automountServiceAccountToken"], False)
         # A certificate that others make needs none of the rights to write it.
         objects = render("webhook.certificate.mode=helm")
@@ -192,23 +239,38 @@ class Settings(unittest.TestCase):
             (("image.registry=r.example", "image.repository=a/b", "image.digest=" + digest), "r.example/a/b@" + digest),
         ]:
             objects = render(*settings, "image.pullSecrets[0]=key")
-            for pod in [pod_of(one(objects, "DaemonSet")), pod_of(one(objects, "Deployment")), one(objects, "Pod")["spec"]]:
+            for pod in [
+                pod_of(one(objects, "DaemonSet")),
+                pod_of(one(objects, "Deployment")),
+                one(objects, "Pod")["spec"],
+            ]:
                 self.assertEqual({c["image"] for c in containers(pod)}, {image})
                 self.assertEqual(pod["imagePullSecrets"], [{"name": "key"}])
 
     def test_the_schedulers_image(self):
         def images(*settings):
-            pods = [pod_of(o) for o in render("scheduler.mode=own", *settings) if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")]
+            pods = [
+                pod_of(o)
+                for o in render("scheduler.mode=own", *settings)
+                if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("-scheduler")
+            ]
             self.assertEqual(pods[0].get("imagePullSecrets"), [{"name": "key"}] if settings else None)
             return [c["image"] for c in containers(pods[0]) if c["name"] == "scheduler"]
 
         digest = "sha256:" + "b" * 64
         self.assertRegex(images()[0], r"^registry[.]k8s[.]io/kube-scheduler:v1[.]\d+[.]\d+$")
-        self.assertEqual(images("scheduler.image.repository=r.example/ks", "scheduler.image.digest=" + digest, "image.pullSecrets[0]=key"),
-                         ["r.example/ks@" + digest])
+        self.assertEqual(
+            images(
+                "scheduler.image.repository=r.example/ks",
+                "scheduler.image.digest=" + digest,
+                "image.pullSecrets[0]=key",
+            ),
+            ["r.example/ks@" + digest],
+        )
 
     def test_a_key_that_is_left_empty_is_missing(self):
         """`hostDir:` without a value takes the default away, and would be a folder named <nil>."""
+
         def needed(schema, path=""):
             for key in schema.get("required", []):
                 yield path + key
@@ -225,8 +287,11 @@ class Settings(unittest.TestCase):
         self.assertNotIn("nil", json.dumps(render(*everything)))
 
     def test_two_listeners_of_a_pod_have_two_ports(self):
-        for setting, words in {"agent.port=9401": "devicePlugin.port: 9401 is agent.port, too", "webhook.metricsPort=8443": "webhook.port",
-                               "scheduler.metricsPort=8889": "scheduler.port"}.items():
+        for setting, words in {
+            "agent.port=9401": "devicePlugin.port: 9401 is agent.port, too",
+            "webhook.metricsPort=8443": "webhook.port",
+            "scheduler.metricsPort=8889": "scheduler.port",
+        }.items():
             result = run("template", "sluice", CHART, "--set", setting)
             self.assertIn(words, result.stderr)
             self.assertNotEqual(result.returncode, 0)
@@ -239,14 +304,26 @@ class Settings(unittest.TestCase):
 
     def test_affinity(self):
         self.assertNotIn("affinity", node_pod())
-        for mode, key in {"gpu-operator": "nvidia.com/gpu.present", "nfd": "feature.node.kubernetes.io/pci-10de.present"}.items():
-            terms = node_pod("node.affinity=" + mode)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        for mode, key in {
+            "gpu-operator": "nvidia.com/gpu.present",
+            "nfd": "feature.node.kubernetes.io/pci-10de.present",
+        }.items():
+            terms = node_pod("node.affinity=" + mode)["affinity"]["nodeAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]
             self.assertEqual(terms["nodeSelectorTerms"][0]["matchExpressions"][0]["key"], key)
 
     def test_directories_are_the_same_inside_and_outside(self):
         # The plugin tells kubelet host paths that it sees itself.
-        objects = render("node.hostDir=/data/sluice", "node.kubeletDir=/data/kubelet", "node.cdiDir=/data/cdi", "node.runDir=/data/run",
-                         "driver.access=own", "driver.root=/data/driver", "driver.deviceRoot=/data/dev")
+        objects = render(
+            "node.hostDir=/data/sluice",
+            "node.kubeletDir=/data/kubelet",
+            "node.cdiDir=/data/cdi",
+            "node.runDir=/data/run",
+            "driver.access=own",
+            "driver.root=/data/driver",
+            "driver.deviceRoot=/data/dev",
+        )
         pod = pod_of(one(objects, "DaemonSet"))
         paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
         for c in containers(pod):
@@ -255,8 +332,10 @@ class Settings(unittest.TestCase):
                     self.assertEqual(m["mountPath"], paths[m["name"]], c["name"])
         self.assertTrue(all(p.startswith("/data/") or p == "/etc/cdi" for p in paths.values()), paths)
         plugin = config(objects, "device-plugin.yaml")
-        self.assertEqual((plugin["allocDir"], plugin["driverRoot"], plugin["deviceRoot"]),
-                         ("/data/sluice/alloc", "/data/driver", "/data/dev"))
+        self.assertEqual(
+            (plugin["allocDir"], plugin["driverRoot"], plugin["deviceRoot"]),
+            ("/data/sluice/alloc", "/data/driver", "/data/dev"),
+        )
         self.assertEqual(config(objects, "agent.yaml")["alloc_dir"], plugin["allocDir"])
         self.assertIn("/data/kubelet/device-plugins", pod["containers"][0]["args"])
 
@@ -268,18 +347,27 @@ class Settings(unittest.TestCase):
             self.assertEqual(config(objects, "webhook.yaml")["driverAccess"], webhook)
             pod = pod_of(one(objects, "DaemonSet"))
             self.assertEqual(pod["runtimeClassName"], "nvidia")
-            self.assertEqual(any(e["name"] == "NVIDIA_VISIBLE_DEVICES" for e in pod["containers"][0]["env"]), access != "own")
+            self.assertEqual(
+                any(e["name"] == "NVIDIA_VISIBLE_DEVICES" for e in pod["containers"][0]["env"]), access != "own"
+            )
 
     def test_further_configuration_wins(self):
-        objects = render("agent.config.host_memory.percent=30", "devicePlugin.config.coexist=allow", "webhook.config.watchNodes=false")
+        objects = render(
+            "agent.config.host_memory.percent=30",
+            "devicePlugin.config.coexist=allow",
+            "webhook.config.watchNodes=false",
+        )
         self.assertEqual(config(objects, "agent.yaml")["host_memory"], {"percent": 30})
         self.assertEqual(config(objects, "device-plugin.yaml")["coexist"], "allow")
         self.assertIs(config(objects, "webhook.yaml")["watchNodes"], False)
 
     def test_changed_configuration_restarts(self):
         def hashes(*settings):
-            return [w["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
-                    for w in render(*settings) if w["kind"] in ("DaemonSet", "Deployment")]
+            return [
+                w["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+                for w in render(*settings)
+                if w["kind"] in ("DaemonSet", "Deployment")
+            ]
 
         self.assertEqual(hashes(), hashes())
         self.assertNotEqual(hashes(), hashes("agent.notHooked=evict"))
@@ -287,7 +375,12 @@ class Settings(unittest.TestCase):
     def test_certificate_modes(self):
         def parts(*settings):
             objects = render(*settings)
-            bundles = {w["clientConfig"].get("caBundle") for o in objects if o["kind"].endswith("WebhookConfiguration") for w in o["webhooks"]}
+            bundles = {
+                w["clientConfig"].get("caBundle")
+                for o in objects
+                if o["kind"].endswith("WebhookConfiguration")
+                for w in o["webhooks"]
+            }
             volumes = pod_of(one(objects, "Deployment"))["volumes"]
             return objects, bundles, [v["secret"]["secretName"] for v in volumes if "secret" in v]
 
@@ -297,13 +390,19 @@ class Settings(unittest.TestCase):
         objects, bundles, mounted = parts("webhook.certificate.mode=helm")
         self.assertEqual(bundles, {one(objects, "Secret")["data"]["ca.crt"]})
         self.assertEqual(mounted, ["sluice-webhook-tls"])
-        objects, bundles, mounted = parts("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine", "webhook.certificate.caBundle=Q0E=")
+        objects, bundles, mounted = parts(
+            "webhook.certificate.mode=secret",
+            "webhook.certificate.secretName=mine",
+            "webhook.certificate.caBundle=Q0E=",
+        )
         self.assertEqual((bundles, mounted), ({"Q0E="}, ["mine"]))
         self.assertFalse([o for o in objects if o["kind"] == "Secret"])
         objects, bundles, mounted = parts("webhook.certificate.mode=cert-manager")
         self.assertEqual((bundles, mounted), ({None}, ["sluice-webhook-tls"]))
         self.assertEqual(one(objects, "Certificate")["spec"]["dnsNames"], ["sluice-webhook.sluice-system.svc"])
-        self.assertIn("cert-manager.io/inject-ca-from", one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"])
+        self.assertIn(
+            "cert-manager.io/inject-ca-from", one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"]
+        )
 
     def test_an_outage_stops_nobody_else(self):
         objects = render()
@@ -313,7 +412,10 @@ class Settings(unittest.TestCase):
                 self.assertTrue(w["matchConditions"])
                 self.assertLessEqual(w["timeoutSeconds"], 5)
                 self.assertEqual(w["namespaceSelector"]["matchExpressions"][0]["values"], ["kube-system"])
-        self.assertEqual(one(objects, "ValidatingAdmissionPolicyBinding", "sluice-require-marker")["spec"]["validationActions"], ["Deny"])
+        self.assertEqual(
+            one(objects, "ValidatingAdmissionPolicyBinding", "sluice-require-marker")["spec"]["validationActions"],
+            ["Deny"],
+        )
 
     def test_monitoring_is_off_and_can_be_switched_on(self):
         kinds = {o["kind"] for o in render()}
@@ -332,7 +434,9 @@ class Settings(unittest.TestCase):
 
 class Manifests(unittest.TestCase):
     def test_manifests_are_what_the_chart_renders(self):
-        result = subprocess.run([ROOT / "scripts" / "manifests", "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        result = subprocess.run(
+            [ROOT / "scripts" / "manifests", "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.assertEqual(result.returncode, 0, result.stdout)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """image_digest.py OCI-ARCHIVE...: the compressed size of an image's layers in bytes, and its digest. Several: they must be of one digest."""
+
 import json
 import sys
 import tarfile
@@ -7,6 +8,7 @@ import tarfile
 
 def image(path):
     with tarfile.open(path) as tar:
+
         def blob(name):
             return json.load(tar.extractfile(name))
 

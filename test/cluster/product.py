@@ -1,4 +1,5 @@
 """sluice on the local cluster: how test and demo build, install and use it."""
+
 import json
 import os
 import pathlib
@@ -25,8 +26,13 @@ class Failed(Exception):
 
 
 def run(*command, check=True, text=None, timeout=600):
-    result = subprocess.run([str(c) for c in command], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            timeout=timeout)
+    result = subprocess.run(
+        [str(c) for c in command],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
     if check and result.returncode:
         raise Failed(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stdout}{result.stderr}")
     return result
@@ -44,8 +50,11 @@ def require():
     if result.returncode:
         sys.stderr.write(result.stderr)
         sys.exit(result.returncode)
-    missing = [p for p in ("sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-replay", "sluice-trace")
-               if not (BUILD / "bin" / p).exists()]
+    missing = [
+        p
+        for p in ("sluice", "sluice-agent", "sluice-device-plugin", "sluice-webhook", "sluice-replay", "sluice-trace")
+        if not (BUILD / "bin" / p).exists()
+    ]
     if missing:
         print(f"SKIPPED: {BUILD}/bin lacks {', '.join(missing)}; build everything first", file=sys.stderr)
         sys.exit(1 if os.environ.get("CI") == "true" else SKIP)
@@ -118,13 +127,18 @@ def scheduler_image():
 def values(**more):
     gpu, state = os.environ["CLUSTER_GPU"], os.environ["CLUSTER_STATE"]
     settings = {
-        "image.registry": "sluice.test", "image.pullPolicy": "Never",
+        "image.registry": "sluice.test",
+        "image.pullPolicy": "Never",
         # Nothing outside the cluster's own folders, so that `down` takes all of it away.
-        "node.hostDir": f"{state}/node/sluice", "node.runDir": run_dir(),
-        "driver.access": "own", "driver.root": f"{gpu}/lib", "driver.deviceRoot": f"{gpu}/dev",
+        "node.hostDir": f"{state}/node/sluice",
+        "node.runDir": run_dir(),
+        "driver.access": "own",
+        "driver.root": f"{gpu}/lib",
+        "driver.deviceRoot": f"{gpu}/dev",
         "driver.nvml": f"{gpu}/lib/libnvidia-ml.so.1",
         # The agent divides a card among all allocations whose folder is there: those of ended pods go at once here.
-        "devicePlugin.config.collectSeconds": 1, "devicePlugin.config.collectGraceSeconds": 2,
+        "devicePlugin.config.collectSeconds": 1,
+        "devicePlugin.config.collectGraceSeconds": 2,
     }
     settings.update(more)
     return [x for k, v in settings.items() for x in ("--set", f"{k}={v}")]
@@ -136,21 +150,40 @@ def helm(*arguments, **more):
 
 def namespace(name, **labels):
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    wait(30, f"the service account of {name}",
-         lambda: run("kubectl", "-n", name, "get", "serviceaccount", "default", check=False).returncode == 0)
+    wait(
+        30,
+        f"the service account of {name}",
+        lambda: run("kubectl", "-n", name, "get", "serviceaccount", "default", check=False).returncode == 0,
+    )
 
 
 def clean():
     """What a test left that was killed on this cluster: helm would wait for it, and pods would hold units."""
     helm("uninstall", "sluice", "-n", SPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
-    left = [n for n in kubectl("get", "namespaces", "-o", "name").split() if re.fullmatch(rf"namespace/((users|placement|plugin|contract)-\d+|figures|{SPACE})", n)]
+    left = [
+        n
+        for n in kubectl("get", "namespaces", "-o", "name").split()
+        if re.fullmatch(rf"namespace/((users|placement|plugin|contract)-\d+|figures|{SPACE})", n)
+    ]
     if left:
         kubectl("delete", *left, "--wait=true")
 
 
 def install(*more):
     namespace(SPACE, **{"pod-security.kubernetes.io/enforce": "privileged"})
-    return helm("upgrade", "--install", "sluice", ROOT / "charts" / "sluice", "-n", SPACE, "--wait", "--timeout", "120s", *values(), *more)
+    return helm(
+        "upgrade",
+        "--install",
+        "sluice",
+        ROOT / "charts" / "sluice",
+        "-n",
+        SPACE,
+        "--wait",
+        "--timeout",
+        "120s",
+        *values(),
+        *more,
+    )
 
 
 def offered():
@@ -164,18 +197,31 @@ TRAIN = ["/app/bin/train", "/app/model.trace"]  # what the image runs by itself
 def training_pod(name, annotations, labels=None, **container):
     """A pod as a user writes it: an annotation, an image. (hostPID: so that the simulated driver sees whether the other tenant sleeps.)"""
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations, "labels": labels or {}},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations, "labels": labels or {}},
         "spec": {
-            "hostPID": True, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "trainer", "image": "sluice.test/workload:1", "imagePullPolicy": "Never", **container}],
+            "hostPID": True,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {"name": "trainer", "image": "sluice.test/workload:1", "imagePullPolicy": "Never", **container}
+            ],
         },
     }
 
 
 def idle_pod(name, annotations, **spec):
-    container = {"name": "main", "image": os.environ["CLUSTER_BASE"], "imagePullPolicy": "Never", "command": ["sleep", "1000000"]}
+    container = {
+        "name": "main",
+        "image": os.environ["CLUSTER_BASE"],
+        "imagePullPolicy": "Never",
+        "command": ["sleep", "1000000"],
+    }
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec},
     }
 
@@ -186,7 +232,7 @@ def phase(name, space):
 
 def node_pod():
     pods = get("-n", SPACE, "pods", "-l", "app.kubernetes.io/component=node")["items"]
-    return [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]][0]
+    return next(p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"])
 
 
 def run_dir():

@@ -2,6 +2,7 @@
 """The product's life on the real control plane: upgrade to another build of the library and back, uninstall, drain, what is not hooked,
 what logs, metrics, `kubectl sluice` and the simulated card say of the same bytes. Pods share no process namespace with the node here.
 """
+
 import base64
 import json
 import os
@@ -11,10 +12,9 @@ import tempfile
 import time
 import unittest
 
-import yaml
-
 import product as p
 import product_test
+import yaml
 from product_test import EXAMPLES, SPACE, gib
 
 
@@ -31,7 +31,9 @@ class Life(product_test.Product):
         p.wait(120, "the node to offer units", lambda: p.offered() == 200)
 
     def tearDown(self):
-        p.kubectl("-n", SPACE, "delete", "statefulsets,limitranges", "--all", "--force", "--grace-period=0", check=False)
+        p.kubectl(
+            "-n", SPACE, "delete", "statefulsets,limitranges", "--all", "--force", "--grace-period=0", check=False
+        )
         super().tearDown()
 
     @staticmethod
@@ -65,26 +67,41 @@ class Life(product_test.Product):
 
     def test_logs_top_metrics_events_and_the_simulator_agree(self):
         # A second container keeps the pod, and so its figures, when the training has ended.
-        pod = self.training_pod("told", {"gpu-fraction.sluice.dev/trainer": "0.25", "log-level.sluice.dev/trainer": "INFO"},
-                             command=[*p.TRAIN, "--json", "--warm-up", "0"])
+        pod = self.training_pod(
+            "told",
+            {"gpu-fraction.sluice.dev/trainer": "0.25", "log-level.sluice.dev/trainer": "INFO"},
+            command=[*p.TRAIN, "--json", "--warm-up", "0"],
+        )
         pod["spec"]["containers"] += p.idle_pod("", {})["spec"]["containers"]
         p.apply(pod, SPACE)
-        ended = lambda: p.kubectl("-n", SPACE, "get", "pod", "told", "-o",
-                                  "jsonpath={.status.containerStatuses[?(@.name=='trainer')].state.terminated.exitCode}")
+        ended = lambda: p.kubectl(
+            "-n",
+            SPACE,
+            "get",
+            "pod",
+            "told",
+            "-o",
+            "jsonpath={.status.containerStatuses[?(@.name=='trainer')].state.terminated.exitCode}",
+        )
         p.wait(120, "the training to end", lambda: ended() == "0")
         log = p.kubectl("-n", SPACE, "logs", "told", "-c", "trainer")
-        line = [x for x in log.splitlines() if x.startswith("sluice: exit")][0]
-        simulated = json.loads([x for x in log.splitlines() if x.startswith("{")][0])["simulated"]
+        line = next(x for x in log.splitlines() if x.startswith("sluice: exit"))
+        simulated = json.loads(next(x for x in log.splitlines() if x.startswith("{")))["simulated"]
         page = p.agent_page("metrics")
         status = json.loads(p.plugin("status", "-o", "json").stdout)
-        counters = [a for n in status for a in n["status"]["allocations"] if a["pod"] == "told"][0]["ended"][0]
+        counters = next(a for n in status for a in n["status"]["allocations"] if a["pod"] == "told")["ended"][0]
         estimated, true = counters.get("fault_bytes", 0), simulated["total_fault_bytes"]
         for way, name, figure in (("in", "fetched", "total_in_bytes"), ("out", "evicted", "total_out_bytes")):
             bytes_ = counters[f"bytes_{way}"]
             with self.subTest(way):
                 self.assertGreater(bytes_, 1 << 30)
-                self.assertEqual(p.metric(page, f"sluice_{name}_bytes_total", pod="told", namespace=SPACE, container="trainer"), bytes_)
-                self.assertAlmostEqual(gib(re.search(rf", {way} ([0-9.]+ GiB)", line).group(1)), bytes_ / 2**30, delta=0.0051)
+                self.assertEqual(
+                    p.metric(page, f"sluice_{name}_bytes_total", pod="told", namespace=SPACE, container="trainer"),
+                    bytes_,
+                )
+                self.assertAlmostEqual(
+                    gib(re.search(rf", {way} ([0-9.]+ GiB)", line).group(1)), bytes_ / 2**30, delta=0.0051
+                )
                 print(f"bytes {way}: hook, log, metrics {bytes_}, the simulated card {simulated[figure]}")
                 # The card counts what was dead in a block that came as a whole.
                 self.assertAlmostEqual(bytes_, simulated[figure], delta=0.02 * simulated[figure])
@@ -93,7 +110,9 @@ class Life(product_test.Product):
         self.assertLessEqual(estimated, 1.15 * true + (32 << 20))
         self.assertEqual(simulated["misuses"], 0)
         self.assertIn(f"{SPACE}/told/trainer", p.plugin("top", "--once").stdout)
-        self.assertIn(f"{SPACE}/told/trainer", p.in_agent("/usr/bin/sluice", "top", "--once", "--run-dir", p.run_dir()).stdout)
+        self.assertIn(
+            f"{SPACE}/told/trainer", p.in_agent("/usr/bin/sluice", "top", "--once", "--run-dir", p.run_dir()).stdout
+        )
         p.wait(60, "the Event", lambda: "SluiceAttached" in p.kubectl("-n", SPACE, "describe", "pod", "told"))
         # No more than /metrics: no command, no pid, no setting.
         shown = json.loads(p.agent_page("status.json"))
@@ -103,11 +122,17 @@ class Life(product_test.Product):
         self.hold("live", {"sluice.dev/gpu-fraction": "0.5"})
         p.plugin("set", "live", "-n", SPACE, "memory-factor=50", "memory-limit=12Gi")
         # To the agent, and to the hook: its page shows the factor that it uses, the metric what it may allocate.
-        p.wait(60, "the hook to follow", lambda: [c["factor"] for x in self.allocation("live")["processes"] for c in x["gpus"]] == [50])
+        p.wait(
+            60,
+            "the hook to follow",
+            lambda: [c["factor"] for x in self.allocation("live")["processes"] for c in x["gpus"]] == [50],
+        )
         p.wait(60, "the limit", lambda: p.metric(p.agent_page("metrics"), "sluice_limit_bytes", pod="live") == 12 << 30)
         result = p.plugin("set", "live", "-n", SPACE, "memory-factor=500", check=False)
         self.assertEqual((result.returncode, "1 to 100" in result.stderr), (2, True), result.stderr)
-        result = p.run("kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False)
+        result = p.run(
+            "kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False
+        )
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("log-level", result.stderr)  # the list of what may change
 
@@ -115,10 +140,30 @@ class Life(product_test.Product):
         labels = {"app": "set"}
         main = p.idle_pod("", {})["spec"]["containers"][0]
         helper = {**main, "name": "helper", "restartPolicy": "Always"}
-        p.apply({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": {
-            "replicas": 2, "serviceName": "set", "selector": {"matchLabels": labels}, "podManagementPolicy": "Parallel",
-            "template": {"metadata": {"labels": labels, "annotations": {"gpu-fraction.sluice.dev/main": "0.3", "gpu-fraction.sluice.dev/helper": "0.1"}},
-                         "spec": {"terminationGracePeriodSeconds": 0, "initContainers": [helper], "containers": [main]}}}}, SPACE)
+        p.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "metadata": {"name": "set"},
+                "spec": {
+                    "replicas": 2,
+                    "serviceName": "set",
+                    "selector": {"matchLabels": labels},
+                    "podManagementPolicy": "Parallel",
+                    "template": {
+                        "metadata": {
+                            "labels": labels,
+                            "annotations": {
+                                "gpu-fraction.sluice.dev/main": "0.3",
+                                "gpu-fraction.sluice.dev/helper": "0.1",
+                            },
+                        },
+                        "spec": {"terminationGracePeriodSeconds": 0, "initContainers": [helper], "containers": [main]},
+                    },
+                },
+            },
+            SPACE,
+        )
         for name in ("set-0", "set-1"):
             p.wait(120, f"{name} to run", lambda: p.phase(name, SPACE) == "Running")
             for container in ("main", "helper"):
@@ -128,8 +173,15 @@ class Life(product_test.Product):
 
     def test_a_limit_range(self):
         # Of the whole pod: a container's maximum would be every container's default, too.
-        p.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpu"}, "spec": {"limits": [
-            {"type": "Pod", "max": {"sluice.dev/gpu-percent": "30"}}]}}, SPACE)
+        p.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "LimitRange",
+                "metadata": {"name": "gpu"},
+                "spec": {"limits": [{"type": "Pod", "max": {"sluice.dev/gpu-percent": "30"}}]},
+            },
+            SPACE,
+        )
 
         def refused():
             said = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
@@ -143,16 +195,38 @@ class Life(product_test.Product):
     def test_the_node_is_drained_of_gpu_pods(self):
         labels = {"app": "served"}
         spec = p.idle_pod("", {})["spec"]
-        p.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "served"}, "spec": {
-            "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-                                                              "spec": {k: v for k, v in spec.items() if k != "restartPolicy"}}}}, SPACE)
-        running = lambda: [x["metadata"]["name"] for x in p.get("-n", SPACE, "pods")["items"]
-                           if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]]
+        p.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "served"},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+                        "spec": {k: v for k, v in spec.items() if k != "restartPolicy"},
+                    },
+                },
+            },
+            SPACE,
+        )
+        running = lambda: [
+            x["metadata"]["name"]
+            for x in p.get("-n", SPACE, "pods")["items"]
+            if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]
+        ]
         first = p.wait(120, "its pod", running)
         node = os.environ["CLUSTER_NODE"]
         p.kubectl("cordon", node)
         try:
-            p.kubectl("drain", node, "--pod-selector=app=served", "--timeout=120s", "--ignore-daemonsets", "--delete-emptydir-data")
+            p.kubectl(
+                "drain",
+                node,
+                "--pod-selector=app=served",
+                "--timeout=120s",
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+            )
             self.assertEqual(running(), [])
             p.wait(60, "all units to be free", lambda: self.free_units() == 200)
         finally:
@@ -177,7 +251,14 @@ class Life(product_test.Product):
         try:
             p.wait(120, "units after the upgrade", lambda: p.offered() == 200)
             self.start("good", {"sluice.dev/gpu-fraction": "0.2"})
-            p.apply(self.training_pod("bad", {"sluice.dev/gpu-fraction": "0.5"}, command=["/app/bin/env", "-u", "LD_PRELOAD", *p.TRAIN, "--hold", "1000"]), SPACE)
+            p.apply(
+                self.training_pod(
+                    "bad",
+                    {"sluice.dev/gpu-fraction": "0.5"},
+                    command=["/app/bin/env", "-u", "LD_PRELOAD", *p.TRAIN, "--hold", "1000"],
+                ),
+                SPACE,
+            )
             p.wait(120, "it to be there", lambda: p.phase("bad", SPACE) in ("Running", ""))
             p.wait(90, "its removal", lambda: p.phase("bad", SPACE) == "")
             self.assertIn("SluiceEvicted", p.kubectl("-n", SPACE, "get", "events"))
@@ -194,15 +275,26 @@ class Life(product_test.Product):
     def restart_container(self, name):
         before = self.restart_count(name)
         p.run("kubectl", "-n", SPACE, "exec", name, "--", "bash", "-c", "kill 1", check=False)
-        p.wait(120, f"{name} to be restarted", lambda: self.restart_count(name) > before and p.phase(name, SPACE) == "Running")
-        p.wait(90, f"{name} to be there", lambda: p.run("kubectl", "-n", SPACE, "exec", name, "--", "true", check=False).returncode == 0)
+        p.wait(
+            120,
+            f"{name} to be restarted",
+            lambda: self.restart_count(name) > before and p.phase(name, SPACE) == "Running",
+        )
+        p.wait(
+            90,
+            f"{name} to be there",
+            lambda: p.run("kubectl", "-n", SPACE, "exec", name, "--", "true", check=False).returncode == 0,
+        )
 
     def restart_count(self, name):
         return p.get("-n", SPACE, "pod", name)["status"]["containerStatuses"][0]["restartCount"]
 
     def test_upgrade_to_another_build_and_back(self):
         # bash as the first process ends on SIGTERM only with a handler.
-        container = {**p.idle_pod("", {})["spec"]["containers"][0], "command": ["bash", "-c", "trap 'exit 1' TERM; while :; do sleep 0.2; done"]}
+        container = {
+            **p.idle_pod("", {})["spec"]["containers"][0],
+            "command": ["bash", "-c", "trap 'exit 1' TERM; while :; do sleep 0.2; done"],
+        }
         self.start("steady", {"sluice.dev/gpu-fraction": "0.5"}, restartPolicy="Always", containers=[container])
         before, given = p.get("-n", SPACE, "pod", "steady"), self.library_of("steady")
         secret = p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"]
@@ -239,38 +331,84 @@ class Life(product_test.Product):
             self.assertEqual(p.phase("left", SPACE), "Running")
             self.assertIn("libsluice.so", self.inside("left", "ls", "/opt/sluice/lib"))
             self.assertEqual(self.library_of("left"), library)
-            everywhere = ("clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
-                          "mutatingwebhookconfigurations,validatingwebhookconfigurations")
-            left = lambda: p.kubectl("get", everywhere, "-l", "app.kubernetes.io/name=sluice", "-o", "name") + p.kubectl(
-                "-n", p.SPACE, "get", "all,configmaps,secrets,serviceaccounts", "-l", "app.kubernetes.io/name=sluice", "-o", "name") + "".join(
-                x for x in os.listdir("/var/lib/kubelet/device-plugins") if x.startswith("sluice"))
+            everywhere = (
+                "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+                "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+            )
+            left = lambda: (
+                p.kubectl("get", everywhere, "-l", "app.kubernetes.io/name=sluice", "-o", "name")
+                + p.kubectl(
+                    "-n",
+                    p.SPACE,
+                    "get",
+                    "all,configmaps,secrets,serviceaccounts",
+                    "-l",
+                    "app.kubernetes.io/name=sluice",
+                    "-o",
+                    "name",
+                )
+                + "".join(x for x in os.listdir("/var/lib/kubelet/device-plugins") if x.startswith("sluice"))
+            )
             p.wait(90, "nothing to be left", lambda: left() == "")
             self.start("plain", {})  # nobody is in other pods' way
         finally:
             self.install()
             p.wait(120, "units again", lambda: p.offered() == 200)
-            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=120s")
+            p.kubectl(
+                "-n",
+                p.SPACE,
+                "wait",
+                "--for=condition=Ready",
+                "pods",
+                "-l",
+                "app.kubernetes.io/component=node",
+                "--timeout=120s",
+            )
         self.assertEqual(p.phase("left", SPACE), "Running")
         p.wait(60, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
 
     def test_who_reaches_its_memory_limit_is_told(self):
-        p.apply(self.training_pod("too-large", {"sluice.dev/gpu-fraction": "0.2", "sluice.dev/memory-limit": "4Gi"}), SPACE)
+        p.apply(
+            self.training_pod("too-large", {"sluice.dev/gpu-fraction": "0.2", "sluice.dev/memory-limit": "4Gi"}), SPACE
+        )
         p.wait(120, "its end", lambda: p.phase("too-large", SPACE) == "Failed")
-        self.assertRegex(p.kubectl("-n", SPACE, "logs", "too-large"), r"out of memory: .* GiB asked for beside .*; memory-limit is 4.00 GiB")
+        self.assertRegex(
+            p.kubectl("-n", SPACE, "logs", "too-large"),
+            r"out of memory: .* GiB asked for beside .*; memory-limit is 4.00 GiB",
+        )
         p.wait(60, "the Event", lambda: "SluiceLimitReached" in p.kubectl("-n", SPACE, "describe", "pod", "too-large"))
 
     def test_an_image_with_its_own_preload(self):
         # What the pod says replaces what the image says: docs/operate/annotations.md tells how to keep both.
         folder = p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
         with tempfile.TemporaryDirectory() as root:
-            p.run("bash", "-c", f"for f in /usr/bin/env $(ldd /usr/bin/env | grep -o '/[^ ]*'); do install -D $f {root}/$f; done")
-            p.run(p.HERE / "oci_archive", "--env", "LD_PRELOAD=/usr/lib/mine.so", "sluice.test/preload:1", root, folder / "preload.tar", "/usr/bin/env")
+            p.run(
+                "bash",
+                "-c",
+                f"for f in /usr/bin/env $(ldd /usr/bin/env | grep -o '/[^ ]*'); do install -D $f {root}/$f; done",
+            )
+            p.run(
+                p.HERE / "oci_archive",
+                "--env",
+                "LD_PRELOAD=/usr/lib/mine.so",
+                "sluice.test/preload:1",
+                root,
+                folder / "preload.tar",
+                "/usr/bin/env",
+            )
         p.run(p.CLUSTER, "load", folder / "preload.tar")
         container = {"name": "main", "image": "sluice.test/preload:1", "imagePullPolicy": "Never"}
         ours = "/opt/sluice/lib/libsluice.so"
-        for name, annotations, env, preload in (("plain", {}, [], "/usr/lib/mine.so"), ("lost", {"sluice.dev/gpu-fraction": "0.1"}, [], ours),
-                                                ("kept", {"sluice.dev/gpu-fraction": "0.1"}, [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}],
-                                                 ours + ":/usr/lib/mine.so")):
+        for name, annotations, env, preload in (
+            ("plain", {}, [], "/usr/lib/mine.so"),
+            ("lost", {"sluice.dev/gpu-fraction": "0.1"}, [], ours),
+            (
+                "kept",
+                {"sluice.dev/gpu-fraction": "0.1"},
+                [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}],
+                ours + ":/usr/lib/mine.so",
+            ),
+        ):
             p.apply(p.idle_pod(name, annotations, containers=[{**container, "env": env}]), SPACE)
             p.wait(120, f"{name} to end", lambda: p.phase(name, SPACE) == "Succeeded")
             self.assertIn(f"LD_PRELOAD={preload}\n", p.kubectl("-n", SPACE, "logs", name))
@@ -286,38 +424,97 @@ class Life(product_test.Product):
 
     def test_every_mode_passes_the_real_api_server(self):
         ca = base64.b64encode(p.get("-n", p.SPACE, "configmap", "kube-root-ca.crt")["data"]["ca.crt"].encode()).decode()
-        own = ("webhook.certificate.mode=secret", "webhook.certificate.secretName=mine", "webhook.certificate.caBundle=" + ca)
-        for settings in ((), ("webhook.certificate.mode=helm",), own,
-                         ("webhook.certificate.mode=cert-manager",), ("scheduler.mode=own", "scheduler.replicas=2"), ("scheduler.mode=cluster",),
-                         ("agent.notHooked=evict", "webhook.removeRefused.enabled=true", "monitoring.dashboard=true", "webhook.aliases=true"),
-                         ("driver.access=own", "driver.root=/opt/driver", "node.affinity=nfd", "webhook.failurePolicy=Fail"),
-                         ("driver.access=nvidia-runtime", "driver.runtimeClassName=nvidia", "node.affinity=gpu-operator")):
+        own = (
+            "webhook.certificate.mode=secret",
+            "webhook.certificate.secretName=mine",
+            "webhook.certificate.caBundle=" + ca,
+        )
+        for settings in (
+            (),
+            ("webhook.certificate.mode=helm",),
+            own,
+            ("webhook.certificate.mode=cert-manager",),
+            ("scheduler.mode=own", "scheduler.replicas=2"),
+            ("scheduler.mode=cluster",),
+            (
+                "agent.notHooked=evict",
+                "webhook.removeRefused.enabled=true",
+                "monitoring.dashboard=true",
+                "webhook.aliases=true",
+            ),
+            ("driver.access=own", "driver.root=/opt/driver", "node.affinity=nfd", "webhook.failurePolicy=Fail"),
+            ("driver.access=nvidia-runtime", "driver.runtimeClassName=nvidia", "node.affinity=gpu-operator"),
+        ):
             with self.subTest(settings):
-                text = p.helm("template", "other", p.ROOT / "charts" / "sluice", "-n", p.SPACE, "--skip-tests", *[x for s in settings for x in ("--set", s)])
+                text = p.helm(
+                    "template",
+                    "other",
+                    p.ROOT / "charts" / "sluice",
+                    "-n",
+                    p.SPACE,
+                    "--skip-tests",
+                    *[x for s in settings for x in ("--set", s)],
+                )
                 # cert-manager's and Prometheus' own kinds are not known here.
-                objects = [o for o in yaml.safe_load_all(text) if o and o["apiVersion"].split("/")[0] not in ("cert-manager.io", "monitoring.coreos.com")]
-                said = p.run("kubectl", "create", "--dry-run=server", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+                objects = [
+                    o
+                    for o in yaml.safe_load_all(text)
+                    if o and o["apiVersion"].split("/")[0] not in ("cert-manager.io", "monitoring.coreos.com")
+                ]
+                said = p.run(
+                    "kubectl",
+                    "create",
+                    "--dry-run=server",
+                    "-f",
+                    "-",
+                    text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+                )
                 self.assertEqual(said.stdout.count("created (server dry run)"), len(objects), said.stdout + said.stderr)
                 self.assertNotIn("Warning", said.stderr)
 
     def test_the_manifests_without_helm(self):
         # As a reader applies them: the image by the name that they give it, folders of the host as they are by default; this node's driver
         # lies elsewhere, so the node's parts run idle.
-        p.run("ctr", "-a", os.environ["CLUSTER_CONTAINERD"], "-n", "k8s.io", "images", "tag", "--force", f"sluice.test/sluice:{p.VERSION}",
-              f"docker.io/library/sluice:{p.VERSION}")
+        p.run(
+            "ctr",
+            "-a",
+            os.environ["CLUSTER_CONTAINERD"],
+            "-n",
+            "k8s.io",
+            "images",
+            "tag",
+            "--force",
+            f"sluice.test/sluice:{p.VERSION}",
+            f"docker.io/library/sluice:{p.VERSION}",
+        )
         made = [d for d in ("/var/lib/sluice", "/run/sluice", "/etc/cdi", "/run/cdi") if not os.path.exists(d)]
         p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
         try:
             p.kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")
             for part in ("daemonset/sluice-node", "deployment/sluice-webhook"):
                 p.kubectl("-n", p.SPACE, "rollout", "status", part, "--timeout=90s")
-            p.wait(90, "the webhook to be asked", lambda: "1.5" in p.apply(p.idle_pod("wrong", {"sluice.dev/gpu-fraction": "1.5"}), SPACE, check=False).stderr)
+            p.wait(
+                90,
+                "the webhook to be asked",
+                lambda: (
+                    "1.5" in p.apply(p.idle_pod("wrong", {"sluice.dev/gpu-fraction": "1.5"}), SPACE, check=False).stderr
+                ),
+            )
             p.kubectl("delete", "-f", p.ROOT / "manifests" / "sluice.yaml", "--wait=true", timeout=120)
         finally:
             for folder in made:
                 shutil.rmtree(folder, ignore_errors=True)
             self.install()
-            p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=120s")
+            p.kubectl(
+                "-n",
+                p.SPACE,
+                "wait",
+                "--for=condition=Ready",
+                "pods",
+                "-l",
+                "app.kubernetes.io/component=node",
+                "--timeout=120s",
+            )
 
     def test_examples_run(self):
         files = sorted(EXAMPLES.glob("*.yaml"))
@@ -326,17 +523,40 @@ class Life(product_test.Product):
         for file in files:
             with self.subTest(file.name):
                 # As it is, through the admission chain; then with images that this cluster has.
-                self.assertIn("created (server dry run)", p.kubectl("-n", SPACE, "create", "--dry-run=server", "-f", file))
-                text = re.sub(r"(?m)^( *)image: \S+", lambda m: m.group(1) + sleeper.format(m.group(1)), file.read_text())
+                self.assertIn(
+                    "created (server dry run)", p.kubectl("-n", SPACE, "create", "--dry-run=server", "-f", file)
+                )
+                text = re.sub(
+                    r"(?m)^( *)image: \S+", lambda m: m.group(1) + sleeper.format(m.group(1)), file.read_text()
+                )
                 # Init containers must end.
-                text = re.sub(r"(initContainers:(?:\n(?!      containers:).*)*?)command: \[sleep, '1000000'\]", r"\1command: ['true']", text)
+                text = re.sub(
+                    r"(initContainers:(?:\n(?!      containers:).*)*?)command: \[sleep, '1000000'\]",
+                    r"\1command: ['true']",
+                    text,
+                )
                 text = text.replace("memory: 24Gi", "memory: 1Gi")  # this node has less
                 p.apply(text, SPACE)
                 pods = lambda: p.get("-n", SPACE, "pods")["items"]
                 if "image:" in text:
-                    p.wait(120, f"the pods of {file.name} to run", lambda: pods() and all(x["status"]["phase"] == "Running" for x in pods()))
+                    p.wait(
+                        120,
+                        f"the pods of {file.name} to run",
+                        lambda: pods() and all(x["status"]["phase"] == "Running" for x in pods()),
+                    )
                     self.assertTrue([a for a in p.agent_status()["allocations"] if a["namespace"] == SPACE])
-                p.kubectl("-n", SPACE, "delete", "-f", "-", "--force", "--grace-period=0", "--wait=true", text=text, check=False)
+                p.kubectl(
+                    "-n",
+                    SPACE,
+                    "delete",
+                    "-f",
+                    "-",
+                    "--force",
+                    "--grace-period=0",
+                    "--wait=true",
+                    text=text,
+                    check=False,
+                )
                 p.kubectl("-n", SPACE, "wait", "--for=delete", "pods", "--all", "--timeout=120s", check=False)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """sluice as its users meet it, on the real control plane: helm install, an annotated pod, kubectl logs."""
+
 import json
 import os
-import pathlib
 import re
 import time
 import unittest
@@ -28,7 +28,16 @@ class Product(unittest.TestCase):
         p.wait(90, "the node to offer units", lambda: p.offered() == 200)
         cls.install_seconds = time.monotonic() - start
         # helm's --wait is content with a DaemonSet whose only pod is not ready: maxUnavailable is 1.
-        p.kubectl("-n", p.SPACE, "wait", "--for=condition=Ready", "pods", "-l", "app.kubernetes.io/component=node", "--timeout=90s")
+        p.kubectl(
+            "-n",
+            p.SPACE,
+            "wait",
+            "--for=condition=Ready",
+            "pods",
+            "-l",
+            "app.kubernetes.io/component=node",
+            "--timeout=90s",
+        )
         p.namespace(SPACE)
 
     @classmethod
@@ -38,8 +47,17 @@ class Product(unittest.TestCase):
         p.kubectl("delete", "namespace", p.SPACE, "--wait=true", check=False)
 
     def tearDown(self):
-        p.kubectl("-n", SPACE, "delete", "pods,jobs,deployments,resourcequotas", "--all", "--force", "--grace-period=0", "--wait=true",
-                  check=False)
+        p.kubectl(
+            "-n",
+            SPACE,
+            "delete",
+            "pods,jobs,deployments,resourcequotas",
+            "--all",
+            "--force",
+            "--grace-period=0",
+            "--wait=true",
+            check=False,
+        )
         p.wait(90, "the allocations of deleted pods to be given back", lambda: not p.agent_status().get("allocations"))
 
     def run_training(self, name, annotations, **container):
@@ -72,7 +90,7 @@ class Product(unittest.TestCase):
 
     def test_more_than_its_share_is_held_to_its_budget_and_said(self):
         log = self.run_training("quarter", {"sluice.dev/gpu-fraction": "0.25"})  # 4 GiB for 5.8 GiB live
-        line = [x for x in log.splitlines() if x.startswith("sluice: exit")][0]
+        line = next(x for x in log.splitlines() if x.startswith("sluice: exit"))
         self.assertAlmostEqual(gib(line.split("budget")[1]), 4, delta=0.15)
         self.assertGreater(gib(re.search(r", in ([0-9.]+ GiB)", line).group(1)), 1, line)
         self.assertGreater(gib(re.search(r", out ([0-9.]+ GiB)", line).group(1)), 1, line)
@@ -109,7 +127,10 @@ class Product(unittest.TestCase):
         p.apply(p.idle_pod("third", {"sluice.dev/gpu-fraction": "0.2"}), SPACE)
         time.sleep(2)
         self.assertEqual(p.phase("third", SPACE), "Pending")
-        cards = {n: p.kubectl("-n", SPACE, "exec", n, "--", "bash", "-c", "ls /dev/nvidia[0-9]*").strip() for n in ("first", "second", "big")}
+        cards = {
+            n: p.kubectl("-n", SPACE, "exec", n, "--", "bash", "-c", "ls /dev/nvidia[0-9]*").strip()
+            for n in ("first", "second", "big")
+        }
         self.assertEqual(cards["first"], cards["second"], "halves are packed on one card")
         self.assertNotEqual(cards["first"], cards["big"])
         p.kubectl("-n", SPACE, "delete", "pod", "first", "--force", "--grace-period=0")
@@ -119,10 +140,17 @@ class Product(unittest.TestCase):
         template = p.idle_pod("x", {"sluice.dev/gpu-fraction": "1.5"})
         labels = {"app": "wrong"}
         deployment = {
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "wrong"},
-            "spec": {"selector": {"matchLabels": labels}, "template": {
-                "metadata": {"annotations": template["metadata"]["annotations"], "labels": labels},
-                "spec": {"containers": template["spec"]["containers"]}}}}
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "wrong"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"annotations": template["metadata"]["annotations"], "labels": labels},
+                    "spec": {"containers": template["spec"]["containers"]},
+                },
+            },
+        }
         result = p.apply(deployment, SPACE, check=False)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("1.5", result.stderr)
@@ -133,17 +161,28 @@ class Product(unittest.TestCase):
     def test_settings_of_a_running_pod(self):
         self.start("live", {"sluice.dev/gpu-fraction": "0.3"})
         p.kubectl("-n", SPACE, "annotate", "pod", "live", "sluice.dev/log-level=DEBUG")
-        result = p.run("kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False)
+        result = p.run(
+            "kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False
+        )
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("log-level", result.stderr)  # the list of what may change
 
     def test_a_restricted_namespace(self):
         p.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")
         try:
-            container = {"name": "main", "image": os.environ["CLUSTER_BASE"], "imagePullPolicy": "Never", "command": ["sleep", "1000000"],
-                         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
-            self.start("strict", {"sluice.dev/gpu-fraction": "0.1"}, containers=[container],
-                       securityContext={"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}})
+            container = {
+                "name": "main",
+                "image": os.environ["CLUSTER_BASE"],
+                "imagePullPolicy": "Never",
+                "command": ["sleep", "1000000"],
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+            self.start(
+                "strict",
+                {"sluice.dev/gpu-fraction": "0.1"},
+                containers=[container],
+                securityContext={"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+            )
             self.assertIn("libsluice.so", self.inside("strict", "env"))
         finally:
             p.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce-")
@@ -151,17 +190,48 @@ class Product(unittest.TestCase):
     def test_an_image_with_its_own_preload_job_and_init_container(self):
         image = os.environ["CLUSTER_BASE"]
         show = {"image": image, "imagePullPolicy": "Never", "command": ["bash", "-c", "echo preload $LD_PRELOAD"]}
-        p.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "batch"}, "spec": {"template": {
-            "metadata": {"annotations": {"gpu-fraction.sluice.dev/init": "0.2", "gpu-fraction.sluice.dev/main": "0.2"}},
-            "spec": {"restartPolicy": "Never", "initContainers": [{"name": "init", **show}],
-                     "containers": [{"name": "main", **show, "env": [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}]}]}}}}, SPACE)
+        p.apply(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "batch"},
+                "spec": {
+                    "template": {
+                        "metadata": {
+                            "annotations": {
+                                "gpu-fraction.sluice.dev/init": "0.2",
+                                "gpu-fraction.sluice.dev/main": "0.2",
+                            }
+                        },
+                        "spec": {
+                            "restartPolicy": "Never",
+                            "initContainers": [{"name": "init", **show}],
+                            "containers": [
+                                {"name": "main", **show, "env": [{"name": "LD_PRELOAD", "value": "/usr/lib/mine.so"}]}
+                            ],
+                        },
+                    }
+                },
+            },
+            SPACE,
+        )
         p.kubectl("-n", SPACE, "wait", "--for=condition=Complete", "job/batch", "--timeout=120s")
-        for container, preload in {"init": "/opt/sluice/lib/libsluice.so", "main": "/opt/sluice/lib/libsluice.so:/usr/lib/mine.so"}.items():
+        for container, preload in {
+            "init": "/opt/sluice/lib/libsluice.so",
+            "main": "/opt/sluice/lib/libsluice.so:/usr/lib/mine.so",
+        }.items():
             self.assertIn(f"preload {preload}\n", p.kubectl("-n", SPACE, "logs", "job/batch", "-c", container))
 
     def test_quota(self):
-        p.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpu"},
-                 "spec": {"hard": {"requests.sluice.dev/gpu-percent": "40"}}}, SPACE)
+        p.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": {"name": "gpu"},
+                "spec": {"hard": {"requests.sluice.dev/gpu-percent": "40"}},
+            },
+            SPACE,
+        )
         p.wait(60, "the quota", lambda: "hard" in p.get("-n", SPACE, "resourcequota", "gpu").get("status", {}))
         self.start("within", {"sluice.dev/gpu-fraction": "0.4"})
         result = p.apply(p.idle_pod("beyond", {"sluice.dev/gpu-fraction": "0.1"}), SPACE, check=False)
@@ -170,7 +240,16 @@ class Product(unittest.TestCase):
     def test_without_the_webhook_nothing_runs_unlimited_and_nobody_else_is_stopped(self):
         p.kubectl("-n", p.SPACE, "scale", "deployment", "sluice-webhook", "--replicas=0")
         try:
-            p.kubectl("-n", p.SPACE, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=webhook", "--timeout=120s")
+            p.kubectl(
+                "-n",
+                p.SPACE,
+                "wait",
+                "--for=delete",
+                "pod",
+                "-l",
+                "app.kubernetes.io/component=webhook",
+                "--timeout=120s",
+            )
             result = p.apply(p.idle_pod("unseen", {"sluice.dev/gpu-fraction": "0.5"}), SPACE, check=False)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn("webhook", result.stderr)
@@ -189,7 +268,11 @@ class Product(unittest.TestCase):
         p.run(p.CLUSTER, "restart", "kubelet")
         p.wait(120, "the units to be offered again", lambda: p.offered() == 200)
         self.assertEqual(p.phase("survivor", SPACE), "Running")
-        p.wait(120, "the agent to serve again", lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0)
+        p.wait(
+            120,
+            "the agent to serve again",
+            lambda: p.in_agent("/usr/bin/sluice", "status", "--run-dir", p.run_dir(), check=False).returncode == 0,
+        )
         log = self.run_training("after", {"sluice.dev/gpu-fraction": "0.5"})
         self.assertIn("sluice: exit", log)
 
@@ -220,8 +303,11 @@ class Product(unittest.TestCase):
         pods = [p.idle_pod(f"many-{i}", {"sluice.dev/gpu-fraction": "0.04"}) for i in range(50)]
         start = time.monotonic()
         p.apply("\n---\n".join(json.dumps(x) for x in pods), SPACE)
-        p.wait(180, "50 pods to run", lambda: sum(
-            x["status"]["phase"] == "Running" for x in p.get("-n", SPACE, "pods")["items"]) == 50)
+        p.wait(
+            180,
+            "50 pods to run",
+            lambda: sum(x["status"]["phase"] == "Running" for x in p.get("-n", SPACE, "pods")["items"]) == 50,
+        )
         print(f"50 pods of 0.04 on two cards: {time.monotonic() - start:.1f} s")
 
     def test_examples_pass_the_real_admission_chain(self):

@@ -5,6 +5,7 @@ plain: each pod asks for 5 units, ends by itself and is deleted. random: sizes, 
 random (SEED from the environment), while cluster_test kills plugin and kubelet. Each pod must be served in full or
 refused with a reason. At all times no two pods hold one unit, and each container's units are on one card.
 """
+
 import base64
 import collections
 import http.client
@@ -19,12 +20,20 @@ AT_ONCE = 10
 RESOURCE = "sluice.dev/gpu-percent"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 # Kubelet's messages while it has no plugin or too few units, and the plugin's.
-REASONS = ("sluice refuses: ", "requested number of devices unavailable", "no healthy devices present",
-           "cannot allocate unregistered device", "Node didn't have enough resource", "failed to get device plugin options",
-           # gRPC's: the plugin was killed during kubelet's call, or its successor registered meanwhile.
-           "code = Unavailable desc = ", "code = Canceled desc = ",
-           # Kubelet was stopped while it started the container.
-           "context canceled", "ContainerStatusUnknown")
+REASONS = (
+    "sluice refuses: ",
+    "requested number of devices unavailable",
+    "no healthy devices present",
+    "cannot allocate unregistered device",
+    "Node didn't have enough resource",
+    "failed to get device plugin options",
+    # gRPC's: the plugin was killed during kubelet's call, or its successor registered meanwhile.
+    "code = Unavailable desc = ",
+    "code = Canceled desc = ",
+    # Kubelet was stopped while it started the container.
+    "context canceled",
+    "ContainerStatusUnknown",
+)
 
 
 class Api:
@@ -41,7 +50,9 @@ class Api:
             try:
                 if self.connection is None:
                     self.connection = http.client.HTTPSConnection("10.201.0.2", 6443, context=self.context, timeout=20)
-                self.connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+                self.connection.request(
+                    method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"}
+                )
                 answer = self.connection.getresponse()
                 text = answer.read()
                 return answer.status, json.loads(text)
@@ -59,7 +70,7 @@ class Run:
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
         self.made = 0
         self.delete_at = {}  # time by name, for pods that do not end by themselves
-        self.gone = set()    # names whose deletion was requested
+        self.gone = set()  # names whose deletion was requested
         self.result = collections.Counter()
         self.problems = []
 
@@ -74,12 +85,27 @@ class Run:
             policy = "Always" if kind == 2 else "Never"
             if kind == 2:
                 self.delete_at[f"p{self.made}"] = time.time() + self.random.uniform(1, 6)
-        container = {"name": "main", "image": self.image, "imagePullPolicy": "Never", "command": ["bash", "-c", command],
-                     # This test has no real library, and a pod's own variables take precedence.
-                     "env": [{"name": "LD_PRELOAD", "value": ""}], "resources": {"limits": {RESOURCE: str(units)}}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{self.made}"},
-               # Bypasses the scheduler, so that kubelet decides at once, even without a plugin.
-               "spec": {"nodeName": self.node, "restartPolicy": policy, "terminationGracePeriodSeconds": 0, "containers": [container]}}
+        container = {
+            "name": "main",
+            "image": self.image,
+            "imagePullPolicy": "Never",
+            "command": ["bash", "-c", command],
+            # This test has no real library, and a pod's own variables take precedence.
+            "env": [{"name": "LD_PRELOAD", "value": ""}],
+            "resources": {"limits": {RESOURCE: str(units)}},
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"p{self.made}"},
+            # Bypasses the scheduler, so that kubelet decides at once, even without a plugin.
+            "spec": {
+                "nodeName": self.node,
+                "restartPolicy": policy,
+                "terminationGracePeriodSeconds": 0,
+                "containers": [container],
+            },
+        }
         status, answer = self.api.call("POST", self.pods, pod)
         if status not in (201, 409):
             self.problems.append(f"p{self.made} was not accepted: {answer.get('message')}")
@@ -99,8 +125,10 @@ class Run:
         elif phase == "Failed":
             # The pod failed, or one of its containers could not be started.
             states = [state for c in status.get("containerStatuses", []) for state in c["state"].values()]
-            message = "; ".join([status.get("reason", ""), status.get("message", "")] +
-                                [f"{state.get('reason', '')}: {state.get('message', '')}" for state in states])
+            message = "; ".join(
+                [status.get("reason", ""), status.get("message", "")]
+                + [f"{state.get('reason', '')}: {state.get('message', '')}" for state in states]
+            )
             known = any(reason in message for reason in REASONS)
             if not known or not self.random:
                 self.problems.append(f"{name} failed: {message[:500]}")
@@ -112,8 +140,11 @@ class Run:
 
     def check_units(self, pods):
         """Checks the units of running pods in kubelet's checkpoint, which keeps an ended pod's entry until it needs the units."""
-        living = {p["metadata"]["uid"]: p["metadata"]["name"] for p in pods
-                  if p["metadata"]["name"] not in self.gone and p.get("status", {}).get("phase") == "Running"}
+        living = {
+            p["metadata"]["uid"]: p["metadata"]["name"]
+            for p in pods
+            if p["metadata"]["name"] not in self.gone and p.get("status", {}).get("phase") == "Running"
+        }
         try:
             with open(CHECKPOINT) as file:
                 entries = json.load(file)["Data"]["PodDeviceEntries"] or []

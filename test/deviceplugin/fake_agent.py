@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """fake_agent.py ALLOC-DIR: stands in for the node agent: a listening agent.sock in every allocation, until it is stopped."""
+
 import os
 import socket
 import sys
@@ -7,7 +8,9 @@ import time
 
 root, sockets = sys.argv[1], {}
 while True:
-    names = {n for n in os.listdir(root) if os.path.exists(f"{root}/{n}/allocation.json")} if os.path.isdir(root) else set()
+    names = (
+        {n for n in os.listdir(root) if os.path.exists(f"{root}/{n}/allocation.json")} if os.path.isdir(root) else set()
+    )
     for name in names - sockets.keys():
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:

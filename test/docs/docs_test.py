@@ -19,8 +19,8 @@ sys.path.insert(0, str(HERE.parent / "cluster"))
 import command_lines  # noqa: E402  (found beside this file)
 import commands  # noqa: E402
 import documents  # noqa: E402
-import reference  # noqa: E402
 import product as p  # noqa: E402
+import reference  # noqa: E402
 
 # Commands of measurements and for contributors. They are not run, but their programs must exist.
 TOOLS = ("docs/benchmarks.md", "docs/design/driver.md", "CONTRIBUTING.md")

@@ -16,7 +16,11 @@ import product as p
 PAGE = p.ROOT / "docs/operate/configuration.md"
 METRICS = {
     "agent": ["agent/metrics.cc"],
-    "plugin, webhook and extender": ["deviceplugin/metrics.cc", "webhook/server/metrics.cc", "scheduler/extender/extender.cc"],
+    "plugin, webhook and extender": [
+        "deviceplugin/metrics.cc",
+        "webhook/server/metrics.cc",
+        "scheduler/extender/extender.cc",
+    ],
 }
 PARTS = (
     "agent",

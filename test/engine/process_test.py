@@ -1,14 +1,13 @@
 """What a program does to the process that the hook lives in: process_test.py BUILD [NAME...] | --list. As engine_test.py, whose means it uses."""
+
 import os
 import pathlib
 import re
-import struct
 import sys
 import tempfile
-import time
 
 import engine_test as engine
-from engine_test import LARGE, SMALL, Agent, Skipped, budget_frame, expect, run, same, scenario, test, welcome
+from engine_test import SMALL, Agent, Skipped, budget_frame, expect, run, same, scenario, test, welcome
 
 engine.TESTS.clear()
 scenario("sizes_that_nobody_has", evicts=False)

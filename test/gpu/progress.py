@@ -1,4 +1,5 @@
 """The progress of build/bin/tenant: `done` in its result is a list of [monotonic seconds, launches]."""
+import itertools
 
 
 def done_at(result, t):
@@ -6,7 +7,7 @@ def done_at(result, t):
     samples = result["done"]
     if t <= samples[0][0]:
         return 0.0
-    for (t0, n0), (t1, n1) in zip(samples, samples[1:]):
+    for (t0, n0), (t1, n1) in itertools.pairwise(samples):
         if t < t1:
             return n0 + (n1 - n0) * (t - t0) / (t1 - t0) if t1 > t0 else n1
     return float(samples[-1][1])

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-import exit_line  # noqa: E402
+import exit_line
 
 TENANTS = pathlib.Path(__file__).resolve().parent / "tenants"
 GLIBC = ("linux-vdso.", "libc.", "libm.", "ld-", "/lib64/ld-", "libpthread.", "libdl.")

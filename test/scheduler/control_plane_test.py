@@ -12,6 +12,7 @@ Then tests faults: two schedulers at once, 100 pods for the last cards, the exte
 
 NODES and PODS in the environment set the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: programs are missing.
 """
+
 import collections
 import concurrent.futures
 import http.client
@@ -30,11 +31,13 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "cluster"), str(HERE.parent / "webhook")]
-from apiserver import bound as bound_to_us, free_port, skip_without_programs  # noqa: E402
+from apiserver import bound as bound_to_us  # noqa: E402
+from apiserver import free_port, skip_without_programs
 from chart_test import one, render  # noqa: E402  (skips where helm is missing)
 
 NODES, CARDS, PODS = int(os.environ.get("NODES", "200")), 8, int(os.environ.get("PODS", "2200"))
 RESOURCE = "sluice.dev/gpu-percent"
+
 
 class Plane:
     def __init__(self, extender, fleet, nodes):
@@ -46,7 +49,9 @@ class Plane:
 
     def start(self, name, *args):
         with open(self.dir / f"{name}.log", "a") as log:
-            self.running[name] = subprocess.Popen(bound_to_us(*args), stdout=log, stderr=subprocess.STDOUT, cwd=self.dir)
+            self.running[name] = subprocess.Popen(
+                bound_to_us(*args), stdout=log, stderr=subprocess.STDOUT, cwd=self.dir
+            )
 
     def stop(self, name):
         process = self.running.pop(name)
@@ -63,39 +68,122 @@ class Plane:
     def up(self):
         etcd, peer, self.api, self.ext = (free_port() for _ in range(4))
         self.openssl("genrsa", "-out", "sa.key", "2048")
-        self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-days", "2",
-                     "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
+        self.openssl(
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            "ca.key",
+            "-out",
+            "ca.crt",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        )
         (self.dir / "tokens").write_text("token,admin,1,system:masters\n")
-        (self.dir / "kubeconfig").write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{self.api}",
-                                                   "certificate-authority": str(self.dir / "ca.crt")}}],
-            "users": [{"name": "u", "user": {"token": "token"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
+        (self.dir / "kubeconfig").write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "x",
+                    "clusters": [
+                        {
+                            "name": "c",
+                            "cluster": {
+                                "server": f"https://127.0.0.1:{self.api}",
+                                "certificate-authority": str(self.dir / "ca.crt"),
+                            },
+                        }
+                    ],
+                    "users": [{"name": "u", "user": {"token": "token"}}],
+                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                }
+            )
+        )
         self.tls = ssl.create_default_context(cafile=str(self.dir / "ca.crt"))
-        self.start("etcd", self.bin / "etcd", "--data-dir", "etcd", "--unsafe-no-fsync", "--quota-backend-bytes", 8 << 30,
-                   "--listen-client-urls", f"http://127.0.0.1:{etcd}", "--advertise-client-urls", f"http://127.0.0.1:{etcd}",
-                   "--listen-peer-urls", f"http://127.0.0.1:{peer}")
-        self.start("api", self.bin / "kube-apiserver", "--etcd-servers", f"http://127.0.0.1:{etcd}", "--secure-port", self.api,
-                   "--bind-address", "127.0.0.1", "--tls-cert-file", "ca.crt", "--tls-private-key-file", "ca.key",
-                   "--token-auth-file", "tokens", "--authorization-mode", "AlwaysAllow", "--service-account-issuer", "https://x",
-                   "--service-account-key-file", "sa.key", "--service-account-signing-key-file", "sa.key",
-                   "--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition", "--profiling=false")
+        self.start(
+            "etcd",
+            self.bin / "etcd",
+            "--data-dir",
+            "etcd",
+            "--unsafe-no-fsync",
+            "--quota-backend-bytes",
+            8 << 30,
+            "--listen-client-urls",
+            f"http://127.0.0.1:{etcd}",
+            "--advertise-client-urls",
+            f"http://127.0.0.1:{etcd}",
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{peer}",
+        )
+        self.start(
+            "api",
+            self.bin / "kube-apiserver",
+            "--etcd-servers",
+            f"http://127.0.0.1:{etcd}",
+            "--secure-port",
+            self.api,
+            "--bind-address",
+            "127.0.0.1",
+            "--tls-cert-file",
+            "ca.crt",
+            "--tls-private-key-file",
+            "ca.key",
+            "--token-auth-file",
+            "tokens",
+            "--authorization-mode",
+            "AlwaysAllow",
+            "--service-account-issuer",
+            "https://x",
+            "--service-account-key-file",
+            "sa.key",
+            "--service-account-signing-key-file",
+            "sa.key",
+            "--disable-admission-plugins",
+            "ServiceAccount,TaintNodesByCondition",
+            "--profiling=false",
+        )
         self.wait("the API server", lambda: self.call("GET", "/readyz", raw=True))
         self.start_extender()
-        self.start("kwok", self.bin / "kwok", "--kubeconfig", "kubeconfig", "--config", HERE / "kwok.yaml", "--manage-all-nodes=true",
-                   "--node-lease-duration-seconds=0", "--server-address", f"127.0.0.1:{free_port()}")
+        self.start(
+            "kwok",
+            self.bin / "kwok",
+            "--kubeconfig",
+            "kubeconfig",
+            "--config",
+            HERE / "kwok.yaml",
+            "--manage-all-nodes=true",
+            "--node-lease-duration-seconds=0",
+            "--server-address",
+            f"127.0.0.1:{free_port()}",
+        )
 
     def start_extender(self):
         self.start("extender", self.extender, "--kubeconfig", "kubeconfig", "--listen", f"127.0.0.1:{self.ext}")
 
     def start_scheduler(self, name, extender=True, ignorable=False):
-        lines = ["apiVersion: kubescheduler.config.k8s.io/v1", "kind: KubeSchedulerConfiguration", "leaderElection: {leaderElect: false}",
-                 "clientConnection: {kubeconfig: kubeconfig, qps: 500, burst: 500}", f"profiles: [{{schedulerName: {name}}}]"]
+        lines = [
+            "apiVersion: kubescheduler.config.k8s.io/v1",
+            "kind: KubeSchedulerConfiguration",
+            "leaderElection: {leaderElect: false}",
+            "clientConnection: {kubeconfig: kubeconfig, qps: 500, burst: 500}",
+            f"profiles: [{{schedulerName: {name}}}]",
+        ]
         if extender:
             # As a user does for a cluster's own scheduler: the chart's fragment is appended to its configuration.
-            chart = render("scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}")
-            lines += ["percentageOfNodesToScore: 100", one(chart, "ConfigMap", "sluice-scheduler")["data"]["fragment.yaml"]]
+            chart = render(
+                "scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}"
+            )
+            lines += [
+                "percentageOfNodesToScore: 100",
+                one(chart, "ConfigMap", "sluice-scheduler")["data"]["fragment.yaml"],
+            ]
         (self.dir / f"{name}.yaml").write_text("\n".join(lines))
         self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
 
@@ -103,10 +191,16 @@ class Plane:
         for attempt in range(2):
             connection = getattr(self.connections, "one", None)
             if connection is None:
-                connection = self.connections.one = http.client.HTTPSConnection("127.0.0.1", self.api, context=self.tls, timeout=60)
+                connection = self.connections.one = http.client.HTTPSConnection(
+                    "127.0.0.1", self.api, context=self.tls, timeout=60
+                )
             try:
-                connection.request(method, path, None if body is None else json.dumps(body),
-                                   {"Authorization": "Bearer token", "Content-Type": kind})
+                connection.request(
+                    method,
+                    path,
+                    None if body is None else json.dumps(body),
+                    {"Authorization": "Bearer token", "Content-Type": kind},
+                )
                 answer = connection.getresponse()
                 text = answer.read()
                 break
@@ -135,7 +229,11 @@ class Plane:
 
     def metrics(self):
         text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()
-        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+        return {
+            line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines()
+            if not line.startswith("#")
+        }
 
     def resident_mib(self, name):
         status = pathlib.Path(f"/proc/{self.running[name].pid}/status").read_text()
@@ -165,10 +263,17 @@ class Plane:
         self.start("fleet", self.fleet, "run", "--kubeconfig", "kubeconfig", *flags)
 
     def make_nodes(self):
-        subprocess.run([self.fleet, "make", "--kubeconfig", self.dir / "kubeconfig", "--nodes", str(self.nodes)], check=True)
+        subprocess.run(
+            [self.fleet, "make", "--kubeconfig", self.dir / "kubeconfig", "--nodes", str(self.nodes)], check=True
+        )
         self.wait("the extender", lambda: self.metrics()["sluice_extender_free_gpus"] == self.nodes * CARDS)
-        self.wait("kwok", lambda: all(any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
-                                      for n in self.call("GET", "/api/v1/nodes")["items"]))
+        self.wait(
+            "kwok",
+            lambda: all(
+                any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
+                for n in self.call("GET", "/api/v1/nodes")["items"]
+            ),
+        )
 
     def down(self, good):
         for name in reversed(list(self.running)):
@@ -194,8 +299,11 @@ def settled(plane, namespace):
         return False
     pods = plane.pods(namespace)
     bound = [p for p in pods if p["spec"].get("nodeName")]
-    return (len(pods) == PODS and all(p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in pods)
-            and counts["admitted"] + counts["refused"] == len(bound))
+    return (
+        len(pods) == PODS
+        and all(p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in pods)
+        and counts["admitted"] + counts["refused"] == len(bound)
+    )
 
 
 def no_card_reserved_twice(pods):
@@ -217,8 +325,21 @@ def run_mix(plane, namespace, scheduler, *flags):
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     plane.start_fleet(*flags)
     start = time.monotonic()
-    subprocess.run([plane.fleet, "pods", "--kubeconfig", plane.dir / "kubeconfig", "--pods", str(PODS), "--namespace", namespace,
-                    "--scheduler", scheduler], check=True)
+    subprocess.run(
+        [
+            plane.fleet,
+            "pods",
+            "--kubeconfig",
+            plane.dir / "kubeconfig",
+            "--pods",
+            str(PODS),
+            "--namespace",
+            namespace,
+            "--scheduler",
+            scheduler,
+        ],
+        check=True,
+    )
     plane.wait("the pods", lambda: settled(plane, namespace), seconds=1500, pause=max(0.3, PODS / 2000))
     return time.monotonic() - start, plane.pods(namespace), plane.fleet_counts()
 
@@ -227,12 +348,16 @@ def with_extender(plane):
     plane.start_scheduler("sluice-scheduler")
     seconds, pods, counts = run_mix(plane, "with", "sluice-scheduler", "--extender")
     reserved = no_card_reserved_twice(pods)
-    plane.wait("the extender to have seen all that it bound", lambda: plane.metrics()["sluice_extender_reserved_pods"] == 0)
+    plane.wait(
+        "the extender to have seen all that it bound", lambda: plane.metrics()["sluice_extender_reserved_pods"] == 0
+    )
     metrics = plane.metrics()
-    print(f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {reserved / plane.nodes / CARDS:.1f} % of the GPUs "
-          f"reserved, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
-          f"while the order of admission differed from that of binding {counts['nodes-out-of-order']} times; extender: "
-          f"{plane.resident_mib('extender'):.0f} MiB peak, {plane.cpu_seconds('extender'):.1f} s of CPU")
+    print(
+        f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {reserved / plane.nodes / CARDS:.1f} % of the GPUs "
+        f"reserved, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
+        f"while the order of admission differed from that of binding {counts['nodes-out-of-order']} times; extender: "
+        f"{plane.resident_mib('extender'):.0f} MiB peak, {plane.cpu_seconds('extender'):.1f} s of CPU"
+    )
     waiting = [p for p in pods if not p["spec"].get("nodeName")]
     for pod in waiting[:1]:
         print("a waiting pod:", condition(pod)["message"])
@@ -245,18 +370,30 @@ def with_extender(plane):
 def without_extender(plane):
     plane.start_scheduler("default-scheduler", extender=False)
     seconds, pods, counts = run_mix(plane, "without", "default-scheduler")
-    print(f"the default scheduler alone: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {counts['refused']} refused by their node")
+    print(
+        f"the default scheduler alone: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {counts['refused']} refused by their node"
+    )
     assert counts["refused"] > 0, counts
     failed = [p for p in pods if p["status"].get("phase") == "Failed"]
     assert len(failed) == counts["refused"] and all("sluice refuses" in p["status"]["message"] for p in failed)
 
 
 def make_pod(plane, name, scheduler, units, node=None):
-    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [
-        {"name": "main", "image": "none", "resources": {"limits": {RESOURCE: str(units)}}}]}
+    spec = {
+        "schedulerName": scheduler,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": {RESOURCE: str(units)}}}],
+    }
     if node:
-        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}
+        spec["affinity"] = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+                    ]
+                }
+            }
+        }
     plane.call("POST", "/api/v1/namespaces/faults/pods", {"metadata": {"name": name}, "spec": spec})
 
 
@@ -272,9 +409,18 @@ def faults(plane):
 
     # Two schedulers at once, and 100 concurrent pods for the eight cards of one node.
     with concurrent.futures.ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda i: make_pod(plane, f"last{i}", ("sluice-scheduler", "second-scheduler")[i % 2], 81, "n0003"), range(100)))
-    plane.wait("all to be bound or to have a reason", lambda: all(
-        p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in plane.pods("faults")))
+        list(
+            pool.map(
+                lambda i: make_pod(plane, f"last{i}", ("sluice-scheduler", "second-scheduler")[i % 2], 81, "n0003"),
+                range(100),
+            )
+        )
+    plane.wait(
+        "all to be bound or to have a reason",
+        lambda: all(
+            p["spec"].get("nodeName") or condition(p).get("reason") == "Unschedulable" for p in plane.pods("faults")
+        ),
+    )
     pods = plane.pods("faults")
     no_card_reserved_twice(pods)
     assert sum("nodeName" in p["spec"] for p in pods) == CARDS
@@ -296,13 +442,22 @@ def faults(plane):
     make_pod(plane, "waiting", "sluice-scheduler", 30)
     make_pod(plane, "ignoring", "ignoring-scheduler", 30)
     plane.wait("the pod that does not need the extender", lambda: bound(plane, "ignoring"))
-    plane.wait("a reason", lambda: "connection refused" in condition(
-        plane.call("GET", "/api/v1/namespaces/faults/pods/waiting")).get("message", ""))
+    plane.wait(
+        "a reason",
+        lambda: (
+            "connection refused"
+            in condition(plane.call("GET", "/api/v1/namespaces/faults/pods/waiting")).get("message", "")
+        ),
+    )
     assert not bound(plane, "waiting")
-    assert "sluice.dev/placement" not in plane.call("GET", "/api/v1/namespaces/faults/pods/ignoring")["metadata"].get("annotations", {})
+    assert "sluice.dev/placement" not in plane.call("GET", "/api/v1/namespaces/faults/pods/ignoring")["metadata"].get(
+        "annotations", {}
+    )
     plane.start_extender()
     plane.wait("the pod that waited", lambda: bound(plane, "waiting"))
-    print("extender stopped: one pod waited with a reason, the one with ignorable was placed by sums; extender back: the first is placed")
+    print(
+        "extender stopped: one pod waited with a reason, the one with ignorable was placed by sums; extender back: the first is placed"
+    )
 
 
 PHASES = {"with": (with_extender, NODES), "without": (without_extender, NODES), "faults": (faults, 20)}

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Placement as users see it, with everything real but the GPU: helm install with a second scheduler, pods bound to cards, reservations honoured."""
+
 import json
 import os
 import pathlib
@@ -7,16 +8,27 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
-import product as p  # noqa: E402
+import product as p
 
 SPACE = f"placement-{os.getpid()}"
 
 
 def install(replicas=1):
     # best-fit: the only policy whose choices do not depend on earlier requests.
-    p.install("--set", "scheduler.mode=own", "--set", "scheduler.policy=best-fit", "--set", "webhook.removeRefused.enabled=true",
-              "--set", "webhook.removeRefused.afterSeconds=2", "--set", "scheduler.image.repository=sluice.test/kube-scheduler",
-              "--set", f"scheduler.replicas={replicas}")
+    p.install(
+        "--set",
+        "scheduler.mode=own",
+        "--set",
+        "scheduler.policy=best-fit",
+        "--set",
+        "webhook.removeRefused.enabled=true",
+        "--set",
+        "webhook.removeRefused.afterSeconds=2",
+        "--set",
+        "scheduler.image.repository=sluice.test/kube-scheduler",
+        "--set",
+        f"scheduler.replicas={replicas}",
+    )
 
 
 def pod_of(name):
@@ -50,7 +62,17 @@ class Placement(unittest.TestCase):
         p.kubectl("delete", "namespace", p.SPACE, "--wait=true", check=False)
 
     def tearDown(self):
-        p.kubectl("-n", SPACE, "delete", "replicasets,pods", "--all", "--force", "--grace-period=0", "--wait=true", check=False)
+        p.kubectl(
+            "-n",
+            SPACE,
+            "delete",
+            "replicasets,pods",
+            "--all",
+            "--force",
+            "--grace-period=0",
+            "--wait=true",
+            check=False,
+        )
         p.wait(120, "the cards to be free again", lambda: self.free() == [100, 100])
 
     def free(self):
@@ -114,7 +136,16 @@ class Placement(unittest.TestCase):
         p.run("bash", "-c", 'kill -9 "$(cat "${CLUSTER_CONTAINERD%/*}/kubelet.pid")"')
         try:
             for name in ("c40", "a25", "b25"):
-                p.kubectl("-n", SPACE, "patch", "pod", name, "--type=json", "-p", '[{"op":"remove","path":"/spec/schedulingGates"}]')
+                p.kubectl(
+                    "-n",
+                    SPACE,
+                    "patch",
+                    "pod",
+                    name,
+                    "--type=json",
+                    "-p",
+                    '[{"op":"remove","path":"/spec/schedulingGates"}]',
+                )
                 p.wait(90, f"{name} to be bound", lambda n=name: pod_of(n)["spec"].get("nodeName"))
         finally:
             # A kubelet that starts admits its pods in the order of their creation: a25, b25, c40.
@@ -126,14 +157,33 @@ class Placement(unittest.TestCase):
         self.create("half", 0.5)
         self.create("more", 0.6)
         self.runs("half", "more")
-        template = p.idle_pod("x", {"sluice.dev/gpu-fraction": "0.6"}, nodeName=os.environ["CLUSTER_NODE"], restartPolicy="Always")
+        template = p.idle_pod(
+            "x", {"sluice.dev/gpu-fraction": "0.6"}, nodeName=os.environ["CLUSTER_NODE"], restartPolicy="Always"
+        )
         labels = {"app": "refused"}
-        p.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "refused"}, "spec": {
-            "replicas": 1, "selector": {"matchLabels": labels},
-            "template": {"metadata": {"annotations": template["metadata"]["annotations"], "labels": labels}, "spec": template["spec"]}}}, SPACE)
+        p.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "metadata": {"name": "refused"},
+                "spec": {
+                    "replicas": 1,
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"annotations": template["metadata"]["annotations"], "labels": labels},
+                        "spec": template["spec"],
+                    },
+                },
+            },
+            SPACE,
+        )
 
         def refused():
-            return [x for x in p.get("-n", SPACE, "pods", "-l", "app=refused")["items"] if x["status"].get("phase") == "Failed"]
+            return [
+                x
+                for x in p.get("-n", SPACE, "pods", "-l", "app=refused")["items"]
+                if x["status"].get("phase") == "Failed"
+            ]
 
         first = p.wait(120, "a refusal", refused)[0]
         self.assertEqual(first["status"]["reason"], "UnexpectedAdmissionError")
@@ -142,13 +192,24 @@ class Placement(unittest.TestCase):
         p.wait(120, "the refused pods to be removed", lambda: not refused())
 
     def test_the_extender_exports_metrics(self):
-        pod = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"][0]["metadata"]["name"]
+        pod = p.get("-n", p.SPACE, "pods", "-l", "app.kubernetes.io/component=scheduler")["items"][0]["metadata"][
+            "name"
+        ]
         metrics = p.kubectl("get", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/metrics")
         self.assertIn("sluice_extender_nodes 1\n", metrics)
         self.assertIn("sluice_extender_cards 2\n", metrics)
         self.assertIn("sluice_extender_fragmented_gpus ", metrics)
         # The metrics address accepts no bind.
-        result = p.run("kubectl", "create", "--raw", f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/bind", "-f", "-", text="{}", check=False)
+        result = p.run(
+            "kubectl",
+            "create",
+            "--raw",
+            f"/api/v1/namespaces/{p.SPACE}/pods/{pod}:9404/proxy/bind",
+            "-f",
+            "-",
+            text="{}",
+            check=False,
+        )
         self.assertNotEqual(result.returncode, 0)
 
     def test_two_replicas_elect_a_leader(self):
@@ -165,7 +226,9 @@ class Placement(unittest.TestCase):
             self.create("third", 0.6)
             p.wait(90, "a reason", lambda: condition(pod_of("third")).get("reason") == "Unschedulable")
             self.assertIn("no single card has 60 units free, the largest has 40", condition(pod_of("third"))["message"])
-            self.assertNotEqual(p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0], leader)
+            self.assertNotEqual(
+                p.get("-n", p.SPACE, "lease", "sluice-scheduler")["spec"]["holderIdentity"].rsplit("_", 1)[0], leader
+            )
         finally:
             install()
 

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """The chart's output for placement: nothing by default, a second scheduler, or the extender for the cluster's own one."""
+
 import pathlib
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
-from chart_test import one, pod_of, render, run, CHART  # noqa: E402  (skips where helm is missing)
-import yaml  # noqa: E402
+import yaml
+from chart_test import CHART, one, pod_of, render, run
 
 OWN, CLUSTER = "scheduler.mode=own", "scheduler.mode=cluster"
 
@@ -22,7 +23,9 @@ def daemon_config(objects, key):
 class Scheduler(unittest.TestCase):
     def test_off_renders_nothing_for_placement(self):
         objects = render()
-        self.assertFalse([o for o in objects if "scheduler" in o["metadata"]["name"] or "extender" in o["metadata"]["name"]])
+        self.assertFalse(
+            [o for o in objects if "scheduler" in o["metadata"]["name"] or "extender" in o["metadata"]["name"]]
+        )
         self.assertNotIn("schedulerName", daemon_config(objects, "webhook.yaml"))
         self.assertNotIn("extender", daemon_config(objects, "device-plugin.yaml"))
 
@@ -59,25 +62,42 @@ class Scheduler(unittest.TestCase):
         for version, tag in {"1.34.4": "v1.34.4", "v1.31.2+k3s1": "v1.31.2", "v1.30.5-gke.1014001": "v1.30.5"}.items():
             result = run("template", "sluice", CHART, "--set", OWN, "--kube-version", version)
             self.assertIn(f'image: "registry.k8s.io/kube-scheduler:{tag}"', result.stdout, version)
-        pod = pod_of(one(render(OWN, "scheduler.image.repository=mirror/kube-scheduler", "scheduler.image.tag=v1.33.1"), "Deployment",
-                         "sluice-scheduler"))
+        pod = pod_of(
+            one(
+                render(OWN, "scheduler.image.repository=mirror/kube-scheduler", "scheduler.image.tag=v1.33.1"),
+                "Deployment",
+                "sluice-scheduler",
+            )
+        )
         self.assertEqual(pod["containers"][0]["image"], "mirror/kube-scheduler:v1.33.1")
 
     def test_rights(self):
         objects = render(OWN)
         role = one(objects, "ClusterRole", "sluice-extender")
-        self.assertEqual(role["rules"], [
-            {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}])
-        bound = {o["roleRef"]["name"] for o in objects if o["kind"] == "ClusterRoleBinding"
-                 and o["subjects"][0]["name"] == "sluice-scheduler"}
+        self.assertEqual(
+            role["rules"],
+            [
+                {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+            ],
+        )
+        bound = {
+            o["roleRef"]["name"]
+            for o in objects
+            if o["kind"] == "ClusterRoleBinding" and o["subjects"][0]["name"] == "sluice-scheduler"
+        }
         self.assertEqual(bound, {"sluice-extender", "system:kube-scheduler", "system:volume-scheduler"})
         self.assertFalse([o for o in objects if o["kind"] == "Role" and o["metadata"]["name"] == "sluice-scheduler"])
         binding = one(objects, "RoleBinding", "sluice-scheduler-authentication")
-        self.assertEqual((binding["metadata"]["namespace"], binding["roleRef"]["name"]),
-                         ("kube-system", "extension-apiserver-authentication-reader"))
-        bound = {o["roleRef"]["name"] for o in render(CLUSTER) if o["kind"] == "ClusterRoleBinding"
-                 and o["subjects"][0]["name"] == "sluice-scheduler"}
+        self.assertEqual(
+            (binding["metadata"]["namespace"], binding["roleRef"]["name"]),
+            ("kube-system", "extension-apiserver-authentication-reader"),
+        )
+        bound = {
+            o["roleRef"]["name"]
+            for o in render(CLUSTER)
+            if o["kind"] == "ClusterRoleBinding" and o["subjects"][0]["name"] == "sluice-scheduler"
+        }
         self.assertEqual(bound, {"sluice-extender"})
 
     def test_several_replicas_elect_a_leader(self):
@@ -85,8 +105,15 @@ class Scheduler(unittest.TestCase):
         self.assertTrue(config_of(objects, "scheduler.yaml")["leaderElection"]["leaderElect"])
         self.assertEqual(config_of(objects, "scheduler.yaml")["leaderElection"]["resourceName"], "sluice-scheduler")
         rules = one(objects, "Role", "sluice-scheduler")["rules"]
-        self.assertIn({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["sluice-scheduler"],
-                       "verbs": ["get", "update"]}, rules)
+        self.assertIn(
+            {
+                "apiGroups": ["coordination.k8s.io"],
+                "resources": ["leases"],
+                "resourceNames": ["sluice-scheduler"],
+                "verbs": ["get", "update"],
+            },
+            rules,
+        )
 
     def test_the_extender_for_the_clusters_own_scheduler(self):
         objects = render(CLUSTER, "scheduler.ignorable=true", "scheduler.policy=spread")
@@ -104,17 +131,35 @@ class Scheduler(unittest.TestCase):
     def test_removal_of_refused_pods_is_off_and_gets_only_its_rights(self):
         self.assertNotIn("removeRefused", daemon_config(render(), "webhook.yaml"))
         objects = render("webhook.removeRefused.enabled=true")
-        self.assertEqual(daemon_config(objects, "webhook.yaml")["removeRefused"],
-                         {"namespace": "sluice-system", "lease": "sluice-refused", "afterSeconds": 30})
-        self.assertEqual(one(objects, "ClusterRole", "sluice-refused")["rules"],
-                         [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "delete"]}])
-        self.assertEqual(one(objects, "Role", "sluice-refused")["rules"],
-                         [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["sluice-refused"],
-                           "verbs": ["get", "update"]}])
+        self.assertEqual(
+            daemon_config(objects, "webhook.yaml")["removeRefused"],
+            {"namespace": "sluice-system", "lease": "sluice-refused", "afterSeconds": 30},
+        )
+        self.assertEqual(
+            one(objects, "ClusterRole", "sluice-refused")["rules"],
+            [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "delete"]}],
+        )
+        self.assertEqual(
+            one(objects, "Role", "sluice-refused")["rules"],
+            [
+                {
+                    "apiGroups": ["coordination.k8s.io"],
+                    "resources": ["leases"],
+                    "resourceNames": ["sluice-refused"],
+                    "verbs": ["get", "update"],
+                }
+            ],
+        )
         one(objects, "Lease", "sluice-refused")
 
     def test_wrong_values_are_refused(self):
-        for wrong in ("scheduler.mode=off", "scheduler.policy=tight", "scheduler.name=Sluice", "scheduler.port=0", "scheduler.typo=1"):
+        for wrong in (
+            "scheduler.mode=off",
+            "scheduler.policy=tight",
+            "scheduler.name=Sluice",
+            "scheduler.port=0",
+            "scheduler.typo=1",
+        ):
             self.assertNotEqual(run("template", "sluice", CHART, "--set", wrong).returncode, 0, wrong)
 
 

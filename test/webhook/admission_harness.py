@@ -1,4 +1,5 @@
 """Shared by the tests against a real API server: the webhook's process, checks, and the objects that the tests send."""
+
 import copy
 import json
 import os
@@ -12,12 +13,15 @@ import urllib.error
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import apiserver as api  # noqa: E402
+import apiserver as api
 
 RESOURCE = "sluice.dev/gpu-percent"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1/"
 failures = []
-WITH_SHARE = {"metadata": {"annotations": {"sluice.dev/gpu-fraction": "0.5"}}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
+WITH_SHARE = {
+    "metadata": {"annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+    "spec": {"containers": [{"name": "a", "image": "x"}]},
+}
 PLAIN = {"metadata": {}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
 
 
@@ -48,9 +52,24 @@ class Webhook:
             os.remove(port_file)
         self.log = open(self.folder + "/webhook.log", "a")
         self.process = subprocess.Popen(
-            api.bound(self.program, "--config", self.config_file, "--listen", f"127.0.0.1:{self.port}", "--metrics-listen",
-             "127.0.0.1:0", "--kubeconfig", self.kubeconfig, "--port-file", port_file, "--drain", "0", *extra),
-            stderr=self.log)
+            api.bound(
+                self.program,
+                "--config",
+                self.config_file,
+                "--listen",
+                f"127.0.0.1:{self.port}",
+                "--metrics-listen",
+                "127.0.0.1:0",
+                "--kubeconfig",
+                self.kubeconfig,
+                "--port-file",
+                port_file,
+                "--drain",
+                "0",
+                *extra,
+            ),
+            stderr=self.log,
+        )
         Webhook.running.append(self)
         wait(lambda: os.path.exists(port_file), "the webhook listens")
         self.metrics_port = int(open(port_file).read().split()[1])
@@ -94,7 +113,9 @@ def read(path):
 
 
 def load_manifests(program, *args):
-    text = subprocess.run([program, "--print-policy", "manifests", *args], check=True, stdout=subprocess.PIPE).stdout.decode()
+    text = subprocess.run(
+        [program, "--print-policy", "manifests", *args], check=True, stdout=subprocess.PIPE
+    ).stdout.decode()
     return text
 
 
@@ -113,10 +134,12 @@ def yaml_documents(golden, text, folder):
 
 
 def put(server, manifests):
-    plural = {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
-              "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
-              "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-              "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings"}
+    plural = {
+        "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    }
     for m in manifests:
         path = ADMISSION + plural[m["kind"]]
         status, answer, _ = server.call("GET", path + "/" + m["metadata"]["name"])
@@ -162,13 +185,14 @@ def outage(server, cases, aliases, refusal="has not handled it", without_policy=
                     good, what = without_policy or refusal not in message, "denied, although it carries the marker"
                 elif concerns and (without_policy or not handled):
                     # An invalid pod is denied with status 422.
-                    good, what = status != 201 and refusal in message or status == 422, "allowed without the webhook"
+                    good, what = (status != 201 and refusal in message) or status == 422, "allowed without the webhook"
                 else:
-                    good, what = status in (201, 422) and refusal not in message, "denied, although it does not concern sluice"
+                    good, what = (
+                        status in (201, 422) and refusal not in message,
+                        "denied, although it does not concern sluice",
+                    )
                 return None if good else f"{name}: {what}: {status} {message[:200]}"
 
             eventually(problem, end)
             count += 1
     print(f"{count} pods while the webhook was down (aliases: {aliases}, policy: {not without_policy})")
-
-

@@ -3,6 +3,7 @@
 
 It compares golden pairs with the chain's results, and CEL conditions with the C++ ones. Further cases: the policy during an outage,
 templates, updates, self-made certificates, the API server's own measure of the webhook's time (--latency: only that)."""
+
 import base64
 import copy
 import json
@@ -16,12 +17,28 @@ import time
 
 import admission_harness as harness
 import apiserver as api
-from admission_harness import ADMISSION, RESOURCE, Webhook, check, config_of, eventually, load_manifests, outage, put, send, wait, yaml_documents
+from admission_harness import (
+    ADMISSION,
+    RESOURCE,
+    Webhook,
+    check,
+    config_of,
+    eventually,
+    load_manifests,
+    outage,
+    put,
+    send,
+    wait,
+    yaml_documents,
+)
 
 
 def changeable_fields(pod):
     """The fields that sluice may change: the marker, env, the resource, the runtime class."""
-    out = {"annotations": pod.get("metadata", {}).get("annotations") or {}, "class": pod["spec"].get("runtimeClassName")}
+    out = {
+        "annotations": pod.get("metadata", {}).get("annotations") or {},
+        "class": pod["spec"].get("runtimeClassName"),
+    }
     for c in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
         env = []
         for e in c.get("env") or []:
@@ -30,7 +47,10 @@ def changeable_fields(pod):
                 del e["value"]
             env.append(e)
         r = c.get("resources") or {}
-        out[c["name"]] = (env, {k: str((r.get(k) or {}).get(RESOURCE)).replace("1k", "1000") for k in ("limits", "requests")})
+        out[c["name"]] = (
+            env,
+            {k: str((r.get(k) or {}).get(RESOURCE)).replace("1k", "1000") for k in ("limits", "requests")},
+        )
     return out
 
 
@@ -39,7 +59,11 @@ def golden_problem(server, c):
     status, answer, warnings = send(server, c["documents"][0], c["namespace"])
     text = answer.get("message", "")
     if c["denied"]:
-        return None if status == 403 and c["message"] in text else f"{c['name']}: wanted a denial, got {status} {text[:300]}"
+        return (
+            None
+            if status == 403 and c["message"] in text
+            else f"{c['name']}: wanted a denial, got {status} {text[:300]}"
+        )
     if c["name"].startswith("namespace-") and c["concerns"]:
         kept = status == 403 and "has not handled it" in text
         return None if kept else f"{c['name']}: an excluded namespace must not allow it: {status}"
@@ -48,7 +72,9 @@ def golden_problem(server, c):
     if status != 201:
         return f"{c['name']}: {status} {json.dumps(answer)[:400]}"
     if changeable_fields(answer) != changeable_fields(c["result"]):
-        return f"{c['name']}: differs\n  actual   {changeable_fields(answer)}\n  expected {changeable_fields(c['result'])}"
+        return (
+            f"{c['name']}: differs\n  actual   {changeable_fields(answer)}\n  expected {changeable_fields(c['result'])}"
+        )
     lost = [w for w in c["warnings"] if not any(w[:100] in s.replace('\\"', '"') for s in warnings)]
     return f"{c['name']}: warnings not shown: {lost}: {warnings}" if lost else None
 
@@ -62,11 +88,17 @@ def golden_pairs(server, webhook, cases, reapply):
     for (config, nodes), group in sorted(groups.items()):
         loaded = webhook.metric('sluice_webhook_reloads_total{result="loaded",what="config"}')
         webhook.write(config + "\n# " + str(time.time()) + "\n")
-        wait(lambda: webhook.metric('sluice_webhook_reloads_total{result="loaded",what="config"}') > loaded, "config " + config)
+        wait(
+            lambda: webhook.metric('sluice_webhook_reloads_total{result="loaded",what="config"}') > loaded,
+            "config " + config,
+        )
         reapply(config)
         for n in json.loads(nodes):
-            status, _, _ = server.call("POST", "/api/v1/nodes", {
-                "metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}})
+            status, _, _ = server.call(
+                "POST",
+                "/api/v1/nodes",
+                {"metadata": {"name": n["name"], "labels": n["labels"], "annotations": {"sluice.dev/gpus": n["gpus"]}}},
+            )
             check(status == 201, "node " + n["name"])
         count = len(json.loads(nodes))
         wait(lambda: webhook.metric("sluice_webhook_gpu_nodes") == count, f"{count} nodes in the cache")
@@ -83,9 +115,14 @@ def golden_pairs(server, webhook, cases, reapply):
 
 
 def workloads(server, cases):
-    places = {"Deployment": "apps/v1/namespaces/team-a/deployments", "StatefulSet": "apps/v1/namespaces/team-a/statefulsets",
-              "ReplicaSet": "apps/v1/namespaces/team-a/replicasets", "Job": "batch/v1/namespaces/team-a/jobs",
-              "CronJob": "batch/v1/namespaces/team-a/cronjobs", "DaemonSet": "apps/v1/namespaces/team-a/daemonsets"}
+    places = {
+        "Deployment": "apps/v1/namespaces/team-a/deployments",
+        "StatefulSet": "apps/v1/namespaces/team-a/statefulsets",
+        "ReplicaSet": "apps/v1/namespaces/team-a/replicasets",
+        "Job": "batch/v1/namespaces/team-a/jobs",
+        "CronJob": "batch/v1/namespaces/team-a/cronjobs",
+        "DaemonSet": "apps/v1/namespaces/team-a/daemonsets",
+    }
     for c in cases:
         w = c["documents"][0]
         if w.get("kind") not in places:
@@ -99,7 +136,10 @@ def workloads(server, cases):
             if w["kind"] == "StatefulSet":
                 w["spec"]["serviceName"] = "x"
         status, answer, warnings = server.call("POST", "/apis/" + places[w["kind"]] + "?dryRun=All", w)
-        check((status == 403) == c["denied"] and status in (201, 403), f"{c['name']}: {status} {answer.get('message', '')[:300]}")
+        check(
+            (status == 403) == c["denied"] and status in (201, 403),
+            f"{c['name']}: {status} {answer.get('message', '')[:300]}",
+        )
         if c["name"] == "template-misplaced":
             check(any("has no effect" in x for x in warnings), f"{c['name']}: no warning: {warnings}")
     # An unrelated change of a workload with sluice's annotations is not sent to the webhook.
@@ -112,7 +152,7 @@ def workloads(server, cases):
     check(status == 201, f"deployment: {status}")
     path = "/apis/apps/v1/namespaces/team-a/deployments/" + d["metadata"]["name"]
     merge = "application/merge-patch+json"
-    fraction = lambda v: {"spec": {"template": {"metadata": {"annotations": {"sluice.dev/gpu-fraction": v}}}}}  # noqa: E731
+    fraction = lambda v: {"spec": {"template": {"metadata": {"annotations": {"sluice.dev/gpu-fraction": v}}}}}
     status, answer, _ = server.call("PATCH", path, fraction("7.5"), merge)
     check(status == 403 and "0.01 to 1" in answer["message"], f"deployment's bad change: {status}")
     status, answer, _ = server.call("PATCH", path, fraction("0.7"), merge)
@@ -131,22 +171,29 @@ def update_pairs(server, cases):
     def change():
         for c in pairs:
             path = "/api/v1/namespaces/team-a/pods/" + c["name"]
-            before = (c["documents"][0]["metadata"].get("annotations") or {})
-            after = (c["documents"][1]["metadata"].get("annotations") or {})
+            before = c["documents"][0]["metadata"].get("annotations") or {}
+            after = c["documents"][1]["metadata"].get("annotations") or {}
             patch = {"metadata": {"annotations": dict({k: None for k in before if k not in after}, **after)}}
             status, answer, _ = server.call("PATCH", path, patch, "application/merge-patch+json")
             check(status == (403 if c["denied"] else 200), f"{c['name']}: {status} {json.dumps(answer)[:300]}")
             if status == 403:
                 wanted = [line.split(": ", 1)[1] for line in c["text"].splitlines() if not line.startswith("#")]
-                check(all(w in answer["message"] for w in wanted), f"{c['name']}: wanted {wanted}, got {answer['message']}")
+                check(
+                    all(w in answer["message"] for w in wanted),
+                    f"{c['name']}: wanted {wanted}, got {answer['message']}",
+                )
         print(f"{len(pairs)} golden updates through the admission chain")
 
     return change
 
 
 def updates(server):
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "live", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-           "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "live", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+        "spec": {"containers": [{"name": "a", "image": "x"}]},
+    }
     status, answer, _ = server.call("POST", "/api/v1/namespaces/team-a/pods", pod)
     check(status == 201, f"pod to update: {status} {answer}")
     merge = "application/merge-patch+json"
@@ -154,15 +201,24 @@ def updates(server):
 
     def change(**annotations):
         body = {"metadata": {"annotations": {k.replace("_", "-"): v for k, v in annotations.items()}}}
-        status, answer, _ = server.call("PATCH", path + "?dryRun=All", {"metadata": {"annotations": {
-            "sluice.dev/" + k: v for k, v in body["metadata"]["annotations"].items()}}}, merge)
+        status, answer, _ = server.call(
+            "PATCH",
+            path + "?dryRun=All",
+            {"metadata": {"annotations": {"sluice.dev/" + k: v for k, v in body["metadata"]["annotations"].items()}}},
+            merge,
+        )
         return status, answer.get("message", "")
 
-    for good in ({"memory_limit": "64Gi"}, {"memory_factor": "70"}, {"compute_request": "0.2", "compute_limit": "0.4"},
-                 {"prefetch": "off"}, {"log_level": "DEBUG"}):
+    for good in (
+        {"memory_limit": "64Gi"},
+        {"memory_factor": "70"},
+        {"compute_request": "0.2", "compute_limit": "0.4"},
+        {"prefetch": "off"},
+        {"log_level": "DEBUG"},
+    ):
         check(change(**good)[0] == 200, f"live change {good}: {change(**good)}")
     for bad in ({"gpu_fraction": "0.9"}, {"visible_memory": "limit"}, {"injected": "{}"}):
-        status, message = change(**bad)
+        status, _message = change(**bad)
         check(status == 403, f"change {bad} must be denied: {status}")
     check("memory-limit, memory-factor" in change(gpu_fraction="0.9")[1], "the denial lists the changeable settings")
     check(change(memory_factor="700")[0] == 403, "a wrong live value is denied")
@@ -170,10 +226,18 @@ def updates(server):
 
 def latency(server):
     """1,000 dry-run creates: the API server's own histogram, and the client's times with and without the webhook."""
-    asks = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-            "spec": {"containers": [{"name": "a", "image": "x"}]}}
-    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "t-", "annotations": {"team.example/x": "0.5"}},
-             "spec": {"containers": [{"name": "a", "image": "x"}]}}
+    asks = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+        "spec": {"containers": [{"name": "a", "image": "x"}]},
+    }
+    plain = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "t-", "annotations": {"team.example/x": "0.5"}},
+        "spec": {"containers": [{"name": "a", "image": "x"}]},
+    }
     name = "apiserver_admission_webhook_admission_duration_seconds"
 
     def buckets():
@@ -181,7 +245,11 @@ def latency(server):
         c.request("GET", "/metrics")
         text = c.getresponse().read().decode()
         out = {}
-        for le, v in re.findall(name + r'_bucket\{name="mutate.sluice.dev",operation="CREATE",rejected="false",type="admit",le="([^"]+)"\} (\d+)', text):
+        for le, v in re.findall(
+            name
+            + r'_bucket\{name="mutate.sluice.dev",operation="CREATE",rejected="false",type="admit",le="([^"]+)"\} (\d+)',
+            text,
+        ):
             out[float("inf") if le == "+Inf" else float(le)] = int(v)
         return out
 
@@ -202,10 +270,15 @@ def latency(server):
     counts = {le: after[le] - before.get(le, 0) for le in sorted(after)}
     total = counts.get(float("inf"), 0)
     p99 = next((le for le, n in counts.items() if n >= 0.99 * total), None)
-    print(f"{name}: {total} calls, p99 in the bucket up to {p99} s; " + ", ".join(f"<={le}: {n}" for le, n in counts.items()))
+    print(
+        f"{name}: {total} calls, p99 in the bucket up to {p99} s; "
+        + ", ".join(f"<={le}: {n}" for le, n in counts.items())
+    )
     for kind, what in (("asks", "with the webhook"), ("plain", "without")):
         t = sorted(times[kind])
-        print(f"1,000 dry-run creates {what}, measured by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms")
+        print(
+            f"1,000 dry-run creates {what}, measured by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms"
+        )
     extra = sorted(a - b for a, b in zip(times["asks"], times["plain"]))
     print(f"difference of neighbours: p50 {extra[500]:.2f} p99 {extra[990]:.2f} ms")
     check(total >= 1000, "the API server counted the webhook's calls")
@@ -216,8 +289,10 @@ def self_signed(server, program, folder, golden):
     ns = "sluice-system"
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})
     server.call("POST", f"/api/v1/namespaces/{ns}/secrets", {"metadata": {"name": "cert"}, "type": "Opaque"})
-    config = ("selfSigned: {secretNamespace: sluice-system, secretName: cert, service: webhook, mutating: [sluice], "
-              "validating: [sluice]}\n")
+    config = (
+        "selfSigned: {secretNamespace: sluice-system, secretName: cert, service: webhook, mutating: [sluice], "
+        "validating: [sluice]}\n"
+    )
     replicas = []
     for i in range(2):
         os.makedirs(f"{folder}/r{i}")
@@ -231,11 +306,30 @@ def self_signed(server, program, folder, golden):
     ca = folder + "/made-ca.crt"
     open(ca, "wb").write(data["ca.crt"])
     for w in replicas:
-        shown = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{w.port}", "-CAfile", ca, "-verify_return_error",
-                                "-verify_hostname", "webhook.sluice-system.svc"], input=b"", capture_output=True)
-        check(b"Verify return code: 0 (ok)" in shown.stdout, "the self-made certificate verifies: " + shown.stdout.decode()[-400:])
+        shown = subprocess.run(
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{w.port}",
+                "-CAfile",
+                ca,
+                "-verify_return_error",
+                "-verify_hostname",
+                "webhook.sluice-system.svc",
+            ],
+            input=b"",
+            capture_output=True,
+        )
+        check(
+            b"Verify return code: 0 (ok)" in shown.stdout,
+            "the self-made certificate verifies: " + shown.stdout.decode()[-400:],
+        )
     _, hook, _ = server.call("GET", ADMISSION + "mutatingwebhookconfigurations/sluice")
-    check(base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"], "caBundle is the CA")
+    check(
+        base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"],
+        "caBundle is the CA",
+    )
     for w in replicas:
         check(w.stop() == 0, "a replica exits with status 0")
 
@@ -252,9 +346,13 @@ def main():
         for ns in ("team-a", "gpu"):
             check(server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})[0] == 201, "namespace " + ns)
         for name in ("nvidia", "nvidia-legacy", "nvidia-cdi"):
-            status, _, _ = server.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": name}, "handler": name})
+            status, _, _ = server.call(
+                "POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": name}, "handler": name}
+            )
             check(status == 201, "runtime class " + name)
-        lines = subprocess.run([golden, pairs, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode().splitlines()
+        lines = (
+            subprocess.run([golden, pairs, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode().splitlines()
+        )
         cases = [json.loads(line) for line in lines]
         webhook = Webhook(program, folder, folder + "/kubeconfig", "{}\n")
         certificate = ["--cert", folder + "/webhook.crt", "--key", folder + "/webhook.key"]
@@ -263,13 +361,25 @@ def main():
         change = update_pairs(server, cases)
 
         def apply(config):
-            text = load_manifests(program, "--config", webhook.config_file, "--url", f"https://127.0.0.1:{webhook.port}", "--ca",
-                                  folder + "/ca.crt")
+            text = load_manifests(
+                program,
+                "--config",
+                webhook.config_file,
+                "--url",
+                f"https://127.0.0.1:{webhook.port}",
+                "--ca",
+                folder + "/ca.crt",
+            )
             put(server, yaml_documents(golden, text, folder + "/manifests"))
             time.sleep(1.5)  # for the API server's informers, whose state is not visible
-            probe = {"metadata": {"name": "probe", "annotations": {"sluice.dev/gpu-fraction": "9.9"}},
-                     "spec": {"containers": [{"name": "a", "image": "x"}]}}
-            wait(lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""), "the API server calls the webhook")
+            probe = {
+                "metadata": {"name": "probe", "annotations": {"sluice.dev/gpu-fraction": "9.9"}},
+                "spec": {"containers": [{"name": "a", "image": "x"}]},
+            }
+            wait(
+                lambda: "0.01 to 1" in send(server, probe, "team-a")[1].get("message", ""),
+                "the API server calls the webhook",
+            )
 
         apply("{}")
         if sys.argv[4:] == ["--latency"]:
@@ -285,9 +395,15 @@ def main():
         check(webhook.stop() == 0, "the webhook exits with status 0")
         webhook = None
         outage(server, cases, False)
-        text = load_manifests(program, "--config", folder + "/aliases.yaml") if open(
-            folder + "/aliases.yaml", "w").write("aliases: true\n") else ""
-        put(server, [m for m in yaml_documents(golden, text, folder + "/manifests") if m["kind"].startswith("ValidatingAdm")])
+        text = (
+            load_manifests(program, "--config", folder + "/aliases.yaml")
+            if open(folder + "/aliases.yaml", "w").write("aliases: true\n")
+            else ""
+        )
+        put(
+            server,
+            [m for m in yaml_documents(golden, text, folder + "/manifests") if m["kind"].startswith("ValidatingAdm")],
+        )
         time.sleep(2)
         outage(server, cases, True)
         self_signed(server, program, folder, golden)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`sluice admit` gives the webhook's decisions without a cluster: admit_test.py SLUICE GOLDEN_FOLDER"""
+
 import glob
 import json
 import os
@@ -18,7 +19,13 @@ def check(condition, what):
 
 
 def admit(program, *arguments, text=None):
-    done = subprocess.run([program, "admit", *arguments], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        [program, "admit", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -58,36 +65,63 @@ def golden_pairs(program, folder):
 
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, annotations: {sluice.dev/gpu-fraction: %s}}\nspec: {containers: [{name: a, image: x}]}\n"
-JOB = ("apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        metadata: {annotations: "
-       "{sluice.dev/gpu-fraction: '%s'}}\n        spec: {containers: [{name: a, image: x}]}\n")
+JOB = (
+    "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        metadata: {annotations: "
+    "{sluice.dev/gpu-fraction: '%s'}}\n        spec: {containers: [{name: a, image: x}]}\n"
+)
 
 
 def main():
     program, folder = sys.argv[1:3]
     golden_pairs(program, folder)
     # Several documents on stdin: each gets a decision, one denial sets the status, and accepted ones are printed.
-    status, out, said = admit(program, "-f", "-", text=POD % ("good", "'0.5'") + "---\n" + POD % ("bad", "'1.5'") + "---\nkind: ConfigMap\nmetadata: {name: c}\n")
+    status, out, said = admit(
+        program,
+        "-f",
+        "-",
+        text=POD % ("good", "'0.5'") + "---\n" + POD % ("bad", "'1.5'") + "---\nkind: ConfigMap\nmetadata: {name: c}\n",
+    )
     check(status == 1, f"one of three is denied: {status}")
     check('name: "good"' in out and 'name: "bad"' not in out and 'kind: "ConfigMap"' in out, out)
-    check("Pod good: a: 50 percent by sluice.dev/gpu-fraction" in said and "Pod bad: denied: sluice.dev/gpu-fraction: '1.5'" in said, said)
+    check(
+        "Pod good: a: 50 percent by sluice.dev/gpu-fraction" in said
+        and "Pod bad: denied: sluice.dev/gpu-fraction: '1.5'" in said,
+        said,
+    )
     check("ConfigMap c: unchanged: this kind has no pods" in said, said)
     # A template: the patch changes the pod template.
     status, out, said = admit(program, "-f", "-", "-o", "patch", text=JOB % "0.25")
     patch = json.loads(out)
-    check(status == 0 and patch and all(o["path"].startswith("/spec/jobTemplate/spec/template/") for o in patch), f"{status} {out}")
+    check(
+        status == 0 and patch and all(o["path"].startswith("/spec/jobTemplate/spec/template/") for o in patch),
+        f"{status} {out}",
+    )
     check("its pods: a: 25 percent" in said, said)
     status, out, said = admit(program, "-f", "-", "-o", "none", text=JOB % "25")
     check(status == 1 and out == "" and "spec/jobTemplate/spec/template: sluice.dev/gpu-fraction: '25'" in said, said)
     # JSON, a List, and the setting for gpu-memory.
-    pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"sluice.dev/gpu-memory": "10Gi"}}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
-    status, out, said = admit(program, "-f", "-", "--gpu-memory", "40Gi", text=json.dumps({"kind": "List", "items": [pod, pod]}))
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": {"sluice.dev/gpu-memory": "10Gi"}},
+        "spec": {"containers": [{"name": "a", "image": "x"}]},
+    }
+    status, out, said = admit(
+        program, "-f", "-", "--gpu-memory", "40Gi", text=json.dumps({"kind": "List", "items": [pod, pod]})
+    )
     check(status == 0 and said.count("a: 25 percent by sluice.dev/gpu-memory") == 2, said)
     status, _, said = admit(program, "-f", "-", text=json.dumps(pod))
-    check(status == 1 and said.endswith("webhook.assumedGpuMemory; for this command: --gpu-memory 24Gi\n"), f"bytes without a known GPU are denied: {said}")
+    check(
+        status == 1 and said.endswith("webhook.assumedGpuMemory; for this command: --gpu-memory 24Gi\n"),
+        f"bytes without a known GPU are denied: {said}",
+    )
     # Unreadable input gives status 2 and a message with the place.
-    for arguments, text, wanted in ((["-f", "/none"], None, "/none: No such file or directory"), (["-f", "-"], "a: [", "-: line"), (["-f", "-"], "", "the file holds no manifest"),
-                                    (["-f", "-"], "just text\n", "-: a document is no Kubernetes object; accepted: maps with apiVersion"),
-                                    (["-f", "-", "--gpu-memory", "ten"], "{}", "--gpu-memory: 'ten' is not accepted")):
+    for arguments, text, wanted in (
+        (["-f", "/none"], None, "/none: No such file or directory"),
+        (["-f", "-"], "a: [", "-: line"),
+        (["-f", "-"], "", "the file holds no manifest"),
+        (["-f", "-"], "just text\n", "-: a document is no Kubernetes object; accepted: maps with apiVersion"),
+        (["-f", "-", "--gpu-memory", "ten"], "{}", "--gpu-memory: 'ten' is not accepted"),
+    ):
         status, _, said = admit(program, *arguments, text=text)
         check(status == 2 and wanted in said, f"{arguments}: {status} {said}")
     print("FAILED: %d" % len(failures) if failures else "all passed")

@@ -5,6 +5,7 @@ As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG and SLUICE_APIS
               apiserver.py restart      called by CMD: stops the API server and starts it again
 Exit status 4 means that the programs are missing and the test is skipped.
 """
+
 import base64
 import http.client
 import json
@@ -29,7 +30,10 @@ def skip_without_programs(*names):
     for folder in (os.environ.get("SLUICE_KUBE_BIN"), where):
         if folder and all(os.access(os.path.join(folder, p), os.X_OK) for p in needed):
             return folder
-    print(f"SKIPPED: no {', '.join(needed)}; build them with test/cluster/cluster build, or set SLUICE_KUBE_BIN", file=sys.stderr)
+    print(
+        f"SKIPPED: no {', '.join(needed)}; build them with test/cluster/cluster build, or set SLUICE_KUBE_BIN",
+        file=sys.stderr,
+    )
     sys.exit(4)
 
 
@@ -55,18 +59,63 @@ def openssl(folder, *args):
 
 
 def make_ca(folder, name="ca"):
-    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-            "-subj", "/CN=" + name, "-keyout", name + ".key", "-out", name + ".crt")
+    openssl(
+        folder,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=" + name,
+        "-keyout",
+        name + ".key",
+        "-out",
+        name + ".crt",
+    )
 
 
 def make_leaf(folder, name, subject, ca="ca", names="", days="2"):
     """A certificate NAME.crt, NAME.key signed by `ca`."""
-    openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject, "-keyout",
-            name + ".key", "-out", name + ".csr")
+    openssl(
+        folder,
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        subject,
+        "-keyout",
+        name + ".key",
+        "-out",
+        name + ".csr",
+    )
     with open(os.path.join(folder, name + ".ext"), "w") as f:
         f.write("extendedKeyUsage=serverAuth,clientAuth\n" + ("subjectAltName=" + names + "\n" if names else ""))
-    openssl(folder, "x509", "-req", "-in", name + ".csr", "-CA", ca + ".crt", "-CAkey", ca + ".key", "-CAcreateserial",
-            "-days", days, "-extfile", name + ".ext", "-out", name + ".crt")
+    openssl(
+        folder,
+        "x509",
+        "-req",
+        "-in",
+        name + ".csr",
+        "-CA",
+        ca + ".crt",
+        "-CAkey",
+        ca + ".key",
+        "-CAcreateserial",
+        "-days",
+        days,
+        "-extfile",
+        name + ".ext",
+        "-out",
+        name + ".crt",
+    )
 
 
 class ApiServer:
@@ -83,33 +132,66 @@ class ApiServer:
         make_leaf(f, "admin", "/O=system:masters/CN=admin")
         openssl(f, "genrsa", "-out", "sa.key", "2048")
         with open(f + "/tokens.csv", "w") as t:
-            t.write("token-one,tester,1,system:masters\ntoken-two,tester,1,system:masters\n"
-                    "token-throttled,throttled,3\ntoken-webhook,webhook,4\n")  # no group, because system:masters is exempt
+            t.write(
+                "token-one,tester,1,system:masters\ntoken-two,tester,1,system:masters\n"
+                "token-throttled,throttled,3\ntoken-webhook,webhook,4\n"
+            )  # no group, because system:masters is exempt
         with open(f + "/token", "w") as t:
             t.write("token-one")
-        data = {k: base64.b64encode(open(f + "/" + k, "rb").read()).decode() for k in ("ca.crt", "admin.crt", "admin.key")}
+        data = {
+            k: base64.b64encode(open(f + "/" + k, "rb").read()).decode() for k in ("ca.crt", "admin.crt", "admin.key")
+        }
         with open(f + "/kubeconfig", "w") as k:
             k.write(f"""apiVersion: v1
 kind: Config
 current-context: test
 contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
-clusters: [{{name: test, cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority-data: {data['ca.crt']}}}}}]
-users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, client-key-data: {data['admin.key']}}}}}]
+clusters: [{{name: test, cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority-data: {data["ca.crt"]}}}}}]
+users: [{{name: admin, user: {{client-certificate-data: {data["admin.crt"]}, client-key-data: {data["admin.key"]}}}}}]
 """)
         client, peer = f"http://127.0.0.1:{self.etcd}", f"http://127.0.0.1:{self.peer}"
         self.commands = {
-            "etcd": ["etcd", "--data-dir", f + "/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
-                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
-                     "default=" + peer, "--unsafe-no-fsync", "--log-level", "error"],
+            "etcd": [
+                "etcd",
+                "--data-dir",
+                f + "/etcd",
+                "--listen-client-urls",
+                client,
+                "--advertise-client-urls",
+                client,
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                "default=" + peer,
+                "--unsafe-no-fsync",
+                "--log-level",
+                "error",
+            ],
             "kube-apiserver": [
-                "kube-apiserver", "--etcd-servers=" + client, "--bind-address=127.0.0.1", f"--secure-port={self.port}",
-                "--advertise-address=127.0.0.1", "--service-cluster-ip-range=10.0.0.0/24", "--cert-dir=" + f + "/run",
-                "--tls-cert-file=" + f + "/server.crt", "--tls-private-key-file=" + f + "/server.key",
-                "--client-ca-file=" + f + "/ca.crt", "--authorization-mode=RBAC", "--token-auth-file=" + f + "/tokens.csv",
-                "--service-account-issuer=https://localhost", "--service-account-key-file=" + f + "/sa.key",
-                "--service-account-signing-key-file=" + f + "/sa.key", "--disable-admission-plugins=ServiceAccount",
+                "kube-apiserver",
+                "--etcd-servers=" + client,
+                "--bind-address=127.0.0.1",
+                f"--secure-port={self.port}",
+                "--advertise-address=127.0.0.1",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--cert-dir=" + f + "/run",
+                "--tls-cert-file=" + f + "/server.crt",
+                "--tls-private-key-file=" + f + "/server.key",
+                "--client-ca-file=" + f + "/ca.crt",
+                "--authorization-mode=RBAC",
+                "--token-auth-file=" + f + "/tokens.csv",
+                "--service-account-issuer=https://localhost",
+                "--service-account-key-file=" + f + "/sa.key",
+                "--service-account-signing-key-file=" + f + "/sa.key",
+                "--disable-admission-plugins=ServiceAccount",
                 # no controller-manager creates the default service account
-                "--allow-privileged=true", "--profiling=false", "--etcd-compaction-interval=5s"]}
+                "--allow-privileged=true",
+                "--profiling=false",
+                "--etcd-compaction-interval=5s",
+            ],
+        }
         self.spawn("etcd")
         self.spawn("kube-apiserver")
         self.wait()
@@ -117,8 +199,13 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
     def spawn(self, name):
         command = self.commands[name]
         log = open(f"{self.folder}/{name}.log", "a")
-        self.processes[name] = subprocess.Popen(bound(os.path.join(self.programs, command[0]), *command[1:]), stdout=log,
-                                                stderr=log, start_new_session=True, cwd=self.folder)
+        self.processes[name] = subprocess.Popen(
+            bound(os.path.join(self.programs, command[0]), *command[1:]),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=self.folder,
+        )
 
     def wait(self, seconds=90):
         end = time.time() + seconds
@@ -140,8 +227,12 @@ users: [{{name: admin, user: {{client-certificate-data: {data['admin.crt']}, cli
     def call(self, method, path, body=None, kind="application/json", connection=None):
         """(status, decoded answer, warnings)"""
         c = connection or self.connection()
-        c.request(method, path, json.dumps(body) if body is not None else None,
-                  {"Content-Type": kind, "Accept": "application/json"})
+        c.request(
+            method,
+            path,
+            json.dumps(body) if body is not None else None,
+            {"Content-Type": kind, "Accept": "application/json"},
+        )
         answer = c.getresponse()
         text = answer.read().decode("utf-8", "replace")
         warnings = answer.headers.get_all("Warning") or []
@@ -195,7 +286,12 @@ def main():
             open(folder + "/restarted", "w").close()
 
         signal.signal(signal.SIGUSR1, again)
-        env = dict(os.environ, KUBECONFIG=folder + "/kubeconfig", SLUICE_APISERVER=folder, SLUICE_APISERVER_PID=str(os.getpid()))
+        env = dict(
+            os.environ,
+            KUBECONFIG=folder + "/kubeconfig",
+            SLUICE_APISERVER=folder,
+            SLUICE_APISERVER_PID=str(os.getpid()),
+        )
         return subprocess.call(bound(*sys.argv[2:]), env=env)
     finally:
         server.stop()

@@ -2,14 +2,15 @@
 """The chart's objects for the API server equal those of `sluice-webhook --print-policy manifests`: chart_equal_test.py SLUICE_WEBHOOK
 
 The admission tests use the program's manifests, so their results hold for the chart as well. Needs helm, as test/cluster/chart_test.py does."""
+
 import os
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-import chart_test as chart  # noqa: E402  exits with status 4 if helm or PyYAML is missing
-import yaml  # noqa: E402
+import chart_test as chart
+import yaml
 
 
 def normal(webhook):
@@ -35,8 +36,12 @@ def main():
             if settings:  # otherwise the program uses its own defaults, which must equal the chart's
                 f.write(chart.one(rendered, "ConfigMap", "sluice")["data"]["webhook.yaml"])
                 f.flush()
-            text = subprocess.run([sys.argv[1], "--print-policy", "manifests", *(["--config", f.name] if settings else [])],
-                                  check=True, stdout=subprocess.PIPE, text=True).stdout
+            text = subprocess.run(
+                [sys.argv[1], "--print-policy", "manifests", *(["--config", f.name] if settings else [])],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            ).stdout
         printed = list(yaml.safe_load_all(text))
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             ours = {w["name"]: normal(w) for w in chart.one(rendered, kind, "sluice")["webhooks"]}

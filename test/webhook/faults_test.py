@@ -3,6 +3,7 @@
 
 Unreachable API server at the start; certificates that change under load, are damaged or expired; 500 slow connections; API servers
 without ValidatingAdmissionPolicy; a second webhook (reinvocation_cases.py); refused pods (refused_pod_cases.py)."""
+
 import copy
 import json
 import os
@@ -28,13 +29,20 @@ POLICY_DENIAL = "has not handled it"
 def unreachable_at_start(server, program, folder, kubeconfig):
     os.killpg(server.processes["kube-apiserver"].pid, signal.SIGKILL)
     server.processes["kube-apiserver"].wait()
-    made = Webhook(program, folder + "/away1", kubeconfig, "selfSigned: {secretNamespace: sluice-system, secretName: cert, "
-                   "service: webhook, mutating: [], validating: []}\n")
+    made = Webhook(
+        program,
+        folder + "/away1",
+        kubeconfig,
+        "selfSigned: {secretNamespace: sluice-system, secretName: cert, "
+        "service: webhook, mutating: [], validating: []}\n",
+    )
     given = Webhook(program, folder + "/away2", kubeconfig, "assumedGpuMemory: 20Gi\n")
     made.start()
     given.start("--cert", folder + "/webhook.crt", "--key", folder + "/webhook.key")
     check(made.metrics("/healthz") == "ok\n", "/healthz works without an API server")
-    check("no certificate yet" in made.metrics("/readyz"), "not ready without a certificate: " + made.metrics("/readyz"))
+    check(
+        "no certificate yet" in made.metrics("/readyz"), "not ready without a certificate: " + made.metrics("/readyz")
+    )
     check(given.metrics("/readyz") == "ok\n", "ready with certificate files and no API server")
     memory = copy.deepcopy(WITH_SHARE)
     memory["metadata"]["annotations"] = {"sluice.dev/gpu-memory": "10Gi"}
@@ -42,18 +50,36 @@ def unreachable_at_start(server, program, folder, kubeconfig):
     check(answer["response"]["allowed"] and "patch" in answer["response"], f"decides without an API server: {answer}")
     server.spawn("kube-apiserver")
     server.wait()
-    wait(lambda: made.metrics("/readyz") == "ok\n", "the webhook makes its certificate when the API server is reachable", 60)
-    status, _, _ = server.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1", "annotations": {
-        "sluice.dev/gpus": '[{"uuid":"GPU-0","model":"L4","memory":24696061952}]'}}})
+    wait(
+        lambda: made.metrics("/readyz") == "ok\n",
+        "the webhook makes its certificate when the API server is reachable",
+        60,
+    )
+    status, _, _ = server.call(
+        "POST",
+        "/api/v1/nodes",
+        {
+            "metadata": {
+                "name": "n1",
+                "annotations": {"sluice.dev/gpus": '[{"uuid":"GPU-0","model":"L4","memory":24696061952}]'},
+            }
+        },
+    )
     check(status == 201, "node")
-    wait(lambda: given.metric("sluice_webhook_gpu_nodes") == 1, "the webhook watches nodes when the API server is reachable", 60)
+    wait(
+        lambda: given.metric("sluice_webhook_gpu_nodes") == 1,
+        "the webhook watches nodes when the API server is reachable",
+        60,
+    )
     server.call("DELETE", "/api/v1/nodes/n1")
     # The webhook also exits quickly while the API server hangs.
     os.killpg(server.processes["kube-apiserver"].pid, signal.SIGSTOP)  # accepts connections, answers none
     time.sleep(2)
     for w in (made, given):
         start = time.time()
-        check(w.stop() == 0 and time.time() - start < 12, f"exits while the API server hangs: {time.time() - start:.1f} s")
+        check(
+            w.stop() == 0 and time.time() - start < 12, f"exits while the API server hangs: {time.time() - start:.1f} s"
+        )
     os.killpg(server.processes["kube-apiserver"].pid, signal.SIGCONT)
     server.wait()
 
@@ -62,10 +88,19 @@ def ask(webhook, folder, pod, timeout=10):
     """Sends one review without the API server."""
     context = ssl.create_default_context(cafile=folder + "/ca.crt")
     import http.client
+
     c = http.client.HTTPSConnection("127.0.0.1", webhook.port, context=context, timeout=timeout)
-    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-        "uid": "u", "operation": "CREATE", "namespace": "team-a", "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "object": pod}}
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "operation": "CREATE",
+            "namespace": "team-a",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "object": pod,
+        },
+    }
     c.request("POST", "/mutate", json.dumps(review), {"Content-Type": "application/json"})
     return json.loads(c.getresponse().read())
 
@@ -133,25 +168,64 @@ def certificates(server, program, folder, kubeconfig, install):
     for name, crt, key in (("truncated", two[0][:300], two[1]), ("mismatched", two[0], one[1]), ("empty", b"", b"")):
         faults = webhook.metric('sluice_webhook_reloads_total{result="bad",what="certificate"}')
         place(tls, name.replace(" ", ""), crt, key)
-        wait(lambda f=faults: webhook.metric('sluice_webhook_reloads_total{result="bad",what="certificate"}') > f, name + " files are noticed")
+        wait(
+            lambda f=faults: webhook.metric('sluice_webhook_reloads_total{result="bad",what="certificate"}') > f,
+            name + " files are noticed",
+        )
         check(send(server, WITH_SHARE, "team-a")[0] == 201, f"a {name} certificate file changes nothing")
     os.remove(tls + "/..data")
     time.sleep(1.5)
-    check(send(server, WITH_SHARE, "team-a")[0] == 201 and webhook.metrics("/readyz") == "ok\n", "removed certificate files change nothing")
+    check(
+        send(server, WITH_SHARE, "team-a")[0] == 201 and webhook.metrics("/readyz") == "ok\n",
+        "removed certificate files change nothing",
+    )
     slow_connections(server, webhook)
     check(webhook.stop() == 0, "the webhook exits with status 0")
 
     # Started with an expired certificate, or with one of an untrusted CA: pods are denied as if the webhook were down.
-    api.openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=old", "-keyout",
-                "old.key", "-out", "old.csr")
+    api.openssl(
+        folder,
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        "/CN=old",
+        "-keyout",
+        "old.key",
+        "-out",
+        "old.csr",
+    )
     with open(folder + "/old.cnf", "w") as f:
-        f.write("[ca]\ndefault_ca=d\n[d]\ndatabase=old.db\nserial=old.serial\nnew_certs_dir=.\ndefault_md=sha256\npolicy=p\n"
-                "x509_extensions=e\n[p]\ncommonName=supplied\n[e]\nsubjectAltName=IP:127.0.0.1\n")
+        f.write(
+            "[ca]\ndefault_ca=d\n[d]\ndatabase=old.db\nserial=old.serial\nnew_certs_dir=.\ndefault_md=sha256\npolicy=p\n"
+            "x509_extensions=e\n[p]\ncommonName=supplied\n[e]\nsubjectAltName=IP:127.0.0.1\n"
+        )
     open(folder + "/old.db", "w").close()
     with open(folder + "/old.serial", "w") as f:
         f.write("77\n")
-    api.openssl(folder, "ca", "-batch", "-config", "old.cnf", "-cert", "ca.crt", "-keyfile", "ca.key", "-in", "old.csr", "-out",
-                "old.crt", "-startdate", "20200101000000Z", "-enddate", "20200201000000Z", "-notext")
+    api.openssl(
+        folder,
+        "ca",
+        "-batch",
+        "-config",
+        "old.cnf",
+        "-cert",
+        "ca.crt",
+        "-keyfile",
+        "ca.key",
+        "-in",
+        "old.csr",
+        "-out",
+        "old.crt",
+        "-startdate",
+        "20200101000000Z",
+        "-enddate",
+        "20200201000000Z",
+        "-notext",
+    )
     api.make_ca(folder, "untrusted")
     leaf(folder, "stranger", ca="untrusted")
     for name, what in (("old", "has expired"), ("stranger", "has an untrusted CA")):
@@ -161,7 +235,10 @@ def certificates(server, program, folder, kubeconfig, install):
         if name == "old":
             check("expired" in webhook.metrics("/readyz"), "not ready with an expired certificate")
         status, answer, _ = send(server, WITH_SHARE, "team-a")
-        check(status == 403 and POLICY_DENIAL in answer["message"], f"certificate {what}: denied with the reason: {status} {answer}")
+        check(
+            status == 403 and POLICY_DENIAL in answer["message"],
+            f"certificate {what}: denied with the reason: {status} {answer}",
+        )
         check(send(server, PLAIN, "team-a")[0] == 201, f"certificate {what}: pods without a share start")
         # A valid certificate needs no restart.
         os.replace(folder + "/leaf1.crt", f"{folder}/{name}.crt.new")
@@ -200,10 +277,16 @@ def without_policy(server, program, golden, pairs, folder, kubeconfig, cases, ma
     webhook = Webhook(program, folder, kubeconfig, "{}\n")
     webhook.start("--cert", folder + "/leaf2.crt", "--key", folder + "/leaf2.key")
     put_manifests = manifests(webhook, "--without-policy")
-    check(not any(m["kind"].startswith("ValidatingAdmissionPolicy") for m in put_manifests), "--without-policy makes no policy")
+    check(
+        not any(m["kind"].startswith("ValidatingAdmissionPolicy") for m in put_manifests),
+        "--without-policy makes no policy",
+    )
     wait(lambda: send(server, WITH_SHARE, "team-a")[0] == 201, "the API server calls the webhook")
     status, answer, _ = send(server, WITH_SHARE, "kube-system")
-    check(status == 403 and POLICY_DENIAL in answer["message"], f"a namespace that /mutate excludes: {status} {answer.get('message')}")
+    check(
+        status == 403 and POLICY_DENIAL in answer["message"],
+        f"a namespace that /mutate excludes: {status} {answer.get('message')}",
+    )
     count = 0
     for c in cases:
         if len(c["documents"]) != 1 or c["documents"][0].get("kind") != "Pod" or "result" not in c or c["denied"]:
@@ -216,7 +299,10 @@ def without_policy(server, program, golden, pairs, folder, kubeconfig, cases, ma
     print(f"{count} golden pods on an API server without the policy")
     check(webhook.stop() == 0, "the webhook exits with status 0")
     # A deleted policy stays in force until the API server notices.
-    wait(lambda: 'failed calling webhook "handled.sluice.dev"' in str(send(server, WITH_SHARE, "team-a")[1]), "the API server has dropped the policy")
+    wait(
+        lambda: 'failed calling webhook "handled.sluice.dev"' in str(send(server, WITH_SHARE, "team-a")[1]),
+        "the API server has dropped the policy",
+    )
     harness.outage(server, cases, False, 'failed calling webhook "handled.sluice.dev"', True)
 
 
@@ -234,12 +320,22 @@ def main():
         for name in ("nvidia", "nvidia-legacy", "nvidia-cdi"):
             server.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": name}, "handler": name})
         kubeconfig = webhook_account(server)
-        lines = subprocess.run([golden, pairs, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode().splitlines()
+        lines = (
+            subprocess.run([golden, pairs, "--expect"], check=True, stdout=subprocess.PIPE).stdout.decode().splitlines()
+        )
         cases = [json.loads(line) for line in lines]
 
         def manifests(webhook, *extra):
-            text = harness.load_manifests(program, "--config", webhook.config_file, "--url", f"https://127.0.0.1:{webhook.port}", "--ca",
-                                        folder + "/ca.crt", *extra)
+            text = harness.load_manifests(
+                program,
+                "--config",
+                webhook.config_file,
+                "--url",
+                f"https://127.0.0.1:{webhook.port}",
+                "--ca",
+                folder + "/ca.crt",
+                *extra,
+            )
             out = harness.yaml_documents(golden, text, folder + "/manifests")
             harness.put(server, out)
             return out
@@ -250,11 +346,13 @@ def main():
             if probe:
                 wait(lambda: send(server, WITH_SHARE, "team-a")[0] == 201, "the API server calls the webhook")
 
-        steps = [lambda: unreachable_at_start(server, program, folder, kubeconfig),
-                 lambda: refused_pods(server, program, folder, kubeconfig),
-                 lambda: certificates(server, program, folder, kubeconfig, install),
-                 lambda: reinvocation(server, program, folder, kubeconfig, install),
-                 lambda: without_policy(server, program, golden, pairs, folder, kubeconfig, cases, manifests)]
+        steps = [
+            lambda: unreachable_at_start(server, program, folder, kubeconfig),
+            lambda: refused_pods(server, program, folder, kubeconfig),
+            lambda: certificates(server, program, folder, kubeconfig, install),
+            lambda: reinvocation(server, program, folder, kubeconfig, install),
+            lambda: without_policy(server, program, golden, pairs, folder, kubeconfig, cases, manifests),
+        ]
         for step in steps:
             start = time.time()
             step()

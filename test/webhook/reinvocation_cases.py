@@ -1,4 +1,5 @@
 """Another project's webhook runs after sluice's and changes the pod: the API server must ask sluice again."""
+
 import base64
 import copy
 import http.server
@@ -17,6 +18,7 @@ def preload(container):
 
 class MeshWebhook(http.server.BaseHTTPRequestHandler):
     """Another project's webhook, which runs after sluice's. The pod's label chooses the change."""
+
     protocol_version = "HTTP/1.1"
     calls = 0
 
@@ -27,22 +29,37 @@ class MeshWebhook(http.server.BaseHTTPRequestHandler):
         names = [c["name"] for c in pod["spec"]["containers"]]
         patch = []
         if change == "proxy-first" and "unknown-proxy" not in names:
-            patch = [{"op": "add", "path": "/spec/containers/0", "value": {"name": "unknown-proxy", "image": "proxy"}},
-                     {"op": "add", "path": "/spec/initContainers", "value": [{"name": "init", "image": "proxy"}]}]
+            patch = [
+                {"op": "add", "path": "/spec/containers/0", "value": {"name": "unknown-proxy", "image": "proxy"}},
+                {"op": "add", "path": "/spec/initContainers", "value": [{"name": "init", "image": "proxy"}]},
+            ]
         if change == "late-container" and "late" not in names:
-            patch = [{"op": "add", "path": "/spec/containers/-", "value": {
-                "name": "late", "image": "cuda", "resources": {"limits": {RESOURCE: "20"}, "requests": {RESOURCE: "20"}}}}]
+            patch = [
+                {
+                    "op": "add",
+                    "path": "/spec/containers/-",
+                    "value": {
+                        "name": "late",
+                        "image": "cuda",
+                        "resources": {"limits": {RESOURCE: "20"}, "requests": {RESOURCE: "20"}},
+                    },
+                }
+            ]
         if change == "preload" and not any("other.so" in v for v in preload(pod["spec"]["containers"][0])):
             env = pod["spec"]["containers"][0]["env"]
             i = next(i for i, e in enumerate(env) if e["name"] == "LD_PRELOAD")
-            patch = [{"op": "replace", "path": f"/spec/containers/0/env/{i}/value", "value": "/other.so:" + env[i]["value"]}]
+            patch = [
+                {"op": "replace", "path": f"/spec/containers/0/env/{i}/value", "value": "/other.so:" + env[i]["value"]}
+            ]
         if change == "scheduler" and pod["spec"].get("schedulerName") != "volcano":
             patch = [{"op": "replace", "path": "/spec/schedulerName", "value": "volcano"}]
         MeshWebhook.calls += 1
         response = {"uid": review["request"]["uid"], "allowed": True}
         if patch:
             response.update(patchType="JSONPatch", patch=base64.b64encode(json.dumps(patch).encode()).decode())
-        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).encode()
+        body = json.dumps(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -62,22 +79,47 @@ def reinvocation(server, program, folder, kubeconfig, install):
     context.load_cert_chain(folder + "/leaf2.crt", folder + "/leaf2.key")
     mesh.socket = context.wrap_socket(mesh.socket, server_side=True)
     threading.Thread(target=mesh.serve_forever, daemon=True).start()
-    put(server, [{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-                        "metadata": {"name": "zz-mesh"}, "webhooks": [{
-                            "name": "mesh.example.org", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-                            "reinvocationPolicy": "IfNeeded", "objectSelector": {"matchExpressions": [{"key": "mesh", "operator": "Exists"}]},
-                            "clientConfig": {"url": f"https://127.0.0.1:{mesh.server_port}/", "caBundle": base64.b64encode(
-                                read(folder + "/ca.crt")).decode()},
-                            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]}]}])
+    put(
+        server,
+        [
+            {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "MutatingWebhookConfiguration",
+                "metadata": {"name": "zz-mesh"},
+                "webhooks": [
+                    {
+                        "name": "mesh.example.org",
+                        "admissionReviewVersions": ["v1"],
+                        "sideEffects": "None",
+                        "failurePolicy": "Fail",
+                        "reinvocationPolicy": "IfNeeded",
+                        "objectSelector": {"matchExpressions": [{"key": "mesh", "operator": "Exists"}]},
+                        "clientConfig": {
+                            "url": f"https://127.0.0.1:{mesh.server_port}/",
+                            "caBundle": base64.b64encode(read(folder + "/ca.crt")).decode(),
+                        },
+                        "rules": [
+                            {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+                        ],
+                    }
+                ],
+            }
+        ],
+    )
 
     def pod(label):
         p = copy.deepcopy(WITH_SHARE)
         p["metadata"]["labels"] = {"mesh": label}
-        if label == "late-container":  # by name: the pod's annotation would also apply to the new container, and contradict its request
+        if (
+            label == "late-container"
+        ):  # by name: the pod's annotation would also apply to the new container, and contradict its request
             p["metadata"]["annotations"] = {"gpu-fraction.sluice.dev/a": "0.5"}
         return p
 
-    wait(lambda: send(server, pod("none"), "team-a")[0] == 201 and MeshWebhook.calls > 0, "the API server calls the second webhook")
+    wait(
+        lambda: send(server, pod("none"), "team-a")[0] == 201 and MeshWebhook.calls > 0,
+        "the API server calls the second webhook",
+    )
     requests = 'sluice_webhook_requests_total{outcome="%s",path="/mutate"}'
 
     def create(label):
@@ -90,25 +132,40 @@ def reinvocation(server, program, folder, kubeconfig, install):
 
     # An unknown proxy as the first container: the annotated container keeps its share, and the proxy gets none.
     answer, containers = create("proxy-first")
-    check(list(containers) == ["unknown-proxy", "a"] and preload(containers["a"]) == [LIBRARY], f"proxy-first: {containers}")
-    check(not preload(containers["unknown-proxy"]) and RESOURCE not in containers["unknown-proxy"].get("resources", {}).get("limits", {}),
-          f"proxy-first: the proxy has no share: {containers['unknown-proxy']}")
+    check(
+        list(containers) == ["unknown-proxy", "a"] and preload(containers["a"]) == [LIBRARY],
+        f"proxy-first: {containers}",
+    )
+    check(
+        not preload(containers["unknown-proxy"])
+        and RESOURCE not in containers["unknown-proxy"].get("resources", {}).get("limits", {}),
+        f"proxy-first: the proxy has no share: {containers['unknown-proxy']}",
+    )
     check(answer["spec"]["schedulerName"] == "sluice-scheduler", "proxy-first: the configured scheduler")
     # A later container that requests the resource: the second call must handle it, or the policy would deny the pod.
     answer, containers = create("late-container")
-    check(preload(containers["late"]) == [LIBRARY] and preload(containers["a"]) == [LIBRARY], f"late-container: {containers}")
+    check(
+        preload(containers["late"]) == [LIBRARY] and preload(containers["a"]) == [LIBRARY],
+        f"late-container: {containers}",
+    )
     marker = json.loads(answer["metadata"]["annotations"]["sluice.dev/injected"])["containers"]
     check(marker.get("late", {}).get("percent") == 20, f"late-container: the marker names it: {marker}")
     # Another library before sluice's: the second call puts sluice's first again.
     _, containers = create("preload")
-    check(preload(containers["a"])[0].startswith(LIBRARY + ":") and "/other.so" in preload(containers["a"])[0], f"preload: {containers['a']}")
+    check(
+        preload(containers["a"])[0].startswith(LIBRARY + ":") and "/other.so" in preload(containers["a"])[0],
+        f"preload: {containers['a']}",
+    )
     # Another webhook's scheduler stays.
     answer, _ = create("scheduler")
     check(answer["spec"]["schedulerName"] == "volcano", "scheduler: the other webhook's choice stays")
     for p, wanted in ((PLAIN, "default-scheduler"), (WITH_SHARE, "sluice-scheduler")):
         check(send(server, p, "team-a")[1]["spec"]["schedulerName"] == wanted, "scheduler: " + wanted)
     webhook.write("{}\n")
-    wait(lambda: send(server, WITH_SHARE, "team-a")[1]["spec"]["schedulerName"] == "default-scheduler", "a changed schedulerName needs no restart")
+    wait(
+        lambda: send(server, WITH_SHARE, "team-a")[1]["spec"]["schedulerName"] == "default-scheduler",
+        "a changed schedulerName needs no restart",
+    )
     server.call("DELETE", ADMISSION + "mutatingwebhookconfigurations/zz-mesh")
     mesh.shutdown()
     check(webhook.stop() == 0, "the webhook exits with status 0")

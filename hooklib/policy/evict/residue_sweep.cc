@@ -5,6 +5,11 @@
 
 namespace sluice::policy {
 
+void Residency::set_capacity(uint64_t bytes) {
+  if (bytes < capacity_ && !fault_residue_.empty()) fault_residue_.SweepSoon();  // all of it is evicted now
+  capacity_ = bytes;
+}
+
 void Residency::NoteFaultResidue(Extent block) {
   chunks_.ForEach(block, [this](Chunk& chunk) {
     if (!chunk.resident && !chunk.mapped_remote && chunk.live_bytes != 0) fault_residue_.Add(&chunk);

@@ -16,6 +16,12 @@ constexpr size_t kMaxProtected = 256;
 
 }  // namespace
 
+// The predicted launch that frees the chunk's contents before they are used again; kNever: none is known.
+uint64_t Residency::FreedAt(const Chunk& chunk) const {
+  const uint64_t at = chunk.freed_in ? chunk.last_use + chunk.freed_in : 0;
+  return at > now_ ? at : kNever;
+}
+
 uint64_t Residency::Rank(const Chunk& chunk) const {
   constexpr uint64_t kClass = uint64_t{1} << 62;
   if (chunk.cold) return 3 * kClass;
@@ -194,11 +200,13 @@ uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, 
     // A chunk of the newest launches is evicted behind them, and holds up the evictions after it. So one that can go
     // now is preferred, unless it is needed far sooner.
     const bool may_protect = candidates_.protects() && chunk->next_use != kNever && chunk->next_use > now_;
-    if (may_protect && protected_list.size() < kMaxProtected && chunk->named_at != now_ && chunk->last_use + kProtectedLaunches > now_) {
+    if (may_protect && protected_list.size() < kMaxProtected && chunk->named_at != now_ &&
+        chunk->last_use + kProtectedLaunches > now_) {
       candidates_.Protect(top);
       continue;
     }
-    if (may_protect && !protected_list.empty() && 2 * (chunk->next_use - now_) < protected_list.front().chunk->next_use - now_) {
+    if (may_protect && !protected_list.empty() &&
+        2 * (chunk->next_use - now_) < protected_list.front().chunk->next_use - now_) {
       candidates_.StopProtecting(top);
       continue;
     }
@@ -233,6 +241,22 @@ uint64_t Residency::Evict(StreamId stream, uint64_t bytes, uint64_t keep_until, 
     }
   }
   return freed;
+}
+
+// Frees at least `bytes` for `stream` where it can, and returns what it freed. No chunk is evicted that is predicted to
+// be needed before `keep_until` (kNever: that the last iteration used).
+uint64_t Residency::MakeRoom(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
+  const uint64_t freed = MakeRoomAgain(stream, bytes, keep_until, step);
+  candidates_.End();
+  return freed;
+}
+
+// For several calls in one launch; Candidates::End follows the last.
+uint64_t Residency::MakeRoomAgain(StreamId stream, uint64_t bytes, uint64_t keep_until, PlanStep* step) {
+  Settle();
+  CatchUp();
+  const uint64_t discarded = DiscardFreed(bytes, stream, step);
+  return discarded + Evict(stream, bytes - std::min(bytes, discarded), keep_until, step);
 }
 
 // For a launch that is left to demand faults. It touches little of its set, so its chunks gain next to nothing from

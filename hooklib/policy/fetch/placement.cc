@@ -53,20 +53,28 @@ void Residency::ExchangePlacement(const Predictor& predictor) {
   const uint64_t own_bytes =
       // Moved by the exchanges of the iteration that is over.
       2 * (placement_.stats.demoted_bytes + placement_.victim_bytes);
-  const bool still =
-      moved - placement_.moved_bytes_before <= kMaxStillBytes + own_bytes && iterations_.length() == placement_.previous_length;
+  const bool still = moved - placement_.moved_bytes_before <= kMaxStillBytes + own_bytes &&
+                     iterations_.length() == placement_.previous_length;
   // One iteration in which nothing moved says as much as two in which little did.
-  placement_.still_iterations = !still                             ? 0
-                      : moved == placement_.moved_bytes_before ? std::max(kMinStillIterations, placement_.still_iterations + 1)
-                                                         : placement_.still_iterations + 1;
-  placement_.stats = {
-      iterations_.number(), placement_.previous_length, moved - placement_.moved_bytes_before, placement_.still_iterations, 0, 0, 0, 0,
-      placement_.promote_bytes};
+  placement_.still_iterations = !still ? 0
+                                : moved == placement_.moved_bytes_before
+                                    ? std::max(kMinStillIterations, placement_.still_iterations + 1)
+                                    : placement_.still_iterations + 1;
+  placement_.stats = {iterations_.number(),
+                      placement_.previous_length,
+                      moved - placement_.moved_bytes_before,
+                      placement_.still_iterations,
+                      0,
+                      0,
+                      0,
+                      0,
+                      placement_.promote_bytes};
   placement_.moved_bytes_before = moved;
   placement_.previous_length = iterations_.length();
   placement_.promotions_chosen = seeks_probe_victim_ = false;
   placement_.victim_bytes = 0;
-  if (placement_.still_iterations < kMinStillIterations || placement_.promote_bytes || !may_map_remote_ || prefetch_ != Prefetch::kPredict)
+  if (placement_.still_iterations < kMinStillIterations || placement_.promote_bytes || !may_map_remote_ ||
+      prefetch_ != Prefetch::kPredict)
     return;
   // Nothing was used remotely: no chunk needs room, and the resident chunks are many to look at.
   if (placement_.last_remote_iteration + 1 != iterations_.number()) return;
@@ -140,11 +148,14 @@ void Residency::ExchangeByOrder(std::vector<Chunk*>* first, std::vector<Chunk*>*
   const auto position = [this](const Chunk* chunk) { return PositionInHostRun(*chunk).value_or(0); };
   const auto unknown = [this](const Chunk* chunk) { return !PositionInHostRun(*chunk); };
   // One synchronization in an iteration, which is a little longer than a period.
-  const bool once = placement_.long_host_run >= iterations_.length() * 3 / 4 && placement_.long_host_run <= iterations_.length();
-  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ || std::any_of(hot->begin(), hot->end(), unknown)) {
+  const bool once =
+      placement_.long_host_run >= iterations_.length() * 3 / 4 && placement_.long_host_run <= iterations_.length();
+  if (!once || placement_.host_run_begin + 2 * iterations_.length() < now_ ||
+      std::any_of(hot->begin(), hot->end(), unknown)) {
     return;
   }
-  std::erase_if(*first, [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > placement_.long_host_run / 2; });
+  std::erase_if(*first,
+                [&](const Chunk* chunk) { return unknown(chunk) || position(chunk) > placement_.long_host_run / 2; });
   std::sort(first->begin(), first->end(), [&](const Chunk* a, const Chunk* b) { return position(a) < position(b); });
   std::sort(hot->begin(), hot->end(), [&](const Chunk* a, const Chunk* b) { return position(a) > position(b); });
   size_t changes = 0;

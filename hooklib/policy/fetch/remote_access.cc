@@ -17,10 +17,32 @@ namespace {
 constexpr uint64_t kMinDominantBytes = uint64_t{32} << 20;
 }  // namespace
 
+bool Residency::UsesRemoteAccess(const LaunchProbe& probe) {
+  return classifier_.ClassOf(probe.id, probe.oversize, now_) == LaunchClassifier::AccessClass::kStreaming;
+}
+
+bool Residency::NoteMeasured(const LaunchProbe& probe, uint64_t ns) {
+  const bool settles = classifier_.NoteMeasured(probe, ns, now_);
+  if (classifier_.TakeLeftRemote()) chunks_.ForAll([](Chunk& chunk) { chunk.remote_uses = 0; });
+  return settles;
+}
+
+void Residency::NoteGapAfter(const GraphProbe& probe, uint64_t gap_ns, uint64_t eviction_ns) {
+  graph_strategies_.NoteGapAfter(probe, gap_ns, eviction_ns);
+}
+
+// A swapped chunk is fetched. Where each pass would fetch it, it stays remote for a while instead.
+void Residency::NoteSwappedIn(Chunk* chunk) {
+  if (chunk->swapped_in_at && chunk->swapped_in_at + iterations_.length() / 2 > now_)
+    chunk->remote_until = now_ + 32 * iterations_.length();
+  chunk->swapped_in_at = now_;
+}
+
 void Residency::EndIteration(const StreamQueues& queues) {
   Settle();
   constexpr uint64_t kMarginBytes = uint64_t{128} << 20;
-  placement_.promote_bytes = min_slack_bytes_ > kMarginBytes && placement_.promotion_pause == 0 ? min_slack_bytes_ - kMarginBytes : 0;
+  placement_.promote_bytes =
+      min_slack_bytes_ > kMarginBytes && placement_.promotion_pause == 0 ? min_slack_bytes_ - kMarginBytes : 0;
   if (placement_.promotion_pause) --placement_.promotion_pause;
   min_slack_bytes_ = kNever;
   iterations_.Begin(now_);
@@ -218,7 +240,8 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
         NoteRequired(chunk, 0, 16);
         return false;
       }
-      if (placement_.promote_bytes >= kChunkBytes && (!placement_.promotions_chosen || chunk->promote_iteration == iterations_.number())) {
+      if (placement_.promote_bytes >= kChunkBytes &&
+          (!placement_.promotions_chosen || chunk->promote_iteration == iterations_.number())) {
         placement_.promote_bytes -= kChunkBytes;
         return false;
       }

@@ -219,7 +219,7 @@ def graph_pair():
     x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16)
     values, noise = [], []
     with torch.no_grad():
-        for i in range(8):
+        for _i in range(8):
             torch.compiler.cudagraph_mark_step_begin()
             y = a(x).clone()
             noise.append(torch.randn(64 << 20, device="cuda", dtype=torch.bfloat16))

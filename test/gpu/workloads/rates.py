@@ -11,8 +11,9 @@ import statistics
 import sys
 import time
 
-from common import seeded_torch
 from managed import CARD, HOST, Managed
+
+from common import seeded_torch
 
 SIZE, MIB = 1 << 30, 1 << 20
 torch = seeded_torch()

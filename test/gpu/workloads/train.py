@@ -8,6 +8,7 @@ import contextlib
 import time
 
 import host_pace
+
 from common import START, result, seeded_torch, skip, timed_steps
 
 
