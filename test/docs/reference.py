@@ -227,9 +227,11 @@ class Reference(unittest.TestCase):
         line = re.search(r"(?s)sluice: exit .*?\n\n", readme).group()
         shown = set(re.findall(r"\b(\w+)=", line))
         self.assertGreater(len(shown), 8)
-        for text in (readme, (p.ROOT / "docs/operate/tuning.md").read_text()):
-            shown |= set(re.findall(r"\b(?!SLUICE)(\w+_(?:bytes|percent|launches|lost_ms))\b", text))
+        tuning = (p.ROOT / "docs/operate/tuning.md").read_text()
+        for text in (readme, tuning):
+            shown |= set(re.findall(r"\b(?!sluice_)(\w+_(?:bytes|percent|launches|lost_ms))\b", text))
         self.assertEqual(shown - printed, set())
+        self.assertEqual(set(rows(tuning, "Keys of the line")), printed - {"pid", "gpu"})
 
     def test_links_lead_to_files_and_headings(self):
         """Headings are compared as GitHub's anchors."""
