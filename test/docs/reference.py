@@ -222,7 +222,7 @@ class Reference(unittest.TestCase):
     def test_the_keys_of_the_exit_line(self):
         """The README's exit line, and the tables and the tree that explain it, name only keys that the engine prints."""
         printed = set(re.findall(r"\b(\w+)=%", (p.ROOT / "hooklib/engine/observe/diagnostics.cc").read_text()))
-        self.assertIn("faulted_bytes_source", printed)
+        self.assertIn("fault_bytes_source", printed)
         readme = (p.ROOT / "README.md").read_text()
         line = re.search(r"(?s)sluice: exit .*?\n\n", readme).group()
         shown = set(re.findall(r"\b(\w+)=", line))

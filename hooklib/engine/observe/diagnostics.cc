@@ -112,8 +112,8 @@ void LogSummary(const char* when) {
     const char* const source = !device->active.load() ? "none" : c.fault_exact ? "counted" : "estimated";
     LogAlways(
         "%s pid=%d gpu=%s budget_bytes=%llu live_bytes=%llu peak_live_bytes=%llu unmanaged_bytes=%llu "
-        "fetched_bytes=%llu evicted_bytes=%llu dropped_bytes=%llu faulted_bytes=%llu faulted_bytes_source=%s "
-        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor_percent=%u launches=%llu "
+        "fetched_bytes=%llu evicted_bytes=%llu saved_bytes=%llu fault_bytes=%llu fault_bytes_source=%s "
+        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor=%u launches=%llu "
         "over_budget_launches=%llu fault_launches=%llu remote_bytes=%llu probes=%llu slow_probes=%llu "
         "probe_lost_ms=%.0f map_ms=%.0f",
         when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes),
