@@ -149,7 +149,8 @@ def main():
             + f" / {minimum:.2f} |"
         )
     print(
-        "\nThe log of each container (kubectl logs); its shares of time compare the simulated card's time with this machine's:\n"
+        "\nThe log of each container (kubectl logs); its shares of time compare the simulated card's time with this "
+        "machine's:\n"
     )
     for label, tenants_ in results:
         for number, tenant in enumerate(tenants_):

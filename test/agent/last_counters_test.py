@@ -14,12 +14,11 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "test" / "lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import exit_line
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
-TRACE = ROOT / "experiments/traces/transformer.sltrace"
+TRACE = pathlib.Path(__file__).resolve().parents[2] / "experiments/traces/transformer.sltrace"
 
 
 def main():
