@@ -1,13 +1,14 @@
 #!/usr/bin/python3
 """The product's life on the real control plane. Pods share no process namespace with the node here.
 
-Drain; uninstall, and upgrade to another build of the library and back (product_upgrade_cases.py); pods without the
-hook; the bytes of one training in logs, metrics, `kubectl sluice` and the simulated card.
+Uninstall, drain, and upgrade to another build of the library and back: product_upgrade_cases.py. Here: pods without
+the hook; the manifests; the bytes of one training in logs, metrics, `kubectl sluice` and the simulated card.
 """
 
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 import unittest
@@ -190,47 +191,6 @@ class Life(Upgrades, product_test.Product):
         p.wait(60, "the limit range", refused)
         self.start("within", {"sluice.dev/gpu-fraction": "0.3"})
 
-    def test_the_node_is_drained_of_gpu_pods(self):
-        labels = {"app": "served"}
-        spec = p.idle_pod("", {})["spec"]
-        p.apply(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": "served"},
-                "spec": {
-                    "selector": {"matchLabels": labels},
-                    "template": {
-                        "metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-                        "spec": {k: v for k, v in spec.items() if k != "restartPolicy"},
-                    },
-                },
-            },
-            SPACE,
-        )
-        running = lambda: [
-            x["metadata"]["name"]
-            for x in p.get("-n", SPACE, "pods")["items"]
-            if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]
-        ]
-        first = p.wait(120, "its pod", running)
-        node = os.environ["CLUSTER_NODE"]
-        p.kubectl("cordon", node)
-        try:
-            p.kubectl(
-                "drain",
-                node,
-                "--pod-selector=app=served",
-                "--timeout=120s",
-                "--ignore-daemonsets",
-                "--delete-emptydir-data",
-            )
-            self.assertEqual(running(), [])
-            p.wait(60, "all units to be free", lambda: self.free_units() == 200)
-        finally:
-            p.kubectl("uncordon", node)
-        self.assertNotEqual(p.wait(120, "its next pod", running), first)
-
     def free_units(self):
         node = p.get("node", os.environ["CLUSTER_NODE"])["metadata"]["annotations"]
         return sum(c["free"] for c in json.loads(node["sluice.dev/gpus"]))
@@ -322,6 +282,50 @@ class Life(Upgrades, product_test.Product):
         self.assertEqual(self.allocation("bare")["hook_state"], "expected")
         time.sleep(1)
         self.assertEqual((p.phase("bare", SPACE), self.restart_count("bare")), ("Running", 0))
+
+    def test_the_manifests_without_helm(self):
+        # As a reader applies them: the manifests' image name, the default folders of the host. This node's driver is in
+        # another folder, so the node's parts run idle.
+        p.run(
+            "ctr",
+            "-a",
+            os.environ["CLUSTER_CONTAINERD"],
+            "-n",
+            "k8s.io",
+            "images",
+            "tag",
+            "--force",
+            f"sluice.test/sluice:{p.VERSION}",
+            f"docker.io/library/sluice:{p.VERSION}",
+        )
+        made = [d for d in ("/var/lib/sluice", "/run/sluice", "/etc/cdi", "/run/cdi") if not os.path.exists(d)]
+        p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
+        try:
+            p.kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")
+            for part in ("daemonset/sluice-node", "deployment/sluice-webhook"):
+                p.kubectl("-n", p.SPACE, "rollout", "status", part, "--timeout=90s")
+            p.wait(
+                90,
+                "the webhook to be asked",
+                lambda: (
+                    "1.5" in p.apply(p.idle_pod("wrong", {"sluice.dev/gpu-fraction": "1.5"}), SPACE, check=False).stderr
+                ),
+            )
+            p.kubectl("delete", "-f", p.ROOT / "manifests" / "sluice.yaml", "--wait=true", timeout=120)
+        finally:
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+            self.install()
+            p.kubectl(
+                "-n",
+                p.SPACE,
+                "wait",
+                "--for=condition=Ready",
+                "pods",
+                "-l",
+                "app.kubernetes.io/component=node",
+                "--timeout=120s",
+            )
 
     def test_examples_run(self):
         files = sorted(EXAMPLES.glob("*.yaml"))

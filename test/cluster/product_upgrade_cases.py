@@ -1,9 +1,8 @@
-"""Upgrade, uninstall and the ways of installing; product_life_test.py runs these cases."""
+"""Upgrade, uninstall, drain, and every mode of the chart; product_life_test.py runs these cases."""
 
 import base64
 import json
 import os
-import shutil
 
 import exit_line
 import product as p
@@ -111,50 +110,6 @@ class Upgrades:
         self.assertEqual(p.phase("left", SPACE), "Running")
         p.wait(60, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
 
-    def test_the_manifests_without_helm(self):
-        # As a reader applies them: the manifests' image name, the default folders of the host. This node's driver is in
-        # another folder, so the node's parts run idle.
-        p.run(
-            "ctr",
-            "-a",
-            os.environ["CLUSTER_CONTAINERD"],
-            "-n",
-            "k8s.io",
-            "images",
-            "tag",
-            "--force",
-            f"sluice.test/sluice:{p.VERSION}",
-            f"docker.io/library/sluice:{p.VERSION}",
-        )
-        made = [d for d in ("/var/lib/sluice", "/run/sluice", "/etc/cdi", "/run/cdi") if not os.path.exists(d)]
-        p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
-        try:
-            p.kubectl("apply", "-f", p.ROOT / "manifests" / "sluice.yaml")
-            for part in ("daemonset/sluice-node", "deployment/sluice-webhook"):
-                p.kubectl("-n", p.SPACE, "rollout", "status", part, "--timeout=90s")
-            p.wait(
-                90,
-                "the webhook to be asked",
-                lambda: (
-                    "1.5" in p.apply(p.idle_pod("wrong", {"sluice.dev/gpu-fraction": "1.5"}), SPACE, check=False).stderr
-                ),
-            )
-            p.kubectl("delete", "-f", p.ROOT / "manifests" / "sluice.yaml", "--wait=true", timeout=120)
-        finally:
-            for folder in made:
-                shutil.rmtree(folder, ignore_errors=True)
-            self.install()
-            p.kubectl(
-                "-n",
-                p.SPACE,
-                "wait",
-                "--for=condition=Ready",
-                "pods",
-                "-l",
-                "app.kubernetes.io/component=node",
-                "--timeout=120s",
-            )
-
     def test_every_mode_passes_the_real_api_server(self):
         ca = base64.b64encode(p.get("-n", p.SPACE, "configmap", "kube-root-ca.crt")["data"]["ca.crt"].encode()).decode()
         own = (
@@ -204,3 +159,44 @@ class Upgrades:
                 )
                 self.assertEqual(said.stdout.count("created (server dry run)"), len(objects), said.stdout + said.stderr)
                 self.assertNotIn("Warning", said.stderr)
+
+    def test_the_node_is_drained_of_gpu_pods(self):
+        labels = {"app": "served"}
+        spec = p.idle_pod("", {})["spec"]
+        p.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "served"},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
+                        "spec": {k: v for k, v in spec.items() if k != "restartPolicy"},
+                    },
+                },
+            },
+            SPACE,
+        )
+        running = lambda: [
+            x["metadata"]["name"]
+            for x in p.get("-n", SPACE, "pods")["items"]
+            if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]
+        ]
+        first = p.wait(120, "its pod", running)
+        node = os.environ["CLUSTER_NODE"]
+        p.kubectl("cordon", node)
+        try:
+            p.kubectl(
+                "drain",
+                node,
+                "--pod-selector=app=served",
+                "--timeout=120s",
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+            )
+            self.assertEqual(running(), [])
+            p.wait(60, "all units to be free", lambda: self.free_units() == 200)
+        finally:
+            p.kubectl("uncordon", node)
+        self.assertNotEqual(p.wait(120, "its next pod", running), first)
