@@ -240,7 +240,7 @@ class Life(Upgrades, product_test.Product):
         p.wait(60, "the Event", lambda: "SluiceLimitReached" in p.kubectl("-n", SPACE, "describe", "pod", "too-large"))
 
     def test_an_image_with_its_own_preload(self):
-        # The pod's variable replaces the image's: docs/operate/annotations.md tells how to keep both.
+        # The pod's variable replaces the image's: docs/operate/annotations.md shows how to keep both.
         folder = p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
         with tempfile.TemporaryDirectory() as root:
             p.run(

@@ -24,7 +24,7 @@ lacks() {
   fi
   { mkdir "$probe" && rmdir "$probe"; } 2>/dev/null || echo "the right to make cgroups (${probe%/*} is not writable)"
   if [ -d $KUBELET_DIR ] && ! kubelet_is_ours && [ -n "$(ls -A $KUBELET_DIR)" ]; then
-    echo "a free $KUBELET_DIR: another kubelet's data lies there"
+    echo "an empty $KUBELET_DIR: it has the data of another kubelet"
   fi
 }
 
