@@ -57,11 +57,11 @@ def main():
                 timeout=120,
             )
             assert done.returncode == 0, done
-            line = exit_line.parse(done.stderr)[0]
+            (line,) = exit_line.parse(done.stderr)
             kept = json.loads(done.stdout)["allocations"][0]["ended"][0]
+            assert line["fetched_bytes"] > 1 << 30 and line["evicted_bytes"] > 1 << 30, line
             for counter in ("launches", "fetched_bytes", "evicted_bytes"):
                 assert kept[counter] == line[counter], (counter, kept, line)
-            assert line["fetched_bytes"] > 1 << 30, line
             print(line)
         finally:
             agent.send_signal(signal.SIGTERM)
