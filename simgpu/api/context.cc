@@ -53,7 +53,7 @@ namespace {
 bool ChargeContext(int card) {
   static bool charged[simgpu::kMaxCards] = {};
   if (charged[card]) return true;
-  if (!Sim().TakePlain(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
+  if (!Sim().TakeUnmanaged(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
   return charged[card] = true;
 }
 

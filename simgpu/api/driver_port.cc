@@ -34,7 +34,7 @@ uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   if (fails && ++made > 1) return kNoMemory;
   simgpu::Allocation* a = simgpu::FindAllocation(request.base);
   if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return kNotSupported;
-  Sim().SendAway(lock, a, request.base, request.length);
+  Sim().EvictByRequest(lock, a, request.base, request.length);
   return 0;
 }
 

@@ -132,7 +132,7 @@ int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
   simgpu::SharedState::Lock lock(Sim().state());
   Sim().memory().Validate(b);
   if (!set) {
-    Sim().NoteTakenAway(a, part, simgpu::ThisThread().now);
+    Sim().NoteDuplicateDropped(a, part, simgpu::ThisThread().now);
     Sim().memory().WithdrawDuplicates(b, part);
     return p.read_mostly_card_ns_per_block;
   }
@@ -150,7 +150,7 @@ int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
 CUresult Advise(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
   NEED_ARG(ManagedRange(p, n) && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
   const bool read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY;
-  Sim().WaitForDepartures(call.lock);
+  Sim().WaitForEvictions(call.lock);
   for (uint64_t at = p; at < p + n;) {
     Allocation* a = simgpu::FindAllocation(at);
     const simgpu::BlockPart part = Sim().memory().PartAt(a, at, p + n);
@@ -231,7 +231,7 @@ int simgpu::EvictByThreads(void* begin, void* queue, const uint64_t* bases, cons
   }
   Op* op = Sim().NewOp(OpKind::kPrefetch);
   op->ranges = std::move(ranges);
-  op->senders = static_cast<uint8_t>(threads);
+  op->eviction_threads = static_cast<uint8_t>(threads);
   op->fence = std::make_shared<simgpu::Fence>();
   const simgpu::FencePtr over = op->fence;
   ++stream->sim->pending_prefetches;

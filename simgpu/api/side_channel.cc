@@ -31,12 +31,12 @@ void Fill(int device, struct simgpu_stats* s) {
   s->duplicate_write_bytes = f.duplicate_write;
   s->resident_bytes = self.managed[device];
   s->resident_peak_bytes = f.resident_peak;
-  s->plain_bytes = self.plain[device];
+  s->plain_bytes = self.unmanaged[device];
   s->evicted_in_use_bytes = f.evicted_in_use;
   s->races = f.races;
   s->misuses = simgpu::MisuseCount();
   s->managed_requested_bytes = Sim().memory().managed_requested;
-  s->card_used_bytes = card.plain_used + card.managed_used;
+  s->card_used_bytes = card.unmanaged_used + card.managed_used;
   s->card_total_bytes = static_cast<uint64_t>(Sim().profile().memory);
   s->calls = simgpu::ThisThread().calls;
   s->prefetch_unused_bytes = Sim().memory().Unused(device);

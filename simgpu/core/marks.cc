@@ -135,7 +135,7 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
   }
 }
 
-void Simulator::TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const {
+void Simulator::ReportWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const {
   Misuse("written by faults while discarded: " + Describe(op, s) + " writes " + Place(a, offset) +
          ", which was discarded and not prefetched since");
 }
@@ -201,8 +201,8 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
       // Too much to keep: what comes back is a pattern that depends on the bytes, no longer the bytes.
       g.kind = Segment::kStamp;
       g.value = HashBytes(from, length);
-      if (!told_content_) {
-        told_content_ = true;
+      if (!logged_content_limit_) {
+        logged_content_limit_ = true;
         std::fprintf(stderr, "simgpu: copies hold more than content_bytes (%lld); further ones are kept as digests\n",
                      static_cast<long long>(profile_.content_bytes));
       }

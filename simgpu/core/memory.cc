@@ -174,11 +174,11 @@ void Memory::Validate(Block* b) {
 void Memory::CountUnused(Block* b) {
   const uint32_t left = b->unused & ~b->resident;
   b->unused &= b->resident;
-  left_unused_[b->card] += static_cast<uint64_t>(std::popcount(left)) * kGranuleBytes;
+  evicted_unused_[b->card] += static_cast<uint64_t>(std::popcount(left)) * kGranuleBytes;
 }
 
 uint64_t Memory::Unused(int card) const {
-  uint64_t bytes = left_unused_[card];
+  uint64_t bytes = evicted_unused_[card];
   for (const auto& [base, allocation] : all_) {
     for (const Block& b : allocation->blocks) {
       if (b.card == card) bytes += static_cast<uint64_t>(std::popcount(b.unused)) * kGranuleBytes;

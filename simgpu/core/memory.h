@@ -38,12 +38,12 @@ struct Block {
   uint64_t user = 0;
 };
 
-enum class MemoryKind : uint8_t { kPlain, kManaged, kPool, kMapped };
+enum class MemoryKind : uint8_t { kUnmanaged, kManaged, kPool, kMapped };
 
 struct Allocation {
   uint64_t base = 0, size = 0;
   uint64_t requested = 0;
-  MemoryKind kind = MemoryKind::kPlain;
+  MemoryKind kind = MemoryKind::kUnmanaged;
   int card = 0;
   bool counted = true;        // against the card, by this object (mapped memory is counted by its handle)
   bool host_located = false;  // mapped memory on the host
@@ -125,7 +125,7 @@ class Memory {
   };
   std::map<uint64_t, Freed> freed_;
   uint64_t next_id_ = 1;
-  uint64_t left_unused_[kMaxCards] = {};  // bytes
+  uint64_t evicted_unused_[kMaxCards] = {};  // bytes
 };
 
 }  // namespace simgpu

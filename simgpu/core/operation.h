@@ -77,7 +77,7 @@ struct Op {
   bool must_be_resident = false;
   simgpu_kernel kind_of_kernel = SIMGPU_UNKNOWN;
   bool discard_too = false;  // of a prefetch: contents are dropped first
-  uint8_t senders = 0;       // of a prefetch to the host: threads that make requests for it; 0: the driver's call
+  uint8_t eviction_threads = 0;       // of a prefetch to the host: threads that make requests for it; 0: the driver's call
   uint8_t phase = 0;
   int64_t enqueued = 0, began = 0;
   uint64_t number = 0;         // counts operations of the process

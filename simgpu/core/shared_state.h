@@ -43,7 +43,7 @@ enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kRemoteIn, kRemoteOut,
 enum ChunkList { kUsed, kUnused, kLists };
 
 struct Card {
-  std::atomic<uint64_t> plain_used;
+  std::atomic<uint64_t> unmanaged_used;
   std::atomic<uint64_t> managed_used;
   std::atomic<int64_t> compute_free;
   std::atomic<int64_t> busy_ns;
@@ -62,7 +62,7 @@ struct Slot {
   std::atomic<int64_t> clock;     // it will ask nothing of a card before this time
   std::atomic<uint32_t> running;  // takes part in the common clock
   std::atomic<uint32_t> waiting;  // for others' clocks: asleep, not idle
-  std::atomic<uint64_t> plain[kMaxCards];
+  std::atomic<uint64_t> unmanaged[kMaxCards];
   std::atomic<uint64_t> managed[kMaxCards];
   std::atomic<uint64_t> evicted[kMaxCards];  // bytes taken from it by a full card
   char name[64];

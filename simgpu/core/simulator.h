@@ -52,6 +52,11 @@ struct HostThread {
 };
 HostThread& ThisThread();
 
+// The duration of a transfer; at least 1 ns.
+inline int64_t Nanoseconds(uint64_t bytes, double gbps) {
+  return static_cast<int64_t>(static_cast<double>(bytes) / gbps) + 1;
+}
+
 class Simulator {
  public:
   using Lock = std::unique_lock<std::mutex>;
@@ -77,17 +82,17 @@ class Simulator {
   bool AnyBusy(const void* context, int card) const;
 
   // Room for plain memory: managed blocks leave. false: out of memory.
-  bool TakePlain(int card, uint64_t bytes);
-  void GivePlain(int card, uint64_t bytes);
+  bool TakeUnmanaged(int card, uint64_t bytes);
+  void GiveUnmanaged(int card, uint64_t bytes);
   uint64_t FreeBytes(int card) const;
 
   // Advice is set or withdrawn between moves: the caller waits for those to the host that are under way.
-  void WaitForDepartures(Lock& lock);
+  void WaitForEvictions(Lock& lock);
   // A duplicate leaves the card at `time`, with the state's lock: what still reads it brings it back by faults.
-  void NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time);
+  void NoteDuplicateDropped(Allocation* a, const BlockPart& part, int64_t time);
 
   // The calling thread sends memory away, as by a request of its own, and waits for that.
-  void SendAway(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
+  void EvictByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
 
   // Synchronous contents, outside any stream.
   bool ReadBytes(uint64_t address, void* out, uint64_t length);
@@ -134,7 +139,7 @@ class Simulator {
   Result StepKernel(Stream* s, Op* op, int64_t t);
   Result StepCopy(Stream* s, Op* op, int64_t t);
   Result StepMemset(Stream* s, Op* op, int64_t t);
-  uint64_t PartsToSend(const Stream& s, int64_t t) const;
+  uint64_t EvictionParts(const Stream& s, int64_t t) const;
   Result StepPrefetch(Stream* s, Op* op, int64_t t);
   Result StepDiscard(Stream* s, Op* op, int64_t t);
   Result StepWaitValue(Stream* s, Op* op, int64_t t);
@@ -159,7 +164,7 @@ class Simulator {
   void NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t, int64_t end,
                  Segment contents);
   void NoteMoving(const Op& op, bool begins);
-  void TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const;
+  void ReportWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const;
   void CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t length, int64_t t, bool discard);
   bool CheckMapped(Stream* s, const Op& op);
   void CopyContents(Stream* s, Op* op, int64_t t, int64_t end);
@@ -186,7 +191,7 @@ class Simulator {
   int64_t worked_until_ = 0;
   uint32_t next_stream_ = 0;
   bool (*pinned_)(uint64_t) = nullptr;
-  bool told_content_ = false;
+  bool logged_content_limit_ = false;
 
   struct Callback {
     Stream* stream;

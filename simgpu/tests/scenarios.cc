@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
     OK(cuStreamEndCapture(b, &g));
   } else if (name == "deadlock") {
     // a waits for b's event, b for a value that only a would write.
-    CUdeviceptr flag = card.Plain(512);
+    CUdeviceptr flag = card.Unmanaged(512);
     OK(cuMemsetD32(flag, 0, 1));
     CUevent e;
     OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));

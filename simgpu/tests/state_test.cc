@@ -36,7 +36,7 @@ void CheckWhole(SharedState& state) {
   CHECK(state.self().managed[0] == bytes);
   for (int32_t i = state.card(0).free_chunk; i >= 0; i = state.chunk(0, i).next) REQUIRE(seen.insert(i).second);
   CHECK(seen.size() == static_cast<size_t>(state.card(0).fresh));
-  CHECK(state.card(0).plain_used == static_cast<uint64_t>(TheProfile().reserve) + state.self().plain[0]);
+  CHECK(state.card(0).unmanaged_used == static_cast<uint64_t>(TheProfile().reserve) + state.self().unmanaged[0]);
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ TEST_CASE("whoever comes after a process that died between two stores finds whol
       [](SharedState& s, const std::vector<int32_t>&) { ++s.card(0).fresh; },
       [](SharedState& s, const std::vector<int32_t>& own) { s.chunk(0, own[1]).slot = -1; },
       [](SharedState& s, const std::vector<int32_t>&) { s.card(0).managed_used += kBlockBytes; },
-      [](SharedState& s, const std::vector<int32_t>&) { s.card(0).plain_used += kBlockBytes; },
+      [](SharedState& s, const std::vector<int32_t>&) { s.card(0).unmanaged_used += kBlockBytes; },
   };
   for (const Torn& tear : torn) {
     char path[] = "/tmp/simgpu-state-XXXXXX";

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   Card card;
   CUstream s = card.Stream();
   if (how == "hold") {
-    const CUdeviceptr held = card.Plain(bytes);
+    const CUdeviceptr held = card.Unmanaged(bytes);
     Ready();
     char byte;
     while (read(0, &byte, 1) > 0) {
