@@ -1,4 +1,4 @@
-// Arrays: they take memory, and that is all. No call reaches what is in them.
+// Arrays: they use memory, but no call reaches their contents.
 #include "call.h"
 
 using simgpu::Sim;

@@ -24,7 +24,7 @@ struct Migrate {
   uint32_t status;
 };
 
-// Under SIMGPU_REQUESTS=threads, or "fail" for all requests but the first.
+// Works under SIMGPU_REQUESTS=threads. Under "fail" all requests but the first fail.
 uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   constexpr uint32_t kNotSupported = 86, kNoMemory = 81;
   static int made = 0;

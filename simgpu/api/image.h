@@ -13,7 +13,7 @@ namespace simgpu {
 // or fat binary) gives an image whose kernels touch nothing and have unknown parameters.
 std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
 
-// The kernel of that name; made up for images that are not text.
+// The kernel of that name; invented for images that are not text.
 SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
 
 }  // namespace simgpu

@@ -32,7 +32,7 @@ CUresult AllocateIn(Call&, CUcontext context, CUdeviceptr* out, uint64_t bytes, 
   if (kind == MemoryKind::kUnmanaged) {
     if (size > total || !Sim().TakeUnmanaged(context->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   } else {
-    // Managed memory is bounded by the host's; a few times the card is a fair guess of it.
+    // Host memory limits managed memory; a few times the card's size is a plausible limit.
     const uint64_t host = 1ull << 40;
     if (size > host || Sim().memory().managed_requested + size > host) return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -105,7 +105,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
-  // The driver waits for all that might use it.
+  // The driver waits for all work that might use it.
   Sim().CatchUp(call.lock);
   Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
   return simgpu::FreeNow(p);
@@ -276,7 +276,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
     const CUresult r = cuPointerGetAttribute(data[i], attributes[i], p);
     if (r == CUDA_SUCCESS) continue;
     if (r != CUDA_ERROR_INVALID_VALUE) return r;
-    // What does not apply to the pointer comes back empty here, not as an error.
+    // An attribute that does not apply to the pointer is empty here, not an error.
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -305,7 +305,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   return CUDA_SUCCESS;
 }
 
-// Inter-process handles: plain memory could be exported, but two processes' arenas share no bytes here.
+// Inter-process handles: unmanaged memory could be exported, but two processes' arenas share no bytes here.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
   BEGIN(1000);
   NEED_ARG(handle != nullptr);

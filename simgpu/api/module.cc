@@ -14,7 +14,7 @@ namespace simgpu {
 
 SimKernelInfo* KernelInfo(CUfunction f) {
   if (f == nullptr) return nullptr;
-  // A CUkernel may stand where a CUfunction is asked for.
+  // A CUkernel is accepted in place of a CUfunction.
   if (f->magic == kFunctionMagic) return f->info;
   auto* k = reinterpret_cast<CUkernel>(f);
   return k->magic == kKernelMagic ? k->info : nullptr;
@@ -147,7 +147,7 @@ CUresult cuModuleUnload(CUmodule m) {
     if (simgpu::FindAllocation(a->base) == a) simgpu::FreeNow(a->base);
   }
   m->globals.clear();
-  m->magic = kDead;  // graph nodes may still name its functions: the object is kept
+  m->magic = kDead;  // the object is kept, since graph nodes may refer to its functions
   return CUDA_SUCCESS;
 }
 

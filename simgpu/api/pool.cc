@@ -128,7 +128,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribu
   return CUDA_SUCCESS;
 }
 
-// What is free is not kept here.
+// Freed memory is not kept, so nothing is trimmed.
 CUresult cuDeviceGraphMemTrim(CUdevice dev) {
   BEGIN(1000);
   NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
@@ -177,7 +177,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   NEED_ARG(ValidPool(pool) && pool != TheDriver().default_pools[static_cast<size_t>(pool->card)]);
   if (TheDriver().current_pools[static_cast<size_t>(pool->card)] == pool)
     TheDriver().current_pools[static_cast<size_t>(pool->card)] = nullptr;
-  return CUDA_SUCCESS;  // what is still allocated from it keeps it
+  return CUDA_SUCCESS;  // live allocations keep the object
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {

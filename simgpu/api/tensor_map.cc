@@ -5,12 +5,12 @@
 
 namespace {
 
-// To 64 bytes, as drivers ask; the type of CUDA 13's header is aligned to 128.
+// Drivers require an alignment of 64 bytes. The type of CUDA 13's header is aligned to 128.
 bool Aligned(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<uintptr_t>(map) % 64 == 0; }
 
-// Opaque, as the real one is: no word of it is the address.
+// Opaque, as the real one is: none of its words is the address.
 CUresult EncodeTensorMap(CUtensorMap* map, int kind, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                const cuuint64_t* dims, const cuuint64_t* strides) {
+                         const cuuint64_t* dims, const cuuint64_t* strides) {
   NEED_ARG(Aligned(map) && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
   NEED_ARG(rank == 1 || strides != nullptr);
   cuuint64_t words[sizeof *map / sizeof(cuuint64_t)] = {~reinterpret_cast<uintptr_t>(address)};
@@ -42,7 +42,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuu
   return EncodeTensorMap(map, 1, type, rank, address, dims, strides);
 }
 
-// Of cards later than the one that is simulated; a test of who reads descriptors needs it all the same.
+// Exists only for later cards than the simulated one. A test of descriptors needs it all the same.
 CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                      const cuuint64_t* dims, const cuuint64_t* strides, int, int, cuuint32_t channels,
                                      cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,

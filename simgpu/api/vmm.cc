@@ -9,7 +9,7 @@ using simgpu::Sim;
 
 namespace {
 
-// A piece of physical memory (cuMemCreate); mapped any number of times, given back when nobody holds it.
+// A piece of physical memory (cuMemCreate). It can be mapped several times, and is freed with its last reference.
 struct PhysicalHandle {
   uint32_t magic = 0x50480001;
   int references = 1;  // the handle's, one for each mapping
@@ -17,7 +17,7 @@ struct PhysicalHandle {
   uint64_t size = 0;
   int card = -1;  // -1: host
   CUmemAllocationProp props{};
-  simgpu::ContentMap content{0};  // while it is mapped nowhere
+  simgpu::ContentMap content{0};  // while it is not mapped
 };
 
 struct Reservation {
@@ -112,7 +112,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocat
   Allocation* a = Sim().memory().Add(p, size, MemoryKind::kMapped, std::max(h->card, 0));
   a->host_located = h->card < 0;
   a->owner = h;
-  a->content = std::move(h->content);  // a second mapping at the same time would not see it
+  a->content = std::move(h->content);  // a second mapping at the same time does not see it
   h->content = simgpu::ContentMap(size);
   ++h->references;
   return CUDA_SUCCESS;

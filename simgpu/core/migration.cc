@@ -8,13 +8,14 @@
 namespace simgpu {
 namespace {
 
-// Share of the fault rate that remains while faults are recorded (fault_events.cu on an H200: 7.1 ms, with records 9.4).
+// Share of the fault rate that remains while faults are recorded (fault_events.cu on an H200: 7.1 ms, with
+// records 9.4).
 constexpr double kRecordedFaults = 0.75;
 
-// The driver's density heuristic: a fault takes the largest aligned part of the block that would be more than half
-// there.
-uint32_t Densify(uint32_t there, uint32_t wanted, uint32_t available) {
-  uint32_t all = there | wanted;
+// The driver's density heuristic: a fault fetches the largest aligned part of the block of which more than half would
+// then be resident.
+uint32_t Densify(uint32_t resident, uint32_t wanted, uint32_t available) {
+  uint32_t all = resident | wanted;
   for (int size = 2; size <= 32; size *= 2) {
     const uint32_t unit = size == 32 ? ~0u : (1u << size) - 1;
     for (int at = 0; at < 32; at += size) {
@@ -22,7 +23,7 @@ uint32_t Densify(uint32_t there, uint32_t wanted, uint32_t available) {
       if ((wanted & part) != 0 && std::popcount(all & part) * 2 > size) all |= part & available;
     }
   }
-  return all & ~there;
+  return all & ~resident;
 }
 
 }  // namespace
@@ -54,8 +55,8 @@ int64_t Simulator::Transfer(int card, Server server, uint64_t bytes, double rate
     any_requests = any_requests || c.link[i].requests;
   }
   double stretch = std::max(1.0, same_way / std::max(profile_.copy_gbps, rate));
-  // The low sum of managed transfers in both directions is the driver's own doing; what kernels read and write in place
-  // shares the link alone with them.
+  // The low sum of managed transfers in both directions comes from the driver's work. Remote accesses of kernels share
+  // only the link with them.
   const double sum = any_requests                 ? profile_.requests_duplex_gbps
                      : any_faults                 ? profile_.fault_duplex_gbps
                      : any_managed && !any_remote ? profile_.managed_duplex_gbps
@@ -83,7 +84,7 @@ int64_t Simulator::AccessInPlace(int card, const Op& op, int64_t t) {
   return end;
 }
 
-// Writes to duplicates: the other copy is thrown away, page by page.
+// A write to a duplicate drops the other copy, page by page.
 int64_t Simulator::Collapse(int card, const Op& op) {
   figures_[card].duplicate_write += op.duplicate_bytes;
   return static_cast<int64_t>(static_cast<double>(op.duplicate_bytes) * profile_.duplicate_write_ns_per_byte);
@@ -159,7 +160,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   bool room = true;
   t = MakeRoom(card, BytesOf((mask | from_peer) & ~backed, part.block_bytes), t, &room);
   if (!room) return -1;
-  memory_.Validate(b);  // it may have been its own victim
+  memory_.Validate(b);  // MakeRoom may have evicted this block
   const uint64_t in = BytesOf(from_host, part.block_bytes);
   int64_t end = Transfer(card, kManagedIn, in, rate, t, fault);
   const double fresh_gbps = !fault                   ? profile_.populate_gbps
@@ -180,7 +181,7 @@ int64_t Simulator::MoveIn(int card, const BlockPart& part, uint32_t mask, double
   return end;
 }
 
-// A kernel that reads its operands several times reads them over the link as often: nothing keeps them.
+// A kernel that reads its operands several times reads them over the link as often, since nothing caches them.
 void Simulator::NoteInPlace(Op* op, const Touch& touch, uint64_t bytes) const {
   const double passes = std::max<uint32_t>(1, touch.access >> 8) *
                         (op->kind_of_kernel == SIMGPU_CONVOLUTION ? profile_.filter_rereads : 1);
@@ -196,7 +197,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
     while (op->offset < touch.length) {
       const uint64_t address = touch.address + op->offset;
       Allocation* a = memory_.Find(address);
-      if (a == nullptr) break;  // said by CheckMapped
+      if (a == nullptr) break;  // reported by CheckMapped
       const uint64_t stop = std::min(touch.address + touch.length, a->base + a->size);
       if (a->kind != MemoryKind::kManaged) {
         if (a->host_located) NoteInPlace(op, touch, stop - address);
@@ -221,8 +222,8 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
         op->offset = next;
         continue;
       }
-      // In place: a mapping was asked for, or the pages lie where they are preferred to lie and can be mapped. What
-      // lies nowhere yet is made where it is preferred, else at the accessor.
+      // Remote access: it was advised, or the pages are in their preferred location and can be mapped. A page without
+      // contents is populated in its preferred location, or else at the accessor.
       const uint32_t elsewhere = b->host | (b->card == card ? 0 : b->resident);
       const bool stays = b->preferred == kHostCard && !b->read_mostly;
       if (((b->accessed_by & bit) != 0 || stays) && ((missing & elsewhere) == missing || stays)) {
@@ -248,7 +249,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
       }
       const int64_t done = MoveIn(card, part, wanted, rate, keep_host, t, true);
       if (done < 0) {
-        // The card holds nothing that could leave: the access goes over the link.
+        // Nothing on the GPU can be evicted: the access goes over the link.
         NoteInPlace(op, touch, BytesOf(missing, part.block_bytes));
         op->offset = next;
         continue;

@@ -12,7 +12,7 @@
 namespace simgpu {
 namespace {
 
-// Every thread of the process waits for something in the kernel (and not for a disk).
+// Whether every thread of the process waits for something in the kernel other than a disk.
 bool Asleep(int pid) {
   DIR* tasks = opendir(("/proc/" + std::to_string(pid) + "/task").c_str());
   if (tasks == nullptr) return false;
@@ -50,7 +50,7 @@ void SharedState::WaitForOthers(int64_t time) {
     const int64_t bound = s.clock + window_ns_;
     return bound < time || (bound == time && i < slot_);
   };
-  int64_t moved_at = 0, looked_at = 0;
+  int64_t moved_at = 0, checked_at = 0;
   int64_t seen[kMaxSlots] = {};
   int asleep[kMaxSlots] = {};
   for (int spins = 0;; ++spins) {
@@ -67,14 +67,14 @@ void SharedState::WaitForOthers(int64_t time) {
     }
     if (!wait) break;
     self().waiting = 1;
-    // The other one may need this core.
+    // The other process may need this core.
     if (spins > 20) sched_yield();
     if (spins <= 2000) continue;
     SleepMicroseconds(50);
     const int64_t now = RealMilliseconds();
-    if (progress || moved_at == 0) moved_at = looked_at = now;
-    if (now - looked_at < 2) continue;
-    looked_at = now;
+    if (progress || moved_at == 0) moved_at = checked_at = now;
+    if (now - checked_at < 2) continue;
+    checked_at = now;
     const bool too_long = now - moved_at > patience_ms_;
     for (int i = 0; i < kMaxSlots; ++i) {
       Slot& s = header_->slots[i];
@@ -92,7 +92,7 @@ int64_t SharedState::Publish(int64_t time) {
   if (!shared_ || slot_ < 0) return time;
   Slot& s = self();
   if (s.running == 0) {
-    // Others went on without us: we were idle until where the slowest of them is now.
+    // The others continued without this process: it was idle until the clock of the slowest of them.
     int64_t slowest = INT64_MAX;
     for (Slot& other : header_->slots) {
       if (&other != &s && other.pid != 0 && other.running != 0) slowest = std::min<int64_t>(slowest, other.clock);

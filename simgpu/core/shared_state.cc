@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kMagic = 0x53494d4750550006;
 constexpr off_t kLocks = off_t{1} << 40;  // a byte a slot, far behind the file's end
 
-[[noreturn]] void Die(const std::string& sentence) {
-  std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "simgpu: %s\n", message.c_str());
   std::_Exit(2);
 }
 
@@ -86,7 +86,7 @@ SharedState::SharedState(const Profile& profile) {
   if (shared_) {
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) Die(std::string("SIMGPU_STATE=") + path + ": " + std::strerror(errno));
-    flock(fd, LOCK_EX);  // only while it is made: afterwards the mutex inside rules
+    flock(fd, LOCK_EX);  // while it is created; later the mutex inside protects it
     struct stat st;
     if (fstat(fd, &st) != 0 ||
         (st.st_size < static_cast<off_t>(size) && ftruncate(fd, static_cast<off_t>(size)) != 0)) {
@@ -131,7 +131,7 @@ void SharedState::Create(const Profile& profile, uint32_t chunks) {
 SharedState::Lock::Lock(SharedState& s) : state_(s) {
   const int result = pthread_mutex_lock(&s.header_->mutex);
   if (result == EOWNERDEAD) {
-    // A process died between two stores.
+    // A process was killed between two stores.
     pthread_mutex_consistent(&s.header_->mutex);
     s.Rebuild();
     s.ReapLocked();
@@ -154,8 +154,8 @@ int SharedState::Attach() {
     s.pid_namespace = PidNamespace();
     struct flock mine = ByteOf(i);
     if (shared_ && fcntl(fd_, F_SETLK, &mine) != 0)
-      continue;  // of a process that gave the slot back and is not gone yet
-    // A newcomer starts where the slowest running process is.
+      continue;  // its last process has released the slot but has not ended yet
+    // A new process starts at the clock of the slowest running one.
     int64_t now = INT64_MAX;
     for (Slot& other : header_->slots) {
       if (other.pid != 0 && other.running != 0) now = std::min<int64_t>(now, other.clock);
@@ -197,10 +197,10 @@ void SharedState::Reap() {
   ReapLocked();
 }
 
-// Whoever died may have left any of this half done: an entry in no list or in two, a sum without its part. The entries
-// themselves say what is used; the order of eviction is kept as far as the lists can be followed.
+// A process that was killed may leave any of this half done: an entry in no list or in two, a sum without its part. The
+// entries themselves tell which memory is used. The eviction order is kept as far as the lists can be followed.
 void SharedState::Rebuild() {
-  const auto held = [this](int n, int32_t i) {
+  const auto in_use = [this](int n, int32_t i) {
     const int slot = chunk(n, i).slot;
     return slot >= 0 && header_->slots[slot].pid != 0;
   };
@@ -213,7 +213,7 @@ void SharedState::Rebuild() {
     std::vector<bool> seen(static_cast<size_t>(c.fresh));
     std::vector<int32_t> order[kLists];
     const auto take = [&](int32_t i, int list) {
-      if (i < 0 || i >= c.fresh || seen[static_cast<size_t>(i)] || !held(index, i)) return false;
+      if (i < 0 || i >= c.fresh || seen[static_cast<size_t>(i)] || !in_use(index, i)) return false;
       seen[static_cast<size_t>(i)] = true;
       order[list].push_back(i);
       return true;
@@ -244,12 +244,13 @@ void SharedState::Rebuild() {
   }
 }
 
-// The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names
-// its owner as the asker sees it, over all pid namespaces. (A lock of the process, not of the open file, which a forked
-// child would hold on to. It goes with the first descriptor of this file that the process closes, so none ever is.)
+// The owner of a slot holds a lock on its byte of the file. The kernel releases it when the process ends, and names the
+// owner's pid as the caller sees it, across pid namespaces. It is a lock of the process, since a forked child would
+// keep one of the open file. The first close of any descriptor of this file would release it, so none is closed.
 int SharedState::Owner(int slot) {
   const Slot& s = header_->slots[slot];
-  // One's own lock is in nobody's way. The process may hold this library twice (driver and NVML): the slot tells.
+  // A process' own lock does not conflict. The process may hold this library twice (driver and NVML), so the slot's
+  // identity is compared.
   if (!shared_ || (s.pid == getpid() && s.pid_namespace == PidNamespace() && s.start_time == StartTime(getpid())))
     return getpid();
   struct flock lock = ByteOf(slot);

@@ -1,4 +1,4 @@
-// The event loop: streams, fences, host waits, callbacks. What operations do is in steps.cc and marks.cc.
+// The event loop: streams, fences, callbacks. Operations are in steps.cc, host waits in waits.cc.
 #include "simulator.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ Stream* Simulator::NewStream(int card, const void* context, bool blocking, bool 
 }
 
 void Simulator::DeleteStream(Stream* s) {
-  // Its work goes on; the object is reused when it is done.
+  // Queued work continues; the object is reused when it is done.
   s->zombie = true;
   if (s->Busy()) return;
   streams_.erase(std::find(streams_.begin(), streams_.end(), s));
@@ -113,7 +113,7 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
   s->queue.push_back(op);
   if (s->queue.size() == 1) Schedule(s, std::max(op->enqueued, s->free_at));
   if (Paced() && !pace_thread_) {
-    // What is due happens on time, whether this process looks or not.
+    // Due operations run on time, even if this process makes no call.
     pace_thread_ = true;
     std::thread([this] {
       for (;;) {
@@ -129,7 +129,7 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
 FencePtr Simulator::SubmitFence(Lock& lock, Stream* s) {
   auto fence = std::make_shared<Fence>();
   if (!s->Busy()) {
-    // Nothing to wait for: done as of now.
+    // No work is pending: done as of now.
     fence->done = true;
     fence->time = std::max(ThisThread().now, s->free_at);
     return fence;
@@ -183,10 +183,10 @@ bool Simulator::ProcessNext(int64_t limit) {
   int64_t t = due.time;
   if (state_.shared()) {
     state_.Publish(t);
-    if (!Paced()) state_.WaitForOthers(t);  // real time is everybody's clock
+    if (!Paced()) state_.WaitForOthers(t);  // real time is the common clock
   }
   s->scheduled = false;
-  // A stream goes on alone as long as nothing else is due earlier.
+  // The stream continues while nothing else is due earlier.
   for (;;) {
     worked_until_ = std::max(worked_until_, t);
     Op* op = s->queue.front();
@@ -232,7 +232,7 @@ bool Simulator::RecheckPolls() {
   polling_.clear();
   for (Stream* s : polling) {
     if (!s->blocked) continue;
-    // Tried again by the event loop; it comes back here when the value still is not there.
+    // The event loop tries again. A stream whose value is still missing is added again.
     Schedule(s, std::max(worked_until_, s->queue.front()->enqueued));
     any = true;
   }

@@ -53,8 +53,8 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
   if (FaultNext(s, op, t, &end)) return {State::kAgain, end};
   CardFigures& f = figures_[s->card];
   if (op->must_be_resident && op->fault_bytes != 0) {
-    Misuse("promise of residency broken: " + Describe(*op, *s) + " faulted " + std::to_string(op->fault_bytes) +
-           " bytes, and somebody promised that it would not");
+    Misuse("residency guarantee broken: " + Describe(*op, *s) + " faulted " + std::to_string(op->fault_bytes) +
+           " bytes, although SIMGPU_MUST_BE_RESIDENT excludes faults");
   }
   const int64_t start = TakeCompute(s->card, t, op->duration);
   end = start + op->duration;
@@ -67,7 +67,8 @@ Simulator::Result Simulator::StepKernel(Stream* s, Op* op, int64_t t) {
     if (t > op->began) timeline_.Span(s->card, track, "stall", op->began, t, op->fault_bytes);
     timeline_.Span(s->card, track, op->name == nullptr ? "kernel" : op->name, start, end, op->fault_bytes);
   }
-  // Judged by the time it could start: that kernels take turns here is this card's simplification, not an order.
+  // The misuse detector takes the time at which the kernel could start. That kernels run one after the other is a
+  // simplification of this GPU and no order of the program.
   uint64_t digest = op->seed;
   for (const Touch& touch : op->touches) {
     if ((touch.access & 1) != 0) {
@@ -140,8 +141,8 @@ Simulator::Result Simulator::StepMemset(Stream* s, Op* op, int64_t t) {
   return {State::kDone, end};
 }
 
-// Of the departures at the head of the stream and those behind it that have nothing else to wait for, so that several
-// threads are busy with them: parts that one thread sends away at a time, up to the number of threads.
+// The number of parts that eviction threads can work on at once, up to the number of threads. It counts the eviction at
+// the head of the stream and those behind it that wait for nothing else.
 uint64_t Simulator::EvictionParts(const Stream& s, int64_t t) const {
   constexpr uint64_t kPart = uint64_t{8} << 20;
   uint64_t parts = 0;
@@ -160,16 +161,17 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
     op->began = t;
     if (!CheckMapped(s, *op)) return {State::kDone, t};
     NoteMoving(*op, true);
-    // A host function hands the runs to the threads, whatever they still have to do.
+    // A host function hands the ranges to the threads, even if they still have other work.
     t = op->eviction_threads != 0 ? std::max(t, std::max(s->waited_for, op->enqueued) + profile_.request_begin_ns)
-                         : t + profile_.prefetch_call_ns;
+                                  : t + profile_.prefetch_call_ns;
   }
   const bool batch = op->ranges.size() > 1 && op->eviction_threads == 0;
   double requests_gbps = 0;
   if (op->eviction_threads != 0) {
     const uint64_t parts = EvictionParts(*s, t);
-    requests_gbps = std::min(profile_.requests_out_gbps,
-                             profile_.request_out_gbps * static_cast<double>(std::min<uint64_t>(parts, op->eviction_threads)));
+    requests_gbps =
+        std::min(profile_.requests_out_gbps,
+                 profile_.request_out_gbps * static_cast<double>(std::min<uint64_t>(parts, op->eviction_threads)));
   }
   for (; op->touch < op->ranges.size(); ++op->touch, op->offset = 0) {
     const PrefetchRange& r = op->ranges[op->touch];
@@ -216,7 +218,7 @@ Simulator::Result Simulator::StepPrefetch(Stream* s, Op* op, int64_t t) {
       figures_[card].prefetch_out += bytes;
       uvm_tools_.Count(card, UvmTools::kToHost, bytes);
       CheckUnused(s, *op, part.address, part.block_bytes, t, false);
-      if (b->read_mostly) {  // makes the host's copy; the card keeps its own
+      if (b->read_mostly) {  // makes the host's copy and keeps the GPU's
         b->host |= out;
         memory_.UpdateChunk(b, part.block_bytes);
       } else {
@@ -267,7 +269,7 @@ Simulator::Result Simulator::StepWaitValue(Stream* s, Op* op, int64_t t) {
   const ValueWork& v = op->value;
   uint64_t now = 0;
   const uint64_t bytes = v.wide ? 8 : 4;
-  if (!memory_.InArena(v.address) && v.address % bytes == 0) {  // another thread of the host may be writing it
+  if (!memory_.InArena(v.address) && v.address % bytes == 0) {  // a host thread may write it at the same time
     now = v.wide ? __atomic_load_n(reinterpret_cast<const uint64_t*>(v.address), __ATOMIC_ACQUIRE)
                  : __atomic_load_n(reinterpret_cast<const uint32_t*>(v.address), __ATOMIC_ACQUIRE);
   } else if (!ReadBytes(v.address, &now, bytes)) {

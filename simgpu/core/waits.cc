@@ -20,9 +20,9 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
   Clock::time_point callback_since{};
   while (!done(argument)) {
     if (Paced() && !due_.empty() && due_.top().time > PacedNow()) {
-      const int64_t nap = std::min<int64_t>(due_.top().time - PacedNow(), 200'000);
+      const int64_t pause = std::min<int64_t>(due_.top().time - PacedNow(), 200'000);
       lock.unlock();
-      PacedSleep(nap);
+      PacedSleep(pause);
       lock.lock();
       stuck_since = {};
       continue;
@@ -36,15 +36,15 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
     const auto now = Clock::now();
     if (!callbacks_.empty() &&
         (callback_since == Clock::time_point{} || now - callback_since < std::chrono::seconds(1))) {
-      // The application's function runs on the driver's thread; nothing later happens before it is done, as long as it
-      // does not itself wait for something later.
+      // The application's function runs on the driver's thread. Nothing later happens before it returns, unless it
+      // waits for something later itself.
       if (callback_since == Clock::time_point{}) callback_since = now;
       progress_.wait_for(lock, std::chrono::milliseconds(20));
       continue;
     }
     callback_since = {};
     if (!callbacks_.empty() && !due_.empty()) {
-      callbacks_.front().end = INT64_MAX;  // it waits for us: let it be overtaken
+      callbacks_.front().end = INT64_MAX;  // it waits for this thread: let later operations pass
       continue;
     }
     // Only another thread of this process can help: by a store that a stream polls for, or by more work.
@@ -62,24 +62,24 @@ void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const v
 }
 
 void Simulator::ReportDeadlock(const char* what) {
-  std::string sentence = std::string("deadlock: the host waits for ") + what + " and nothing can run:";
-  int told = 0;
+  std::string message = std::string("deadlock: the host waits for ") + what + " and nothing can run:";
+  int listed = 0;
   for (const Stream* s : streams_) {
-    if (!s->Busy() || ++told > 8) continue;
+    if (!s->Busy() || ++listed > 8) continue;
     const Op& op = *s->queue.front();
-    sentence += " stream " + std::to_string(s->id) + " is stuck at " + Describe(op, *s);
-    if (op.kind == OpKind::kWaitValue) sentence += " (a value in memory that nobody writes)";
+    message += " stream " + std::to_string(s->id) + " is stuck at " + Describe(op, *s);
+    if (op.kind == OpKind::kWaitValue) message += " (no operation writes the value)";
     if (op.kind == OpKind::kWait) {
       for (const Stream* other : streams_) {
         for (const Op* behind : other->queue) {
-          if (behind->fence == op.wait) sentence += " which waits for " + Describe(*behind, *other);
+          if (behind->fence == op.wait) message += ", which waits for " + Describe(*behind, *other);
         }
       }
     }
-    sentence += ";";
+    message += ";";
   }
-  Misuse(sentence);
-  // Counted only: the wait ends, as the driver's would not.
+  Misuse(message);
+  // Misuse is only counted (SIMGPU_MISUSE=report): end the wait, as the driver's would not.
   std::fprintf(stderr, "simgpu: the wait cannot go on\n");
   std::_Exit(87);
 }
@@ -101,7 +101,7 @@ void Simulator::EvictByRequest(Lock& lock, Allocation* a, uint64_t address, uint
   const FencePtr over = op->fence;
   ++own->pending_prefetches;
   Submit(lock, own, op);
-  WaitFence(lock, over, "its own request to send memory away");
+  WaitFence(lock, over, "its own eviction request");
 }
 
 void Simulator::WaitForEvictions(Lock& lock) {
@@ -112,7 +112,7 @@ void Simulator::WaitForEvictions(Lock& lock) {
         op->ranges[0].target != kHostCard)
       continue;
     if (op->fence == nullptr) op->fence = std::make_shared<Fence>();
-    WaitFence(lock, FencePtr(op->fence), "a move to the host that is under way");
+    WaitFence(lock, FencePtr(op->fence), "an eviction in flight");
   }
 }
 

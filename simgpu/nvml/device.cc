@@ -154,7 +154,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, unsigned int* is) {
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t* out) {
   NEED_DEVICE(d);
   NEED(out != nullptr);
-  // Of the virtual time since the card was made.
+  // The share of the virtual time since the card was made.
   Card& card = State().card(d->card);
   const int64_t now = std::max<int64_t>(1, State().header().now);
   out->gpu = static_cast<unsigned>(std::min<int64_t>(100, card.busy_ns * 100 / now));

@@ -10,7 +10,7 @@ using simgpu::nvml::State;
 
 namespace {
 
-// NVML counts a process' plain memory, not what is managed.
+// NVML counts a process' unmanaged memory and not its managed memory.
 template <class Info>
 nvmlReturn_t Processes(nvmlDevice_t d, unsigned int* count, Info* infos) {
   SharedState& state = State();
@@ -19,7 +19,7 @@ nvmlReturn_t Processes(nvmlDevice_t d, unsigned int* count, Info* infos) {
   for (int i = 0; i < simgpu::kMaxSlots; ++i) {
     Slot& s = state.header().slots[i];
     if (s.pid == 0 || s.unmanaged[d->card] == 0) continue;
-    const int pid = state.Owner(i);  // as the asker knows it: the agent's pids are the host's
+    const int pid = state.Owner(i);  // as the caller sees it: the agent uses the host's pids
     if (pid >= 0) found.emplace_back(static_cast<unsigned>(pid > 0 ? pid : s.pid.load()), s.unmanaged[d->card].load());
   }
   const unsigned room = *count;

@@ -6,7 +6,7 @@
 using namespace simgpu_test;  // NOLINT(google-build-using-namespace): the test's own vocabulary
 
 // Figures of experiments/probes/read_mostly.cu on an H200, for a GiB.
-TEST_CASE("read-mostly: what is withdrawn lies in host memory, for nothing") {
+TEST_CASE("read-mostly: withdrawn duplicates are host-resident without a copy") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(kGiB);
@@ -37,18 +37,18 @@ TEST_CASE("read-mostly: what is withdrawn lies in host memory, for nothing") {
   CHECK(advise(CU_MEM_ADVISE_UNSET_READ_MOSTLY) < 2'500);
   us = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) / 1000;
   CHECK((us > 90'000 && us < 110'000));
-  // On the card: the first duplicate is made by the move to the host, which costs what any does.
+  // On the card: the move to the host makes the first duplicate, and costs as much as any move.
   CHECK(advise(CU_MEM_ADVISE_SET_READ_MOSTLY) < 2'500);
   us = card.Time([&] { card.Prefetch(s, p, kGiB, false); }) / 1000;
   CHECK((us > 60'000 && us < 110'000));
   CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-  // Taken from under a reader: nothing is lost but time.
+  // Withdrawn under a running reader: this costs only time.
   card.Launch(s, {Read(p, kGiB)}, 5'000'000);
   simgpu_advance_host(1'000'000);
   OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_UNSET_READ_MOSTLY, l));
   CHECK(card.Stats().evicted_in_use_bytes == before.evicted_in_use_bytes + kGiB);
   CHECK(card.Stats().misuses == 0);
-  // Where the card is where it prefers to lie, the card's copy stays.
+  // If the card is the preferred location, its copy remains.
   OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_READ_MOSTLY, l));
   fetch();
   OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, l));
@@ -56,7 +56,7 @@ TEST_CASE("read-mostly: what is withdrawn lies in host memory, for nothing") {
   CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
 }
 
-TEST_CASE("read-mostly: a write by a copy or a memset collapses a duplicate, too") {
+TEST_CASE("read-mostly: a write by a copy or a memset also collapses a duplicate") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(16 * kMiB);
@@ -80,7 +80,7 @@ TEST_CASE("read-mostly: a write by a copy or a memset collapses a duplicate, too
   CHECK(card.Stats().duplicate_write_bytes == 48 * kMiB);
 }
 
-TEST_CASE("read-mostly: eviction of a clean duplicate is free, the first write is the trap") {
+TEST_CASE("read-mostly: eviction of a clean duplicate is free, the first write is expensive") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(64 * kMiB);
@@ -97,7 +97,7 @@ TEST_CASE("read-mostly: eviction of a clean duplicate is free, the first write i
   CHECK(ns < 260'000'000);
 }
 
-TEST_CASE("accessed-by: no migration, the link's rate") {
+TEST_CASE("accessed-by: remote access without migration, at the link's rate") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(kGiB);
@@ -106,17 +106,17 @@ TEST_CASE("accessed-by: no migration, the link's rate") {
   CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
   OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
   const auto before = card.Stats();
-  // One way at the rate of copies; both ways together a little more than that.
+  // One direction at the rate of copies; both directions together a little more.
   const uint64_t reading = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
   CHECK(Gbps(kGiB, reading) > 50);
   CHECK(Gbps(kGiB, reading) < 52);
   const uint64_t updating = card.Time([&] { card.Launch(s, {Update(p, kGiB)}); });
   CHECK(Gbps(2 * kGiB, updating) > 80);
   CHECK(Gbps(2 * kGiB, updating) < 85);
-  // Read four times: the link is crossed four times.
+  // Four reads cross the link four times.
   const uint64_t again = card.Time([&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}); });
   CHECK(again > 3.9 * static_cast<double>(reading));
-  // And three times as often where it is for a filter of several places.
+  // A filter with several places reads three times as often.
   const uint64_t filtered = card.Time(
       [&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}, 1000, SIMGPU_KERNEL(SIMGPU_CONVOLUTION)); });
   CHECK(filtered > 2.9 * static_cast<double>(again));
@@ -124,7 +124,7 @@ TEST_CASE("accessed-by: no migration, the link's rate") {
   const auto after = card.Stats();
   CHECK(after.fault_bytes == before.fault_bytes);
   CHECK(after.remote_bytes - before.remote_bytes == 19 * kGiB);
-  // A prefetch brings it all the same, and then it is local; taken back, it is read in place again.
+  // A prefetch still fetches it, and accesses are local. After its eviction it is read remotely again.
   card.Prefetch(s, p, kGiB, true);
   CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 1'000'000);
   CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
@@ -137,7 +137,7 @@ TEST_CASE("accessed-by: no migration, the link's rate") {
   CHECK(card.Stats().fault_bytes - after.fault_bytes == kGiB);
 }
 
-TEST_CASE("accessed-by shares the link: a prefetch beside it makes both slower, and both arrive") {
+TEST_CASE("accessed-by shares the link: a concurrent prefetch slows both, and both complete") {
   Card card;
   CUstream s = card.Stream(), other = card.Stream();
   CUdeviceptr host = card.Managed(kGiB), moved = card.Managed(kGiB);
@@ -155,7 +155,7 @@ TEST_CASE("accessed-by shares the link: a prefetch beside it makes both slower, 
   CHECK(Gbps(2 * kGiB, both) < 60);
 }
 
-TEST_CASE("advice waits for the range that is being sent away, not for what is queued behind it or comes in") {
+TEST_CASE("advice waits for an eviction in flight, not for queued evictions or for fetches") {
   Card card;
   CUstream s = card.Stream(), other = card.Stream();
   CUdeviceptr moved = card.Managed(kGiB), advised = card.Managed(64 * kMiB);
@@ -168,11 +168,11 @@ TEST_CASE("advice waits for the range that is being sent away, not for what is q
   const uint64_t alone = advise();
   CHECK(alone > 60'000);
   CHECK(alone < 100'000);
-  // Behind a kernel, so that they are deferred: two ranges of 512 MiB, of which the first is under way.
+  // Deferred behind a kernel: two ranges of 512 MiB, of which the first is in flight.
   card.Launch(s, {}, 1'000'000);
   card.Prefetch(s, moved, 512 * kMiB, false);
   card.Prefetch(s, moved + 512 * kMiB, 512 * kMiB, false);
-  CHECK(advise() < 100'000);  // nothing has begun to leave
+  CHECK(advise() < 100'000);  // no eviction has begun
   simgpu_advance_host(8'000'000);
   const uint64_t beside = advise();
   CHECK(beside > 25'000'000);  // the rest of 36 ms
@@ -184,7 +184,7 @@ TEST_CASE("advice waits for the range that is being sent away, not for what is q
   CHECK(advise() < 100'000);
 }
 
-TEST_CASE("preferred on the host: the card reads in place, and what is new is made there") {
+TEST_CASE("preferred on the host: the card accesses remotely, and new pages are populated there") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(64 * kMiB);

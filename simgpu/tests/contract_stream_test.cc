@@ -7,7 +7,7 @@
 
 using simgpu_test::Context;
 
-TEST_CASE("events order streams and measure") {
+TEST_CASE("events order streams and measure time") {
   Context c;
   CUstream a, b;
   CUevent e, f;
@@ -44,7 +44,7 @@ TEST_CASE("host functions run in stream order and may not call the driver") {
   Context c;
   CUstream s;
   YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  struct Seen {
+  struct CallbackLog {
     std::atomic<int> order{0};
     int first = 0, second = 0;
     CUresult inside = CUDA_SUCCESS;
@@ -52,7 +52,7 @@ TEST_CASE("host functions run in stream order and may not call the driver") {
   YES(cuLaunchHostFunc(
       s,
       [](void* p) {
-        auto* v = static_cast<Seen*>(p);
+        auto* v = static_cast<CallbackLog*>(p);
         CUdeviceptr d;
         v->inside = cuMemAlloc(&d, 16);
         v->first = ++v->order;
@@ -61,7 +61,7 @@ TEST_CASE("host functions run in stream order and may not call the driver") {
   YES(cuLaunchHostFunc(
       s,
       [](void* p) {
-        auto* v = static_cast<Seen*>(p);
+        auto* v = static_cast<CallbackLog*>(p);
         v->second = ++v->order;
       },
       &seen));
@@ -136,7 +136,7 @@ TEST_CASE("a captured graph repeats its work and child graphs nest") {
   YES(cuMemFree(p));
 }
 
-TEST_CASE("threads with their own default streams") {
+TEST_CASE("threads use their own default streams") {
   Context c;
   std::vector<std::thread> threads;
   std::atomic<int> good{0};

@@ -1,11 +1,11 @@
 // The contract of any CUDA driver: memory, copies, contexts, entry points. The tests run against the simulated driver,
 // or against a real one if LD_LIBRARY_PATH names its libcuda.so.1: they do not use the side channel.
+#include "contract.h"
+
 #include <dlfcn.h>
 
 #include <cstring>
 #include <vector>
-
-#include "contract.h"
 
 using simgpu_test::Context;
 
@@ -29,7 +29,7 @@ TEST_CASE("bytes come back through copies of every direction") {
   YES(cuMemFree(b));
 }
 
-TEST_CASE("memsets of 8, 16 and 32 bits, strided too") {
+TEST_CASE("memsets write 8, 16 and 32 bits, also strided") {
   Context c;
   CUdeviceptr p;
   YES(cuMemAlloc(&p, 65536));
@@ -115,7 +115,7 @@ TEST_CASE("a tensor's descriptor is aligned to 64 bytes") {
   YES(cuMemFree(p));
 }
 
-TEST_CASE("pointers tell what they are") {
+TEST_CASE("pointer attributes describe the allocation") {
   Context c;
   CUdeviceptr p, base;
   size_t size;
@@ -196,7 +196,7 @@ TEST_CASE("mapped memory keeps its bytes when it moves to another address") {
   YES(cuMemAddressFree(b, granularity));
 }
 
-TEST_CASE("pools: allocated in order, freed in order, counted") {
+TEST_CASE("pools allocate and free in stream order, and count bytes") {
   Context c;
   CUmemoryPool pool;
   YES(cuDeviceGetDefaultMemPool(&pool, 0));
@@ -215,7 +215,7 @@ TEST_CASE("pools: allocated in order, freed in order, counted") {
   YES(cuStreamDestroy(s));
 }
 
-TEST_CASE("a thousand contexts end with all that lived in them") {
+TEST_CASE("a thousand contexts release all their objects") {
   REQUIRE(cuInit(0) == CUDA_SUCCESS);
   for (int i = 0; i < 1000; ++i) {
     CUcontext c;

@@ -44,7 +44,7 @@ TEST_CASE("a prefetch on an idle stream takes the caller's time, a deferred one 
   const uint64_t deferred = card.HostTime([&] { card.Prefetch(s, p, kGiB, false); });
   CHECK(deferred >= 15'000);
   CHECK(deferred <= 30'000);
-  // The queue of deferred ones is short: then the caller blocks.
+  // The queue of deferred prefetches is short: then the caller blocks.
   OK(cuStreamSynchronize(s));
   card.Launch(s, {}, 50'000'000);
   uint64_t longest = 0;
@@ -55,7 +55,7 @@ TEST_CASE("a prefetch on an idle stream takes the caller's time, a deferred one 
   CHECK(longest > 40'000'000);
 }
 
-TEST_CASE("faults bring in what is touched, at the measured rate, and no more") {
+TEST_CASE("faults fetch exactly the touched bytes, at the measured rate") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(kGiB);
@@ -63,7 +63,7 @@ TEST_CASE("faults bring in what is touched, at the measured rate, and no more") 
   card.Prefetch(s, p, kGiB, false);
   OK(cuStreamSynchronize(s));
   const auto before = card.Stats();
-  // As measured: 8 MiB at + 100 MiB give exactly 8 MiB of transfers.
+  // As measured: reading 8 MiB at + 100 MiB transfers exactly 8 MiB.
   card.Launch(s, {Read(p + 100 * kMiB, 8 * kMiB)});
   OK(cuStreamSynchronize(s));
   CHECK(card.Stats().fault_bytes - before.fault_bytes == 8 * kMiB);
@@ -74,7 +74,7 @@ TEST_CASE("faults bring in what is touched, at the measured rate, and no more") 
   CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 100'000);
 }
 
-TEST_CASE("what a prefetch brought and nobody touched is counted, once for each arrival") {
+TEST_CASE("prefetched bytes that are not touched are counted once for each prefetch") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(64 * kMiB), q = card.Managed(64 * kMiB);
@@ -87,20 +87,20 @@ TEST_CASE("what a prefetch brought and nobody touched is counted, once for each 
   CHECK(unused() == 0);
   card.Prefetch(s, p, 64 * kMiB, false);
   card.Prefetch(s, p, 64 * kMiB, true);
-  CHECK(unused() == 64);  // not yet
+  CHECK(unused() == 64);  // not touched yet
   card.Launch(s, {Read(p + 8 * kMiB, 16 * kMiB)});
   CHECK(unused() == 48);
   card.Prefetch(s, p, 64 * kMiB, false);
-  CHECK(unused() == 48);  // never
+  CHECK(unused() == 48);  // evicted untouched
   card.Prefetch(s, p, 64 * kMiB, true);
   CHECK(unused() == 112);
   OK(cuMemsetD8Async(p, 1, 64 * kMiB, s));
   CHECK(unused() == 48);
-  // What a discard leaves behind, what is freed, and what was there anyway.
+  // Discarded bytes, freed bytes and resident bytes do not count.
   card.Prefetch(s, p, 64 * kMiB, false);
   card.Prefetch(s, p, 32 * kMiB, true);
   card.Discard(s, p, 16 * kMiB);
-  card.Prefetch(s, p, 16 * kMiB, true);  // empty: nothing is moved
+  card.Prefetch(s, p, 16 * kMiB, true);  // no contents: nothing is moved
   card.Prefetch(s, q, 64 * kMiB, true);
   card.Launch(s, {Write(p, 16 * kMiB)});
   CHECK(unused() == 80);
@@ -109,7 +109,7 @@ TEST_CASE("what a prefetch brought and nobody touched is counted, once for each 
   CHECK(unused() == 80);
 }
 
-TEST_CASE("both directions together reach the duplex sum, not twice one way") {
+TEST_CASE("both directions together reach the duplex sum, not twice one direction") {
   Card card;
   CUstream in = card.Stream(), out = card.Stream();
   CUdeviceptr p = card.Managed(kGiB), q = card.Managed(kGiB);
@@ -129,14 +129,14 @@ TEST_CASE("both directions together reach the duplex sum, not twice one way") {
   CHECK(Gbps(2 * kGiB, ns) < 30);
 }
 
-TEST_CASE("a full card evicts what came first, and discarded memory before that without a copy") {
+TEST_CASE("a full card evicts discarded memory first, without a copy, then the oldest") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr a = card.Managed(3 * kGiB), b = card.Managed(3 * kGiB), c = card.Managed(3 * kGiB);
   Populate(card, s, a, 3 * kGiB);
   Populate(card, s, b, 3 * kGiB);
-  // Reading a does not make it younger: the driver does not see accesses.
+  // Reading does not make `a` younger: the driver does not see accesses.
   card.Launch(s, {Read(a, 3 * kGiB)});
   Populate(card, s, c, 3 * kGiB);
   CHECK(simgpu_resident_bytes(a, 3 * kGiB) < 2 * kGiB);
@@ -149,14 +149,14 @@ TEST_CASE("a full card evicts what came first, and discarded memory before that 
   Populate(card, s, d, 2 * kGiB);
   CHECK(card.Stats().evicted_bytes == evicted);
   CHECK(simgpu_resident_bytes(c, 3 * kGiB) == 3 * kGiB);
-  // Plain memory pushes managed memory out; too much of it fails.
-  CUdeviceptr plain = card.Unmanaged(4 * kGiB), more = 0;
-  CHECK(plain != 0);
+  // Unmanaged memory evicts managed memory; too much of it fails.
+  CUdeviceptr unmanaged = card.Unmanaged(4 * kGiB), more = 0;
+  CHECK(unmanaged != 0);
   CHECK(cuMemAlloc(&more, 5 * kGiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(card.Stats().card_used_bytes <= 8 * kGiB);
 }
 
-TEST_CASE("faults come as fast as the kernel's way over its memory lets them") {
+TEST_CASE("the rate of faults depends on the kernel's access pattern") {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr p = card.Managed(kGiB);
@@ -175,7 +175,7 @@ TEST_CASE("faults come as fast as the kernel's way over its memory lets them") {
   CHECK(before < 15);
 }
 
-TEST_CASE("a kernel larger than the card runs by faults") {
+TEST_CASE("a kernel with operands larger than the card runs by faults") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
@@ -214,7 +214,7 @@ TEST_CASE("the legacy stream orders itself with blocking streams") {
   CHECK(card.Stats().races == 0);
 }
 
-TEST_CASE("contents: digests depend on what was computed, not on where memory lay") {
+TEST_CASE("contents: digests depend on the computation, not on where memory was") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
@@ -265,7 +265,7 @@ TEST_CASE("host memory stays below two percent of what is simulated") {
   CHECK((resident() - before) * 100 < 100 * kGiB);
 }
 
-TEST_CASE("a long queue holds the launching thread back, as the driver's ring does") {
+TEST_CASE("a long queue blocks the launching thread, as the driver's ring does") {
   Card card;
   CUstream s = card.Stream();
   const uint64_t host = card.HostTime([&] {

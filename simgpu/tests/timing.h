@@ -11,7 +11,7 @@ namespace simgpu_test {
 
 inline double Gbps(uint64_t bytes, uint64_t ns) { return static_cast<double>(bytes) / static_cast<double>(ns); }
 
-// A process has one profile: the first case's. ctest gives each case a process of its own.
+// A process has one profile, set by its first test. ctest runs each test in a process of its own.
 inline bool IsProfile(const char* name, uint64_t memory, int gpus) {
   setenv("SIMGPU_PROFILE", name, 1);
   OK(cuInit(0));
