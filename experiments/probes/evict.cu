@@ -1,8 +1,8 @@
-// What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request
-// that lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one
-// thread and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of
-// managed memory, refused beyond a quarter of what is free.
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/send_away.cu -o send_away -lcuda
+// What bounds the rate of evictions of managed memory? The same bytes are evicted by the driver's call and by the
+// request behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it). One thread or
+// several do it, alone, beside fetches, and from a host function in a stream's order. At most 4 GiB of managed memory,
+// and at most a quarter of the free memory.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/evict.cu -o evict -lcuda
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -108,7 +108,7 @@ int main() {
   };
   fill(p, 1);
   fill(q, 2);
-  Say("host pages made: first time away", Send(p, 64 * kMiB, 1, Host()));
+  Say("host pages made: first eviction", Send(p, 64 * kMiB, 1, Host()));
   Send(q, 64 * kMiB, 1, Host());
 
   FindSpace(p);
@@ -162,13 +162,13 @@ int main() {
       Say(what, RawAll(p, 64 * kMiB, threads, card));
     }
     RawAll(p, 64 * kMiB, 1, kHost);
-    Say("request to the host for what is there already, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
+    Say("request to the host for host-resident memory, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
     fill(p, 1);
     Say("driver's call, HOST_NUMA 0, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
     fill(p, 1);
     Say("driver's call, HOST_NUMA_CURRENT, 64 MiB, 1 thread",
         Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)));
-    // Both ways at once.
+    // Both directions at once.
     for (int threads : {0, 1, 2, 4, 8}) {
       fill(p, 1);
       Send(q, 64 * kMiB, 1, Host());
@@ -189,7 +189,7 @@ int main() {
         Send(p, 64 * kMiB, 1, Host());
       out_ms = Now() - begin;
       fetch.join();
-      std::snprintf(what, sizeof what, "both ways, out by %s %d: out %.1f in %.1f ms",
+      std::snprintf(what, sizeof what, "both directions, out by %s %d: out %.1f in %.1f ms",
                     threads ? "requests" : "the driver's call", threads, out_ms, in_ms);
       Say(what, std::max(out_ms, in_ms), 2 * kBytes);
       OK(cuStreamDestroy(in));
@@ -217,7 +217,7 @@ int main() {
     OK(cuStreamSynchronize(stream));
     std::printf("64 empty host functions: %.3f ms, first %.3f ms after the call\n", Now() - begin, at[0] - begin);
     OK(cuStreamDestroy(stream));
-    // With the card mapped (accessed-by): what used in place leaves with.
+    // With the card mapped (accessed-by), as remotely accessed memory is evicted.
     fill(p, 1);
     OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_SET_ACCESSED_BY, Card()));
     Say("accessed-by set: driver's call, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host()));
@@ -225,7 +225,7 @@ int main() {
     Say("accessed-by set: request, 16 MiB, 4 threads", RawAll(p, 16 * kMiB, 4, kHost));
     fill(p, 1);
     OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_UNSET_ACCESSED_BY, Card()));
-    // What holds the time: with nothing to copy.
+    // The time without bytes to copy.
     {
       CUdeviceptr at = p;
       size_t size = kBytes;

@@ -1,6 +1,6 @@
-// What the driver tells of its migrations (ioctls of /dev/nvidia-uvm-tools): counters, and one event for each piece
-// moved, with its cause. Blocks of 64 MiB of managed memory, read by faults and by prefetch; then what the telling
-// costs. Nine seconds at most.
+// The driver's reports of its migrations (ioctls of /dev/nvidia-uvm-tools): counters, and one event for each moved
+// piece, with its cause. Blocks of 64 MiB of managed memory are read by faults and by prefetch. Then the probe measures
+// the cost of the reports. Nine seconds at most.
 //   nvcc -O2 -std=c++17 -arch=native experiments/probes/fault_events.cu -o probe && timeout -k 2 60 ./probe
 #include <cuda_runtime.h>
 #include <sys/stat.h>
@@ -75,7 +75,7 @@ int main() {
   CHECK(cudaMallocManaged(&g_p, kBytes));
   CHECK(cudaMalloc(&g_out, 4));
   std::memset(g_p, 1, kBytes);
-  ReadAll();  // the kernels are loaded before anything is counted
+  ReadAll();  // loads the kernels before counting
   WriteSome<<<1, 1>>>(g_p, 1, 4);
   Sync();
   Move(false);
@@ -136,7 +136,7 @@ int main() {
     for (int k = 0; k < 16; ++k) std::printf("%02x", uint8_t(prop.uuid.bytes[k]));
     std::printf("\n");
   }
-  auto seen = [&](const char* what, auto act, bool each) {
+  auto log_events = [&](const char* what, auto act, bool each) {
     Move(false);
     Sync();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -159,19 +159,20 @@ int main() {
     const auto flushed = events.Drain();
     std::printf(" after a flush (ioctl %d, 0x%x) %zu. ", rc, status, flushed.size());
     all.insert(all.end(), flushed.begin(), flushed.end());
-    Tell(what, all, each);
+    LogEvents(what, all, each);
   };
   if (have_events) {
-    seen("kernels read pages 0, 5, 300, one launch each", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
-    seen("a kernel reads a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
-    seen(
+    log_events("kernels read pages 0, 5, 300, one launch each", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
+    log_events(
+        "a kernel reads a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
+    log_events(
         "a kernel reads 8 MiB from +16 MiB",
         [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, true);
-    seen("a kernel reads all", ReadAll, false);
-    seen("prefetch to the card, then read", [] { Move(true), ReadAll(); }, false);
-    seen("prefetch of half, then read all", [] { Move(true, kBytes / 2), ReadAll(); }, false);
-    seen("prefetch to the card, then twice again", [] { Move(true), Move(true), Move(true); }, false);
-    seen(
+    log_events("a kernel reads all", ReadAll, false);
+    log_events("prefetch to the card, then read", [] { Move(true), ReadAll(); }, false);
+    log_events("prefetch of half, then read all", [] { Move(true, kBytes / 2), ReadAll(); }, false);
+    log_events("prefetch to the card, then twice again", [] { Move(true), Move(true), Move(true); }, false);
+    log_events(
         "copied by cudaMemcpy to another block",
         [] {
           void* q = nullptr;
@@ -180,8 +181,8 @@ int main() {
           CHECK(cudaFree(q));
         },
         false);
-    seen("filled by cudaMemset", [] { CHECK(cudaMemset(g_p, 5, kBytes)); }, false);
-    seen(
+    log_events("filled by cudaMemset", [] { CHECK(cudaMemset(g_p, 5, kBytes)); }, false);
+    log_events(
         "on the card, then read by the host (64 pages)",
         [] {
           Move(true), Sync();
@@ -189,8 +190,8 @@ int main() {
           for (int i = 0; i < 64; ++i) sum = sum + g_p[i * 16 * kPage];
         },
         false);
-    seen(
-        "accessed-by, a kernel reads all in place",
+    log_events(
+        "accessed-by, a kernel reads all remotely",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetPreferredLocation, At(false)));
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetAccessedBy, At(true)));
@@ -199,7 +200,7 @@ int main() {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseUnsetPreferredLocation, At(true)));
         },
         false);
-    seen(
+    log_events(
         "read-mostly, prefetch of the duplicate, read",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetReadMostly, At(true)));
@@ -207,7 +208,7 @@ int main() {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseUnsetReadMostly, At(true)));
         },
         false);
-    seen(
+    log_events(
         "read-mostly, read by faults",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetReadMostly, At(true)));
@@ -217,16 +218,16 @@ int main() {
         false);
     char* fresh = nullptr;
     CHECK(cudaMallocManaged(&fresh, kBytes));
-    seen(
-        "a kernel writes memory that never was written", [&] { WriteSome<<<1024, 256>>>(fresh, kBytes / 16, 16); },
+    log_events(
+        "a kernel writes memory that was never written", [&] { WriteSome<<<1024, 256>>>(fresh, kBytes / 16, 16); },
         false);
-    seen("nothing", [] {}, false);
+    log_events("nothing", [] {}, false);
     CHECK(cudaFree(fresh));
     const pid_t child = fork();
     if (child == 0) _exit(0);
     int rc = 0;
     waitpid(child, &rc, 0);
-    seen("after a fork, a kernel reads all", ReadAll, false);
+    log_events("after a fork, a kernel reads all", ReadAll, false);
     std::printf("  dropped migrations %llu\n", (unsigned long long)events.control->dropped[2]);
 
     Tracker small;
@@ -240,7 +241,7 @@ int main() {
     events.Set(kDisableEvents, kMigration);
     events.Drain();
     events.Set(kEnableEvents, kGpuFault);
-    auto faulted = [&](const char* what, auto act, bool each) {
+    auto log_faults = [&](const char* what, auto act, bool each) {
       Move(false), Sync(), events.Drain();
       act();
       Sync();
@@ -259,12 +260,13 @@ int main() {
       }
       std::printf("\n");
     };
-    faulted("pages 0, 5, 300", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
-    faulted("a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
-    faulted("8 MiB from +16 MiB", [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, false);
-    faulted("all", ReadAll, false);
-    faulted("prefetch, then all", [] { Move(true), ReadAll(); }, false);
-    faulted(
+    log_faults("pages 0, 5, 300", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
+    log_faults("a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
+    log_faults(
+        "8 MiB from +16 MiB", [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, false);
+    log_faults("all", ReadAll, false);
+    log_faults("prefetch, then all", [] { Move(true), ReadAll(); }, false);
+    log_faults(
         "copied by cudaMemcpy",
         [] {
           void* q = nullptr;
@@ -278,27 +280,27 @@ int main() {
   if (have_counters) counters.Set(kDisableCounters, kToCard | kToHost | kCpuFaults | kGpuFaults);
 
   // (d)
-  std::printf("\n(d) ms for 64 MiB: median of 9 (least), ways turn about\n");
-  Tracker::g_tell = false;
-  struct Way {
+  std::printf("\n(d) ms for 64 MiB: median of 9 (minimum), settings alternate\n");
+  Tracker::g_verbose = false;
+  struct Setting {
     const char* name;
     bool count;
-    uint64_t tell;  // kinds of records
+    uint64_t events;  // kinds of records
     std::vector<double> ms[4] = {};
   };
-  Way ways[] = {{"nothing told", false, 0},
-                {"byte counters", true, 0},
-                {"gpu fault events", false, kGpuFault},
-                {"counters and gpu fault events", true, kGpuFault},
-                {"migration events", false, kMigration},
-                {"migration and gpu fault events", false, kMigration | kGpuFault}};
+  Setting settings[] = {{"no reports", false, 0},
+                        {"byte counters", true, 0},
+                        {"gpu fault events", false, kGpuFault},
+                        {"counters and gpu fault events", true, kGpuFault},
+                        {"migration events", false, kMigration},
+                        {"migration and gpu fault events", false, kMigration | kGpuFault}};
   const char* const acts[] = {"faults", "to the host", "to the card", "to the card, 2 MiB a call"};
   size_t drained = 0;
   for (int round = 0; round < 9; ++round) {
-    for (Way& w : ways) {
-      if ((w.count && !have_counters) || (w.tell != 0 && !have_events)) continue;
-      if (w.count) counters.Set(kEnableCounters, kToCard | kToHost);
-      if (w.tell != 0) events.Set(kEnableEvents, w.tell);
+    for (Setting& setting : settings) {
+      if ((setting.count && !have_counters) || (setting.events != 0 && !have_events)) continue;
+      if (setting.count) counters.Set(kEnableCounters, kToCard | kToHost);
+      if (setting.events != 0) events.Set(kEnableEvents, setting.events);
       Move(false), Sync();
       for (int act = 0; act < 4; ++act) {
         if (act == 3) Move(false), Sync();
@@ -311,25 +313,26 @@ int main() {
             CHECK(cudaMemPrefetchAsync(g_p + at, kChunk, At(true), 0, nullptr));
         }
         Sync();
-        w.ms[act].push_back(Since(begin));
+        setting.ms[act].push_back(Since(begin));
       }
-      if (w.tell != 0) {
+      if (setting.events != 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
         const auto begin = Clock::now();
         const size_t n = events.Drain().size();
         drained += n;
-        if (round == 8) std::printf("  %s: %zu events drained in %.3f ms\n", w.name, n, Since(begin));
+        if (round == 8) std::printf("  %s: %zu events drained in %.3f ms\n", setting.name, n, Since(begin));
         events.Set(kDisableEvents, kMigration | kGpuFault);
       }
-      if (w.count) counters.Set(kDisableCounters, kToCard | kToHost);
+      if (setting.count) counters.Set(kDisableCounters, kToCard | kToHost);
     }
   }
-  for (Way& w : ways) {
-    std::printf("  %s:", w.name);
+  for (Setting& setting : settings) {
+    std::printf("  %s:", setting.name);
     for (int act = 0; act < 4; ++act) {
-      if (w.ms[act].empty()) continue;
-      std::sort(w.ms[act].begin(), w.ms[act].end());
-      std::printf(" %s %.3f (%.3f)%s", acts[act], w.ms[act][w.ms[act].size() / 2], w.ms[act][0], act < 3 ? "," : "\n");
+      if (setting.ms[act].empty()) continue;
+      std::sort(setting.ms[act].begin(), setting.ms[act].end());
+      std::printf(" %s %.3f (%.3f)%s", acts[act], setting.ms[act][setting.ms[act].size() / 2], setting.ms[act][0],
+                  act < 3 ? "," : "\n");
     }
   }
   if (have_events)
@@ -339,7 +342,7 @@ int main() {
   CHECK(cudaFree(g_p));
 
   std::printf("\n(e) a tracker that outlives its context\n");
-  Tracker::g_tell = true;
+  Tracker::g_verbose = true;
   Tracker last;
   const bool open = last.Open(uvm, kInit, 0) && last.Set(kEnableCounters, kToCard | kToHost);
   CHECK(cudaDeviceReset());
@@ -349,6 +352,6 @@ int main() {
   std::memset(g_p, 1, kBytes);
   Move(true), Sync();
   if (open) std::printf("  prefetch in the new context: counted %.3f MiB\n", double(last.counters[0]) / (1 << 20));
-  std::printf("done\n");  // with the tracker open
+  std::printf("done\n");  // the tracker is still open
   return 0;
 }

@@ -1,7 +1,7 @@
-// What the card has less of, by NVML, after each call that takes memory which no allocation call names: limits of the
-// context, and graphs whose nodes allocate. The engine asks the driver for a graph's memory right behind its launch
-// (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT); whether that has risen by then is printed, too.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/outside.cu -o outside -lcuda -lnvidia-ml
+// The card's free memory, by NVML, after calls that take memory without an allocation call: limits of the context, and
+// graphs whose nodes allocate. The engine asks the driver for a graph's memory right after its launch
+// (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), so the probe also prints whether that value has risen by then.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/outside.cu -o outside -lcuda -lnvidia-ml
 #include <cuda.h>
 #include <nvml.h>
 

@@ -51,7 +51,7 @@ struct Event {  // a migration, second layout
   uint16_t pad, from, to;
   int32_t from_node, to_node;
   uint64_t address, bytes, begin, end, group, gpu_begin, gpu_end;
-  // Of a fault's record, which has it 8 bytes from the begin, where nodes are here.
+  // A fault's record has its address at byte 8, where a migration has nodes.
   uint64_t FaultAddress() const {
     uint64_t a;
     std::memcpy(&a, reinterpret_cast<const char*>(this) + 8, sizeof a);
@@ -67,7 +67,7 @@ static_assert(sizeof(Init) == 56 && sizeof(Flags) == 16 && sizeof(Control) == 52
               sizeof(Event1) == 64);
 
 const char* const kCauses[] = {"invalid", "user", "coherence", "density", "eviction", "access counters"};
-char* g_p = nullptr;
+char* g_p = nullptr;  // the block of kBytes that the probe moves
 unsigned* g_out = nullptr;
 using Clock = std::chrono::steady_clock;
 double Since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
@@ -134,7 +134,7 @@ struct Tracker {
     const auto begin = Clock::now();
     Flags f = {flags, 0};
     const int rc = ioctl(fd, request, &f);
-    if (g_tell || rc != 0 || f.status != 0)
+    if (g_verbose || rc != 0 || f.status != 0)
       std::printf("  request %lu flags 0x%llx: ioctl %d, status 0x%x, %.3f ms\n", request, (unsigned long long)flags,
                   rc, f.status, Since(begin));
     return rc == 0 && f.status == 0;
@@ -164,10 +164,10 @@ struct Tracker {
     if (fd >= 0) close(fd);
     fd = -1;
   }
-  static inline bool g_tell = true;
+  static inline bool g_verbose = true;
 };
 
-void Tell(const char* what, const std::vector<Event>& events, bool each) {
+void LogEvents(const char* what, const std::vector<Event>& events, bool each) {
   std::map<std::tuple<int, int, int, int>, std::pair<size_t, uint64_t>> sums;
   for (const Event& e : events) {
     auto& sum = sums[{e.type, e.cause, e.from, e.to}];

@@ -24,8 +24,8 @@ struct Profile {
   int64_t ecc = 1;
   int64_t numa = 0;
 
-  double copy_gbps = 55;          // pinned, one way
-  double copy_duplex_gbps = 102;  // pinned, sum of both ways
+  double copy_gbps = 55;          // pinned, one direction
+  double copy_duplex_gbps = 102;  // pinned, sum of both directions
   double pageable_gbps = 12;
   double device_copy_gbps = 1900;  // inside the card
   double peer_gbps = 200;
@@ -37,7 +37,7 @@ struct Profile {
   double prefetch_out_gbps = 15;  // 16 MiB and more
   double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
   double batch_out_gain = 1.4;
-  double managed_duplex_gbps = 28;  // sum of both ways, prefetches
+  double managed_duplex_gbps = 28;  // sum of both directions, prefetches
   // Eviction by requests of several threads (probes evict.cu, cut.cu): one thread, all threads, the sum of both
   // directions, and the delay from the stream's turn to the first byte.
   double request_out_gbps = 9.4;
@@ -127,7 +127,7 @@ struct Profile {
 };
 
 // Reads "key = value" lines ('#' starts a comment; sizes may end in K, M, G, Ki, Mi, Gi). Empty on success, else one
-// sentence with file, line, key and what is accepted.
+// message with file, line, key and the accepted values.
 std::string LoadProfile(const std::string& path, Profile* profile);
 
 // SIMGPU_PROFILE: a path, or the name of a profile beside the library (<dir>/profiles/<name>.profile). Exits with 2 and
