@@ -58,16 +58,16 @@ int main() {
       if (split)
         for (size_t at = 0; at < 1024 * kMiB; at += 2 * split * kMiB)
           if (madvise(reinterpret_cast<void*>(one + at), split * kMiB, MADV_RANDOM) != 0) std::printf("(refused) ");
-      const auto bring = [&](size_t bytes) {
+      const auto fetch = [&](size_t bytes) {
         for (size_t at = 0; at < bytes; at += kBlock) OK(cuMemPrefetchAsync_v2(one + at, kBlock, Card(), 0, nullptr));
         OK(cuCtxSynchronize());
       };
-      bring(1024 * kMiB);
+      fetch(1024 * kMiB);
       OK(cuMemsetD8(one, 5, 1024 * kMiB));
       OK(cuMemPrefetchAsync_v2(one, 1024 * kMiB, Host(), 0, nullptr));
       for (int others : {0, 1, 3}) {
         for (size_t piece : {4, 8, 16}) {
-          bring(1024 * kMiB);
+          fetch(1024 * kMiB);
           Pool pool(others);
           std::vector<Piece> pieces;
           for (size_t at = 0; at < 1024 * kMiB; at += piece * kMiB) pieces.push_back({one + at, piece * kMiB});
@@ -108,7 +108,7 @@ int main() {
             std::vector<std::thread> more;
             for (int t = 0; t < in_threads; ++t)
               more.emplace_back([&] {
-                for (size_t i; (i = next++) < q.size();) Check(Raw(q[i], kBlock, card), "request");
+                for (size_t i; (i = next++) < q.size();) Check(Request(q[i], kBlock, card), "request");
               });
             for (auto& t : more) t.join();
           }

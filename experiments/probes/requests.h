@@ -54,7 +54,8 @@ constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0
 inline int space = -1;  // CUDA's descriptor
 inline unsigned char card[16];
 
-inline bool Raw(uintptr_t base, size_t length, const unsigned char* to, int fd = space, uint32_t* status = nullptr) {
+inline bool Request(uintptr_t base, size_t length, const unsigned char* to, int fd = space,
+                    uint32_t* status = nullptr) {
   Migrate m{};
   m.base = base;
   m.length = length;
@@ -77,7 +78,7 @@ inline void FindSpace(uintptr_t at) {
     if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
     const int fd = std::atoi(entry->d_name);
     uint32_t status = 0;
-    const bool ok = Raw(at, 2 * kMiB, kHost, fd, &status);
+    const bool ok = Request(at, 2 * kMiB, kHost, fd, &status);
     std::printf("descriptor %d: %s, status 0x%x\n", fd, ok ? "accepted" : "refused", status);
     if (ok && space < 0) space = fd;
   }
@@ -111,7 +112,7 @@ struct Pool {
     while (pieces && next < pieces->size()) {
       const Piece piece = (*pieces)[next++];
       lock->unlock();
-      Check(Raw(piece.base, piece.bytes, kHost, space), "request");
+      Check(Request(piece.base, piece.bytes, kHost, space), "request");
       lock->lock();
       if (++done == pieces->size()) over.notify_all();
     }

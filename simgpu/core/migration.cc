@@ -263,6 +263,7 @@ bool Simulator::FaultNext(Stream* s, Op* op, int64_t t, int64_t* end) {
   }
   return false;
 }
+
 void Simulator::NoteDuplicateDropped(Allocation* a, const BlockPart& part, int64_t time) {
   const Block* b = part.block;
   const uint32_t both = b->resident & b->host;

@@ -9,7 +9,7 @@
 namespace simgpu {
 
 // Reports each distinct message once if it only counts. Exit status: SIMGPU_MISUSE_EXIT, default 86.
-void Misuse(const std::string& sentence);
+void Misuse(const std::string& message);
 // Exits with 2 and a message if SIMGPU_MISUSE is wrong.
 void CheckMisuseSettings();
 uint64_t MisuseCount();
