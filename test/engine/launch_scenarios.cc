@@ -35,7 +35,7 @@ SCENARIO(every_kind_of_launch) {
   card.Named(nullptr, {Write(list, 256 * kMiB)});
   card.Named(nullptr, {Write(rest, kRest)});
   const bool is_pressed = Budget() != 0 && Budget() < kRest;
-  // The rest fills the GPU. Then `launch`, for which `touch` must be resident: the simulated card ends the process
+  // The rest fills the GPU. Then `launch`, for which `touch` must be resident: the simulated GPU ends the process
   // otherwise. At most `max_bytes` are fetched for it.
   const auto check = [&](const char* what, const simgpu_touch& touch, uint64_t max_bytes, auto launch) {
     card.Named(nullptr, {Read(rest, kRest)});

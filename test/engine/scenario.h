@@ -1,7 +1,7 @@
-// Shared by the scenarios: a card, launches whose parameters name the memory that they touch, checks, digests.
+// Shared by the scenarios: a GPU, launches whose parameters name the memory that they touch, checks, digests.
 //
 // A scenario prints its results (digests, bytes, codes) on stdout. The tests run it without the hook, hooked at full
-// budget and hooked under pressure, and the three must print the same. The simulated card reports misuse.
+// budget and hooked under pressure, and the three must print the same. The simulated GPU reports misuse.
 #ifndef SLUICE_TEST_ENGINE_SCENARIO_H_
 #define SLUICE_TEST_ENGINE_SCENARIO_H_
 
