@@ -32,16 +32,16 @@ def factor_by_access_sources():
 
     Library calls make it 100 (libraries_library_calls_test). It does not count while all live bytes fit the budget."""
     iterations = "many_iterations_over_blocks"
-    expect(run(iterations, SMALL).figure("factor_percent") == 60, "parameters alone")
+    expect(run(iterations, SMALL).figure("factor") == 60, "parameters alone")
     if not is_sanitized():
         reported = run("reported_frees_are_dropped", SMALL)
-        expect(reported.figure("factor_percent") == 80, "an allocator that reports")
+        expect(reported.figure("factor") == 80, "an allocator that reports")
     configured = run(iterations, SMALL, env={"SLUICE_MEMORY_FACTOR": "37"})
-    expect(configured.figure("factor_percent") == 37, "the setting")
+    expect(configured.figure("factor") == 37, "the setting")
     fits = run(iterations, 1088 * MIB)
     expect(fits.figure("live_bytes") == 0 or fits.figure("peak_live_bytes") == GIB, "1 GiB is live", fits.line())
     expect(
-        fits.moved_bytes() == 0 and fits.figure("factor_percent") == 60,
+        fits.moved_bytes() == 0 and fits.figure("factor") == 60,
         "1 GiB fits 1,088 MiB, whatever the factor",
         str(fits),
     )
@@ -84,11 +84,11 @@ def factor_follows_free_memory():
     It rises again after that process has ended."""
     skip_if_sanitized("thrash_bench needs the shim")
     beside = run_beside(2)
-    factor = beside.figure("factor_percent")
+    factor = beside.figure("factor")
     expect(60 <= factor <= 76, "about 2.9 of 4 GiB are free beside the neighbour", beside.line())
     expect("unmanaged memory of other processes" in beside.err, "the reason is logged", beside.err)
     after = run_beside(3)
-    expect(after.figure("factor_percent") > factor, "the factor rises again", after.line())
+    expect(after.figure("factor") > factor, "the factor rises again", after.line())
 
 
 @test

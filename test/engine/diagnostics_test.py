@@ -9,8 +9,8 @@ from engine_rig import DEBUG, GIB, LARGE, SMALL, Skipped, expect, is_sanitized, 
 ITERATIONS = "many_iterations_over_blocks"
 EXIT_KEYS = [
     *("pid", "gpu", "budget_bytes", "live_bytes", "peak_live_bytes", "unmanaged_bytes", "fetched_bytes"),
-    *("evicted_bytes", "dropped_bytes", "faulted_bytes", "faulted_bytes_source", "hit_percent", "stall_seconds"),
-    *("known_percent", "factor_percent", "launches", "over_budget_launches", "fault_launches", "remote_bytes"),
+    *("evicted_bytes", "saved_bytes", "fault_bytes", "fault_bytes_source", "hit_percent", "stall_seconds"),
+    *("known_percent", "factor", "launches", "over_budget_launches", "fault_launches", "remote_bytes"),
     *("probes", "slow_probes", "probe_lost_ms", "map_ms"),
 ]
 WRONG = {
@@ -86,7 +86,7 @@ def wrong_variables():
     unbounded = run(probe, LARGE, env={**no_agent, "SLUICE_GPU_MEMORY": "", "SLUICE_GPU_FRACTION": "1"})
     expect("this process runs without a budget" in unbounded.err, "no agent and no budget", unbounded.err)
     alias = run("iterations_over_blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
-    expect(alias.figure("factor_percent") == 90 and "INFO" in alias.err, "PUMP's names are honoured", alias.err)
+    expect(alias.figure("factor") == 90 and "INFO" in alias.err, "PUMP's names are honoured", alias.err)
 
 
 @test
@@ -103,7 +103,7 @@ def diagnostics():
     tight = run(ITERATIONS, SMALL)
     line = tight.line()
     expect(list(line) == EXIT_KEYS, "the exit line has all keys", line)
-    expect(line["faulted_bytes_source"] == "counted", "the driver counts the faulted bytes", line)
+    expect(line["fault_bytes_source"] == "counted", "the driver counts the faulted bytes", line)
     expect(
         line["live_bytes"] == 0 or line["peak_live_bytes"] >= line["live_bytes"],
         "the peak is at least the live bytes",
@@ -122,7 +122,7 @@ def diagnostics():
     )
     denied = run(ITERATIONS, SMALL, env={**DEBUG, "SIMGPU_UVM_TOOLS": "0"})
     expect(
-        denied.figure("faulted_bytes_source") == "estimated",
+        denied.figure("fault_bytes_source") == "estimated",
         "faulted bytes are estimated where the driver does not count them",
         denied.line(),
     )
@@ -146,7 +146,7 @@ def diagnostics():
     fits = run(ITERATIONS, LARGE)
     expect("WARN" not in fits.err, "no warning where all fits", fits.err)
     expect(
-        fits.figure("faulted_bytes") == 0 and fits.figure("faulted_bytes_source") == "none",
+        fits.figure("fault_bytes") == 0 and fits.figure("fault_bytes_source") == "none",
         "nothing is requested of the driver where all fits",
         fits.line(),
     )
@@ -155,15 +155,15 @@ def diagnostics():
 
 def compare(case, hooked, has_faults, above):
     """Fetched and faulted bytes of the exit line may differ from the GPU's count by a share above and below it."""
-    for figure, key in (("faulted_bytes", "fault_bytes"), ("fetched_bytes", "prefetch_in_bytes")):
+    for figure, key in (("fault_bytes", "fault_bytes"), ("fetched_bytes", "prefetch_in_bytes")):
         logged, true = hooked.figure(figure) / GIB, gpu_gib(hooked, key)
-        below = above if above < 0.15 and figure == "faulted_bytes" else 0.15
+        below = above if above < 0.15 and figure == "fault_bytes" else 0.15
         expect(
             (1 - below) * true - 0.02 <= logged <= (1 + max(above, below)) * true + 0.02,
             f"{case}, {figure}: {logged:.2f} GiB, and the GPU counted {true:.2f}",
             hooked.line(),
         )
-        if figure == "faulted_bytes":
+        if figure == "fault_bytes":
             expect((true > 0.1) == has_faults, f"{case}: faults", f"the GPU counted {true:.2f} GiB")
 
 
@@ -188,7 +188,7 @@ def bytes_by_faults_agree_with_the_gpu():
         case = f"larger than the budget, back to back, {mode}"
         agree(case, "launch_three_times_the_budget", SMALL, True, alone, above=0.6)
     two = run("ring_of_peer_reads", SMALL, profile="two-gpu", env={"SLUICE_PREFETCH": "off"})
-    logged = [x["faulted_bytes"] / GIB for x in two.lines() if x["faulted_bytes_source"] == "counted"]
+    logged = [x["fault_bytes"] / GIB for x in two.lines() if x["fault_bytes_source"] == "counted"]
     true = [gpu["fault_bytes"] / GIB for gpu in two.gpus()]
     expect(
         len(logged) == 2 and all(abs(x - t) < 0.02 and t > 0.1 for x, t in zip(logged, true)),

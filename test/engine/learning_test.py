@@ -54,7 +54,7 @@ def blocks_of_a_pool():
     expect(
         len(refusals) == 1 and "status" in refusals[0], "a refusal is logged once with its reason", ends["refused"].err
     )
-    source = ends["refused"].figure("faulted_bytes_source")
+    source = ends["refused"].figure("fault_bytes_source")
     expect(source == "counted", "faults are counted where they are not recorded", ends["refused"].line())
 
 
