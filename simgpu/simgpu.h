@@ -76,7 +76,7 @@ struct simgpu_stats {
   uint64_t duplicate_write_bytes;   /* GPU writes to read-mostly duplicates */
   uint64_t resident_bytes;          /* managed memory on the card now */
   uint64_t resident_peak_bytes;     /* the maximum so far */
-  uint64_t plain_bytes;             /* unmanaged memory; vocabulary: allow, test/engine reads this field */
+  uint64_t unmanaged_bytes;         /* unmanaged memory */
   uint64_t evicted_in_use_bytes;    /* evicted while a running kernel had touched it */
   uint64_t races;                   /* unordered conflicting accesses seen (see README) */
   uint64_t misuses;                 /* reports of the misuse detector */

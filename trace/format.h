@@ -74,7 +74,6 @@ enum class AccessSource : uint8_t {
   kLearned = 3,
   kCopy = 4,
   kStruct = 5,
-  kLearnt = kLearned  // vocabulary: allow, for hooklib/engine/observe/trace_recording.cc
 };
 inline constexpr size_t kAccessSources = 6;
 

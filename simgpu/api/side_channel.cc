@@ -31,7 +31,7 @@ void Fill(int device, struct simgpu_stats* s) {
   s->duplicate_write_bytes = f.duplicate_write;
   s->resident_bytes = self.managed[device];
   s->resident_peak_bytes = f.resident_peak;
-  s->plain_bytes = self.unmanaged[device];  // vocabulary: allow, see simgpu.h
+  s->unmanaged_bytes = self.unmanaged[device];
   s->evicted_in_use_bytes = f.evicted_in_use;
   s->races = f.races;
   s->misuses = simgpu::MisuseCount();
@@ -74,7 +74,7 @@ void WriteStats() {
     OUT(duplicate_write_bytes);
     OUT(resident_bytes);
     OUT(resident_peak_bytes);
-    OUT(plain_bytes);  // vocabulary: allow, see simgpu.h
+    OUT(unmanaged_bytes);
     OUT(evicted_in_use_bytes);
     OUT(races);
     OUT(misuses);

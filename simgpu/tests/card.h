@@ -61,7 +61,6 @@ class Card {
     OK(cuMemAlloc(&p, bytes));
     return p;
   }
-  CUdeviceptr Plain(uint64_t bytes) { return Unmanaged(bytes); }  // vocabulary: allow, for test/libraries
   // One launch that touches exactly these ranges.
   void Launch(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000, uint32_t flags = 0) {
     simgpu_next_launch(touches.data(), touches.size(), ns, flags);

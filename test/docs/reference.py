@@ -220,7 +220,7 @@ class Reference(unittest.TestCase):
         self.assertGreater(quoted, 12)
 
     def test_the_keys_of_the_exit_line(self):
-        """The README's exit line, and the tables and the tree that explain it, name only keys that the engine prints."""
+        """The exit line of the README, its tables and the tree name only keys that the engine prints."""
         printed = set(re.findall(r"\b(\w+)=%", (p.ROOT / "hooklib/engine/observe/diagnostics.cc").read_text()))
         self.assertIn("fault_bytes_source", printed)
         readme = (p.ROOT / "README.md").read_text()

@@ -18,7 +18,7 @@ struct FilledBudget {
   static constexpr uint64_t kBytes = 384 * kMiB;
   Card card;
   CUstream s = card.Stream();
-  uint64_t before = card.Stats().plain_bytes;  // the context's, and other processes'
+  uint64_t before = card.Stats().unmanaged_bytes;  // the context's, and other processes'
   CUdeviceptr block = Alloc(kBytes);
 
   FilledBudget() { Use(); }
@@ -28,7 +28,7 @@ struct FilledBudget {
   }
   void ExpectBudgetHeld() {
     const auto stats = card.Stats();
-    if (Budget() != 0) EXPECT(stats.resident_bytes + stats.plain_bytes - before <= Budget() + 32 * kMiB);
+    if (Budget() != 0) EXPECT(stats.resident_bytes + stats.unmanaged_bytes - before <= Budget() + 32 * kMiB);
   }
 };
 
@@ -191,7 +191,7 @@ SCENARIO(pool_memory_counts) {
   if (Budget() != 0) {
     OK(cuMemGetInfo(&after, &total));
     EXPECT(before - after == 128 * kMiB);
-    EXPECT(card.Stats().plain_bytes >= 64 * kMiB);
+    EXPECT(card.Stats().unmanaged_bytes >= 64 * kMiB);
   }
   PrintDigest("p", p, 64 * kMiB);
   PrintDigest("q", q, 64 * kMiB);

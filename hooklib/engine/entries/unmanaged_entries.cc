@@ -261,9 +261,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   const CUresult result = g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> logged{false};
   if (result != CUDA_SUCCESS && FindTracked(pointer) && !logged.exchange(true)) {
-    SLUICE_LOG(kWarn,
-               "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
-               "memory by IPC");
+    SLUICE_LOG(
+        kWarn,
+        "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
+        "memory by IPC");
   }
   return result;
 }

@@ -96,7 +96,8 @@ void CheckAtExit() {
     sluice_gpu_counters now{};
     device->Publish(&now);
     // More than everything that was live went over the link.
-    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes && now.evicted_bytes > 0)
+    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes &&
+        now.evicted_bytes > 0)
       LogSlow(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
   }
 }
