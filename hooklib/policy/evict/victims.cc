@@ -8,7 +8,7 @@ namespace sluice::policy {
 
 namespace {
 
-// The stream stands still for a discard in its order: then at least so much is discarded, if it is there.
+// The stream waits for a discard in its order: then at least so much is discarded, if there is as much.
 constexpr uint64_t kMinStreamDiscardBytes = uint64_t{32} << 20;
 // Chunks of the newest launches are protected, up to so many.
 constexpr uint64_t kProtectedLaunches = 24;
@@ -44,7 +44,7 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
   return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
 
-// Room that `stream` may count on: chunks that other streams are still evicting are not gone yet.
+// Room that `stream` may count on: chunks that other streams are still evicting count as resident.
 uint64_t Residency::Room(StreamId stream) {
   uint64_t held = resident_bytes_;
   for (auto& [other, queues] : queues_) {
