@@ -11,7 +11,7 @@ namespace sluice::policy {
 // A GPU whose launches take a time that follows from their rate.
 struct TimedGpu : FakeGpu {
   uint64_t mapped_remote = 0,
-           unmapped = 0;           // bytes newly mapped remotely, and no longer
+           unmapped = 0;           // bytes newly mapped remotely, and unmapped
   uint64_t late_bytes = 0;         // bytes with contents fetched for the launch itself
   uint64_t swept = 0, sweeps = 0;  // bytes evicted behind launches, and the number of these
 

@@ -29,7 +29,7 @@ struct WatchedKernel {
   Extent resident;  // before the launch
 
   WatchedKernel() { ranges.NoteTooLarge(kId); }
-  // A watched launch with one pointer, which touched so much from there.
+  // A watched launch with one pointer, which touched `mib` MiB from `from_mib` behind it.
   Outcome Touch(Va pointer, uint64_t mib, uint64_t from_mib = 0) {
     const std::vector<Va> pages = Pages(pointer + from_mib * kMiB, mib);
     return Watch({{0, pointer, kPool}}, pages);
