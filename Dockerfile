@@ -1,4 +1,4 @@
-# The image of sluice: all daemons, the CLI and the hook library, built from source. Nothing but what they load is in the last stage:
+# The image of sluice: all daemons, the CLI and the hook library, built from source. The last stage holds only the files that they load:
 # no shell, no package manager.
 #
 #   docker build -t sluice .                        (buildah bud, podman build: the same)
@@ -14,7 +14,7 @@ WORKDIR /src
 COPY scripts/ scripts/
 RUN scripts/setup build && rm -rf /var/lib/apt/lists/*
 COPY . .
-# The build type that the tests run on; image_root strips what goes into the image.
+# The build type that the tests run on; image_root strips the files of the image.
 ARG JOBS=2
 RUN . scripts/env.sh && cmake -G Ninja -B /build -DCMAKE_BUILD_TYPE=RelWithDebInfo \
       -DSLUICE_PARTS="proto;common;trace;hooklib;agent;kube;webhook;deviceplugin;scheduler;cli" && \

@@ -1,4 +1,7 @@
-"""Plays two tenants through the real hook on a simulated card, with and without fetching at launch, and shows what happened."""
+"""Plays two tenants through the real hook on a simulated card, with and without fetching at launch.
+
+Prints a table of their steps, and writes a timeline.
+"""
 
 import argparse
 import json
@@ -20,10 +23,8 @@ def say(text):
     print(f"\033[1m== {text}\033[0m" if sys.stderr.isatty() else f"== {text}", file=sys.stderr, flush=True)
 
 
-TENANTS = (
-    "transformer",
-    "convnet",
-)  # recorded on an H200 (docs/operate/traces.md); each holds more than its half of the card
+# Recorded on an H200 (docs/operate/traces.md); each has more live than its half of the card.
+TENANTS = ("transformer", "convnet")
 
 
 def play(build, tenants, variables, folder, label, steps):
@@ -73,7 +74,7 @@ def wait(process, label, begin):
 
 
 def bound(build, path):
-    """The least that any engine moves for one step at this budget, and how long the link needs for it."""
+    """The fewest bytes that an engine can move in a step at this budget, and the time that the link needs for them."""
     text = subprocess.run(
         [build / "bin" / "sluice-trace", "bound", path, "--budget-gib", str(3800 / 1024), "--json"],
         check=True,
@@ -118,7 +119,7 @@ def main():
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
         count = merge_timelines(results, out / "timeline.json")
-    # Two tenants share compute and link: what both must do, one after the other at best.
+    # Two tenants share compute and link: at best the work of one follows the work of the other.
     limit = max(
         sum(b["kernel_ms"] for b in limits),
         *(sum(b[k] for b in limits) / LINK * 1e3 for k in ("in_bytes", "out_bytes")),
@@ -128,29 +129,33 @@ def main():
         "Two training runs recorded on an H200, with the pages that each kernel truly touched, played through the hook."
     )
     print("Times are those of the simulated card (an H200's rates); a step while the other tenant runs too.\n")
+    step_columns = " | ".join(f"{label}, ms a step" for label, _ in MODES)
+    moved_columns = " / ".join([*(label for label, _ in MODES), "minimum"])
     print(
-        f"| tenant | live | budget | {' | '.join(label + ', ms a step' for label, _ in MODES)} | limit of the link, ms | GiB over the link a step, both ways: {' / '.join(l for l, _ in MODES)} / least |"
+        f"| tenant | live | budget | {step_columns} | limit of the link, ms "
+        f"| GiB over the link a step, both ways: {moved_columns} |"
     )
     print("|---|---|---|" + "---|" * (len(MODES) + 2))
     crossed = ("fault_bytes", "prefetch_in_bytes", "prefetch_out_bytes", "driver_evicted_bytes", "remote_bytes")
     for i, (name, _) in enumerate(tenants):
         steps = [tenants_[i]["figures"]["median_ms"] for _, tenants_ in results]
         moved = [sum(tenants_[i]["figures"]["simulated"][key] for key in crossed) / GIB for _, tenants_ in results]
-        least = (limits[i]["in_bytes"] + limits[i]["out_bytes"]) / GIB
+        minimum = (limits[i]["in_bytes"] + limits[i]["out_bytes"]) / GIB
         print(
             f"| {name} | {limits[i]['peak_live_bytes'] / GIB:.2f} GiB | {3800 / 1024:.2f} GiB | "
             + " | ".join(f"{s:.1f}" for s in steps)
             + f" | {limit:.1f} | "
             + " / ".join(f"{m:.2f}" for m in moved)
-            + f" / {least:.2f} |"
+            + f" / {minimum:.2f} |"
         )
     print(
-        "\nWhat each container's log says (kubectl logs; shares of the time hold the simulated card's against this machine's):\n"
+        "\nThe log of each container (kubectl logs); its shares of time compare the simulated card's time with this "
+        "machine's:\n"
     )
     for label, tenants_ in results:
         for number, tenant in enumerate(tenants_):
             for line in tenant["log"]:
-                if line.startswith("sluice: "):  # the simulated card's own words are in no container's log
+                if line.startswith("sluice: "):  # no container's log has the simulated card's own messages
                     print(f"  [{label}, tenant {number + 1}] {line}")
     summary = {
         "budget": BUDGET,
@@ -158,8 +163,9 @@ def main():
         "modes": {label: [{"tenant": t["name"], **t["figures"]} for t in tenants_] for label, tenants_ in results},
     }
     (out / "demo.json").write_text(json.dumps(summary, indent=1))
+    timeline = os.path.relpath(out / "timeline.json")
     print(
-        f"\nTimeline ({count} events: launches, stalls, transfers, resident bytes): {os.path.relpath(out / 'timeline.json')} "
+        f"\nTimeline ({count} events: launches, stalls, transfers, resident bytes): {timeline} "
         "- open it in Perfetto or chrome://tracing."
     )
     misuses = sum(t["figures"]["simulated"]["misuses"] for _, tenants_ in results for t in tenants_)

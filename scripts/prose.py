@@ -3,7 +3,7 @@
 prose.py            a table of all areas; fails where one is over its limit
 prose.py --list [FILE OR FOLDER...]   each headless clause, and each sentence of more than LONG words
 
-In a headless clause "what" or "who" stands for a noun that is missing, as in `of what it names`: name the thing.
+In a headless clause "what" or "who" stands for a noun that is missing, as in "of `what it names`": name the thing.
 Questions do not count. An area may have LIMIT headless clauses in 1,000 words; a small area may have one. The mean
 length of a sentence is limited in documents, where table cells do not count.
 """

@@ -1,5 +1,5 @@
-/* The simulated GPU's side channel, found with dlsym in the simulated libcuda.so.1 and absent from a real driver: what
- * a test or a trace replayer tells the card behind the hook's back, and what it may ask it. Plain C.
+/* The simulated GPU's side channel, found with dlsym in the simulated libcuda.so.1 and absent from a real driver. A
+ * test or a trace replayer passes facts to the simulation and queries it, and the hook does not see either. Plain C.
  *
  * All functions may be called from any thread after cuInit. Times are virtual nanoseconds, sizes are bytes. */
 #ifndef SIMGPU_SIMGPU_H_
@@ -14,12 +14,13 @@ extern "C" {
 
 #define SIMGPU_READ 1u
 #define SIMGPU_WRITE 2u
-/* How often the kernel reads what it reads: an operand of a matrix product is read again for each row of tiles. Matters
- * only for what is read over the link, in place. */
+/* How often the kernel reads its input: an operand of a matrix product is read again for each row of tiles. Matters
+ * only for remote reads over the link. */
 #define SIMGPU_PASSES(n) ((uint32_t)(n) << 8)
 
-/* A byte range that the next launch truly touches. `object` names what lies there (a tensor's number in a trace; 0: not
- * told): a read that finds another object's bytes, or a write over another object that is still in use, is misuse. */
+/* A byte range that the next launch truly touches. `object` names its contents (a tensor's number in a trace; 0:
+ * unknown): a read that finds another object's bytes, or a write over another object that is still in use, is misuse.
+ */
 struct simgpu_touch {
   uint64_t address;
   uint64_t length;
@@ -27,12 +28,12 @@ struct simgpu_touch {
   uint32_t object;
 };
 
-/* How the kernel goes over its memory, which decides how fast faults come (its profile's fault_*_gbps): how many pages
- * wait at once, and whether neighbours do. A convolution, moreover, reads an operand in place more often than a product
- * of the same dimensions, again for each place of its filter (filter_rereads). */
+/* The kernel's access pattern, which decides the rate of faults (the profile's fault_*_gbps): how many pages wait at
+ * once, and whether neighbours do. A convolution also reads a remote operand more often than a product of the same
+ * dimensions, again for each place of its filter (filter_rereads). */
 enum simgpu_kernel {
   SIMGPU_UNKNOWN,     /* fault_gbps */
-  SIMGPU_ELEMENTWISE, /* every block its own stretch */
+  SIMGPU_ELEMENTWISE, /* each thread block its own range */
   SIMGPU_LISTS,       /* elementwise over lists of tensors: an optimizer's step */
   SIMGPU_REDUCTION,   /* sums and normalisations */
   SIMGPU_PRODUCT,     /* of matrices, attention too */
@@ -42,60 +43,60 @@ enum simgpu_kernel {
 
 /* Flags of simgpu_next_launch. */
 #define SIMGPU_KERNEL(kind) ((uint32_t)(kind) << 8)
-#define SIMGPU_MUST_BE_RESIDENT 1u /* a fault of this launch is misuse: somebody promised that there is none */
+#define SIMGPU_MUST_BE_RESIDENT 1u /* a fault of this launch is misuse */
 
 /* The next kernel launch made by this thread (or captured by it, or the next kernel node added) touches exactly these
- * ranges and runs for duration_ns, whatever its image says. touches are copied. Returns 0. */
+ * ranges and runs for duration_ns, instead of its image's. The touches are copied. Returns 0. */
 int simgpu_next_launch(const struct simgpu_touch* touches, size_t count, uint64_t duration_ns, uint32_t flags);
 
-/* The next kernel that this thread captures, or adds to a graph, sets a condition of the graph's
- * (cuGraphConditionalHandleCreate): the first time that it runs to values[0], then to values[1], round and round.
+/* The next kernel that this thread captures, or adds to a graph, sets a condition of the graph
+ * (cuGraphConditionalHandleCreate): its first run to values[0], the next to values[1], and cyclically.
  * Returns 0. */
 int simgpu_next_sets(uint64_t handle, const unsigned* values, size_t count);
 
-/* The calling thread's virtual clock; and the time that the application itself spends between two calls. */
+/* The calling thread's virtual clock, and the application's own time between two calls. */
 uint64_t simgpu_now_ns(void);
 void simgpu_advance_host(uint64_t ns);
 
-/* Figures of one card. Those marked (all) are of the card, whoever uses it; the rest are this process'. */
+/* Figures of one card. Those marked (all) are of all processes on the card; the rest are of this process. */
 struct simgpu_stats {
   uint64_t size;               /* sizeof(struct simgpu_stats), set by the caller */
   uint64_t now_ns;             /* time up to which the card has worked */
   uint64_t launches;           /* kernels run */
   uint64_t kernel_ns;          /* time kernels ran, stalls excluded */
   uint64_t stall_ns;           /* time kernels waited for faults */
-  uint64_t fault_bytes;        /* brought in by faults */
+  uint64_t fault_bytes;        /* moved to the card by faults */
   uint64_t prefetch_in_bytes;  /* moved to the card by prefetches */
   uint64_t prefetch_out_bytes; /* moved to the host by prefetches */
   uint64_t evicted_bytes;      /* moved to the host by the driver because the card was full */
   uint64_t copy_in_bytes;      /* copies host to device */
   uint64_t copy_out_bytes;     /* copies device to host */
-  uint64_t remote_bytes;       /* read or written over the link in place (accessed-by) */
+  uint64_t remote_bytes;       /* read or written remotely over the link (accessed-by) */
   uint64_t discarded_bytes;
   uint64_t duplicate_write_bytes;   /* GPU writes to read-mostly duplicates */
   uint64_t resident_bytes;          /* managed memory on the card now */
-  uint64_t resident_peak_bytes;     /* the most there ever was */
-  uint64_t plain_bytes;             /* memory that cannot move */
-  uint64_t evicted_in_use_bytes;    /* left the card while a running kernel had touched it */
+  uint64_t resident_peak_bytes;     /* the maximum so far */
+  uint64_t unmanaged_bytes;         /* unmanaged memory */
+  uint64_t evicted_in_use_bytes;    /* evicted while a running kernel had touched it */
   uint64_t races;                   /* unordered conflicting accesses seen (see README) */
   uint64_t misuses;                 /* reports of the misuse detector */
   uint64_t managed_requested_bytes; /* live cuMemAllocManaged bytes */
   uint64_t card_used_bytes;         /* (all) */
   uint64_t card_total_bytes;        /* (all) */
   uint64_t calls;                   /* driver calls made */
-  /* Of prefetch_in_bytes, what nobody touched before it left, or has touched yet; in units of 64 KiB. */
+  /* Of prefetch_in_bytes: evicted untouched, or not touched yet; in units of 64 KiB. */
   uint64_t prefetch_unused_bytes;
 };
-/* 0, or -1 for a wrong device or size. Works on all that is due at the calling thread's time first. */
+/* 0, or -1 for a wrong device or size. First processes all operations that are due at the calling thread's time. */
 int simgpu_stats(int device, struct simgpu_stats* out);
 
 /* Bytes of [address, address + length) that are on the card now. */
 uint64_t simgpu_resident_bytes(uint64_t address, uint64_t length);
 
-/* A digest of the contents, equal in two runs that computed the same, wherever the memory lay. */
+/* A digest of the contents, equal in two runs that computed the same, wherever the memory was. */
 uint64_t simgpu_digest(uint64_t address, uint64_t length);
 
-/* The last sentence of the misuse detector, or "". Valid until the next report. */
+/* The last message of the misuse detector, or "". Valid until the next report. */
 const char* simgpu_last_misuse(void);
 
 /* A named instant in the timeline (SIMGPU_TIMELINE). */

@@ -21,7 +21,7 @@ namespace sluice::trace {
 inline constexpr char kMagic[8] = {'S', 'L', 'T', 'R', 'A', 'C', 'E', '\n'};
 inline constexpr uint32_t kVersion = 1;
 inline constexpr uint32_t kFlagSynthetic = 1;  // made by a generator, not recorded from a program
-inline constexpr uint64_t kPageBytes = 65536;  // granularity of Truth: what the driver migrates at a time
+inline constexpr uint64_t kPageBytes = 65536;  // granularity of Truth: the driver's unit of migration
 
 enum class Type : uint8_t {
   kMeta = 1,   // str key, str value ("command", "gpu", "driver", "peak-live-bytes", ...)
@@ -67,7 +67,14 @@ enum class AllocKind : uint8_t { kDevice = 0, kManaged = 1, kAsync = 2, kVmm = 3
 
 enum class Access : uint8_t { kUnknown = 0, kRead = 1, kWrite = 2, kReadWrite = 3 };
 // kStruct: a struct among the parameters names the part of the memory that it points to (PyTorch's, TMA descriptors).
-enum class AccessSource : uint8_t { kParameters = 0, kLibrary = 1, kGraph = 2, kLearnt = 3, kCopy = 4, kStruct = 5 };
+enum class AccessSource : uint8_t {
+  kParameters = 0,
+  kLibrary = 1,
+  kGraph = 2,
+  kLearned = 3,
+  kCopy = 4,
+  kStruct = 5,
+};
 inline constexpr size_t kAccessSources = 6;
 
 enum LaunchFlags : uint32_t {

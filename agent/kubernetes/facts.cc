@@ -4,8 +4,8 @@
 #include <set>
 
 #include "sluice/names.h"
-#include "webhook/decision/requested_shares.h"
 #include "webhook/decision/pod.h"
+#include "webhook/decision/requested_shares.h"
 
 namespace sluice::agent {
 namespace {

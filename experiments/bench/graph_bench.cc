@@ -53,11 +53,11 @@ int main(int argc, char** argv) {
     void* params[] = {&a, &b};
     OK(cuLaunchKernel(two, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr));
   };
-  const CUdeviceptr hot = card.Plain(kHot);
+  const CUdeviceptr hot = card.Unmanaged(kHot);
   launch(hot, 0, {simgpu_test::Write(hot, kHot)});
   std::vector<CUdeviceptr> weights;
   for (uint64_t i = 0; i < layers; ++i) {
-    weights.push_back(card.Plain(kLayer));
+    weights.push_back(card.Unmanaged(kLayer));
     launch(weights.back(), 0, {simgpu_test::Write(weights.back(), kLayer)});
   }
   CUgraph graph = nullptr;

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   std::vector<CUdeviceptr> p;
   const auto use = [&](uint64_t i, unsigned shape) { rig.Update(p[i], kBuffer, 500'000, shape); };
   for (uint64_t i = 0; i < buffers; ++i) {
-    p.push_back(rig.card.Plain(kBuffer));
+    p.push_back(rig.card.Unmanaged(kBuffer));
     OK(cuMemsetD8Async(p.back(), 1, kBuffer, stream));
   }
   void* host = nullptr;

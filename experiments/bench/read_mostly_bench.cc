@@ -55,13 +55,13 @@ int main(int argc, char** argv) {
   std::vector<CUdeviceptr> weights;
   const auto load = [&](uint64_t i) { OK(cuMemcpyHtoDAsync(weights[i], host, kWeight, stream)); };
   for (uint64_t i = 0; i < count; ++i) {
-    weights.push_back(rig.card.Plain(kWeight));
+    weights.push_back(rig.card.Unmanaged(kWeight));
     load(i);
     if (name.starts_with("graph-made") || (name == "graph-mixed" && i % 2)) update(weights[i]);
   }
-  const CUdeviceptr in = rig.card.Plain(kIn), out = rig.card.Plain(kOut);
-  const CUdeviceptr last = name.ends_with("loss") ? rig.card.Plain(kOut) : 0;
-  const CUdeviceptr loss = last ? rig.card.Plain(kOut) : 0;
+  const CUdeviceptr in = rig.card.Unmanaged(kIn), out = rig.card.Unmanaged(kOut);
+  const CUdeviceptr last = name.ends_with("loss") ? rig.card.Unmanaged(kOut) : 0;
+  const CUdeviceptr loss = last ? rig.card.Unmanaged(kOut) : 0;
   OK(cuMemsetD8Async(in, 1, kIn, stream));
   cublasFakeSetPasses(name == "once" || name == "graph-once" ? 1 : 32);
   int handle = 0;

@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
                                                              : policy::Prefetch::kPredict);
   }
   residency.set_capacity(capacity);
-  residency.set_remote_access(false);     // launches are not timed here
+  residency.set_remote_access(false);    // launches are not timed here
   std::map<uint64_t, memory::Va> moved;  // trace address -> ours
   std::map<uint64_t, uint64_t> sizes;
   memory::Va next = uint64_t{1} << 40;

@@ -2,9 +2,9 @@
 // much memory, no order, or operands of which little is touched. Prints virtual microseconds a launch: of the second
 // half of LAUNCHES (the settled state), of the first 256 and of all (the cost of settling).
 //   thrash_bench NAME LIVE_MIB [LAUNCHES [PHASES [AHEAD]]]
-// The program waits for the GPU after each AHEAD launches (default 64; 0: never, so that it runs as far ahead as the
-// driver lets it). The whole is repeated PHASES times; before each phase but the first it waits for a line on stdin (a
-// neighbour starts or ends).
+// The program waits for the GPU after each AHEAD launches (default 64; 0: never, so that only the
+// driver limits its run-ahead). The whole is repeated PHASES times; before each phase but the first it waits for a line
+// on stdin (a neighbour starts or ends).
 #include <algorithm>
 #include <random>
 #include <string>

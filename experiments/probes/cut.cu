@@ -1,6 +1,6 @@
-// What it gives to cut an allocation's mapping: managed memory sent away by requests (send_away.cu) of several
-// threads, from one allocation whose mapping advice has cut into parts of 8, 16, 32 MiB or not at all; then 2 GiB
-// each way at once. At most 5 GiB of managed memory, refused beyond a quarter of what is free.
+// Does cutting an allocation's mapping speed up eviction? Several threads evict managed memory by requests (evict.cu).
+// Advice has cut the allocation's mapping into parts of 8, 16 or 32 MiB, or not at all. Then 2 GiB move in each
+// direction at once. At most 5 GiB of managed memory, and at most a quarter of the free memory.
 //   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/cut.cu -o cut -lcuda
 #include <sys/mman.h>
 
@@ -28,7 +28,7 @@ int main() {
   OK(cuCtxSynchronize());
   FindSpace(p[0]);
   const CUstream b = Make();
-  // Host pages that do not exist yet: each allocation goes to the host for the first time.
+  // Host pages that do not exist yet: each allocation is evicted for the first time.
   for (int threads : {1, 2, 4, 8}) {
     for (size_t split : {0, 8}) {
       CUdeviceptr one = 0;
@@ -45,7 +45,7 @@ int main() {
       const double begin = Now();
       pool.Run(pieces);
       const double ms = Now() - begin;
-      std::printf("first time away, cut each %zu MiB, %d threads: %.1f ms, %.1f GB/s\n", split, threads, ms,
+      std::printf("first eviction, cut each %zu MiB, %d threads: %.1f ms, %.1f GB/s\n", split, threads, ms,
                   1024 * kMiB / ms / 1e6);
       OK(cuMemFree(one));
     }
@@ -58,16 +58,16 @@ int main() {
       if (split)
         for (size_t at = 0; at < 1024 * kMiB; at += 2 * split * kMiB)
           if (madvise(reinterpret_cast<void*>(one + at), split * kMiB, MADV_RANDOM) != 0) std::printf("(refused) ");
-      const auto bring = [&](size_t bytes) {
+      const auto fetch = [&](size_t bytes) {
         for (size_t at = 0; at < bytes; at += kBlock) OK(cuMemPrefetchAsync_v2(one + at, kBlock, Card(), 0, nullptr));
         OK(cuCtxSynchronize());
       };
-      bring(1024 * kMiB);
+      fetch(1024 * kMiB);
       OK(cuMemsetD8(one, 5, 1024 * kMiB));
       OK(cuMemPrefetchAsync_v2(one, 1024 * kMiB, Host(), 0, nullptr));
       for (int others : {0, 1, 3}) {
         for (size_t piece : {4, 8, 16}) {
-          bring(1024 * kMiB);
+          fetch(1024 * kMiB);
           Pool pool(others);
           std::vector<Piece> pieces;
           for (size_t at = 0; at < 1024 * kMiB; at += piece * kMiB) pieces.push_back({one + at, piece * kMiB});
@@ -85,7 +85,7 @@ int main() {
       OK(cuMemAdvise_v2(one + 3 * kMiB, 64 * kMiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, Card()));
       OK(cuMemFree(one));
     }
-    // Both ways, each by requests or the driver's call.
+    // Both directions, each by requests or by the driver's call.
     for (int in_threads : {0, 1, 2}) {
       for (int out_threads : {2, 4}) {
         for (CUdeviceptr block : p) OK(cuMemPrefetchAsync_v2(block, kBlock, Card(), 0, nullptr));
@@ -108,7 +108,7 @@ int main() {
             std::vector<std::thread> more;
             for (int t = 0; t < in_threads; ++t)
               more.emplace_back([&] {
-                for (size_t i; (i = next++) < q.size();) Check(Raw(q[i], kBlock, card), "request");
+                for (size_t i; (i = next++) < q.size();) Check(Request(q[i], kBlock, card), "request");
               });
             for (auto& t : more) t.join();
           }
@@ -117,7 +117,7 @@ int main() {
         pool.Run(pieces);
         const double out_ms = Now() - begin;
         fetch.join();
-        std::printf("2 GiB each way: out by %d threads %.1f ms, in by %s %d %.1f ms\n", out_threads, out_ms,
+        std::printf("2 GiB each direction: out by %d threads %.1f ms, in by %s %d %.1f ms\n", out_threads, out_ms,
                     in_threads ? "requests of" : "the driver's call", in_threads, in_ms);
       }
     }

@@ -1,13 +1,8 @@
-// What the driver tells of its migrations (ioctls of /dev/nvidia-uvm-tools): counters, and one event for each piece
-// moved, with its cause. Blocks of 64 MiB of managed memory, read by faults and by prefetch; then what the telling
-// costs. Nine seconds at most.
+// The driver's reports of its migrations (ioctls of /dev/nvidia-uvm-tools): counters, and one event for each moved
+// piece, with its cause. Blocks of 64 MiB of managed memory are read by faults and by prefetch. Then the probe measures
+// the cost of the reports. Nine seconds at most.
 //   nvcc -O2 -std=c++17 -arch=native experiments/probes/fault_events.cu -o probe && timeout -k 2 60 ./probe
 #include <cuda_runtime.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,8 +16,9 @@
 #include <map>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
+
+#include "uvm_events.h"
 
 #define CHECK(call)                                                                                 \
   do {                                                                                              \
@@ -46,174 +42,6 @@ __global__ void WriteSome(char* p, size_t n, size_t stride) {
 }
 
 namespace {
-
-constexpr unsigned long kInit = 56, kEnableEvents = 58, kDisableEvents = 59, kEnableCounters = 60,
-                        kDisableCounters = 61, kFlush = 67, kInit2 = 76, kUuids2 = 77;
-constexpr uint64_t kMigration = 1u << 2, kGpuFault = 1u << 3;
-constexpr uint64_t kToCard = 1u << 0, kToHost = 1u << 1, kCpuFaults = 1u << 2, kGpuFaults = 1u << 9;
-constexpr size_t kBytes = size_t{64} << 20, kPage = 4096, kChunk = size_t{2} << 20;
-
-struct Init {
-  uint64_t queue, entries, control;
-  uint8_t processor[16];
-  uint32_t all, uvm_fd, status;
-};
-struct Flags {
-  uint64_t flags;
-  uint32_t status;
-};
-struct Uuids {
-  uint64_t table;
-  uint32_t status;
-};
-struct Control {
-  volatile uint32_t get_ahead, get_behind, put_ahead, put_behind;
-  volatile uint64_t dropped[64];
-};
-struct Event {  // a migration, second layout
-  uint8_t type, cause;
-  uint16_t pad, from, to;
-  int32_t from_node, to_node;
-  uint64_t address, bytes, begin, end, group, gpu_begin, gpu_end;
-  // Of a fault's record, which has it 8 bytes from the begin, where nodes are here.
-  uint64_t FaultAddress() const {
-    uint64_t a;
-    std::memcpy(&a, reinterpret_cast<const char*>(this) + 8, sizeof a);
-    return a;
-  }
-};
-struct Event1 {  // first layout
-  uint8_t type, cause, from, to;
-  uint32_t pad;
-  uint64_t address, bytes, begin, end, group, gpu_begin, gpu_end;
-};
-static_assert(sizeof(Init) == 56 && sizeof(Flags) == 16 && sizeof(Control) == 528 && sizeof(Event) == 72 &&
-              sizeof(Event1) == 64);
-
-const char* const kCauses[] = {"invalid", "user", "coherence", "density", "eviction", "access counters"};
-char* g_p = nullptr;
-unsigned* g_out = nullptr;
-using Clock = std::chrono::steady_clock;
-double Since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
-
-template <typename T>
-void* Shared(T bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return p == MAP_FAILED ? nullptr : p;
-}
-
-std::vector<int> UvmFds() {
-  std::vector<int> fds;
-  DIR* d = opendir("/proc/self/fd");
-  if (d == nullptr) return fds;
-  while (dirent* e = readdir(d)) {
-    char name[256] = {};
-    const std::string path = std::string("/proc/self/fd/") + e->d_name;
-    if (readlink(path.c_str(), name, sizeof(name) - 1) <= 0) continue;
-    if (std::strstr(name, "nvidia") != nullptr) std::printf("  fd %s -> %s\n", e->d_name, name);
-    if (std::strcmp(name, "/dev/nvidia-uvm") == 0) fds.push_back(std::atoi(e->d_name));
-  }
-  closedir(d);
-  std::sort(fds.begin(), fds.end());
-  return fds;
-}
-
-struct Tracker {
-  int fd = -1;
-  Control* control = nullptr;
-  uint64_t* counters = nullptr;
-  char* queue = nullptr;
-  uint32_t entries = 0;
-  bool second = true;
-
-  bool Open(const std::vector<int>& uvm, unsigned long request, uint32_t n) {
-    const auto begin = Clock::now();
-    fd = open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC);
-    if (fd < 0) {
-      std::printf("  open /dev/nvidia-uvm-tools: %s\n", std::strerror(errno));
-      return false;
-    }
-    entries = n;
-    second = request == kInit2;
-    void* page = Shared(4096);
-    control = static_cast<Control*>(page);
-    counters = static_cast<uint64_t*>(page);
-    if (n != 0) queue = static_cast<char*>(Shared(size_t{n} * 72));
-    for (const int candidate : uvm) {
-      Init init = {};
-      init.queue = reinterpret_cast<uint64_t>(queue);
-      init.entries = n;
-      init.control = reinterpret_cast<uint64_t>(page);
-      init.all = 1;
-      init.uvm_fd = static_cast<uint32_t>(candidate);
-      const int rc = ioctl(fd, request, &init);
-      std::printf("  init %lu with %u entries, uvm fd %d: ioctl %d%s%s, status 0x%x, %.3f ms\n", request, n, candidate,
-                  rc, rc != 0 ? " " : "", rc != 0 ? std::strerror(errno) : "", init.status, Since(begin));
-      if (rc == 0 && init.status == 0) return true;
-    }
-    Close();
-    return false;
-  }
-  bool Set(unsigned long request, uint64_t flags) {
-    const auto begin = Clock::now();
-    Flags f = {flags, 0};
-    const int rc = ioctl(fd, request, &f);
-    if (g_tell || rc != 0 || f.status != 0)
-      std::printf("  request %lu flags 0x%llx: ioctl %d, status 0x%x, %.3f ms\n", request, (unsigned long long)flags,
-                  rc, f.status, Since(begin));
-    return rc == 0 && f.status == 0;
-  }
-  std::vector<Event> Drain() {
-    std::vector<Event> out;
-    if (control == nullptr || entries == 0) return out;
-    uint32_t at = control->get_behind;
-    const uint32_t end = __atomic_load_n(&control->put_behind, __ATOMIC_ACQUIRE);
-    for (; at != end; at = (at + 1) & (entries - 1)) {
-      Event e = {};
-      if (second) {
-        std::memcpy(&e, queue + size_t{at} * 72, 72);
-      } else {
-        Event1 f = {};
-        std::memcpy(&f, queue + size_t{at} * 64, 64);
-        e = {f.type,    f.cause, 0,       f.from, f.to,    0,           0,
-             f.address, f.bytes, f.begin, f.end,  f.group, f.gpu_begin, f.gpu_end};
-      }
-      out.push_back(e);
-    }
-    control->get_ahead = end;
-    __atomic_store_n(&control->get_behind, end, __ATOMIC_RELEASE);
-    return out;
-  }
-  void Close() {
-    if (fd >= 0) close(fd);
-    fd = -1;
-  }
-  static inline bool g_tell = true;
-};
-
-void Tell(const char* what, const std::vector<Event>& events, bool each) {
-  std::map<std::tuple<int, int, int, int>, std::pair<size_t, uint64_t>> sums;
-  for (const Event& e : events) {
-    auto& sum = sums[{e.type, e.cause, e.from, e.to}];
-    ++sum.first;
-    sum.second += e.bytes;
-  }
-  std::printf("%s: %zu events\n", what, events.size());
-  for (const auto& [key, sum] : sums) {
-    const auto& [type, cause, from, to] = key;
-    std::printf("  type %d cause %d (%s) %d -> %d: %zu events, %.3f MiB\n", type, cause,
-                type == 2 && cause < 6 ? kCauses[cause] : "?", from, to, sum.first, double(sum.second) / (1 << 20));
-  }
-  if (!each) return;
-  size_t shown = 0;
-  for (const Event& e : events) {
-    if (++shown > 24) break;
-    std::printf("    type %d cause %d page %.2f (+%.3f MiB) %llu KiB, begin %llu end %llu\n", e.type, e.cause,
-                double(int64_t(e.address - reinterpret_cast<uint64_t>(g_p))) / kPage,
-                double(int64_t(e.address - reinterpret_cast<uint64_t>(g_p))) / (1 << 20),
-                (unsigned long long)e.bytes >> 10, (unsigned long long)e.begin, (unsigned long long)e.end);
-  }
-}
 
 cudaMemLocation At(bool card) { return {card ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost, 0}; }
 void Move(bool card, size_t bytes = kBytes) { CHECK(cudaMemPrefetchAsync(g_p, bytes, At(card), 0, nullptr)); }
@@ -247,7 +75,7 @@ int main() {
   CHECK(cudaMallocManaged(&g_p, kBytes));
   CHECK(cudaMalloc(&g_out, 4));
   std::memset(g_p, 1, kBytes);
-  ReadAll();  // the kernels are loaded before anything is counted
+  ReadAll();  // loads the kernels before counting
   WriteSome<<<1, 1>>>(g_p, 1, 4);
   Sync();
   Move(false);
@@ -308,7 +136,7 @@ int main() {
     for (int k = 0; k < 16; ++k) std::printf("%02x", uint8_t(prop.uuid.bytes[k]));
     std::printf("\n");
   }
-  auto seen = [&](const char* what, auto act, bool each) {
+  auto log_events = [&](const char* what, auto act, bool each) {
     Move(false);
     Sync();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -331,19 +159,20 @@ int main() {
     const auto flushed = events.Drain();
     std::printf(" after a flush (ioctl %d, 0x%x) %zu. ", rc, status, flushed.size());
     all.insert(all.end(), flushed.begin(), flushed.end());
-    Tell(what, all, each);
+    LogEvents(what, all, each);
   };
   if (have_events) {
-    seen("kernels read pages 0, 5, 300, one launch each", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
-    seen("a kernel reads a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
-    seen(
+    log_events("kernels read pages 0, 5, 300, one launch each", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
+    log_events(
+        "a kernel reads a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
+    log_events(
         "a kernel reads 8 MiB from +16 MiB",
         [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, true);
-    seen("a kernel reads all", ReadAll, false);
-    seen("prefetch to the card, then read", [] { Move(true), ReadAll(); }, false);
-    seen("prefetch of half, then read all", [] { Move(true, kBytes / 2), ReadAll(); }, false);
-    seen("prefetch to the card, then twice again", [] { Move(true), Move(true), Move(true); }, false);
-    seen(
+    log_events("a kernel reads all", ReadAll, false);
+    log_events("prefetch to the card, then read", [] { Move(true), ReadAll(); }, false);
+    log_events("prefetch of half, then read all", [] { Move(true, kBytes / 2), ReadAll(); }, false);
+    log_events("prefetch to the card, then twice again", [] { Move(true), Move(true), Move(true); }, false);
+    log_events(
         "copied by cudaMemcpy to another block",
         [] {
           void* q = nullptr;
@@ -352,8 +181,8 @@ int main() {
           CHECK(cudaFree(q));
         },
         false);
-    seen("filled by cudaMemset", [] { CHECK(cudaMemset(g_p, 5, kBytes)); }, false);
-    seen(
+    log_events("filled by cudaMemset", [] { CHECK(cudaMemset(g_p, 5, kBytes)); }, false);
+    log_events(
         "on the card, then read by the host (64 pages)",
         [] {
           Move(true), Sync();
@@ -361,8 +190,8 @@ int main() {
           for (int i = 0; i < 64; ++i) sum = sum + g_p[i * 16 * kPage];
         },
         false);
-    seen(
-        "accessed-by, a kernel reads all in place",
+    log_events(
+        "accessed-by, a kernel reads all remotely",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetPreferredLocation, At(false)));
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetAccessedBy, At(true)));
@@ -371,7 +200,7 @@ int main() {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseUnsetPreferredLocation, At(true)));
         },
         false);
-    seen(
+    log_events(
         "read-mostly, prefetch of the duplicate, read",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetReadMostly, At(true)));
@@ -379,7 +208,7 @@ int main() {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseUnsetReadMostly, At(true)));
         },
         false);
-    seen(
+    log_events(
         "read-mostly, read by faults",
         [] {
           CHECK(cudaMemAdvise(g_p, kBytes, cudaMemAdviseSetReadMostly, At(true)));
@@ -389,16 +218,16 @@ int main() {
         false);
     char* fresh = nullptr;
     CHECK(cudaMallocManaged(&fresh, kBytes));
-    seen(
-        "a kernel writes memory that never was written", [&] { WriteSome<<<1024, 256>>>(fresh, kBytes / 16, 16); },
+    log_events(
+        "a kernel writes memory that was never written", [&] { WriteSome<<<1024, 256>>>(fresh, kBytes / 16, 16); },
         false);
-    seen("nothing", [] {}, false);
+    log_events("nothing", [] {}, false);
     CHECK(cudaFree(fresh));
     const pid_t child = fork();
     if (child == 0) _exit(0);
     int rc = 0;
     waitpid(child, &rc, 0);
-    seen("after a fork, a kernel reads all", ReadAll, false);
+    log_events("after a fork, a kernel reads all", ReadAll, false);
     std::printf("  dropped migrations %llu\n", (unsigned long long)events.control->dropped[2]);
 
     Tracker small;
@@ -412,7 +241,7 @@ int main() {
     events.Set(kDisableEvents, kMigration);
     events.Drain();
     events.Set(kEnableEvents, kGpuFault);
-    auto faulted = [&](const char* what, auto act, bool each) {
+    auto log_faults = [&](const char* what, auto act, bool each) {
       Move(false), Sync(), events.Drain();
       act();
       Sync();
@@ -431,12 +260,13 @@ int main() {
       }
       std::printf("\n");
     };
-    faulted("pages 0, 5, 300", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
-    faulted("a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
-    faulted("8 MiB from +16 MiB", [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, false);
-    faulted("all", ReadAll, false);
-    faulted("prefetch, then all", [] { Move(true), ReadAll(); }, false);
-    faulted(
+    log_faults("pages 0, 5, 300", [] { ReadAt(0), ReadAt(5), ReadAt(300); }, true);
+    log_faults("a word of each 2 MiB", [] { ReadSome<<<1, 32>>>(g_p, kBytes / kChunk, kChunk, g_out); }, true);
+    log_faults(
+        "8 MiB from +16 MiB", [] { ReadSome<<<256, 256>>>(g_p + (16 << 20), (8 << 20) / 16, 16, g_out); }, false);
+    log_faults("all", ReadAll, false);
+    log_faults("prefetch, then all", [] { Move(true), ReadAll(); }, false);
+    log_faults(
         "copied by cudaMemcpy",
         [] {
           void* q = nullptr;
@@ -450,27 +280,27 @@ int main() {
   if (have_counters) counters.Set(kDisableCounters, kToCard | kToHost | kCpuFaults | kGpuFaults);
 
   // (d)
-  std::printf("\n(d) ms for 64 MiB: median of 9 (least), ways turn about\n");
-  Tracker::g_tell = false;
-  struct Way {
+  std::printf("\n(d) ms for 64 MiB: median of 9 (minimum), settings alternate\n");
+  Tracker::g_verbose = false;
+  struct Setting {
     const char* name;
     bool count;
-    uint64_t tell;  // kinds of records
+    uint64_t events;  // kinds of records
     std::vector<double> ms[4] = {};
   };
-  Way ways[] = {{"nothing told", false, 0},
-                {"byte counters", true, 0},
-                {"gpu fault events", false, kGpuFault},
-                {"counters and gpu fault events", true, kGpuFault},
-                {"migration events", false, kMigration},
-                {"migration and gpu fault events", false, kMigration | kGpuFault}};
+  Setting settings[] = {{"no reports", false, 0},
+                        {"byte counters", true, 0},
+                        {"gpu fault events", false, kGpuFault},
+                        {"counters and gpu fault events", true, kGpuFault},
+                        {"migration events", false, kMigration},
+                        {"migration and gpu fault events", false, kMigration | kGpuFault}};
   const char* const acts[] = {"faults", "to the host", "to the card", "to the card, 2 MiB a call"};
   size_t drained = 0;
   for (int round = 0; round < 9; ++round) {
-    for (Way& w : ways) {
-      if ((w.count && !have_counters) || (w.tell != 0 && !have_events)) continue;
-      if (w.count) counters.Set(kEnableCounters, kToCard | kToHost);
-      if (w.tell != 0) events.Set(kEnableEvents, w.tell);
+    for (Setting& setting : settings) {
+      if ((setting.count && !have_counters) || (setting.events != 0 && !have_events)) continue;
+      if (setting.count) counters.Set(kEnableCounters, kToCard | kToHost);
+      if (setting.events != 0) events.Set(kEnableEvents, setting.events);
       Move(false), Sync();
       for (int act = 0; act < 4; ++act) {
         if (act == 3) Move(false), Sync();
@@ -483,25 +313,26 @@ int main() {
             CHECK(cudaMemPrefetchAsync(g_p + at, kChunk, At(true), 0, nullptr));
         }
         Sync();
-        w.ms[act].push_back(Since(begin));
+        setting.ms[act].push_back(Since(begin));
       }
-      if (w.tell != 0) {
+      if (setting.events != 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
         const auto begin = Clock::now();
         const size_t n = events.Drain().size();
         drained += n;
-        if (round == 8) std::printf("  %s: %zu events drained in %.3f ms\n", w.name, n, Since(begin));
+        if (round == 8) std::printf("  %s: %zu events drained in %.3f ms\n", setting.name, n, Since(begin));
         events.Set(kDisableEvents, kMigration | kGpuFault);
       }
-      if (w.count) counters.Set(kDisableCounters, kToCard | kToHost);
+      if (setting.count) counters.Set(kDisableCounters, kToCard | kToHost);
     }
   }
-  for (Way& w : ways) {
-    std::printf("  %s:", w.name);
+  for (Setting& setting : settings) {
+    std::printf("  %s:", setting.name);
     for (int act = 0; act < 4; ++act) {
-      if (w.ms[act].empty()) continue;
-      std::sort(w.ms[act].begin(), w.ms[act].end());
-      std::printf(" %s %.3f (%.3f)%s", acts[act], w.ms[act][w.ms[act].size() / 2], w.ms[act][0], act < 3 ? "," : "\n");
+      if (setting.ms[act].empty()) continue;
+      std::sort(setting.ms[act].begin(), setting.ms[act].end());
+      std::printf(" %s %.3f (%.3f)%s", acts[act], setting.ms[act][setting.ms[act].size() / 2], setting.ms[act][0],
+                  act < 3 ? "," : "\n");
     }
   }
   if (have_events)
@@ -511,7 +342,7 @@ int main() {
   CHECK(cudaFree(g_p));
 
   std::printf("\n(e) a tracker that outlives its context\n");
-  Tracker::g_tell = true;
+  Tracker::g_verbose = true;
   Tracker last;
   const bool open = last.Open(uvm, kInit, 0) && last.Set(kEnableCounters, kToCard | kToHost);
   CHECK(cudaDeviceReset());
@@ -521,6 +352,6 @@ int main() {
   std::memset(g_p, 1, kBytes);
   Move(true), Sync();
   if (open) std::printf("  prefetch in the new context: counted %.3f MiB\n", double(last.counters[0]) / (1 << 20));
-  std::printf("done\n");  // with the tracker open
+  std::printf("done\n");  // the tracker is still open
   return 0;
 }

@@ -1,7 +1,6 @@
-// Who runs what a stream defers: whether a host function that takes its time holds up prefetches and host functions
-// of other streams, and how fast bytes are sent away by requests that a host function makes (send_away.cu) with a
-// pool of threads, alone and beside deferred fetches. At most 4 GiB of managed memory, refused beyond a quarter of
-// what is free.
+// Which threads run a stream's deferred work? Does a slow host function delay prefetches and host functions of other
+// streams? How fast does a host function evict by requests (evict.cu) with a pool of threads, alone and beside deferred
+// fetches? At most 4 GiB of managed memory, and at most a quarter of the free memory.
 //   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/host_functions.cu -o host_functions -lcuda
 #include "requests.h"
 
@@ -47,8 +46,8 @@ int main() {
   CUevent e;
   OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
   for (int round = 0; round < 2; ++round) {
-    // 1: a host function of 30 ms on a, behind a kernel of 2 ms; beside it a deferred fetch on b, a host function on c,
-    // a deferred departure on d.
+    // 1: a host function of 30 ms on a, behind a kernel of 2 ms. Beside it a deferred fetch on b, a host function on c,
+    // and a deferred eviction on d.
     double at_c = 0;
     for (size_t i = 0; i < 4; ++i) OK(cuMemPrefetchAsync_v2(q[i], kBlock, Card(), 0, nullptr));
     OK(cuCtxSynchronize());
@@ -63,10 +62,10 @@ int main() {
     const double b_over = Until(b) - begin, d_over = Until(d) - begin, a_over = Until(a) - begin;
     std::printf(
         "host function of 30 ms over after %.1f; deferred fetch %.1f, host function of another stream %.1f, "
-        "deferred departure %.1f ms\n",
+        "deferred eviction %.1f ms\n",
         a_over, b_over, at_c - begin, d_over);
     OK(cuCtxSynchronize());
-    // 2: deferred departures and fetches by the driver's calls.
+    // 2: deferred evictions and fetches by the driver's calls.
     for (int both = 0; both < 2; ++both) {
       for (CUdeviceptr block : p) OK(cuMemPrefetchAsync_v2(block, kBlock, Card(), 0, nullptr));
       for (CUdeviceptr block : q) OK(cuMemPrefetchAsync_v2(block, kBlock, Host(), 0, nullptr));
@@ -84,10 +83,10 @@ int main() {
         if (!b_ms && cuStreamQuery(b) == CUDA_SUCCESS) b_ms = Now() - begin;
         if (!a_ms && cuStreamQuery(a) == CUDA_SUCCESS) a_ms = Now() - begin;
       }
-      std::printf("1 GiB away by deferred calls%s: %.1f ms, fetched %.1f ms\n", both ? " beside 1 GiB fetched" : "",
+      std::printf("1 GiB evicted by deferred calls%s: %.1f ms, fetched %.1f ms\n", both ? " beside 1 GiB fetched" : "",
                   a_ms - 1, b_ms - 1);
     }
-    // 3: departures by host functions.
+    // 3: evictions by host functions.
     for (int others : {0, 1, 3, 5}) {
       for (int blocks_a_job : {1, 4}) {
         for (int both = 0; both < 2; ++both) {
@@ -113,7 +112,7 @@ int main() {
             if (!b_ms && cuStreamQuery(b) == CUDA_SUCCESS) b_ms = Now() - begin;
             if (!a_ms && cuStreamQuery(a) == CUDA_SUCCESS) a_ms = Now() - begin;
           }
-          std::printf("1 GiB away by host functions of %d x 64 MiB, %d threads%s: %.1f ms, fetched %.1f ms\n",
+          std::printf("1 GiB evicted by host functions of %d x 64 MiB, %d threads%s: %.1f ms, fetched %.1f ms\n",
                       blocks_a_job, others + 1, both ? " beside 1 GiB fetched" : "", a_ms - 1, b_ms - 1);
         }
       }

@@ -1,10 +1,11 @@
-"""How often convolutions, matrix products and others read an operand that they use in host memory (accessed-by), without the hook.
+"""How often convolutions, matrix products and others read a remote operand (accessed-by), without the hook.
 
-    timeout -k 2 60 python3 experiments/probes/in_place_reread.py        # 20 s; in_place_reread.json in $OUT or build/gpu
+    timeout -k 2 60 python3 experiments/probes/in_place_reread.py    # 20 s; in_place_reread.json in $OUT or build/gpu
 
-One operand of each call lies in managed memory of the host, mapped to the card; the others, and then all of them, on the card. What the call takes
-longer than a kernel that streams the same bytes once is re-reading: passes = time in place x the rate of streaming / the operand's bytes. Where the
-call takes as long with everything on the card, it did not wait for the link, and passes are at most that.
+One operand of each call is in managed memory of the host, mapped to the card; the others are on the card. The call then
+runs with all operands on the card. The time beyond a kernel that streams the same bytes once is re-reading:
+passes = time with the remote operand x the rate of streaming / the operand's bytes. If the call takes as long with all
+operands on the card, it did not wait for the link, and passes are at most that.
 """
 
 import json
@@ -14,19 +15,20 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "workloads")]
+GPU_TESTS = HERE.parents[1] / "test" / "gpu"
+sys.path[:0] = [str(GPU_TESTS), str(GPU_TESTS / "workloads")]
 import guard  # noqa: E402
 import torch  # noqa: E402
 from managed import CARD, HOST, SET_ACCESSED_BY, SET_PREFERRED_LOCATION, Managed  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-MANAGED_BYTES, SMALLEST = 512 << 20, 1 << 20  # of smaller operands the time is latency
+MANAGED_BYTES, SMALLEST = 512 << 20, 1 << 20  # the time of smaller operands is latency
 BEGIN = time.monotonic()
 SECONDS = 15
 
 
 class HostMemory(Managed):
-    """One managed buffer that stays in host memory and is mapped to the card; one operand at a time lies in it."""
+    """One managed buffer that stays in host memory and is mapped to the card. It holds one operand at a time."""
 
     def __init__(self):
         super().__init__(torch, MANAGED_BYTES)
@@ -61,7 +63,7 @@ def normal(*shape):
 
 
 def convolution(batch, inside, outside, size, kernel, stride):
-    """The three passes of a convolution, channels last, as PyTorch calls them; each operand by its name."""
+    """The three passes of a convolution, channels last, as PyTorch calls them. Operands are named."""
     pad = kernel // 2
     x = normal(batch, inside, size, size).to(memory_format=torch.channels_last)
     w = normal(outside, inside, kernel, kernel).to(memory_format=torch.channels_last)
@@ -78,7 +80,7 @@ def convolution(batch, inside, outside, size, kernel, stride):
 
 
 def product(rows, inside, outside):
-    """A linear layer's three products, and the result where it may lie in host memory."""
+    """A linear layer's three products, and the result where it may be in host memory."""
     x, w, y = normal(rows, inside), normal(outside, inside), normal(rows, outside)
     name = f"{rows} x {inside} to {outside}"
     yield f"product {name}", lambda x, w, out: torch.mm(x, w.t(), out=out), {"x": x, "w": w, "out": y}
@@ -115,7 +117,10 @@ def normalization(batch, channels, size):
 
 
 def streams():
-    """Kernels that go once over what they read, and write it in place: an optimizer's. At the link's sum of both ways (84 GB/s) that makes 1.2 passes."""
+    """Kernels that read their operands once and overwrite them, as an optimizer's do.
+
+    At the link's sum of both directions (84 GB/s) that makes 1.2 passes.
+    """
     x, y = normal(32 << 20), normal(32 << 20).abs()
     parts = lambda tensor: list(tensor.view(16, -1))
     yield "elementwise, read", lambda x: torch.add(x, 1, out=y), {"x": x}
@@ -163,6 +168,15 @@ def in_place(host, call, operands):
             }
 
 
+def streaming_rates(host):
+    """GB/s of one pass over the link, read and written. The buffer on the card is freed on return."""
+    remote = host.bytes.view(torch.float32)
+    local = torch.empty_like(remote)
+    read = milliseconds(lambda: remote.sum(), 3)
+    written = milliseconds(lambda: torch.add(local, 1, out=remote), 3)
+    return MANAGED_BYTES / read / 1e6, MANAGED_BYTES / written / 1e6
+
+
 def main():
     try:
         guard.variables(guard.open_nvml(), MANAGED_BYTES)
@@ -172,11 +186,7 @@ def main():
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     host = HostMemory()
-    stream = host.bytes.view(torch.float32)
-    other = torch.empty_like(stream)
-    rate_in = MANAGED_BYTES / milliseconds(lambda: stream.sum(), 3) / 1e6
-    rate_out = MANAGED_BYTES / milliseconds(lambda: torch.add(other, 1, out=stream), 3) / 1e6
-    del other
+    rate_in, rate_out = streaming_rates(host)
     results = {
         "gpu": torch.cuda.get_device_name(),
         "driver": guard.open_nvml().driver(),
@@ -197,15 +207,15 @@ def main():
                 )
                 results["calls"].append({"call": name, **one})
                 print(
-                    f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the card, {one['ms_in_place']:.3f} in place: "
-                    f"{one['passes']:.2f} passes",
+                    f"{name}: {one['operand']}, {one['bytes'] / 2**20:.1f} MiB: {one['ms_on_card']:.3f} ms on the "
+                    f"card, {one['ms_in_place']:.3f} in place: {one['passes']:.2f} passes",
                     flush=True,
                 )
-        except RuntimeError as error:  # a call that this PyTorch refuses: the others are still worth their time
+        except RuntimeError as error:  # this PyTorch refuses the call; the others still run
             print(f"{name}: {error}", flush=True)
     if left_out:
         print(f"{left_out} calls left out: {SECONDS} s are over")
-    out = pathlib.Path(os.environ.get("OUT") or HERE.parent.parent.parent / "build" / "gpu")
+    out = pathlib.Path(os.environ.get("OUT") or HERE.parents[1] / "build" / "gpu")
     out.mkdir(parents=True, exist_ok=True)
     (out / "in_place_reread.json").write_text(json.dumps(results, indent=1))
 

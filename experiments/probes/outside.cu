@@ -1,7 +1,7 @@
-// What the card has less of, by NVML, after each call that takes memory which no allocation call names: limits of the
-// context, and graphs whose nodes allocate. The engine asks the driver for a graph's memory right behind its launch
-// (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT); whether that has risen by then is printed, too.
-// nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/outside.cu -o outside -lcuda -lnvidia-ml
+// The card's free memory, by NVML, after calls that take memory without an allocation call: limits of the context, and
+// graphs whose nodes allocate. The engine asks the driver for a graph's memory right after its launch
+// (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), so the probe also prints whether that value has risen by then.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/outside.cu -o outside -lcuda -lnvidia-ml
 #include <cuda.h>
 #include <nvml.h>
 
@@ -28,7 +28,7 @@ uint64_t GraphMemory(CUgraphMem_attribute attribute) {
   return bytes;
 }
 
-void Say(const char* after) {
+void LogChange(const char* after) {
   nvmlMemory_t memory{};
   Check(nvmlDeviceGetMemoryInfo(card, &memory) == NVML_SUCCESS, "nvmlDeviceGetMemoryInfo");
   std::printf("%-52s %+9.1f MiB  graphs: %.0f used, %.0f reserved\n", after,
@@ -55,26 +55,26 @@ int main() {
   cudaFree(nullptr);
   Nothing<<<1, 1>>>();
   cudaDeviceSynchronize();
-  Say("context and a kernel");
+  LogChange("context and a kernel");
   OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 256 << 20));
-  Say("malloc heap of 256 MiB set");
+  LogChange("malloc heap of 256 MiB set");
   Heap<<<1, 1>>>();
   cudaDeviceSynchronize();
-  Say("a kernel that allocates ran");
+  LogChange("a kernel that allocates ran");
   OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 64 << 20));
-  Say("printf's buffer of 64 MiB set");
+  LogChange("printf's buffer of 64 MiB set");
   Print<<<1, 1>>>(1);
   cudaDeviceSynchronize();
-  Say("a kernel that can print ran");
+  LogChange("a kernel that can print ran");
   OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16 << 10));
-  Say("stack of 16 KiB set");
+  LogChange("stack of 16 KiB set");
   Nothing<<<1, 1>>>();
   cudaDeviceSynchronize();
-  Say("a kernel ran");
+  LogChange("a kernel ran");
   OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1 << 10));
   Nothing<<<1, 1>>>();
   cudaDeviceSynchronize();
-  Say("stack of 1 KiB set, a kernel ran");
+  LogChange("stack of 1 KiB set, a kernel ran");
 
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -87,22 +87,22 @@ int main() {
     OK(cuMemsetD8Async(block, 1, 256 << 20, stream));
     OK(cuMemFreeAsync(block, stream));
     OK(cuStreamEndCapture(stream, &graph));
-    Say("graph captured, allocates and frees 256 MiB");
+    LogChange("graph captured, allocates and frees 256 MiB");
     OK(cuGraphInstantiate(&executable, graph, 0));
-    Say("instantiated");
+    LogChange("instantiated");
     if (i == 1) {
       OK(cuGraphUpload(executable, stream));
-      Say("uploaded, not waited for");
+      LogChange("uploaded, not waited for");
     }
     Spin<<<1, 1, 0, stream>>>(uint64_t{400} << 20);
     OK(cuGraphLaunch(executable, stream));
-    Say("launched behind a kernel of 0.2 s, not waited for");
+    LogChange("launched behind a kernel of 0.2 s, not waited for");
     OK(cuStreamSynchronize(stream));
-    Say("waited for");
+    LogChange("waited for");
     OK(cuGraphExecDestroy(executable));
     OK(cuGraphDestroy(graph));
-    Say("destroyed");
+    LogChange("destroyed");
     OK(cuDeviceGraphMemTrim(0));
-    Say("trimmed");
+    LogChange("trimmed");
   }
 }

@@ -1,5 +1,5 @@
-// A program that allocates once and cuts its blocks out of that itself, 3 times a budget: rounds over all of it by a
-// kernel that is given a pointer into the allocation and a length. By itself, and under sluice:
+// A program that allocates once, 3 times a budget, and cuts its blocks out of that allocation. Each round runs over all
+// blocks with a kernel that gets a pointer into the allocation and a length. Run it alone and under sluice:
 //   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/pool.cu -o pool
 //   timeout -k 2 60 build/bin/sluice run --gpu-memory 1Gi [--prefetch off] -- ./pool 3072
 // Prints milliseconds of each round of 64 MiB blocks, and whether the sum is right.

@@ -1,5 +1,5 @@
-// What read-mostly advice costs: a GiB of managed memory is advised, duplicated on the card, read, dropped, withdrawn,
-// written. Each line: what, milliseconds. A write to a duplicate (43 s a GiB) is tried on 16 MiB only.
+// The cost of read-mostly advice: a GiB of managed memory is advised, duplicated on the card, read, dropped, withdrawn
+// and written. Each line prints a step and its milliseconds. A write to a duplicate (43 s a GiB) covers 16 MiB only.
 //   nvcc -O2 -arch=native experiments/probes/read_mostly.cu -o probe && timeout -k 2 60 ./probe
 #include <cuda_runtime.h>
 
@@ -60,7 +60,7 @@ int main() {
   size_t free_bytes = 0, total = 0;
   CHECK(cudaMemGetInfo(&free_bytes, &total));
   if (free_bytes / 4 < kBytes) {
-    std::fprintf(stderr, "read_mostly: a GiB is more than a quarter of what is free\n");
+    std::fprintf(stderr, "read_mostly: a GiB is more than a quarter of the free memory\n");
     return 1;
   }
   CHECK(cudaMallocManaged(&g_p, kBytes));
@@ -83,7 +83,7 @@ int main() {
   Timed("advise in host memory, calls of 2 MiB", [] { AdviseAll(cudaMemAdviseSetReadMostly, kChunk); });
   Timed("fetch", [] { Move(true); });
   Timed("withdraw while duplicated, one call", [] { AdviseAll(cudaMemAdviseUnsetReadMostly, kBytes); });
-  Timed("read after that (where did it stay?)", ReadAll);
+  Timed("read after that (which copy remained?)", ReadAll);
   Timed("fetch after that", [] { Move(true); });
   Timed("write after that", [] { WriteSome(kBytes); });
   Timed("advise on the card, one call", [] { AdviseAll(cudaMemAdviseSetReadMostly, kBytes); });
@@ -94,13 +94,13 @@ int main() {
   Timed("to the host", [] { Move(false); });
   Timed("advise in host memory", [] { AdviseAll(cudaMemAdviseSetReadMostly, kBytes); });
   Timed("fetch", [] { Move(true); });
-  // Withdrawn from what prefers to lie on the card, does that copy stay, so that nobody faults for it?
+  // If the card is the preferred location, does its copy remain after the withdrawal, so that no access faults?
   Timed("prefer the card while duplicated, calls of 2 MiB",
         [] { AdviseAll(cudaMemAdviseSetPreferredLocation, kChunk); });
   Timed("withdraw while duplicated and preferred, calls of 2 MiB",
         [] { AdviseAll(cudaMemAdviseUnsetReadMostly, kChunk); });
   Timed("prefer nothing, calls of 2 MiB", [] { AdviseAll(cudaMemAdviseUnsetPreferredLocation, kChunk); });
-  Timed("read after that (where did it stay?)", ReadAll);
+  Timed("read after that (which copy remained?)", ReadAll);
   Timed("write after that", [] { WriteSome(kBytes); });
   Timed("to the host", [] { Move(false); });
   Timed("advise in host memory", [] { AdviseAll(cudaMemAdviseSetReadMostly, kBytes); });

@@ -1,4 +1,4 @@
-// What the probes of departures share: the request that lies behind the driver's prefetch (UVM_MIGRATE, number 51 of
+// Common to the probes of evictions: the request behind the driver's prefetch (UVM_MIGRATE, number 51 of
 // /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), and threads that make it.
 #ifndef SLUICE_EXPERIMENTS_PROBES_REQUESTS_H_
 #define SLUICE_EXPERIMENTS_PROBES_REQUESTS_H_
@@ -31,11 +31,11 @@ inline double Now() {  // ms
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// At most so much managed memory is asked for: refused beyond a quarter of what is free.
+// Fails if `bytes` of managed memory are more than a quarter of the free memory.
 inline void Guard(size_t bytes) {
   size_t free_bytes, total;
   OK(cuMemGetInfo(&free_bytes, &total));
-  Check(bytes < free_bytes / 4, "a quarter of what is free");
+  Check(bytes < free_bytes / 4, "needing less than a quarter of the free memory");
 }
 
 struct Migrate {
@@ -54,7 +54,8 @@ constexpr unsigned char kHost[16] = {0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0
 inline int space = -1;  // CUDA's descriptor
 inline unsigned char card[16];
 
-inline bool Raw(uintptr_t base, size_t length, const unsigned char* to, int fd = space, uint32_t* status = nullptr) {
+inline bool Request(uintptr_t base, size_t length, const unsigned char* to, int fd = space,
+                    uint32_t* status = nullptr) {
   Migrate m{};
   m.base = base;
   m.length = length;
@@ -66,7 +67,7 @@ inline bool Raw(uintptr_t base, size_t length, const unsigned char* to, int fd =
   return rc == 0 && m.status == 0;
 }
 
-// Finds `space`: the descriptor that takes the request for managed memory at `at`. And `card`.
+// Finds `space`, the descriptor that accepts the request for managed memory at `at`, and sets `card`.
 inline void FindSpace(uintptr_t at) {
   CUuuid uuid;
   OK(cuDeviceGetUuid(&uuid, 0));
@@ -77,8 +78,8 @@ inline void FindSpace(uintptr_t at) {
     if (readlinkat(dirfd(folder), entry->d_name, target, 63) <= 0 || std::strcmp(target, "/dev/nvidia-uvm")) continue;
     const int fd = std::atoi(entry->d_name);
     uint32_t status = 0;
-    const bool ok = Raw(at, 2 * kMiB, kHost, fd, &status);
-    std::printf("descriptor %d: %s, status 0x%x\n", fd, ok ? "taken" : "refused", status);
+    const bool ok = Request(at, 2 * kMiB, kHost, fd, &status);
+    std::printf("descriptor %d: %s, status 0x%x\n", fd, ok ? "accepted" : "refused", status);
     if (ok && space < 0) space = fd;
   }
   closedir(folder);
@@ -111,7 +112,7 @@ struct Pool {
     while (pieces && next < pieces->size()) {
       const Piece piece = (*pieces)[next++];
       lock->unlock();
-      Check(Raw(piece.base, piece.bytes, kHost, space), "request");
+      Check(Request(piece.base, piece.bytes, kHost, space), "request");
       lock->lock();
       if (++done == pieces->size()) over.notify_all();
     }

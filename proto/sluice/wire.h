@@ -113,7 +113,7 @@ enum sluice_notice_kind {
   SLUICE_NOTICE_THRASH_ENDED = 2,
   SLUICE_NOTICE_LIMIT_REACHED = 3,
   SLUICE_NOTICE_ENGINE_FAILED = 4, /* the shim could not load the engine */
-  SLUICE_NOTICE_UNMANAGED_VMM = 5      /* the program allocates by VMM: unmanaged, not oversubscribed */
+  SLUICE_NOTICE_UNMANAGED_VMM = 5  /* the program allocates by VMM: unmanaged, not oversubscribed */
 };
 
 struct sluice_notice {

@@ -1,4 +1,4 @@
-// Arrays: they take memory, and that is all. No call reaches what is in them.
+// Arrays: they use memory, but no call reaches their contents.
 #include "call.h"
 
 using simgpu::Sim;
@@ -11,7 +11,7 @@ CUresult Make(CUcontext context, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& d)
   const uint64_t element = d.Format == CU_AD_FORMAT_UNSIGNED_INT8 ? 1 : d.Format == CU_AD_FORMAT_HALF ? 2 : 4;
   const bool elsewhere = (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
   const uint64_t bytes = elsewhere ? 0 : d.Width * some(d.Height) * some(d.Depth) * d.NumChannels * element;
-  NEED(bytes == 0 || Sim().TakePlain(context->card, bytes), CUDA_ERROR_OUT_OF_MEMORY);
+  NEED(bytes == 0 || Sim().TakeUnmanaged(context->card, bytes), CUDA_ERROR_OUT_OF_MEMORY);
   *out = new CUarray_st{context, bytes};
   context->arrays.insert(*out);
   return CUDA_SUCCESS;
@@ -21,7 +21,7 @@ CUresult Make(CUcontext context, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& d)
 
 namespace simgpu {
 void FreeArray(CUarray array) {
-  if (array->bytes) Sim().GivePlain(array->context->card, array->bytes);
+  if (array->bytes) Sim().GiveUnmanaged(array->context->card, array->bytes);
   array->context->arrays.erase(array);
   delete array;
 }

@@ -60,7 +60,7 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     return;
   }
   thread.now += host_ns;
-  // What is due is worked on now and then: each batch costs less than each call would.
+  // Due operations are processed in batches, which cost less than a check in each call.
   if ((++thread.calls & 63) == 0) sim.CatchUp(lock);
   if (d.sticky != CUDA_SUCCESS && kind != kNeedsNoInit) {
     error = d.sticky;

@@ -36,14 +36,14 @@ struct Driver {
   CUresult sticky = CUDA_SUCCESS;
   std::set<std::shared_ptr<SimCapture>> captures;                       // active ones
   std::map<uint64_t, std::pair<uint64_t, unsigned>> host_memory;        // pinned: address -> size, flags
-  std::vector<CUmemoryPool> default_pools, current_pools, graph_pools;  // the last: what graphs' own nodes allocate
+  std::vector<CUmemoryPool> default_pools, current_pools, graph_pools;  // the last: for allocation nodes of graphs
 };
 Driver& TheDriver();
 inline Simulator& Sim() { return TheSimulator(); }
 
 enum CallKind { kNormal, kUnsafeInCapture, kNeedsNoInit };
 
-// SIMGPU_TRACE_CALLS=1: every call on stderr, for finding out what a program asks of a driver.
+// SIMGPU_TRACE_CALLS=1: every call on stderr, to see a program's use of the driver.
 void TraceCall(const char* what, const char* detail);
 
 class Call {

@@ -1,4 +1,4 @@
-// Stream capture: what it allows, what breaks it.
+// Stream capture: the calls that it allows, and those that break it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

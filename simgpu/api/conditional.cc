@@ -1,5 +1,5 @@
-// Conditional nodes of graphs: bodies that run as a condition says, which kernels set (simgpu_next_sets) or a launch.
-// What kernels will have set is known when a graph is launched, so bodies are queued then, as often as they run.
+// Conditional nodes of graphs. A condition, set by kernels (simgpu_next_sets) or by the launch, decides how often a
+// body runs. The values that kernels will set are known when a graph is launched, so the bodies are queued then.
 #include "../core/misuse.h"
 #include "graph_ops.h"
 

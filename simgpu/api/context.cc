@@ -1,4 +1,4 @@
-// Contexts, primary and made; streams' and events' owners.
+// Contexts, primary and created: owners of streams and events.
 #include <algorithm>
 #include <vector>
 
@@ -30,7 +30,7 @@ CUstream NewStreamHandle(CUcontext c, unsigned flags, int priority, bool legacy)
 void DestroyContext(Call& call, CUcontext c) {
   Sim().WaitContext(call.lock, c, c->card, "the end of a context");
   {
-    // Everything that lived in it ends with it.
+    // All objects of the context end with it.
     while (!c->memory.empty()) FreeNow(c->memory.begin()->first);
     while (!c->arrays.empty()) FreeArray(*c->arrays.begin());
   }
@@ -49,15 +49,15 @@ void DestroyContext(Call& call, CUcontext c) {
 
 namespace {
 
-// The first context of a process on a card costs memory that no limit sees.
+// The first context of a process on a card uses memory that no limit counts.
 bool ChargeContext(int card) {
   static bool charged[simgpu::kMaxCards] = {};
   if (charged[card]) return true;
-  if (!Sim().TakePlain(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
+  if (!Sim().TakeUnmanaged(card, static_cast<uint64_t>(Sim().profile().context_bytes))) return false;
   return charged[card] = true;
 }
 
-// Handles that come again, as the driver's do.
+// Handles are reused, as the driver's are.
 std::vector<CUcontext>& Gone() {
   static auto& gone = *new std::vector<CUcontext>;
   return gone;

@@ -13,7 +13,7 @@ namespace {
 
 uint64_t Address(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
-// What a call knows: device, host, or to be found out.
+// The kind of an address as the call gives it: device, host, or unknown.
 enum Side { kDevice, kHost, kAny };
 
 bool SideOk(Side side, uint64_t p, uint64_t length) {
@@ -53,7 +53,7 @@ CUresult Copy(simgpu::Call& call, CUstream stream, CopyWork c, Side to, Side fro
   AddTouch(op, c.src, from_span, 1);
   const uint64_t bytes = c.width * c.height * c.depth;
   if (!c.pinned && to_device && !from_device && !capturing && bytes <= 65536) {
-    // The driver takes small pageable sources at the call.
+    // The driver copies small pageable sources during the call.
     c.staged = std::make_shared<simgpu::Bytes>(bytes);
     for (uint64_t z = 0; z < c.depth; ++z) {
       for (uint64_t y = 0; y < c.height; ++y) {

@@ -1,4 +1,4 @@
-// Initialisation and what devices say of themselves.
+// Initialisation and the attributes of devices.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -16,14 +16,14 @@ namespace {
 
 bool ValidDevice(CUdevice d) { return d >= 0 && d < Sim().profile().gpus; }
 
-// Several tenants of one card start their clocks together: SIMGPU_TENANTS processes are waited for.
+// Tenants of one card start their clocks together: waits for SIMGPU_TENANTS processes.
 void WaitForTenants() {
   const char* text = std::getenv("SIMGPU_TENANTS");
   if (text == nullptr || !Sim().state().shared()) return;
   const int wanted = std::atoi(text);
   if (wanted < 1 || wanted > simgpu::kMaxSlots) return;
   auto& header = Sim().state().header();
-  // On the common clock before anybody starts; the file may have served other groups before.
+  // Join the common clock before any process starts. The file may have served other groups before.
   Sim().state().Publish(simgpu::ThisThread().now);
   const uint32_t ticket = header.tickets++;
   const uint32_t full = (ticket / static_cast<uint32_t>(wanted) + 1) * static_cast<uint32_t>(wanted);
@@ -31,7 +31,7 @@ void WaitForTenants() {
     if (header.tickets >= full) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  std::fprintf(stderr, "simgpu: SIMGPU_TENANTS=%d processes did not come within 30 s; going on\n", wanted);
+  std::fprintf(stderr, "simgpu: SIMGPU_TENANTS=%d processes did not start within 30 s; continuing\n", wanted);
 }
 
 }  // namespace
@@ -282,7 +282,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return *text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-// Private tables of the driver are nobody's interface: refused as an unknown table is.
+// The driver's private tables are no public interface: refused like an unknown table.
 CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   NEED_ARG(table != nullptr && id != nullptr);
   *table = nullptr;

@@ -24,7 +24,7 @@ struct Migrate {
   uint32_t status;
 };
 
-// Under SIMGPU_REQUESTS=threads, or "fail" for all requests but the first.
+// Works under SIMGPU_REQUESTS=threads. Under "fail" all requests but the first fail.
 uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   constexpr uint32_t kNotSupported = 86, kNoMemory = 81;
   static int made = 0;
@@ -34,7 +34,7 @@ uint32_t MigrateToHost(simgpu::Simulator::Lock& lock, const Migrate& request) {
   if (fails && ++made > 1) return kNoMemory;
   simgpu::Allocation* a = simgpu::FindAllocation(request.base);
   if (a == nullptr || a->kind != simgpu::MemoryKind::kManaged) return kNotSupported;
-  Sim().SendAway(lock, a, request.base, request.length);
+  Sim().EvictByRequest(lock, a, request.base, request.length);
   return 0;
 }
 

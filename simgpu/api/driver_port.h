@@ -8,7 +8,7 @@
 
 namespace simgpu {
 
-// sluice_driver_port_table::evict. A thread of the machine's own would have no place in virtual time.
+// sluice_driver_port_table::evict. Real threads have no place in virtual time, so the simulator models them.
 int EvictByThreads(void* begin, void* queue, const uint64_t* bases, const uint64_t* lengths, size_t count, int threads);
 
 }  // namespace simgpu

@@ -10,7 +10,7 @@ using simgpu::ValidGraph;
 
 namespace {
 
-// The node of an executable graph that stands for the original's.
+// The executable graph's copy of an original node.
 CUgraphNode InExec(CUgraphExec exec, CUgraphNode n) {
   if (!ValidExec(exec)) return nullptr;
   auto it = exec->node.find(n);
@@ -113,7 +113,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode n, unsigned int* on
   return CUDA_SUCCESS;
 }
 
-// Same shape: the new graph's nodes take the places of the old ones.
+// The shapes are equal: the new graph's nodes replace the old ones.
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph g, CUgraphExecUpdateResultInfo* info) {
   BEGIN(20000);
   NEED_ARG(ValidExec(exec) && ValidGraph(g) && info != nullptr);

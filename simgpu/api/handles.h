@@ -1,4 +1,4 @@
-// What the opaque handles of cuda.h point to.
+// The objects behind the opaque handles of cuda.h.
 #ifndef SIMGPU_API_HANDLES_H_
 #define SIMGPU_API_HANDLES_H_
 
@@ -42,7 +42,7 @@ struct CUctx_st {
   size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // stack, printf, heap; none of them takes memory
 };
 
-struct CUarray_st {  // its size is all that there is of it
+struct CUarray_st {  // only its size is simulated
   CUcontext context = nullptr;
   uint64_t bytes = 0;
 };
@@ -65,7 +65,7 @@ struct CUstream_st {
   int priority = 0;
   uint64_t id = 0;
   std::shared_ptr<SimCapture> capture;
-  std::vector<CUgraphNode> tail;  // what the next captured node depends on
+  std::vector<CUgraphNode> tail;  // dependencies of the next captured node
 };
 
 struct CUevent_st {
@@ -145,7 +145,7 @@ struct SimKernelCall {
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
   std::vector<uint8_t> params;
   std::vector<void*> pointers;
-  CUgraphConditionalHandle sets = 0;  // what it sets: one of the values each time that it runs, round and round
+  CUgraphConditionalHandle sets = 0;  // the condition that it sets, to one of the values in each run, cyclically
   std::vector<unsigned> values;
   size_t runs = 0;
 };

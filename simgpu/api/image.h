@@ -9,11 +9,11 @@
 
 namespace simgpu {
 
-// Parses `text`. On failure returns null and sets *wrong to a sentence. Anything that is not such a text (a real cubin
-// or fat binary) gives an image whose kernels touch nothing and have unknown parameters.
+// Parses `text`. On failure returns null and sets *wrong to a message. Any other image (a real cubin or fat binary)
+// gives an image whose kernels touch nothing and have unknown parameters.
 std::shared_ptr<SimImage> ParseImage(const void* data, std::string* wrong);
 
-// The kernel of that name; made up for images that are not text.
+// The kernel of that name; invented for images that are not text.
 SimKernelInfo* FindKernel(SimImage& image, const std::string& name);
 
 }  // namespace simgpu

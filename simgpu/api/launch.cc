@@ -1,4 +1,4 @@
-// Kernel launches: what a kernel touches comes from its image and its arguments, or from simgpu_next_launch.
+// Kernel launches. The touched ranges come from the image and the arguments, or from simgpu_next_launch.
 #include <cstring>
 #include <utility>
 
@@ -79,7 +79,7 @@ CUresult MakeKernelOp(CUfunction f, void** params, void** extra, const SimKernel
       op->touches.push_back({pointer + t.offset, length, t.access, 0});
       op->duration += static_cast<int64_t>(info->ns_per_kib * static_cast<double>(length) / 1024);
     }
-    // Numbers among the arguments change what is computed; pointers differ from run to run and do not.
+    // Numbers among the arguments change the computed result. Pointers differ from run to run and do not.
     for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
       uint64_t word;
       std::memcpy(&word, bytes.data() + i, 8);
@@ -154,7 +154,7 @@ ENTRY(cuLaunchCooperativeKernel, _ptsz,
   return Launch(call, f, {gx, gy, gz, bx, by, bz, shared}, stream, params, nullptr);
 }
 
-// Each on its stream's card; started one after the other, which no program can tell apart here.
+// Each on its stream's card. They start one after the other, which no program can observe here.
 extern "C" CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned int count,
                                                          unsigned int flags) {
   constexpr bool kPerThread = false;
@@ -188,7 +188,7 @@ ENTRY(cuLaunchKernelEx, _ptsz, (const CUlaunchConfig* c, CUfunction f, void** pa
                 stream, params, extra);
 }
 
-// The calls of CUDA 3: a function keeps its parameters and its blocks' shape.
+// The calls of CUDA 3: a function keeps its parameters and its block shape.
 namespace {
 
 CUresult SetParameter(CUfunction f, int offset, const void* value, size_t bytes) {

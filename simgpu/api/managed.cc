@@ -40,8 +40,8 @@ bool ManagedRange(CUdeviceptr p, size_t n) {
   return true;
 }
 
-// A prefetch on an idle stream is done by the calling thread; behind unfinished work it is deferred, and the queue of
-// deferred ones is short.
+// The calling thread does a prefetch on an idle stream itself. Behind unfinished work it is deferred, and the queue of
+// deferred prefetches is short.
 CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<PrefetchRange> ranges, bool discard) {
   if (Sim().profile().concurrent_managed_access == 0) return CUDA_ERROR_INVALID_DEVICE;
   if (simgpu::Capturing(stream)) return simgpu::CaptureMisuse(call, stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -53,7 +53,7 @@ CUresult Prefetch(simgpu::Call& call, CUstream stream, OpKind kind, std::vector<
   thread.now += deferred ? p.prefetch_deferred_host_ns + (pieces - 1) * p.prefetch_batch_piece_host_ns
                          : p.prefetch_call_ns + (pieces - 1) * p.prefetch_batch_piece_host_ns;
   if (deferred && stream->sim->pending_prefetches >= p.prefetch_queue) {
-    // Full: the caller waits until one is done.
+    // The queue is full: the caller waits until one is done.
     while (stream->sim->pending_prefetches >= p.prefetch_queue) {
       simgpu::FencePtr first;
       for (Op* op : stream->sim->queue) {
@@ -125,21 +125,21 @@ CUresult PrefetchMany(simgpu::Call& call, CUstream stream, OpKind kind, const CU
   return Prefetch(call, stream, kind, std::move(ranges), locations != nullptr);
 }
 
-// What read-mostly advice, set or withdrawn, costs its caller for one block.
+// The caller's time for one block when read-mostly advice is set or withdrawn.
 int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
   const simgpu::Profile& p = Sim().profile();
   simgpu::Block* b = part.block;
   simgpu::SharedState::Lock lock(Sim().state());
   Sim().memory().Validate(b);
   if (!set) {
-    Sim().NoteTakenAway(a, part, simgpu::ThisThread().now);
+    Sim().NoteDuplicateDropped(a, part, simgpu::ThisThread().now);
     Sim().memory().WithdrawDuplicates(b, part);
     return p.read_mostly_card_ns_per_block;
   }
   const bool in_host = b->resident == 0 && b->host != 0;
-  const bool first = !b->was_duplicated, moved = b->came_out;
+  const bool first = !b->was_duplicated, moved = b->was_evicted;
   b->read_mostly = b->was_duplicated = true;
-  b->came_out = false;
+  b->was_evicted = false;
   Sim().memory().UpdateChunk(b, part.block_bytes);
   if (!in_host) return p.read_mostly_card_ns_per_block;
   return !moved  ? p.read_mostly_host_ns_per_block
@@ -150,7 +150,7 @@ int64_t ReadMostly(Allocation* a, const simgpu::BlockPart& part, bool set) {
 CUresult Advise(simgpu::Call& call, CUdeviceptr p, size_t n, CUmem_advise advice, int32_t target) {
   NEED_ARG(ManagedRange(p, n) && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY);
   const bool read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_UNSET_READ_MOSTLY;
-  Sim().WaitForDepartures(call.lock);
+  Sim().WaitForEvictions(call.lock);
   for (uint64_t at = p; at < p + n;) {
     Allocation* a = simgpu::FindAllocation(at);
     const simgpu::BlockPart part = Sim().memory().PartAt(a, at, p + n);
@@ -231,7 +231,7 @@ int simgpu::EvictByThreads(void* begin, void* queue, const uint64_t* bases, cons
   }
   Op* op = Sim().NewOp(OpKind::kPrefetch);
   op->ranges = std::move(ranges);
-  op->senders = static_cast<uint8_t>(threads);
+  op->eviction_threads = static_cast<uint8_t>(threads);
   op->fence = std::make_shared<simgpu::Fence>();
   const simgpu::FencePtr over = op->fence;
   ++stream->sim->pending_prefetches;

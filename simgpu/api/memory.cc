@@ -29,16 +29,16 @@ CUresult AllocateIn(Call&, CUcontext context, CUdeviceptr* out, uint64_t bytes, 
   NEED(bytes >> 56 == 0, CUDA_ERROR_OUT_OF_MEMORY);
   const uint64_t size = (bytes + 511) / 512 * 512;
   const uint64_t total = static_cast<uint64_t>(Sim().profile().memory);
-  if (kind == MemoryKind::kPlain) {
-    if (size > total || !Sim().TakePlain(context->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (kind == MemoryKind::kUnmanaged) {
+    if (size > total || !Sim().TakeUnmanaged(context->card, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   } else {
-    // Managed memory is bounded by the host's; a few times the card is a fair guess of it.
+    // Host memory limits managed memory; a few times the card's size is a plausible limit.
     const uint64_t host = 1ull << 40;
     if (size > host || Sim().memory().managed_requested + size > host) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const uint64_t address = Sim().memory().Reserve(size, kind == MemoryKind::kManaged ? simgpu::kGranuleBytes : 512);
   if (address == 0) {
-    if (kind == MemoryKind::kPlain) Sim().GivePlain(context->card, size);
+    if (kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(context->card, size);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Allocation* a = Sim().memory().Add(address, kind == MemoryKind::kManaged ? bytes : size, kind, context->card);
@@ -56,12 +56,12 @@ CUresult FreeNow(CUdeviceptr p) {
   if (a == nullptr || a->base != p || a->kind == MemoryKind::kMapped) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = (a->size + 511) / 512 * 512;
   if (a->owner != nullptr && a->kind != MemoryKind::kPool) static_cast<CUcontext>(a->owner)->memory.erase(p);
-  if (a->kind == MemoryKind::kPlain) Sim().GivePlain(a->card, size);
+  if (a->kind == MemoryKind::kUnmanaged) Sim().GiveUnmanaged(a->card, size);
   if (a->kind == MemoryKind::kPool) {
     auto* pool = static_cast<CUmemPoolHandle_st*>(a->owner);
     pool->used -= size;
     pool->reserved -= size;
-    Sim().GivePlain(a->card, size);
+    Sim().GiveUnmanaged(a->card, size);
   }
   if (a->kind == MemoryKind::kManaged) Sim().memory().managed_requested -= a->requested;
   Sim().memory().NoteFreed(*a, Sim().operations());
@@ -80,7 +80,7 @@ extern "C" {
 CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
   NEED_CONTEXT();
-  return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kPlain);
+  return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kUnmanaged);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int element) {
@@ -89,7 +89,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_
   NEED_ARG(pitch != nullptr && width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
   NEED(width >> 56 == 0 && height < UINT64_MAX / (width + 511), CUDA_ERROR_OUT_OF_MEMORY);
   *pitch = (width + 511) / 512 * 512;
-  return simgpu::AllocateIn(call, context, out, *pitch * height, MemoryKind::kPlain);
+  return simgpu::AllocateIn(call, context, out, *pitch * height, MemoryKind::kUnmanaged);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
@@ -105,7 +105,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   if (p == 0) return CUDA_SUCCESS;
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
-  // The driver waits for all that might use it.
+  // The driver waits for all work that might use it.
   Sim().CatchUp(call.lock);
   Sim().WaitContext(call.lock, nullptr, a->card, "a device (cuMemFree)");
   return simgpu::FreeNow(p);
@@ -206,7 +206,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // Memory of a pool or a mapping belongs to no context.
-      NEED_ARG(a == nullptr || a->kind == MemoryKind::kPlain || managed);
+      NEED_ARG(a == nullptr || a->kind == MemoryKind::kUnmanaged || managed);
       *static_cast<CUcontext*>(data) = host ? simgpu::CurrentContext() : static_cast<CUcontext>(a->owner);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -232,7 +232,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<int*>(data) = host ? 0 : a->card;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kPlain;
+      *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       *static_cast<bool*>(data) = a != nullptr && !managed;
@@ -276,7 +276,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
     const CUresult r = cuPointerGetAttribute(data[i], attributes[i], p);
     if (r == CUDA_SUCCESS) continue;
     if (r != CUDA_ERROR_INVALID_VALUE) return r;
-    // What does not apply to the pointer comes back empty here, not as an error.
+    // An attribute that does not apply to the pointer is empty here, not an error.
     switch (attributes[i]) {
       case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -305,12 +305,12 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   return CUDA_SUCCESS;
 }
 
-// Inter-process handles: plain memory could be exported, but two processes' arenas share no bytes here.
+// Inter-process handles: unmanaged memory could be exported, but two processes' arenas share no bytes here.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr p) {
   BEGIN(1000);
   NEED_ARG(handle != nullptr);
   Allocation* a = simgpu::FindAllocation(p);
-  NEED_ARG(a != nullptr && a->kind == MemoryKind::kPlain);
+  NEED_ARG(a != nullptr && a->kind == MemoryKind::kUnmanaged);
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle->reserved, &a->base, sizeof a->base);
   std::memcpy(handle->reserved + 8, &a->size, sizeof a->size);

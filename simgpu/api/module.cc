@@ -1,7 +1,6 @@
 // Modules, libraries, kernels, functions.
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 
@@ -15,7 +14,7 @@ namespace simgpu {
 
 SimKernelInfo* KernelInfo(CUfunction f) {
   if (f == nullptr) return nullptr;
-  // A CUkernel may stand where a CUfunction is asked for.
+  // A CUkernel is accepted in place of a CUfunction.
   if (f->magic == kFunctionMagic) return f->info;
   auto* k = reinterpret_cast<CUkernel>(f);
   return k->magic == kKernelMagic ? k->info : nullptr;
@@ -40,9 +39,9 @@ CUresult NewModule(CUcontext context, std::shared_ptr<SimImage> image, CUmodule*
   m->image = std::move(image);
   for (const auto& [name, bytes] : m->image->globals) {
     const uint64_t size = (bytes + 511) / 512 * 512;
-    NEED(Sim().TakePlain(context->card, size), CUDA_ERROR_OUT_OF_MEMORY);
+    NEED(Sim().TakeUnmanaged(context->card, size), CUDA_ERROR_OUT_OF_MEMORY);
     const uint64_t address = Sim().memory().Reserve(size, 512);
-    simgpu::Allocation* a = Sim().memory().Add(address, size, simgpu::MemoryKind::kPlain, context->card);
+    simgpu::Allocation* a = Sim().memory().Add(address, size, simgpu::MemoryKind::kUnmanaged, context->card);
     a->requested = bytes;
     a->owner = context;
     context->memory[address] = a;
@@ -148,7 +147,7 @@ CUresult cuModuleUnload(CUmodule m) {
     if (simgpu::FindAllocation(a->base) == a) simgpu::FreeNow(a->base);
   }
   m->globals.clear();
-  m->magic = kDead;  // graph nodes may still name its functions: the object is kept
+  m->magic = kDead;  // the object is kept, since graph nodes may refer to its functions
   return CUDA_SUCCESS;
 }
 
@@ -316,58 +315,6 @@ CUresult cuKernelSetCacheConfig(CUkernel k, CUfunc_cache, CUdevice) {
   return CUDA_SUCCESS;
 }
 
-// To 64 bytes, as drivers ask; the type of CUDA 13's header is aligned to 128.
-static bool Aligned(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<uintptr_t>(map) % 64 == 0; }
-
-// Opaque, as the real one is: no word of it is the address.
-static CUresult EncodeTensorMap(CUtensorMap* map, int kind, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                const cuuint64_t* dims, const cuuint64_t* strides) {
-  NEED_ARG(Aligned(map) && address != nullptr && dims != nullptr && rank >= 1 && rank <= 5);
-  NEED_ARG(rank == 1 || strides != nullptr);
-  cuuint64_t words[sizeof *map / sizeof(cuuint64_t)] = {~reinterpret_cast<uintptr_t>(address)};
-  words[1] = static_cast<cuuint64_t>(kind) << 16 | static_cast<cuuint64_t>(type) << 8 | rank;
-  for (cuuint32_t i = 0; i < rank; ++i) words[2 + i] = dims[i];
-  for (cuuint32_t i = 1; i < rank; ++i) words[8 + i] = strides[i - 1];
-  std::memcpy(static_cast<void*>(map), words, sizeof words);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t*, const cuuint32_t*,
-                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                CUtensorMapFloatOOBfill) {
-  BEGIN(200);
-  return EncodeTensorMap(map, 0, type, rank, address, dims, strides);
-}
-
-CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                 const cuuint64_t* dims, const cuuint64_t* strides, const int* lower, const int* upper,
-                                 cuuint32_t channels, cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  BEGIN(200);
-  NEED_ARG(rank >= 3 && lower != nullptr && upper != nullptr && channels <= 256 && pixels <= 1024);
-  return EncodeTensorMap(map, 1, type, rank, address, dims, strides);
-}
-
-// Of cards later than the one that is simulated; a test of who reads descriptors needs it all the same.
-CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
-                                     const cuuint64_t* dims, const cuuint64_t* strides, int, int, cuuint32_t channels,
-                                     cuuint32_t pixels, const cuuint32_t*, CUtensorMapInterleave,
-                                     CUtensorMapIm2ColWideMode, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                     CUtensorMapFloatOOBfill) {
-  BEGIN(200);
-  NEED_ARG(rank >= 3 && channels <= 256 && pixels <= 1024);
-  return EncodeTensorMap(map, 2, type, rank, address, dims, strides);
-}
-
-CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  BEGIN(200);
-  NEED_ARG(Aligned(map) && address != nullptr);
-  const cuuint64_t word = ~reinterpret_cast<uintptr_t>(address);
-  std::memcpy(static_cast<void*>(map), &word, sizeof word);
-  return CUDA_SUCCESS;
-}
-
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t* offset, size_t* size) {
   BEGIN(200);
   return ParamInfo(simgpu::KernelInfo(f), index, offset, size);
@@ -426,34 +373,6 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction f) {
 CUresult cuFuncLoad(CUfunction f) {
   BEGIN(100);
   NEED_ARG(simgpu::KernelInfo(f) != nullptr);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction f, int block, size_t) {
-  BEGIN(200);
-  NEED_ARG(blocks != nullptr && block > 0 && simgpu::KernelInfo(f) != nullptr);
-  *blocks = std::clamp(2048 / ((block + 31) / 32 * 32), 0, 32);
-  return CUDA_SUCCESS;
-}
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction f, int block, size_t shared,
-                                                              unsigned int) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block, shared);
-}
-CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction f, CUoccupancyB2DSize, size_t, int limit) {
-  BEGIN(200);
-  NEED_ARG(grid != nullptr && block != nullptr && simgpu::KernelInfo(f) != nullptr);
-  *block = limit > 0 ? std::min(limit, 1024) : 1024;
-  *grid = static_cast<int>(Sim().profile().multiprocessors) * 2;
-  return CUDA_SUCCESS;
-}
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunction f, CUoccupancyB2DSize fn,
-                                                   size_t shared, int limit, unsigned int) {
-  return cuOccupancyMaxPotentialBlockSize(grid, block, f, fn, shared, limit);
-}
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction f, int, int) {
-  BEGIN(200);
-  NEED_ARG(bytes != nullptr && simgpu::KernelInfo(f) != nullptr);
-  *bytes = 48 << 10;
   return CUDA_SUCCESS;
 }
 

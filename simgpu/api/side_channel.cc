@@ -1,4 +1,4 @@
-// simgpu.h: what tests and replayers tell and ask behind the hook's back; what is written at the end.
+// simgpu.h: the side channel of tests and replayers; the files that are written at exit.
 #include <unistd.h>
 
 #include <cstdio>
@@ -31,12 +31,12 @@ void Fill(int device, struct simgpu_stats* s) {
   s->duplicate_write_bytes = f.duplicate_write;
   s->resident_bytes = self.managed[device];
   s->resident_peak_bytes = f.resident_peak;
-  s->plain_bytes = self.plain[device];
+  s->unmanaged_bytes = self.unmanaged[device];
   s->evicted_in_use_bytes = f.evicted_in_use;
   s->races = f.races;
   s->misuses = simgpu::MisuseCount();
   s->managed_requested_bytes = Sim().memory().managed_requested;
-  s->card_used_bytes = card.plain_used + card.managed_used;
+  s->card_used_bytes = card.unmanaged_used + card.managed_used;
   s->card_total_bytes = static_cast<uint64_t>(Sim().profile().memory);
   s->calls = simgpu::ThisThread().calls;
   s->prefetch_unused_bytes = Sim().memory().Unused(device);
@@ -74,7 +74,7 @@ void WriteStats() {
     OUT(duplicate_write_bytes);
     OUT(resident_bytes);
     OUT(resident_peak_bytes);
-    OUT(plain_bytes);
+    OUT(unmanaged_bytes);
     OUT(evicted_in_use_bytes);
     OUT(races);
     OUT(misuses);
@@ -93,7 +93,7 @@ void WriteAll() {
   Sim().timeline().Write();
 }
 
-// What is still queued when the process ends never happens; what it held is given back.
+// Operations that are queued when the process ends do not run, and its memory is released.
 struct AtExit {
   AtExit() { simgpu::SetMisuseFlush(WriteAll); }
   ~AtExit() {
@@ -104,8 +104,8 @@ struct AtExit {
       Sim().CatchUp(lock);
       WriteAll();
       Sim().state().Detach();
-    }  // else it ends inside a call, of another thread or below the handler that ended it: as one that was killed
-    d.forked = true;  // later calls fail instead of touching what is gone
+    }  // else the process ends inside a call, and is treated as killed
+    d.forked = true;  // later calls fail instead of using destroyed objects
   }
 };
 AtExit g_at_exit;

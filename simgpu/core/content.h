@@ -1,6 +1,6 @@
-// What lies in an allocation: real bytes where a copy brought them, a fill value, or a version stamp. A stamp stands
-// for contents that a simulated kernel computed; it depends on everything the kernel read, so that equal digests mean
-// equal computations wherever memory lay meanwhile.
+// The contents of an allocation: real bytes of a copy, a fill value, or a version stamp. A stamp stands for contents
+// that a simulated kernel computed. It depends on everything the kernel read, so equal digests mean equal computations,
+// wherever the memory was.
 #ifndef SIMGPU_CORE_CONTENT_H_
 #define SIMGPU_CORE_CONTENT_H_
 
@@ -23,14 +23,14 @@ struct Bytes {
   uint64_t size;
   explicit Bytes(uint64_t n);
   ~Bytes();
-  static uint64_t live;  // all of the process, against the profile's content_bytes
+  static uint64_t live;  // of the whole process, limited by the profile's content_bytes
 };
 
 struct Segment {
   enum Kind : uint8_t { kNever, kFill, kStamp, kBytes, kDiscarded };
   uint64_t begin = 0;  // offset in the allocation; it ends where the next begins
   Kind kind = kNever;
-  uint32_t object = 0;  // what the writer said lies here
+  uint32_t object = 0;  // as named by the writer
   uint32_t user_stream = 0;
   uint64_t value = 0;   // kFill: 8 bytes repeated from address 0 on; kStamp: the stamp
   int64_t origin = 0;   // kStamp, kBytes: offset where its stream of bytes begins
@@ -50,7 +50,7 @@ class ContentMap {
     const auto [i, j] = Cut(from, to);
     for (size_t k = i; k < j; ++k) f(segments_[k]);
   }
-  // The same without cutting: f(segment, its part's begin, its part's end). Leaves digests of what follows alone.
+  // The same without cutting: f(segment, its part's begin, its part's end). Does not change digests of later parts.
   template <class F>
   void Visit(uint64_t from, uint64_t to, F f) const {
     for (size_t k = IndexOf(from); k < segments_.size() && segments_[k].begin < to; ++k) {
@@ -59,9 +59,9 @@ class ContentMap {
   }
   uint64_t EndOf(const Segment& s) const { return &s == &segments_.back() ? size_ : (&s + 1)->begin; }
 
-  // Makes [from, to) one segment like `s`, whose begin is set here.
+  // Makes [from, to) one segment like `s`, and sets its begin.
   void Assign(uint64_t from, uint64_t to, const Segment& s);
-  // Independent of how often what is one piece has been cut.
+  // Does not depend on how often a uniform range was cut.
   uint64_t Digest(uint64_t from, uint64_t to, uint64_t seed) const;
   // Writes the contents of [from, to) to out.
   void Read(uint64_t from, uint64_t to, uint8_t* out, uint8_t never);
@@ -75,7 +75,7 @@ class ContentMap {
 
   uint64_t size_;
   std::vector<Segment> segments_;
-  size_t last_ = 0;  // found last: most touches repeat
+  size_t last_ = 0;  // the latest lookup: most touches repeat
 };
 
 }  // namespace simgpu

@@ -1,4 +1,4 @@
-// Who a simulated card is: the same in CUDA and NVML. And the names of errors.
+// The identity of a simulated card, the same in CUDA and NVML, and the names of errors.
 #ifndef SIMGPU_CORE_IDENTITY_H_
 #define SIMGPU_CORE_IDENTITY_H_
 

@@ -1,4 +1,4 @@
-// Contents, and what the misuse detector reads off them.
+// Contents, and the checks of the misuse detector on them.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -135,7 +135,7 @@ void Simulator::CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t 
   }
 }
 
-void Simulator::TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const {
+void Simulator::ReportWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const {
   Misuse("written by faults while discarded: " + Describe(op, s) + " writes " + Place(a, offset) +
          ", which was discarded and not prefetched since");
 }
@@ -148,7 +148,7 @@ void Simulator::NoteMoving(const Op& op, bool begins) {
       const BlockPart part = memory_.PartAt(a, at, std::min(r.address + r.length, a->base + a->size));
       if (begins) {
         ++part.block->moving;
-      } else if (part.block->moving > 0) {  // freed and made anew meanwhile
+      } else if (part.block->moving > 0) {  // freed and allocated again meanwhile
         --part.block->moving;
       }
       at = part.address + part.block_bytes;
@@ -198,11 +198,11 @@ void Simulator::CopyRow(Stream* s, const Op& op, uint64_t dst, uint64_t src, uin
       g.bytes = std::make_shared<Bytes>(length);
       std::memcpy(g.bytes->data.get(), from, length);
     } else {
-      // Too much to keep: what comes back is a pattern that depends on the bytes, no longer the bytes.
+      // The contents exceed the limit: keep a pattern that depends on the bytes, instead of the bytes.
       g.kind = Segment::kStamp;
       g.value = HashBytes(from, length);
-      if (!told_content_) {
-        told_content_ = true;
+      if (!logged_content_limit_) {
+        logged_content_limit_ = true;
         std::fprintf(stderr, "simgpu: copies hold more than content_bytes (%lld); further ones are kept as digests\n",
                      static_cast<long long>(profile_.content_bytes));
       }

@@ -36,10 +36,10 @@ uint64_t BytesOf(uint32_t mask, uint32_t block_bytes) {
 }
 
 Memory::Memory(SharedState& state) : state_(state) {
-  // Plausible addresses that nothing else in the process can have, and that fault when the host touches them.
+  // Plausible addresses that no other memory of the process can have, and that fault if the host touches them.
   void* arena = mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (arena == MAP_FAILED) {
-    std::fprintf(stderr, "simgpu: %llu bytes of address space are not to be had; is there a limit (ulimit -v)?\n",
+    std::fprintf(stderr, "simgpu: %llu bytes of address space are not available; is there a limit (ulimit -v)?\n",
                  static_cast<unsigned long long>(kArenaBytes));
     std::_Exit(2);
   }
@@ -174,11 +174,11 @@ void Memory::Validate(Block* b) {
 void Memory::CountUnused(Block* b) {
   const uint32_t left = b->unused & ~b->resident;
   b->unused &= b->resident;
-  left_unused_[b->card] += static_cast<uint64_t>(std::popcount(left)) * kGranuleBytes;
+  evicted_unused_[b->card] += static_cast<uint64_t>(std::popcount(left)) * kGranuleBytes;
 }
 
 uint64_t Memory::Unused(int card) const {
-  uint64_t bytes = left_unused_[card];
+  uint64_t bytes = evicted_unused_[card];
   for (const auto& [base, allocation] : all_) {
     for (const Block& b : allocation->blocks) {
       if (b.card == card) bytes += static_cast<uint64_t>(std::popcount(b.unused)) * kGranuleBytes;
@@ -235,7 +235,7 @@ bool Memory::Place(Block* b, const BlockPart& part, int card, uint32_t mask, boo
 
 void Memory::MoveToHost(Block* b, const BlockPart& part, uint32_t mask) {
   const uint32_t moved = mask & b->resident;
-  b->came_out = b->came_out || moved != 0;
+  b->was_evicted = b->was_evicted || moved != 0;
   b->host |= moved;
   b->resident &= ~moved;
   b->lazy &= ~mask;

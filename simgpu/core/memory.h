@@ -1,5 +1,5 @@
-// Allocations of one process: addresses, residency of managed blocks on cards, contents. No time in here but the marks
-// that the misuse detector needs; who moves what and how long it takes is the simulator's.
+// Allocations of one process: addresses, residency of managed blocks on cards, contents. Time appears only in the
+// misuse detector's marks; the simulator decides which memory moves and how long it takes.
 #ifndef SIMGPU_CORE_MEMORY_H_
 #define SIMGPU_CORE_MEMORY_H_
 
@@ -17,8 +17,8 @@ namespace simgpu {
 constexpr uint64_t kGranuleBytes = 64 << 10;
 constexpr int kHostCard = -1;
 
-// Up to 2 MiB of a managed allocation. Masks count granules of 64 KiB; a granule is on a card, on the host, on both
-// (read-mostly duplicate) or nowhere yet.
+// Up to 2 MiB of a managed allocation. Masks count granules of 64 KiB. A granule is on a card, on the host, on both
+// (read-mostly duplicate), or not populated.
 struct Block {
   int32_t chunk = -1;
   uint32_t generation = 0;
@@ -26,29 +26,29 @@ struct Block {
   int16_t preferred = -2;    // -2: none, -1: host, else a card
   uint16_t accessed_by = 0;  // bit per card
   bool read_mostly = false;
-  bool was_duplicated = false;  // was advised so before
-  bool came_out = false;        // was moved to the host since it was last advised so
+  bool was_duplicated = false;  // had the advice before
+  bool was_evicted = false;     // moved to the host since the last advice
   uint32_t resident = 0;
   uint32_t host = 0;
-  uint32_t lazy = 0;       // discarded: still backed on the card, not mapped
-  uint32_t discarded = 0;  // and not moved since, nor written by faults
-  uint32_t unused = 0;     // of resident: moved in by a prefetch, and touched by nobody since
+  uint32_t lazy = 0;       // discarded: backed on the card, but not mapped
+  uint32_t discarded = 0;  // neither moved nor written by faults since
+  uint32_t unused = 0;     // resident by a prefetch and untouched since
   int64_t use_until = 0;
-  uint16_t moving = 0;  // prefetches that have begun and are not through
+  uint16_t moving = 0;  // prefetches in flight
   uint64_t user = 0;
 };
 
-enum class MemoryKind : uint8_t { kPlain, kManaged, kPool, kMapped };
+enum class MemoryKind : uint8_t { kUnmanaged, kManaged, kPool, kMapped };
 
 struct Allocation {
   uint64_t base = 0, size = 0;
   uint64_t requested = 0;
-  MemoryKind kind = MemoryKind::kPlain;
+  MemoryKind kind = MemoryKind::kUnmanaged;
   int card = 0;
   bool counted = true;        // against the card, by this object (mapped memory is counted by its handle)
   bool host_located = false;  // mapped memory on the host
   uint64_t buffer_id = 0;
-  void* owner = nullptr;  // context, pool or handle: the API's business
+  void* owner = nullptr;  // context, pool or handle, for the API
   std::vector<Block> blocks;
   ContentMap content{0};
 };
@@ -70,47 +70,49 @@ class Memory {
  public:
   explicit Memory(SharedState& state);
 
-  // An address range of its own, or 0 when the address space is used up.
+  // An address range of its own, or 0: the address space is used up.
   uint64_t Reserve(uint64_t size, uint64_t alignment);
   void Unreserve(uint64_t address, uint64_t size);
   bool InArena(uint64_t address) const { return address - base_ < kArenaBytes; }
 
   Allocation* Add(uint64_t base, uint64_t size, MemoryKind kind, int card);
   void Remove(Allocation* a);
-  Allocation* Find(uint64_t address);  // nullptr: nothing lives there
-  // The allocation that was freed there last, for a sentence; 0 when none was.
+  Allocation* Find(uint64_t address);  // nullptr: not allocated
+  // The operation that last freed memory at the address, for messages; 0: none.
   uint64_t FreedBy(uint64_t address, uint64_t* base) const;
   void NoteFreed(const Allocation& a, uint64_t operation);
 
   BlockPart PartAt(Allocation* a, uint64_t address, uint64_t end);
-  // Brings the block's masks up to date with the chunk table: another may have evicted it. Residency is stale before.
+  // Updates the block's masks from the chunk table, since another process may have evicted it. Residency is stale
+  // before.
   void Validate(Block* b);
 
   // Residency, without time. All need the state's lock.
   bool Place(Block* b, const BlockPart& part, int card, uint32_t mask, bool keep_host);  // false: table full
   void MoveToHost(Block* b, const BlockPart& part, uint32_t mask);
-  // The advice was withdrawn: of each duplicate one copy stays, on the host unless the card is where it prefers to lie.
+  // The advice was withdrawn: one copy of each duplicate remains, on the host unless the card is the preferred
+  // location.
   void WithdrawDuplicates(Block* b, const BlockPart& part);
   void DropFromCard(Block* b, const BlockPart& part, uint32_t mask);
   void Discard(Block* b, const BlockPart& part, uint32_t mask);
   void Touch(Block* b);  // youngest in the eviction order
   void UpdateChunk(Block* b, uint32_t block_bytes);
-  // Takes the oldest chunk away from its owner; returns bytes that must be moved out, or -1 when there is none.
+  // Evicts the oldest chunk. Returns the bytes that must be copied to the host, or -1: nothing can be evicted.
   int64_t EvictOldest(int card);
 
-  // What prefetches moved to the card, and nobody touched before it left, or has touched yet.
+  // Bytes that prefetches moved to the card and that were evicted untouched, or are still untouched.
   uint64_t Unused(int card) const;
 
   const std::map<uint64_t, std::unique_ptr<Allocation>>& all() const { return all_; }
   uint64_t managed_requested = 0;
-  // So many bytes of this process were moved out for somebody else's; said when it is noticed (Validate).
+  // Called by Validate for bytes of this process that were evicted for another process' memory.
   std::function<void(int card, uint64_t bytes)> on_taken;
 
  private:
-  // With the block's card still known: what was there unused and is not there now.
+  // Counts evicted untouched bytes. The block's card must still be set.
   void CountUnused(Block* b);
 #ifdef __SANITIZE_THREAD__
-  static constexpr uint64_t kArenaBytes = 1ull << 39;  // its runtime leaves a program 1.5 TiB in one piece
+  static constexpr uint64_t kArenaBytes = 1ull << 39;  // the sanitizer's runtime leaves 1.5 TiB in one piece
 #else
   static constexpr uint64_t kArenaBytes = 1ull << 41;
 #endif
@@ -125,7 +127,7 @@ class Memory {
   };
   std::map<uint64_t, Freed> freed_;
   uint64_t next_id_ = 1;
-  uint64_t left_unused_[kMaxCards] = {};  // bytes
+  uint64_t evicted_unused_[kMaxCards] = {};  // bytes
 };
 
 }  // namespace simgpu

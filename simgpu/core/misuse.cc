@@ -24,11 +24,11 @@ bool Aborts() {
 
 }  // namespace
 
-void Misuse(const std::string& sentence) {
+void Misuse(const std::string& message) {
   ++g_count;
-  if (sentence == g_last) return;
-  g_last = sentence;
-  std::fprintf(stderr, "simgpu: misuse: %s\n", sentence.c_str());
+  if (message == g_last) return;
+  g_last = message;
+  std::fprintf(stderr, "simgpu: misuse: %s\n", message.c_str());
   std::fflush(stderr);
   if (!Aborts()) return;
   if (g_flush != nullptr) g_flush();

@@ -1,4 +1,4 @@
-// What a stream executes.
+// The operations of a stream.
 #ifndef SIMGPU_CORE_OPERATION_H_
 #define SIMGPU_CORE_OPERATION_H_
 
@@ -19,7 +19,7 @@ struct Touch {
   uint32_t access, object;
 };
 
-// A point in a stream's work. Waited for by streams and hosts.
+// A point in a stream's work. Streams and hosts wait for it.
 struct Fence {
   bool done = false;
   int64_t time = 0;
@@ -76,19 +76,19 @@ struct Op {
   bool started = false, finishing = false;
   bool must_be_resident = false;
   simgpu_kernel kind_of_kernel = SIMGPU_UNKNOWN;
-  bool discard_too = false;  // of a prefetch: contents are dropped first
-  uint8_t senders = 0;       // of a prefetch to the host: threads that make requests for it; 0: the driver's call
+  bool discard_too = false;      // of a prefetch: contents are dropped first
+  uint8_t eviction_threads = 0;  // of a prefetch to the host: eviction threads; 0: by the driver's call
   uint8_t phase = 0;
   int64_t enqueued = 0, began = 0;
   uint64_t number = 0;         // counts operations of the process
   const char* name = nullptr;  // kernel's, of static or module lifetime
   int64_t duration = 0;
-  uint64_t seed = 0;  // of what a kernel computes besides what it reads
+  uint64_t seed = 0;  // of a kernel's stamps, besides its inputs
   std::vector<Touch> touches;
   size_t touch = 0;  // progress through touches or ranges
   uint64_t offset = 0;
   uint64_t fault_bytes = 0, duplicate_bytes = 0;
-  uint64_t remote_in = 0, remote_out = 0;  // over the link, in place
+  uint64_t remote_in = 0, remote_out = 0;  // remote accesses over the link
   std::vector<PrefetchRange> ranges;
   FencePtr fence;  // completes with the operation
   FencePtr wait;   // kWait

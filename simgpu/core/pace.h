@@ -1,5 +1,5 @@
-// SIMGPU_PACE=1: virtual time is the machine's monotonic clock, so that programs which also wait in real time (for an
-// agent's word) can be measured on the simulated card. Slower than free virtual time, and as noisy as the machine.
+// SIMGPU_PACE=1: virtual time is the machine's monotonic clock. This measures programs that also wait in real time, for
+// example for an agent. It is slower than free virtual time, and as noisy as the machine.
 #ifndef SIMGPU_CORE_PACE_H_
 #define SIMGPU_CORE_PACE_H_
 

@@ -233,7 +233,7 @@ std::string KnownProfiles(const std::string& folder) {
 const Profile& TheProfile() {
   static const Profile* profile = [] {
     auto* p = new Profile;
-    // The library of an older driver says so beside itself; what SIMGPU_PROFILE says comes on top.
+    // The library of an older driver has its profile beside itself. SIMGPU_PROFILE's settings override it.
     const std::string own = LibraryFolder() + "/driver.profile";
     std::string wrong = access(own.c_str(), R_OK) == 0 ? LoadProfile(own, p) : "";
     if (!wrong.empty()) {

@@ -1,4 +1,4 @@
-// What kind of card and driver is simulated: rates of micro-benchmarks only, never anything fitted to a whole program.
+// The simulated card and driver. Rates come from micro-benchmarks only and are never fitted to a whole program.
 #ifndef SIMGPU_CORE_PROFILE_H_
 #define SIMGPU_CORE_PROFILE_H_
 
@@ -9,11 +9,12 @@
 
 namespace simgpu {
 
-// Times in ns, rates in GB/s (bytes per ns), sizes in bytes. The defaults are facts.md's H200 under driver 580.
+// Times in ns, rates in GB/s (bytes per ns), sizes in bytes. The defaults are an H200's under driver 580
+// (docs/design/driver.md).
 struct Profile {
   std::string name = "NVIDIA H200";
   int64_t gpus = 1;
-  int64_t memory = 150754820096;      // what NVML and cuMemGetInfo call the total
+  int64_t memory = 150754820096;      // the total of NVML and cuMemGetInfo
   int64_t reserve = 620 << 20;        // taken by the driver before any process
   int64_t context_bytes = 512 << 20;  // taken by each process' first context on a card
   int64_t driver = 580;               // 535, 550 or 580: decides which calls exist
@@ -23,8 +24,8 @@ struct Profile {
   int64_t ecc = 1;
   int64_t numa = 0;
 
-  double copy_gbps = 55;          // pinned, one way
-  double copy_duplex_gbps = 102;  // pinned, sum of both ways
+  double copy_gbps = 55;          // pinned, one direction
+  double copy_duplex_gbps = 102;  // pinned, sum of both directions
   double pageable_gbps = 12;
   double device_copy_gbps = 1900;  // inside the card
   double peer_gbps = 200;
@@ -36,16 +37,16 @@ struct Profile {
   double prefetch_out_gbps = 15;  // 16 MiB and more
   double batch_in_gain = 1.16;    // batch of 2 MiB pieces against one call a piece
   double batch_out_gain = 1.4;
-  double managed_duplex_gbps = 28;  // sum of both ways, prefetches
-  // Sent away by requests of several threads (probes send_away.cu, cut.cu): one thread, all of them, and the sum of
-  // both ways; from a stream's coming to it to the first byte.
+  double managed_duplex_gbps = 28;  // sum of both directions, prefetches
+  // Eviction by requests of several threads (probes evict.cu, cut.cu): one thread, all threads, the sum of both
+  // directions, and the delay from the stream's turn to the first byte.
   double request_out_gbps = 9.4;
   double requests_out_gbps = 34;
   double requests_duplex_gbps = 66;
   int64_t request_begin_ns = 50000;
-  double fault_duplex_gbps =
-      20;  // the same where one way is faults: the low end of what was measured of managed memory
-  // Faults, by how the kernel goes over its memory: medians of rates.py's kernels in five processes on two machines.
+  // The sum of both directions if one is by faults: the low end of the measurements of managed memory.
+  double fault_duplex_gbps = 20;
+  // Faults by the kernel's access pattern: medians of rates.py's kernels in five processes on two machines.
   double fault_gbps = 11;
   double fault_elementwise_gbps = 11.6;
   double fault_lists_gbps = 6.7;
@@ -53,12 +54,12 @@ struct Profile {
   double fault_product_gbps = 9.2;
   double fault_few_rows_gbps = 8.5;
   double fault_convolution_gbps = 10.9;
-  double fault_discarded_gbps = 0.5;         // writes of what was discarded on the card: 0.4 to 1.3 s for 512 MiB
+  double fault_discarded_gbps = 0.5;         // writes to memory discarded on the card: 0.4 to 1.3 s for 512 MiB
   double populate_gbps = 195;                // pages without contents, by a prefetch: 5.5 ms per GiB
-  double evict_gbps = 15;                    // by the driver, in line with the fault or prefetch that needs room
-  double remote_gbps = 84;                   // access in place (accessed-by): sum of both ways ...
-  double remote_one_way_gbps = 51.5;         // ... and one way alone
-  double filter_rereads = 3;                 // a convolution's passes, of those of a product: median of 32, 1 to 16
+  double evict_gbps = 15;                    // by the driver, before the fault or prefetch that needs memory
+  double remote_gbps = 84;                   // remote access (accessed-by): the sum of both directions ...
+  double remote_one_way_gbps = 51.5;         // ... and one direction alone
+  double filter_rereads = 3;                 // a convolution's passes per pass of a product: median of 32, 1 to 16
   double duplicate_write_ns_per_byte = 3.4;  // GPU write to a read-mostly duplicate: 16 MiB took 53 to 61 ms
 
   int64_t launch_host_ns = 3300;
@@ -73,16 +74,19 @@ struct Profile {
   int64_t pool_malloc_host_ns = 1500;
   int64_t prefetch_deferred_host_ns = 20000;
   int64_t prefetch_batch_piece_host_ns = 1200;
-  int64_t prefetch_call_ns = 3000;            // a prefetch of what is resident already: this ...
+  int64_t prefetch_call_ns = 3000;            // a prefetch of resident memory: this ...
   int64_t prefetch_resident_block_ns = 1600;  // ... and this for each block of 2 MiB
   int64_t prefetch_queue = 64;                // deferred prefetches before the caller blocks
   int64_t launch_queue = 1024;                // pending operations of a stream before the caller blocks
   int64_t discard_ns_per_block = 6400;        // 3.3 ms per GiB
-  int64_t discard_host_ns_per_block = 13700;  // of what lies in host memory: 7 ms per GiB
+  int64_t discard_host_ns_per_block = 13700;  // of host-resident memory: 7 ms per GiB
   int64_t advise_host_ns = 22000;             // a call of cuMemAdvise ...
-  int64_t advise_ns_per_block = 60000;        // ... for each block of 2 MiB; and what its mapping adds to an eviction
-  // Read-mostly advice, each block of 2 MiB: set in host memory after it was moved there, the first time (70 to 85 ms a
-  // GiB) and later (15 to 20); set there otherwise (5); set on the card, and withdrawn.
+  int64_t advise_ns_per_block = 60000;        // ... for each block of 2 MiB; also added to a block's eviction
+  // Read-mostly advice, for each block of 2 MiB:
+  // - first: set in host memory after an eviction, the first time (70 to 85 ms a GiB)
+  // - moved: the same later (15 to 20 ms a GiB)
+  // - host: set in host memory otherwise (5 ms a GiB)
+  // - card: set on the card, or withdrawn
   int64_t read_mostly_first_ns_per_block = 150000;
   int64_t read_mostly_moved_ns_per_block = 35000;
   int64_t read_mostly_host_ns_per_block = 10000;
@@ -123,11 +127,11 @@ struct Profile {
 };
 
 // Reads "key = value" lines ('#' starts a comment; sizes may end in K, M, G, Ki, Mi, Gi). Empty on success, else one
-// sentence with file, line, key and what is accepted.
+// message with file, line, key and the accepted values.
 std::string LoadProfile(const std::string& path, Profile* profile);
 
 // SIMGPU_PROFILE: a path, or the name of a profile beside the library (<dir>/profiles/<name>.profile). Exits with 2 and
-// a sentence when it is wrong: a test that runs on another card than it asked for would prove nothing.
+// a message if it is wrong: a test on another card than it requested would prove nothing.
 const Profile& TheProfile();
 
 }  // namespace simgpu

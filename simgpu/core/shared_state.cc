@@ -24,8 +24,8 @@ namespace {
 constexpr uint64_t kMagic = 0x53494d4750550006;
 constexpr off_t kLocks = off_t{1} << 40;  // a byte a slot, far behind the file's end
 
-[[noreturn]] void Die(const std::string& sentence) {
-  std::fprintf(stderr, "simgpu: %s\n", sentence.c_str());
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "simgpu: %s\n", message.c_str());
   std::_Exit(2);
 }
 
@@ -42,23 +42,6 @@ uint64_t StartTime(int pid) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-// Every thread of the process waits for something in the kernel (and not for a disk).
-bool Asleep(int pid) {
-  DIR* tasks = opendir(("/proc/" + std::to_string(pid) + "/task").c_str());
-  if (tasks == nullptr) return false;
-  bool asleep = true;
-  while (const dirent* task = readdir(tasks)) {
-    if (task->d_name[0] == '.') continue;
-    std::ifstream in("/proc/" + std::to_string(pid) + "/task/" + task->d_name + "/stat");
-    std::string line;
-    if (!std::getline(in, line)) continue;
-    const auto paren = line.rfind(')');
-    if (paren == std::string::npos || paren + 2 >= line.size() || line[paren + 2] != 'S') asleep = false;
-  }
-  closedir(tasks);
-  return asleep;
-}
-
 uint64_t PidNamespace() {
   struct stat st{};
   return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
@@ -71,17 +54,6 @@ struct flock ByteOf(int slot) {
   lock.l_start = kLocks + slot;
   lock.l_len = 1;
   return lock;
-}
-
-void SleepMicroseconds(int64_t us) {
-  timespec ts{us / 1000000, (us % 1000000) * 1000};
-  nanosleep(&ts, nullptr);
-}
-
-int64_t RealMilliseconds() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
 int64_t EnvNumber(const char* name, int64_t fallback) {
@@ -114,7 +86,7 @@ SharedState::SharedState(const Profile& profile) {
   if (shared_) {
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) Die(std::string("SIMGPU_STATE=") + path + ": " + std::strerror(errno));
-    flock(fd, LOCK_EX);  // only while it is made: afterwards the mutex inside rules
+    flock(fd, LOCK_EX);  // while it is created; later the mutex inside protects it
     struct stat st;
     if (fstat(fd, &st) != 0 ||
         (st.st_size < static_cast<off_t>(size) && ftruncate(fd, static_cast<off_t>(size)) != 0)) {
@@ -149,7 +121,7 @@ void SharedState::Create(const Profile& profile, uint32_t chunks) {
   pthread_mutex_init(&header_->mutex, &attributes);
   for (int c = 0; c < profile.gpus; ++c) {
     Card& card = header_->card[c];
-    card.plain_used = static_cast<uint64_t>(profile.reserve);
+    card.unmanaged_used = static_cast<uint64_t>(profile.reserve);
     for (int l = 0; l < kLists; ++l) card.head[l] = card.tail[l] = -1;
     card.free_chunk = -1;
   }
@@ -159,7 +131,7 @@ void SharedState::Create(const Profile& profile, uint32_t chunks) {
 SharedState::Lock::Lock(SharedState& s) : state_(s) {
   const int result = pthread_mutex_lock(&s.header_->mutex);
   if (result == EOWNERDEAD) {
-    // A process died between two stores.
+    // A process was killed between two stores.
     pthread_mutex_consistent(&s.header_->mutex);
     s.Rebuild();
     s.ReapLocked();
@@ -177,13 +149,13 @@ int SharedState::Attach() {
   for (int i = 0; i < kMaxSlots; ++i) {
     Slot& s = header_->slots[i];
     if (s.pid != 0) continue;
-    for (int c = 0; c < kMaxCards; ++c) s.plain[c] = s.managed[c] = s.evicted[c] = 0;
+    for (int c = 0; c < kMaxCards; ++c) s.unmanaged[c] = s.managed[c] = s.evicted[c] = 0;
     s.start_time = StartTime(getpid());
     s.pid_namespace = PidNamespace();
     struct flock mine = ByteOf(i);
     if (shared_ && fcntl(fd_, F_SETLK, &mine) != 0)
-      continue;  // of a process that gave the slot back and is not gone yet
-    // A newcomer starts where the slowest running process is.
+      continue;  // its last process has released the slot but has not ended yet
+    // A new process starts at the clock of the slowest running one.
     int64_t now = INT64_MAX;
     for (Slot& other : header_->slots) {
       if (other.pid != 0 && other.running != 0) now = std::min<int64_t>(now, other.clock);
@@ -213,7 +185,7 @@ void SharedState::Detach() {
         i = next;
       }
     }
-    header_->card[c].plain_used -= s.plain[c].exchange(0);
+    header_->card[c].unmanaged_used -= s.unmanaged[c].exchange(0);
   }
   s.running = 0;
   s.pid = 0;
@@ -225,10 +197,10 @@ void SharedState::Reap() {
   ReapLocked();
 }
 
-// Whoever died may have left any of this half done: an entry in no list or in two, a sum without its part. The entries
-// themselves say what is used; the order of eviction is kept as far as the lists can be followed.
+// A process that was killed may leave any of this half done: an entry in no list or in two, a sum without its part. The
+// entries themselves tell which memory is used. The eviction order is kept as far as the lists can be followed.
 void SharedState::Rebuild() {
-  const auto held = [this](int n, int32_t i) {
+  const auto in_use = [this](int n, int32_t i) {
     const int slot = chunk(n, i).slot;
     return slot >= 0 && header_->slots[slot].pid != 0;
   };
@@ -241,7 +213,7 @@ void SharedState::Rebuild() {
     std::vector<bool> seen(static_cast<size_t>(c.fresh));
     std::vector<int32_t> order[kLists];
     const auto take = [&](int32_t i, int list) {
-      if (i < 0 || i >= c.fresh || seen[static_cast<size_t>(i)] || !held(index, i)) return false;
+      if (i < 0 || i >= c.fresh || seen[static_cast<size_t>(i)] || !in_use(index, i)) return false;
       seen[static_cast<size_t>(i)] = true;
       order[list].push_back(i);
       return true;
@@ -267,17 +239,18 @@ void SharedState::Rebuild() {
       chunk(index, i).next = c.free_chunk;
       c.free_chunk = i;
     }
-    c.plain_used = static_cast<uint64_t>(TheProfile().reserve);
-    for (const Slot& s : header_->slots) c.plain_used += s.pid != 0 ? s.plain[n].load() : 0;
+    c.unmanaged_used = static_cast<uint64_t>(TheProfile().reserve);
+    for (const Slot& s : header_->slots) c.unmanaged_used += s.pid != 0 ? s.unmanaged[n].load() : 0;
   }
 }
 
-// The owner of a slot holds a lock on its byte of the file: the kernel lets go of it when the process ends, and names
-// its owner as the asker sees it, over all pid namespaces. (A lock of the process, not of the open file, which a forked
-// child would hold on to. It goes with the first descriptor of this file that the process closes, so none ever is.)
+// The owner of a slot holds a lock on its byte of the file. The kernel releases it when the process ends, and names the
+// owner's pid as the caller sees it, across pid namespaces. It is a lock of the process, since a forked child would
+// keep one of the open file. The first close of any descriptor of this file would release it, so none is closed.
 int SharedState::Owner(int slot) {
   const Slot& s = header_->slots[slot];
-  // One's own lock is in nobody's way. The process may hold this library twice (driver and NVML): the slot tells.
+  // A process' own lock does not conflict. The process may hold this library twice (driver and NVML), so the slot's
+  // identity is compared.
   if (!shared_ || (s.pid == getpid() && s.pid_namespace == PidNamespace() && s.start_time == StartTime(getpid())))
     return getpid();
   struct flock lock = ByteOf(slot);
@@ -297,78 +270,12 @@ void SharedState::ReapLocked() {
           k = next;
         }
       }
-      header_->card[c].plain_used -= s.plain[c].exchange(0);
+      header_->card[c].unmanaged_used -= s.unmanaged[c].exchange(0);
       s.managed[c] = 0;
     }
     s.running = 0;
     s.pid = 0;
   }
-}
-
-void SharedState::WaitForOthers(int64_t time) {
-  if (!shared_) return;
-  const auto behind = [&](int i) {
-    const Slot& s = header_->slots[i];
-    if (i == slot_ || s.pid == 0 || s.running == 0) return false;
-    const int64_t bound = s.clock + window_ns_;
-    return bound < time || (bound == time && i < slot_);
-  };
-  int64_t moved_at = 0, looked_at = 0;
-  int64_t seen[kMaxSlots] = {};
-  int asleep[kMaxSlots] = {};
-  for (int spins = 0;; ++spins) {
-    bool wait = false, progress = false;
-    for (int i = 0; i < kMaxSlots; ++i) {
-      if (!behind(i)) continue;
-      wait = true;
-      const int64_t clock = header_->slots[i].clock;
-      if (clock != seen[i]) {
-        progress = true;
-        asleep[i] = 0;
-      }
-      seen[i] = clock;
-    }
-    if (!wait) break;
-    self().waiting = 1;
-    // The other one may need this core.
-    if (spins > 20) sched_yield();
-    if (spins <= 2000) continue;
-    SleepMicroseconds(50);
-    const int64_t now = RealMilliseconds();
-    if (progress || moved_at == 0) moved_at = looked_at = now;
-    if (now - looked_at < 2) continue;
-    looked_at = now;
-    const bool too_long = now - moved_at > patience_ms_;
-    for (int i = 0; i < kMaxSlots; ++i) {
-      Slot& s = header_->slots[i];
-      if (!behind(i)) continue;
-      const int pid = Owner(i);
-      asleep[i] = s.waiting == 0 && pid > 0 && Asleep(pid) ? asleep[i] + 1 : 0;
-      if (asleep[i] >= 4 || too_long) s.running = 0;
-    }
-    if (too_long) Reap();
-  }
-  self().waiting = 0;
-}
-
-int64_t SharedState::Publish(int64_t time) {
-  if (!shared_ || slot_ < 0) return time;
-  Slot& s = self();
-  if (s.running == 0) {
-    // Others went on without us: we were idle until where the slowest of them is now.
-    int64_t slowest = INT64_MAX;
-    for (Slot& other : header_->slots) {
-      if (&other != &s && other.pid != 0 && other.running != 0) slowest = std::min<int64_t>(slowest, other.clock);
-    }
-    if (slowest != INT64_MAX) time = std::max(time, slowest);
-    s.clock = std::max<int64_t>(s.clock, time);
-    s.running = 1;
-  }
-  if (time > s.clock) s.clock = time;
-  int64_t now = header_->now;
-  while (time > now && !header_->now.compare_exchange_weak(now, time)) {
-  }
-  return std::max<int64_t>(time, 0);
 }
 
 void SharedState::Unlink(int card_index, int32_t i) {
@@ -429,7 +336,7 @@ void SharedState::MoveToTail(int card_index, int32_t i, ChunkList list) {
 
 uint64_t SharedState::Used(int card_index) const {
   const Card& c = header_->card[card_index];
-  return c.plain_used + c.managed_used;
+  return c.unmanaged_used + c.managed_used;
 }
 
 SharedState& TheState() {

@@ -1,5 +1,5 @@
-// The part of the cards that all processes see: memory in use, the driver's eviction order, the link, compute, clocks.
-// One file (SIMGPU_STATE) mapped by every process, or private memory without it. Plain structs, fixed layout.
+// The state of the cards that all processes share: memory in use, the driver's eviction order, the link, compute,
+// clocks. One file (SIMGPU_STATE) that every process maps, or private memory. Plain structs with a fixed layout.
 #ifndef SIMGPU_CORE_SHARED_STATE_H_
 #define SIMGPU_CORE_SHARED_STATE_H_
 
@@ -14,24 +14,24 @@
 
 namespace simgpu {
 
-constexpr uint64_t kBlockBytes = 2 << 20;  // what UVM evicts, and the unit of residency here
+constexpr uint64_t kBlockBytes = 2 << 20;  // the unit of UVM's evictions, and of residency here
 constexpr int kMaxCards = 16;
 constexpr int kMaxSlots = 64;
 constexpr int kMaxXids = 64;
 
-// A piece of card memory that holds (part of) one managed block. Residency is this table's word alone: another process'
-// driver may take a chunk away, which raises its generation.
+// A piece of card memory that holds (part of) one managed block. Only this table decides residency: another process'
+// driver may evict a chunk, which raises its generation.
 struct Chunk {
   uint64_t address;
   int32_t prev, next;
   uint32_t generation;
   uint32_t bytes;
-  uint32_t out_bytes;  // what eviction has to move; 0: duplicate or discarded
+  uint32_t out_bytes;  // bytes that an eviction copies; 0: duplicate or discarded
   int16_t slot;        // owner, -1: free
   int16_t list;        // kUsed or kUnused
 };
 
-// One direction and kind of traffic: first come, first served.
+// One direction and kind of traffic, served in the order of arrival.
 struct LinkServer {
   std::atomic<int64_t> busy_until;
   std::atomic<double> rate;
@@ -43,26 +43,26 @@ enum Server { kManagedIn, kManagedOut, kCopyIn, kCopyOut, kRemoteIn, kRemoteOut,
 enum ChunkList { kUsed, kUnused, kLists };
 
 struct Card {
-  std::atomic<uint64_t> plain_used;
+  std::atomic<uint64_t> unmanaged_used;
   std::atomic<uint64_t> managed_used;
   std::atomic<int64_t> compute_free;
   std::atomic<int64_t> busy_ns;
   LinkServer link[kServers];
   int32_t head[kLists], tail[kLists];
   int32_t free_chunk;  // a list by `next`; -1: none
-  int32_t fresh;       // from here on no entry was ever used
+  int32_t fresh;       // entries from here on were never used
   std::atomic<uint32_t> xid_count;
   uint32_t xid[kMaxXids];
 };
 
 struct Slot {
   std::atomic<int32_t> pid;  // as the process sees itself
-  uint64_t start_time;       // of the process; with pid and namespace it is told from all others
+  uint64_t start_time;       // of the process; identifies it together with pid and namespace
   uint64_t pid_namespace;
-  std::atomic<int64_t> clock;     // it will ask nothing of a card before this time
+  std::atomic<int64_t> clock;     // it does not use a card before this time
   std::atomic<uint32_t> running;  // takes part in the common clock
-  std::atomic<uint32_t> waiting;  // for others' clocks: asleep, not idle
-  std::atomic<uint64_t> plain[kMaxCards];
+  std::atomic<uint32_t> waiting;  // for others' clocks, so it is not idle
+  std::atomic<uint64_t> unmanaged[kMaxCards];
   std::atomic<uint64_t> managed[kMaxCards];
   std::atomic<uint64_t> evicted[kMaxCards];  // bytes taken from it by a full card
   char name[64];
@@ -76,14 +76,14 @@ struct Header {
   uint32_t chunks_per_card;
   pthread_mutex_t mutex;
   std::atomic<int64_t> now;       // the furthest any process got
-  std::atomic<uint32_t> tickets;  // of processes that wait for one another at the start
+  std::atomic<uint32_t> tickets;  // of processes that start together
   Slot slots[kMaxSlots];
   Card card[kMaxCards];
 };
 
 class SharedState {
  public:
-  // Maps the state; exits with 2 and a sentence when the file is another profile's or cannot be used.
+  // Maps the state. Exits with 2 and a message if the file is another profile's or cannot be used.
   explicit SharedState(const Profile& profile);
 
   Header& header() { return *header_; }
@@ -91,22 +91,22 @@ class SharedState {
   Chunk& chunk(int card, int32_t i) { return chunks_[static_cast<size_t>(card) * header_->chunks_per_card + i]; }
   bool shared() const { return shared_; }
 
-  // This process' slot; taken at the first call, given back at exit or found dead by others.
+  // This process' slot: taken by the first call, released at exit, or reclaimed by others after the process ended.
   int Attach();
   void Detach();
   int slot() const { return slot_; }
   Slot& self() { return header_->slots[slot_]; }
 
-  // Gives back what dead processes held.
+  // Releases the memory of ended processes.
   void Reap();
-  // The process of a slot that is taken, as this one sees it, whatever their pid namespaces: its pid; 0: it lives, and
-  // cannot be seen from here; -1: it is dead.
+  // The pid of the process in a used slot, as this process sees it in its pid namespace. 0: it runs, but is not visible
+  // from here. -1: it has ended.
   int Owner(int slot);
 
-  // Waits until no other running process can still ask for something before `time` minus the window. One whose threads
-  // all sleep, or that makes no call for SIMGPU_PATIENCE_MS of real time, leaves the common clock until its next call.
+  // Waits until no other running process can act before `time` minus the window. A process leaves the common clock
+  // until its next call if all its threads sleep, or if it makes no call for SIMGPU_PATIENCE_MS of real time.
   void WaitForOthers(int64_t time);
-  // Publishes how far this process is; returns the time it must not act before (it may have been left behind).
+  // Publishes this process' clock. Returns the time before which it must not act, since others may have passed it.
   int64_t Publish(int64_t time);
 
   // All functions below need the lock.
@@ -138,13 +138,13 @@ class SharedState {
   bool shared_ = false;
   int fd_ = -1;  // of the shared state, never closed (see Owner)
   int slot_ = -1;
-  int64_t window_ns_ = 0;  // 0: events of all processes in one order, so that runs repeat
+  int64_t window_ns_ = 0;  // 0: all processes' events in one order, so that runs repeat
   int64_t patience_ms_ = 1000;
 };
 
 uint64_t ProfileHash(const Profile& profile);
 
-// The one of this process, made on first use.
+// The state of this process, made on first use.
 SharedState& TheState();
 
 }  // namespace simgpu

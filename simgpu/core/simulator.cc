@@ -1,4 +1,4 @@
-// The event loop: streams, fences, host waits, callbacks. What operations do is in steps.cc and marks.cc.
+// The event loop: streams, fences, callbacks. Operations are in steps.cc, host waits in waits.cc.
 #include "simulator.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ Stream* Simulator::NewStream(int card, const void* context, bool blocking, bool 
 }
 
 void Simulator::DeleteStream(Stream* s) {
-  // Its work goes on; the object is reused when it is done.
+  // Queued work continues; the object is reused when it is done.
   s->zombie = true;
   if (s->Busy()) return;
   streams_.erase(std::find(streams_.begin(), streams_.end(), s));
@@ -69,7 +69,7 @@ Op* Simulator::NewOp(OpKind kind) {
 void Simulator::Recycle(Op* op) {
   op->started = op->finishing = op->must_be_resident = op->discard_too = false;
   op->kind_of_kernel = SIMGPU_UNKNOWN;
-  op->phase = op->senders = 0;
+  op->phase = op->eviction_threads = 0;
   op->name = nullptr;
   op->duration = 0;
   op->seed = 0;
@@ -113,7 +113,7 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
   s->queue.push_back(op);
   if (s->queue.size() == 1) Schedule(s, std::max(op->enqueued, s->free_at));
   if (Paced() && !pace_thread_) {
-    // What is due happens on time, whether this process looks or not.
+    // Due operations run on time, even if this process makes no call.
     pace_thread_ = true;
     std::thread([this] {
       for (;;) {
@@ -129,7 +129,7 @@ void Simulator::Submit(Lock& lock, Stream* s, Op* op) {
 FencePtr Simulator::SubmitFence(Lock& lock, Stream* s) {
   auto fence = std::make_shared<Fence>();
   if (!s->Busy()) {
-    // Nothing to wait for: done as of now.
+    // No work is pending: done as of now.
     fence->done = true;
     fence->time = std::max(ThisThread().now, s->free_at);
     return fence;
@@ -183,10 +183,10 @@ bool Simulator::ProcessNext(int64_t limit) {
   int64_t t = due.time;
   if (state_.shared()) {
     state_.Publish(t);
-    if (!Paced()) state_.WaitForOthers(t);  // real time is everybody's clock
+    if (!Paced()) state_.WaitForOthers(t);  // real time is the common clock
   }
   s->scheduled = false;
-  // A stream goes on alone as long as nothing else is due earlier.
+  // The stream continues while nothing else is due earlier.
   for (;;) {
     worked_until_ = std::max(worked_until_, t);
     Op* op = s->queue.front();
@@ -232,156 +232,11 @@ bool Simulator::RecheckPolls() {
   polling_.clear();
   for (Stream* s : polling) {
     if (!s->blocked) continue;
-    // Tried again by the event loop; it comes back here when the value still is not there.
+    // The event loop tries again. A stream whose value is still missing is added again.
     Schedule(s, std::max(worked_until_, s->queue.front()->enqueued));
     any = true;
   }
   return any;
-}
-
-void Simulator::WaitUntilDone(Lock& lock, const char* what, bool (*done)(const void*), const void* argument) {
-  using Clock = std::chrono::steady_clock;
-  static const int64_t patience_ms = [] {
-    const char* text = std::getenv("SIMGPU_DEADLOCK_MS");
-    return text != nullptr && *text != '\0' ? std::strtoll(text, nullptr, 10) : 3000;
-  }();
-  Clock::time_point stuck_since{};
-  Clock::time_point callback_since{};
-  while (!done(argument)) {
-    if (Paced() && !due_.empty() && due_.top().time > PacedNow()) {
-      const int64_t nap = std::min<int64_t>(due_.top().time - PacedNow(), 200'000);
-      lock.unlock();
-      PacedSleep(nap);
-      lock.lock();
-      stuck_since = {};
-      continue;
-    }
-    if (ProcessNext(INT64_MAX)) {
-      stuck_since = {};
-      // A poll that fails again is no progress.
-      if (polling_.empty() || !due_.empty()) continue;
-    }
-    if (done(argument)) return;
-    const auto now = Clock::now();
-    if (!callbacks_.empty() &&
-        (callback_since == Clock::time_point{} || now - callback_since < std::chrono::seconds(1))) {
-      // The application's function runs on the driver's thread; nothing later happens before it is done, as long as it
-      // does not itself wait for something later.
-      if (callback_since == Clock::time_point{}) callback_since = now;
-      progress_.wait_for(lock, std::chrono::milliseconds(20));
-      continue;
-    }
-    callback_since = {};
-    if (!callbacks_.empty() && !due_.empty()) {
-      callbacks_.front().end = INT64_MAX;  // it waits for us: let it be overtaken
-      continue;
-    }
-    // Only another thread of this process can help: by a store that a stream polls for, or by more work.
-    if (stuck_since == Clock::time_point{}) stuck_since = now;
-    if (now - stuck_since > std::chrono::milliseconds(patience_ms)) ReportDeadlock(what);
-    progress_.wait_for(lock, std::chrono::microseconds(200));
-    const auto since = stuck_since;
-    if (!polling_.empty()) {
-      RecheckPolls();
-      while (!due_.empty() && ProcessNext(worked_until_)) {
-      }
-    }
-    stuck_since = since;
-  }
-}
-
-void Simulator::ReportDeadlock(const char* what) {
-  std::string sentence = std::string("deadlock: the host waits for ") + what + " and nothing can run:";
-  int told = 0;
-  for (const Stream* s : streams_) {
-    if (!s->Busy() || ++told > 8) continue;
-    const Op& op = *s->queue.front();
-    sentence += " stream " + std::to_string(s->id) + " is stuck at " + Describe(op, *s);
-    if (op.kind == OpKind::kWaitValue) sentence += " (a value in memory that nobody writes)";
-    if (op.kind == OpKind::kWait) {
-      for (const Stream* other : streams_) {
-        for (const Op* behind : other->queue) {
-          if (behind->fence == op.wait) sentence += " which waits for " + Describe(*behind, *other);
-        }
-      }
-    }
-    sentence += ";";
-  }
-  Misuse(sentence);
-  // Counted only: the wait ends, as the driver's would not.
-  std::fprintf(stderr, "simgpu: the wait cannot go on\n");
-  std::_Exit(87);
-}
-
-void Simulator::WaitFence(Lock& lock, const FencePtr& fence, const char* what) {
-  WaitUntilDone(lock, what, [](const void* f) { return static_cast<const Fence*>(f)->done; }, fence.get());
-  ThisThread().now = std::max(ThisThread().now, fence->time);
-  if (state_.shared()) state_.Publish(ThisThread().now);
-}
-
-void Simulator::SendAway(Lock& lock, Allocation* a, uint64_t address, uint64_t length) {
-  static thread_local Stream* own = nullptr;
-  if (own == nullptr || own->card != a->card) own = NewStream(a->card, nullptr, false, false);
-  ThisThread().now = std::max(ThisThread().now, worked_until_);
-  Op* op = NewOp(OpKind::kPrefetch);
-  op->ranges = {{address, length, kHostCard}};
-  op->senders = 1;
-  op->fence = std::make_shared<Fence>();
-  const FencePtr over = op->fence;
-  ++own->pending_prefetches;
-  Submit(lock, own, op);
-  WaitFence(lock, over, "its own request to send memory away");
-}
-
-void Simulator::WaitForDepartures(Lock& lock) {
-  CatchUp(lock);
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    Op* op = streams_[i]->queue.empty() ? nullptr : streams_[i]->queue.front();
-    if (op == nullptr || op->kind != OpKind::kPrefetch || !op->started || op->ranges.empty() ||
-        op->ranges[0].target != kHostCard)
-      continue;
-    if (op->fence == nullptr) op->fence = std::make_shared<Fence>();
-    WaitFence(lock, FencePtr(op->fence), "a move to the host that is under way");
-  }
-}
-
-void Simulator::NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time) {
-  const Block* b = part.block;
-  const uint32_t both = b->resident & b->host;
-  bool in_use = false;
-  a->content.ForEach(part.address - a->base, part.address - a->base + part.block_bytes,
-                     [&](const Segment& g) { in_use = in_use || g.use_until > time; });
-  if (both == 0 || !in_use || b->preferred == b->card) return;
-  const uint64_t bytes = BytesOf(both, part.block_bytes);
-  figures_[b->card].evicted_in_use += bytes;
-  TakeCompute(b->card, time, static_cast<int64_t>(static_cast<double>(bytes) / profile_.fault_gbps));
-}
-
-void Simulator::WaitStream(Lock& lock, Stream* s, const char* what) {
-  if (s->Busy()) {
-    WaitFence(lock, SubmitFence(lock, s), what);
-  } else {
-    ThisThread().now = std::max(ThisThread().now, s->free_at - profile_.kernel_gap_ns);
-  }
-}
-
-void Simulator::WaitContext(Lock& lock, const void* context, int card, const char* what) {
-  std::vector<FencePtr> fences;
-  for (Stream* s : streams_) {
-    if (s->card != card || (context != nullptr && s->context != context)) continue;
-    if (s->Busy()) {
-      fences.push_back(SubmitFence(lock, s));
-    } else {
-      ThisThread().now = std::max(ThisThread().now, s->free_at - profile_.kernel_gap_ns);
-    }
-  }
-  for (const FencePtr& f : fences) WaitFence(lock, f, what);
-}
-
-bool Simulator::AnyBusy(const void* context, int card) const {
-  return std::any_of(streams_.begin(), streams_.end(), [&](const Stream* s) {
-    return s->card == card && (context == nullptr || s->context == context) && s->Busy();
-  });
 }
 
 void Simulator::StartCallback(Stream* s, Op* op, int64_t t) {

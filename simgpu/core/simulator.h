@@ -1,6 +1,6 @@
-// The discrete-event simulation of one process' streams. Virtual time only: the host's clocks move by calls, the cards'
-// by operations. Contract: operations take effect in the order of their virtual times, whatever order they were
-// enqueued in, as far as the calling threads' own clocks allow it.
+// The discrete-event simulation of one process' streams. Time is virtual: calls advance the host's clocks, operations
+// the GPUs'. Operations take effect in the order of their virtual times and not of their submission, as far as the
+// calling threads' own clocks allow it.
 #ifndef SIMGPU_CORE_SIMULATOR_H_
 #define SIMGPU_CORE_SIMULATOR_H_
 
@@ -32,9 +32,9 @@ struct Stream {
   bool scheduled = false;
   bool blocked = false;
   int64_t free_at = 0;
-  int64_t waited_for = 0;  // when the last of what its waits waited for was over
+  int64_t waited_for = 0;  // end of the latest operation that it waited for
   int pending_prefetches = 0;
-  bool zombie = false;  // destroyed by the API, drains and is then reused
+  bool zombie = false;  // destroyed by the API; drained, then reused
   bool Busy() const { return !queue.empty(); }
 };
 
@@ -52,49 +52,57 @@ struct HostThread {
 };
 HostThread& ThisThread();
 
+// The duration of a transfer; at least 1 ns.
+inline int64_t Nanoseconds(uint64_t bytes, double gbps) {
+  return static_cast<int64_t>(static_cast<double>(bytes) / gbps) + 1;
+}
+
 class Simulator {
  public:
   using Lock = std::unique_lock<std::mutex>;
   Simulator(const Profile& profile, SharedState& state);
 
-  std::mutex mutex;  // held by everything below
+  std::mutex mutex;  // held during all functions below
 
   Stream* NewStream(int card, const void* context, bool blocking, bool legacy);
   void DeleteStream(Stream* s);
 
   Op* NewOp(OpKind kind);
-  // At the calling thread's time; blocks it while the stream's queue is full. Keeps legacy-stream order.
+  // Enqueues at the calling thread's time, and blocks the thread while the stream's queue is full. Keeps legacy-stream
+  // order.
   void Submit(Lock& lock, Stream* s, Op* op);
   FencePtr SubmitFence(Lock& lock, Stream* s);
   void SubmitWait(Lock& lock, Stream* s, const FencePtr& fence);
 
-  // Works on everything due up to the calling thread's time.
+  // Processes everything due up to the calling thread's time.
   void CatchUp(Lock& lock);
-  // The calling thread waits. A wait that can never end is misuse.
+  // The calling thread waits. A wait that cannot end is misuse.
   void WaitFence(Lock& lock, const FencePtr& fence, const char* what);
   void WaitStream(Lock& lock, Stream* s, const char* what);
   void WaitContext(Lock& lock, const void* context, int card, const char* what);  // nullptr: all of the card
   bool AnyBusy(const void* context, int card) const;
 
-  // Room for plain memory: managed blocks leave. false: out of memory.
-  bool TakePlain(int card, uint64_t bytes);
-  void GivePlain(int card, uint64_t bytes);
+  // Reserves unmanaged memory and evicts managed blocks for it. False: out of memory.
+  bool TakeUnmanaged(int card, uint64_t bytes);
+  void GiveUnmanaged(int card, uint64_t bytes);
   uint64_t FreeBytes(int card) const;
 
-  // Advice is set or withdrawn between moves: the caller waits for those to the host that are under way.
-  void WaitForDepartures(Lock& lock);
-  // A duplicate leaves the card at `time`, with the state's lock: what still reads it brings it back by faults.
-  void NoteTakenAway(Allocation* a, const BlockPart& part, int64_t time);
+  // Advice is set or withdrawn between moves: the caller waits for evictions in flight.
+  void WaitForEvictions(Lock& lock);
+  // Withdrawn advice drops a duplicate from the GPU at `time`, under the state's lock. Running readers fault it in
+  // again.
+  void NoteDuplicateDropped(Allocation* a, const BlockPart& part, int64_t time);
 
-  // The calling thread sends memory away, as by a request of its own, and waits for that.
-  void SendAway(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
+  // The calling thread evicts by a request of its own, and waits for the eviction.
+  void EvictByRequest(Lock& lock, Allocation* a, uint64_t address, uint64_t length);
 
   // Synchronous contents, outside any stream.
   bool ReadBytes(uint64_t address, void* out, uint64_t length);
   bool WriteBytes(uint64_t address, const void* in, uint64_t length);
-  bool Mapped(uint64_t address, uint64_t length);  // device range that lives wholly
+  bool Mapped(uint64_t address, uint64_t length);  // the whole range is allocated device memory
 
-  // Misuse when an operation still works on the range at `time`; `what` is done to it ("unmapped", "freed").
+  // Reports misuse if an operation still works on the range at `time`. `what` is done to the range ("unmapped",
+  // "freed").
   void CheckIdle(uint64_t address, uint64_t length, int64_t time, const char* what);
 
   uint64_t ResidentBytes(uint64_t address, uint64_t length);
@@ -108,7 +116,7 @@ class Simulator {
   CardFigures& figures(int card) { return figures_[card]; }
   int64_t worked_until() const { return worked_until_; }
   uint64_t operations() const { return next_number_; }
-  void RunDry(Lock& lock);  // at exit: what is queued still happens, nothing waits
+  void RunDry(Lock& lock);  // at exit: runs all queued operations
 
   std::string Describe(const Op& op, const Stream& s) const;
   void SetHostRangeCheck(bool (*pinned)(uint64_t address)) { pinned_ = pinned; }
@@ -134,14 +142,14 @@ class Simulator {
   Result StepKernel(Stream* s, Op* op, int64_t t);
   Result StepCopy(Stream* s, Op* op, int64_t t);
   Result StepMemset(Stream* s, Op* op, int64_t t);
-  uint64_t PartsToSend(const Stream& s, int64_t t) const;
+  uint64_t EvictionParts(const Stream& s, int64_t t) const;
   Result StepPrefetch(Stream* s, Op* op, int64_t t);
   Result StepDiscard(Stream* s, Op* op, int64_t t);
   Result StepWaitValue(Stream* s, Op* op, int64_t t);
   void StepWriteValue(Stream* s, Op* op, int64_t t);
   void StartCallback(Stream* s, Op* op, int64_t t);
 
-  // Brings the next missing part of op's touches in. false: nothing is missing any more; else *end is when it is there.
+  // Faults in the next missing part of op's touches, which is resident at *end. False: nothing is missing.
   bool FaultNext(Stream* s, Op* op, int64_t t, int64_t* end);
   int64_t MoveIn(int card, const BlockPart& part, uint32_t mask, double rate, bool keep_host, int64_t t, bool fault);
   int64_t MakeRoom(int card, uint64_t bytes, int64_t t, bool* room);
@@ -159,7 +167,7 @@ class Simulator {
   void NoteWrite(Stream* s, const Op& op, uint64_t address, uint64_t length, uint32_t object, int64_t t, int64_t end,
                  Segment contents);
   void NoteMoving(const Op& op, bool begins);
-  void TellWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const;
+  void ReportWriteOfDiscarded(const Stream& s, const Op& op, const Allocation& a, uint64_t offset) const;
   void CheckUnused(Stream* s, const Op& op, uint64_t address, uint64_t length, int64_t t, bool discard);
   bool CheckMapped(Stream* s, const Op& op);
   void CopyContents(Stream* s, Op* op, int64_t t, int64_t end);
@@ -186,14 +194,14 @@ class Simulator {
   int64_t worked_until_ = 0;
   uint32_t next_stream_ = 0;
   bool (*pinned_)(uint64_t) = nullptr;
-  bool told_content_ = false;
+  bool logged_content_limit_ = false;
 
   struct Callback {
     Stream* stream;
     Op* op;
     int64_t end;
   };
-  std::deque<Callback> callbacks_;  // not yet taken by the thread, or running (front)
+  std::deque<Callback> callbacks_;  // the front one may be running
   std::condition_variable callback_due_, progress_;
   bool callback_thread_ = false, pace_thread_ = false;
 };

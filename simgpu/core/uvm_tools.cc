@@ -25,21 +25,21 @@ struct Flags {
   uint64_t bits;
   uint32_t status;
 };
-// Of a queue: who reads is at get, who writes at put.
+// Of a queue: the reader is at get, the writer at put.
 struct Control {
   uint32_t get_ahead, get_behind, put_ahead, put_behind;
   uint64_t dropped[64];
 };
 
-bool Says(const char* what) {
-  const char* there = std::getenv("SIMGPU_UVM_TOOLS");
-  return there != nullptr && std::strcmp(there, what) == 0;
+bool IsSetTo(const char* what) {
+  const char* value = std::getenv("SIMGPU_UVM_TOOLS");
+  return value != nullptr && std::strcmp(value, what) == 0;
 }
 
 }  // namespace
 
 int UvmTools::Open() {
-  if (Says("0")) {
+  if (IsSetTo("0")) {
     errno = ENOENT;
     return -1;
   }
@@ -56,7 +56,7 @@ int UvmTools::Control(int device, unsigned long request, void* argument) {
       const bool power_of_two = (init->records & (init->records - 1)) == 0;
       if (init->page == 0 || !power_of_two || (init->queue == 0) != (init->records == 0)) return 0;
       init->status = kNotSupported;
-      if (init->queue != 0 && Says("counters")) return 0;
+      if (init->queue != 0 && IsSetTo("counters")) return 0;
       Tracker made{reinterpret_cast<uint64_t*>(init->page),
                    reinterpret_cast<char*>(init->queue),
                    static_cast<uint32_t>(init->records),

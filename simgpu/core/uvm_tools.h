@@ -1,6 +1,6 @@
-// The kernel's side of /dev/nvidia-uvm-tools, as far as the hook uses it: counters of what the driver moves, in pages
-// of the process that asked, and records of faults, in a queue of it. The interface is the driver's: the same request
-// numbers, structures, places in the page and in the record.
+// The kernel's side of /dev/nvidia-uvm-tools, as far as the hook uses it. The caller passes pages for counters of moved
+// bytes, and a queue for records of faults. Request numbers, structures, and the places in page and record are the
+// driver's.
 #ifndef SIMGPU_CORE_UVM_TOOLS_H_
 #define SIMGPU_CORE_UVM_TOOLS_H_
 
@@ -12,11 +12,11 @@ namespace simgpu {
 class UvmTools {
  public:
   enum Counter { kToCard = 0, kToHost = 1, kCardFaults = 9, kCounters = 10 };
-  // As open and ioctl: -1 with errno. SIMGPU_UVM_TOOLS=0: there is no such device; =counters: it refuses queues.
+  // As open and ioctl: -1 with errno. SIMGPU_UVM_TOOLS=0: the device is missing; =counters: it refuses queues.
   static int Open();
   int Control(int device, unsigned long request, void* argument);
   void Count(int card, Counter counter, uint64_t amount);
-  // Whether somebody has faults of the card recorded, which makes them dearer.
+  // Whether a tracker records faults of the card, which makes them slower.
   bool Records(int card) const;
   void RecordFault(int card, uint64_t address);
 

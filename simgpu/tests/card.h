@@ -1,4 +1,4 @@
-// A card under test: context, streams, launches with told touches. Every call is checked.
+// A card under test: context, streams, launches with given touches. Every call is checked.
 #ifndef SIMGPU_TESTS_CARD_H_
 #define SIMGPU_TESTS_CARD_H_
 
@@ -56,12 +56,12 @@ class Card {
     OK(cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_GLOBAL));
     return p;
   }
-  CUdeviceptr Plain(uint64_t bytes) {
+  CUdeviceptr Unmanaged(uint64_t bytes) {
     CUdeviceptr p;
     OK(cuMemAlloc(&p, bytes));
     return p;
   }
-  // One launch that touches exactly this.
+  // One launch that touches exactly these ranges.
   void Launch(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000, uint32_t flags = 0) {
     simgpu_next_launch(touches.data(), touches.size(), ns, flags);
     uint64_t nothing = 0;
@@ -83,7 +83,7 @@ class Card {
     size_t size = n;
     OK(cuMemDiscardBatchAsync(&p, &size, 1, 0, s));
   }
-  // Virtual nanoseconds until everything is done.
+  // Virtual nanoseconds until all work is done.
   template <class F>
   uint64_t Time(F f) {
     OK(cuCtxSynchronize());

@@ -1,30 +1,13 @@
-// What any CUDA driver promises. Runs against the simulated one by default and, with LD_LIBRARY_PATH naming a real
-// libcuda.so.1, against that: nothing here uses the side channel.
-#include <cuda.h>
-#include <dlfcn.h>
-#include <unistd.h>
+// The contract of any CUDA driver: memory, copies, contexts, entry points. The tests run against the simulated driver,
+// or against a real one if LD_LIBRARY_PATH names its libcuda.so.1: they do not use the side channel.
+#include "contract.h"
 
-#include <atomic>
-#include <catch2/catch_test_macros.hpp>
+#include <dlfcn.h>
+
 #include <cstring>
-#include <thread>
 #include <vector>
 
-namespace {
-
-struct Context {
-  CUcontext context = nullptr;
-  Context() {
-    REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-  }
-  ~Context() { cuDevicePrimaryCtxRelease(0); }
-};
-
-#define YES(call) REQUIRE((call) == CUDA_SUCCESS)
-
-}  // namespace
+using simgpu_test::Context;
 
 TEST_CASE("bytes come back through copies of every direction") {
   Context c;
@@ -46,7 +29,7 @@ TEST_CASE("bytes come back through copies of every direction") {
   YES(cuMemFree(b));
 }
 
-TEST_CASE("memsets of 8, 16 and 32 bits, strided too") {
+TEST_CASE("memsets write 8, 16 and 32 bits, also strided") {
   Context c;
   CUdeviceptr p;
   YES(cuMemAlloc(&p, 65536));
@@ -132,7 +115,7 @@ TEST_CASE("a tensor's descriptor is aligned to 64 bytes") {
   YES(cuMemFree(p));
 }
 
-TEST_CASE("pointers tell what they are") {
+TEST_CASE("pointer attributes describe the allocation") {
   Context c;
   CUdeviceptr p, base;
   size_t size;
@@ -151,135 +134,6 @@ TEST_CASE("pointers tell what they are") {
   int x = 0;
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&x)) ==
         CUDA_ERROR_INVALID_VALUE);
-  YES(cuMemFree(p));
-}
-
-TEST_CASE("events order streams and measure") {
-  Context c;
-  CUstream a, b;
-  CUevent e, f;
-  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
-  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
-  YES(cuEventCreate(&e, CU_EVENT_DEFAULT));
-  YES(cuEventCreate(&f, CU_EVENT_DEFAULT));
-  CHECK(cuEventQuery(e) == CUDA_SUCCESS);
-  CUdeviceptr p, q;
-  YES(cuMemAlloc(&p, 64 << 20));
-  YES(cuMemAlloc(&q, 64 << 20));
-  YES(cuEventRecord(e, a));
-  YES(cuMemsetD8Async(p, 1, 64 << 20, a));
-  YES(cuMemcpyDtoDAsync(q, p, 64 << 20, a));
-  YES(cuEventRecord(f, a));
-  YES(cuStreamWaitEvent(b, f, 0));
-  uint8_t out[4] = {};
-  YES(cuMemcpyDtoHAsync(out, q, 4, b));
-  YES(cuStreamSynchronize(b));
-  CHECK(out[3] == 1);
-  CHECK(cuEventQuery(f) == CUDA_SUCCESS);
-  float ms = -1;
-  YES(cuEventElapsedTime(&ms, e, f));
-  CHECK(ms > 0);
-  YES(cuEventDestroy(e));
-  CHECK(cuEventDestroy(f) == CUDA_SUCCESS);
-  YES(cuStreamDestroy(a));
-  YES(cuStreamDestroy(b));
-  YES(cuMemFree(p));
-  YES(cuMemFree(q));
-}
-
-TEST_CASE("host functions run in stream order and may not call the driver") {
-  Context c;
-  CUstream s;
-  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  struct Seen {
-    std::atomic<int> order{0};
-    int first = 0, second = 0;
-    CUresult inside = CUDA_SUCCESS;
-  } seen;
-  YES(cuLaunchHostFunc(
-      s,
-      [](void* p) {
-        auto* v = static_cast<Seen*>(p);
-        CUdeviceptr d;
-        v->inside = cuMemAlloc(&d, 16);
-        v->first = ++v->order;
-      },
-      &seen));
-  YES(cuLaunchHostFunc(
-      s,
-      [](void* p) {
-        auto* v = static_cast<Seen*>(p);
-        v->second = ++v->order;
-      },
-      &seen));
-  YES(cuStreamSynchronize(s));
-  CHECK(seen.first == 1);
-  CHECK(seen.second == 2);
-  CHECK(seen.inside == CUDA_ERROR_NOT_PERMITTED);
-  YES(cuStreamDestroy(s));
-}
-
-TEST_CASE("a stream waits for a value that another writes") {
-  Context c;
-  CUstream a, b;
-  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
-  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
-  CUdeviceptr flag;
-  YES(cuMemAlloc(&flag, 512));
-  YES(cuMemsetD32(flag, 0, 1));
-  YES(cuStreamWaitValue32(a, flag, 7, CU_STREAM_WAIT_VALUE_GEQ));
-  CHECK(cuStreamQuery(a) == CUDA_ERROR_NOT_READY);
-  YES(cuStreamWriteValue32(b, flag, 8, 0));
-  YES(cuStreamSynchronize(a));
-  YES(cuStreamDestroy(a));
-  YES(cuStreamDestroy(b));
-  YES(cuMemFree(flag));
-}
-
-TEST_CASE("a captured graph repeats its work and child graphs nest") {
-  Context c;
-  CUstream s;
-  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-  CUdeviceptr p;
-  YES(cuMemAlloc(&p, 4096));
-  YES(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-  CUstreamCaptureStatus status;
-  YES(cuStreamIsCapturing(s, &status));
-  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  YES(cuMemsetD8Async(p, 3, 4096, s));
-  YES(cuMemcpyDtoDAsync(p + 2048, p, 1024, s));
-  CUgraph g;
-  YES(cuStreamEndCapture(s, &g));
-  size_t count = 0;
-  YES(cuGraphGetNodes(g, nullptr, &count));
-  CHECK(count == 2);
-  std::vector<CUgraphNode> nodes(count);
-  YES(cuGraphGetNodes(g, nodes.data(), &count));
-  CUgraphNodeType type;
-  YES(cuGraphNodeGetType(nodes[0], &type));
-  CHECK(type == CU_GRAPH_NODE_TYPE_MEMSET);
-  CUDA_MEMSET_NODE_PARAMS m{};
-  YES(cuGraphMemsetNodeGetParams(nodes[0], &m));
-  CHECK(m.dst == p);
-  CUgraph outer;
-  CUgraphNode child;
-  YES(cuGraphCreate(&outer, 0));
-  YES(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, g));
-  CUgraphExec exec;
-  YES(cuGraphInstantiate(&exec, outer, 0));
-  for (int i = 0; i < 3; ++i) {
-    YES(cuMemsetD8(p, 0, 4096));
-    YES(cuGraphLaunch(exec, s));
-    YES(cuStreamSynchronize(s));
-    uint8_t out[4096];
-    YES(cuMemcpyDtoH(out, p, sizeof out));
-    CHECK(out[0] == 3);
-    CHECK(out[2048 + 1023] == 3);
-  }
-  YES(cuGraphExecDestroy(exec));
-  YES(cuGraphDestroy(outer));
-  YES(cuGraphDestroy(g));
-  YES(cuStreamDestroy(s));
   YES(cuMemFree(p));
 }
 
@@ -342,7 +196,7 @@ TEST_CASE("mapped memory keeps its bytes when it moves to another address") {
   YES(cuMemAddressFree(b, granularity));
 }
 
-TEST_CASE("pools: allocated in order, freed in order, counted") {
+TEST_CASE("pools allocate and free in stream order, and count bytes") {
   Context c;
   CUmemoryPool pool;
   YES(cuDeviceGetDefaultMemPool(&pool, 0));
@@ -361,7 +215,7 @@ TEST_CASE("pools: allocated in order, freed in order, counted") {
   YES(cuStreamDestroy(s));
 }
 
-TEST_CASE("a thousand contexts end with all that lived in them") {
+TEST_CASE("a thousand contexts release all their objects") {
   REQUIRE(cuInit(0) == CUDA_SUCCESS);
   for (int i = 0; i < 1000; ++i) {
     CUcontext c;
@@ -374,29 +228,4 @@ TEST_CASE("a thousand contexts end with all that lived in them") {
     YES(cuCtxDestroy(c));
     CHECK(cuStreamQuery(s) != CUDA_SUCCESS);
   }
-}
-
-TEST_CASE("threads with their own default streams") {
-  Context c;
-  std::vector<std::thread> threads;
-  std::atomic<int> good{0};
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      if (cuCtxSetCurrent(c.context) != CUDA_SUCCESS) return;
-      CUdeviceptr p;
-      if (cuMemAlloc(&p, 1 << 20) != CUDA_SUCCESS) return;
-      bool right = true;
-      for (int i = 0; i < 200; ++i) {
-        uint8_t out = 0;
-        const auto v = static_cast<uint8_t>(t * 50 + i % 50);
-        right &= cuMemsetD8Async(p, v, 1 << 20, CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
-        right &= cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
-        right &= cuMemcpyDtoH(&out, p + 77, 1) == CUDA_SUCCESS && out == v;
-      }
-      right &= cuMemFree(p) == CUDA_SUCCESS;
-      good += right;
-    });
-  }
-  for (auto& t : threads) t.join();
-  CHECK(good == 4);
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The libraries of older drivers: what they lack is absent by name, and their own programs still run.
+# The libraries of older drivers: they do not export names that the drivers lack, and their own programs still run.
 # Usage: driver_test.sh LIB-FOLDER CONTRACT-PROGRAM NM
 set -eu
 lib=$1 contract=$2 nm=$3

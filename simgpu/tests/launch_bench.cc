@@ -1,5 +1,5 @@
-// Launches a second, misuse detector on: the goal is a million on one core. By the process' own time on a core, since
-// machines are shared, and by the clock.
+// Launches a second with the misuse detector; the goal is a million on one core. Measured in the process' CPU time,
+// since machines are shared, and in real time.
 #include <time.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Each misuse ends the process with a sentence that says which launch and which block; without misuse nothing is said.
+// Each misuse ends the process with a message that names the launch and the block. Without misuse there is no message.
 #include <sys/wait.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 struct Ended {
   int status;
-  std::string said;
+  std::string output;
 };
 
 Ended Run(const std::string& scenario, const std::string& variables = "") {
@@ -18,7 +18,7 @@ Ended Run(const std::string& scenario, const std::string& variables = "") {
   FILE* pipe = popen(command.c_str(), "r");
   Ended e{-1, ""};
   char buffer[512];
-  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) e.said += buffer;
+  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) e.output += buffer;
   e.status = pclose(pipe);
   e.status = WIFEXITED(e.status) ? WEXITSTATUS(e.status) : -1;
   return e;
@@ -28,16 +28,16 @@ using Catch::Matchers::Matches;
 
 }  // namespace
 
-TEST_CASE("nothing is said of a program that does no harm") {
+TEST_CASE("a program without misuse gets no message") {
   const Ended e = Run("clean");
   CHECK(e.status == 0);
-  CHECK(e.said == "misuses 0\n");
+  CHECK(e.output == "misuses 0\n");
 }
 
-TEST_CASE("misuse ends the process with a sentence") {
+TEST_CASE("misuse ends the process with a message") {
   struct Case {
     const char* scenario;
-    const char* sentence;
+    const char* message;
   };
   const Case cases[] = {
       {"discard-in-use",
@@ -60,7 +60,7 @@ TEST_CASE("misuse ends the process with a sentence") {
        "simgpu: misuse: range reused before its last use was over: launch #\\d+ 'empty' on stream \\d+ "
        "reads object 1 in block .* and finds object 2, written by operation #\\d+\n"},
       {"promise",
-       "simgpu: misuse: promise of residency broken: launch #\\d+ 'empty' on stream \\d+ faulted 2097152 bytes.*\n"},
+       "simgpu: misuse: residency guarantee broken: launch #\\d+ 'empty' on stream \\d+ faulted 2097152 bytes.*\n"},
       {"use-after-free",
        "simgpu: misuse: use after free: launch #\\d+ 'empty' on stream \\d+ touches 0x[0-9a-f]+, in allocation "
        "0x[0-9a-f]+ that was freed by operation #\\d+\n"},
@@ -81,30 +81,31 @@ TEST_CASE("misuse ends the process with a sentence") {
       {"capture-legacy",
        "simgpu: misuse: call during a capture: .* gave CUDA_ERROR_STREAM_CAPTURE_IMPLICIT on stream .*\n"},
       {"deadlock",
-       "simgpu: misuse: deadlock: the host waits for a stream .*stuck at wait for a value #\\d+.*nobody writes.*\n"},
+       "simgpu: misuse: deadlock: the host waits for a stream .*stuck at wait for a value #\\d+.*no operation writes "
+       "the value.*\n"},
   };
   for (const Case& c : cases) {
     DYNAMIC_SECTION(c.scenario) {
       const Ended e = Run(c.scenario);
       CHECK(e.status == 86);
-      CHECK_THAT(e.said, Matches(c.sentence));
+      CHECK_THAT(e.output, Matches(c.message));
     }
   }
 }
 
-TEST_CASE("reported instead of ended, with a status of one's own, with the driver's errors") {
+TEST_CASE("settings: misuse is only counted, ends with another status, or gives the driver's errors") {
   const Ended counted = Run("read-discarded", "SIMGPU_MISUSE=report");
   CHECK(counted.status == 0);
-  CHECK_THAT(counted.said, Matches("(.|\n)*misuses [1-9]\\d*\n"));
+  CHECK_THAT(counted.output, Matches("(.|\n)*misuses [1-9]\\d*\n"));
   CHECK(Run("read-discarded", "SIMGPU_MISUSE_EXIT=9").status == 9);
   CHECK(Run("capture-error", "SIMGPU_CAPTURE=error").status == 0);
   const Ended wrong = Run("clean", "SIMGPU_MISUSE=sometimes");
   CHECK(wrong.status == 2);
-  CHECK(wrong.said == "simgpu: SIMGPU_MISUSE='sometimes': abort and report are accepted\n");
+  CHECK(wrong.output == "simgpu: SIMGPU_MISUSE='sometimes': abort and report are accepted\n");
   const Ended profile = Run("clean", "SIMGPU_PROFILE=no-such-card");
   CHECK(profile.status == 2);
   CHECK_THAT(
-      profile.said,
+      profile.output,
       Matches(
           "simgpu: SIMGPU_PROFILE: 'no-such-card' is not accepted; accepted: a file, card-11g, card-8g, .*h200.*\n"));
 }

@@ -1,4 +1,4 @@
-// One misuse a run, named on the command line; misuse_test.cc looks at what the process says when it ends.
+// One misuse a run, named on the command line. misuse_test.cc checks the messages of the process.
 #include <cstring>
 #include <string>
 #include <thread>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     card.Discard(b, p + 2 * kMiB, 2 * kMiB);
   } else if (name == "discard-beside-a-transfer") {
     card.Launch(a, {}, 1'000'000);
-    card.Prefetch(a, p, 64 * kMiB, false);  // behind unfinished work: it runs while others are queued
+    card.Prefetch(a, p, 64 * kMiB, false);  // deferred behind unfinished work
     card.Launch(b, {}, 1'000'000);
     card.Discard(b, p + 32 * kMiB, 2 * kMiB);
   } else if (name == "read-discarded") {
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
     OK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     cuMemsetD8Async(p, 0, 16, nullptr);
   } else if (name == "capture-error") {
-    // With SIMGPU_CAPTURE=error: the driver's codes, and the capture is lost.
+    // With SIMGPU_CAPTURE=error: the driver's error codes, and the capture is invalidated.
     OK(cuStreamBeginCapture(b, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CUdeviceptr q;
     if (cuMemAlloc(&q, 4096) != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return 1;
@@ -106,8 +106,8 @@ int main(int argc, char** argv) {
     OK(cuThreadExchangeStreamCaptureMode(&mode));
     OK(cuStreamEndCapture(b, &g));
   } else if (name == "deadlock") {
-    // a waits for b's event, b for a value that only a would write.
-    CUdeviceptr flag = card.Plain(512);
+    // Stream a waits for b's event; b waits for a value that only a would write.
+    CUdeviceptr flag = card.Unmanaged(512);
     OK(cuMemsetD32(flag, 0, 1));
     CUevent e;
     OK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));

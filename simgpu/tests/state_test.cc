@@ -1,4 +1,4 @@
-// The state that processes share, when one of them dies between two stores.
+// The shared state after a process was killed between two stores.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace simgpu {
 namespace {
 
-// What every walk over the lists relies on.
+// The invariants that every walk over the lists relies on.
 void CheckWhole(SharedState& state) {
   uint64_t bytes = 0;
   std::set<int32_t> seen;
@@ -36,15 +36,15 @@ void CheckWhole(SharedState& state) {
   CHECK(state.self().managed[0] == bytes);
   for (int32_t i = state.card(0).free_chunk; i >= 0; i = state.chunk(0, i).next) REQUIRE(seen.insert(i).second);
   CHECK(seen.size() == static_cast<size_t>(state.card(0).fresh));
-  CHECK(state.card(0).plain_used == static_cast<uint64_t>(TheProfile().reserve) + state.self().plain[0]);
+  CHECK(state.card(0).unmanaged_used == static_cast<uint64_t>(TheProfile().reserve) + state.self().unmanaged[0]);
 }
 
 }  // namespace
 
-TEST_CASE("whoever comes after a process that died between two stores finds whole lists and sums") {
+TEST_CASE("after a process was killed between two stores, the next one finds consistent lists and sums") {
   using Torn = std::function<void(SharedState&, const std::vector<int32_t>&)>;
   const Torn torn[] = {
-      // Half of taking its second entry out of the list.
+      // Half of unlinking its second entry.
       [](SharedState& s, const std::vector<int32_t>& own) {
         const Chunk& k = s.chunk(0, own[1]);
         s.chunk(0, k.prev).next = k.next;
@@ -53,14 +53,14 @@ TEST_CASE("whoever comes after a process that died between two stores finds whol
         const Chunk& k = s.chunk(0, own[1]);
         s.chunk(0, k.next).prev = k.prev;
       },
-      // Half of putting one at the end.
+      // Half of appending an entry.
       [](SharedState& s, const std::vector<int32_t>& own) { s.card(0).tail[kUsed] = own[0]; },
       [](SharedState& s, const std::vector<int32_t>& own) { s.chunk(0, own[2]).next = own[0]; },
-      // Half of taking a new one, half of giving one back.
+      // Half of allocating an entry, half of releasing one.
       [](SharedState& s, const std::vector<int32_t>&) { ++s.card(0).fresh; },
       [](SharedState& s, const std::vector<int32_t>& own) { s.chunk(0, own[1]).slot = -1; },
       [](SharedState& s, const std::vector<int32_t>&) { s.card(0).managed_used += kBlockBytes; },
-      [](SharedState& s, const std::vector<int32_t>&) { s.card(0).plain_used += kBlockBytes; },
+      [](SharedState& s, const std::vector<int32_t>&) { s.card(0).unmanaged_used += kBlockBytes; },
   };
   for (const Torn& tear : torn) {
     char path[] = "/tmp/simgpu-state-XXXXXX";
@@ -79,7 +79,7 @@ TEST_CASE("whoever comes after a process that died between two stores finds whol
     REQUIRE(pipe(here) == 0);
     REQUIRE(pipe(there) == 0);
     const pid_t child = fork();
-    if (child == 0) {  // its entries lie between two of ours
+    if (child == 0) {  // its entries are between two of ours
       SharedState theirs(TheProfile());
       theirs.Attach();
       std::vector<int32_t> own;

@@ -1,9 +1,11 @@
-// One of several processes on one card: faults and prefetches through a working set again and again, then prints what
-// it saw as "key value" lines. Arguments: GiB, rounds, and one of
-//   sleep     after each round, until FILE.wake is there
-//   die       half-way
-//   launching kill -9 finds it in the middle of launches: rounds without end, "ready" after the first
-//   hold      (plain memory, no launch) and busy (rounds): "ready", then until stdin ends
+// One of several processes on one card: uses a working set repeatedly by faults and prefetches, then prints its figures
+// as "key value" lines. Arguments: GiB, rounds, and one of
+//   sleep      after each round it sleeps until FILE.wake exists
+//   die        it exits half-way
+//   launching  rounds without end, for a kill during launches
+//   hold       it holds unmanaged memory without launches until stdin ends
+//   busy       rounds until stdin ends
+// The last three print "ready" when they have started.
 #include <poll.h>
 #include <unistd.h>
 
@@ -14,7 +16,7 @@
 
 using namespace simgpu_test;  // NOLINT(google-build-using-namespace)
 
-// Until the test says so, or two minutes.
+// Until the test creates the file, or two minutes.
 void SleepUntilWoken() {
   const std::string sign = std::string(std::getenv("SIMGPU_STATE")) + ".wake";
   for (int i = 0; i < 12'000 && access(sign.c_str(), F_OK) != 0; ++i) usleep(10'000);
@@ -38,7 +40,7 @@ int main(int argc, char** argv) {
   Card card;
   CUstream s = card.Stream();
   if (how == "hold") {
-    const CUdeviceptr held = card.Plain(bytes);
+    const CUdeviceptr held = card.Unmanaged(bytes);
     Ready();
     char byte;
     while (read(0, &byte, 1) > 0) {

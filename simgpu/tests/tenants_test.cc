@@ -1,5 +1,5 @@
-// Several processes on one card: memory, the driver's eviction, compute and the common clock are shared, and a dead one
-// gives back what it held.
+// Several processes on one card share memory, the driver's eviction, compute and the common clock. The memory of an
+// ended process is released.
 #include <nvml.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -47,7 +47,7 @@ struct SharedCard {
     setenv("SIMGPU_STATE", path.c_str(), 1);
     setenv("SIMGPU_PROFILE", "card-8g", 1);
     setenv("SIMGPU_TENANTS", tenants, 1);
-    // A loaded machine must not let a slow tenant fall out of the common clock.
+    // A slow tenant on a loaded machine must not drop out of the common clock.
     setenv("SIMGPU_PATIENCE_MS", "20000", 1);
   }
   ~SharedCard() {
@@ -67,14 +67,14 @@ TEST_CASE("two tenants that fit share compute evenly") {
   REQUIRE(fa.at("status") == 0);
   REQUIRE(fb.at("status") == 0);
   CHECK(fa.at("fault_bytes") == 0);
-  // 20 rounds of 32 launches of 0.5 ms: 320 ms alone, twice that beside an equal.
+  // 20 rounds of 32 launches of 0.5 ms: 320 ms alone, twice that beside an equal tenant.
   CHECK(fa.at("ns") > 500e6);
   CHECK(fa.at("ns") < 720e6);
   CHECK(fb.at("ns") > 500e6);
   CHECK(fb.at("ns") < 720e6);
 }
 
-TEST_CASE("two tenants larger than the card push each other out") {
+TEST_CASE("two tenants larger than the card evict each other's memory") {
   SharedCard card("2");
   Tenant a("5 3"), b("5 3");
   const Figures fa = a.Wait(), fb = b.Wait();
@@ -91,8 +91,8 @@ TEST_CASE("two tenants' runs repeat") {
     SharedCard card("2");
     Tenant a("5 3"), b("5.5 3");
     const Figures fa = a.Wait(), fb = b.Wait();
-    // Who comes first gets the first slot: which of the two orders it was may differ, the pair of results may not
-    // beyond it.
+    // The first process to attach gets the first slot. Only this order may differ between runs, so the pair of results
+    // must be equal.
     const double sum = fa.at("ns") + fb.at("ns");
     if (i == 0) first["sum"] = sum;
     CHECK(sum > first.at("sum") * 0.999);
@@ -100,18 +100,18 @@ TEST_CASE("two tenants' runs repeat") {
   }
 }
 
-TEST_CASE("a tenant that sleeps does not hold the other up") {
+TEST_CASE("a sleeping tenant does not delay the other one") {
   SharedCard card("2");
   Tenant sleeper("1 2 sleep"), other("2 20");
   const auto from = std::chrono::steady_clock::now();
   CHECK(other.Wait().at("status") == 0);
-  // The sleeper sleeps on until it is woken; held up, the other would have waited for it as long as patience lasts.
+  // The sleeper sleeps until it is woken. If the other one waited for it, it would wait as long as the patience.
   CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(15));
   std::ofstream(card.path + ".wake").put('\n');
   CHECK(sleeper.Wait().at("status") == 0);
 }
 
-TEST_CASE("processes that are killed in the middle of launches leave a card that others can use") {
+TEST_CASE("after processes were killed during launches, others can use the card") {
   SharedCard card("1");
   for (int i = 0; i < 20; ++i) {
     pid_t pids[2];
@@ -127,7 +127,7 @@ TEST_CASE("processes that are killed in the middle of launches leave a card that
       int status = 0;
       REQUIRE(waitpid(pid, &status, 0) == pid);
       CHECK(WIFSIGNALED(status));
-      CHECK(WTERMSIG(status) == SIGKILL);  // and had not ended by itself
+      CHECK(WTERMSIG(status) == SIGKILL);  // it had not ended by itself
     }
   }
   const Figures f = Tenant("5 2").Wait();
@@ -136,7 +136,7 @@ TEST_CASE("processes that are killed in the middle of launches leave a card that
   CHECK(f.at("card_used_bytes") == 5 * kGiB + (192 << 20));
 }
 
-TEST_CASE("what a dead process held is free again, and NVML names the living") {
+TEST_CASE("the memory of an ended process is free again, and NVML lists running processes only") {
   SharedCard card("1");
   REQUIRE(Tenant("6 4 die").Wait().at("status") == 9);
   const Figures f = Tenant("7 2").Wait();

@@ -1,36 +1,11 @@
-// Virtual time and residency: the simulated card keeps to facts.md's measurements, whatever the machine it runs on.
-#include <catch2/catch_test_macros.hpp>
-#include <cstring>
+// Virtual time and residency: the simulated GPU keeps to docs/design/driver.md's measurements on any machine.
+#include <algorithm>
+#include <cstdio>
+#include <vector>
 
-#include "card.h"
+#include "timing.h"
 
 using namespace simgpu_test;  // NOLINT(google-build-using-namespace): the test's own vocabulary
-
-namespace {
-
-double Gbps(uint64_t bytes, uint64_t ns) { return static_cast<double>(bytes) / static_cast<double>(ns); }
-
-// A process has one profile: the first case's. ctest gives each case a process of its own.
-bool IsProfile(const char* name, uint64_t memory, int gpus) {
-  setenv("SIMGPU_PROFILE", name, 1);
-  OK(cuInit(0));
-  size_t total = 0;
-  int count = 0;
-  OK(cuDeviceTotalMem(&total, 0));
-  OK(cuDeviceGetCount(&count));
-  return total == memory && count == gpus;
-}
-#define NEED_PROFILE(name, memory, gpus) \
-  if (!IsProfile(name, memory, gpus))    \
-  SKIP("needs the profile " name ", and this process has another one: run it by ctest")
-
-// Makes [p, p+n) resident.
-void Populate(Card& card, CUstream s, CUdeviceptr p, uint64_t n) {
-  card.Launch(s, {Write(p, n)});
-  OK(cuStreamSynchronize(s));
-}
-
-}  // namespace
 
 TEST_CASE("prefetch rates follow the size of the piece") {
   Card card;
@@ -69,7 +44,7 @@ TEST_CASE("a prefetch on an idle stream takes the caller's time, a deferred one 
   const uint64_t deferred = card.HostTime([&] { card.Prefetch(s, p, kGiB, false); });
   CHECK(deferred >= 15'000);
   CHECK(deferred <= 30'000);
-  // The queue of deferred ones is short: then the caller blocks.
+  // The queue of deferred prefetches is short: then the caller blocks.
   OK(cuStreamSynchronize(s));
   card.Launch(s, {}, 50'000'000);
   uint64_t longest = 0;
@@ -80,7 +55,7 @@ TEST_CASE("a prefetch on an idle stream takes the caller's time, a deferred one 
   CHECK(longest > 40'000'000);
 }
 
-TEST_CASE("faults bring in what is touched, at the measured rate, and no more") {
+TEST_CASE("faults fetch exactly the touched bytes, at the measured rate") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(kGiB);
@@ -88,7 +63,7 @@ TEST_CASE("faults bring in what is touched, at the measured rate, and no more") 
   card.Prefetch(s, p, kGiB, false);
   OK(cuStreamSynchronize(s));
   const auto before = card.Stats();
-  // As measured: 8 MiB at + 100 MiB give exactly 8 MiB of transfers.
+  // As measured: reading 8 MiB at + 100 MiB transfers exactly 8 MiB.
   card.Launch(s, {Read(p + 100 * kMiB, 8 * kMiB)});
   OK(cuStreamSynchronize(s));
   CHECK(card.Stats().fault_bytes - before.fault_bytes == 8 * kMiB);
@@ -99,7 +74,7 @@ TEST_CASE("faults bring in what is touched, at the measured rate, and no more") 
   CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 100'000);
 }
 
-TEST_CASE("what a prefetch brought and nobody touched is counted, once for each arrival") {
+TEST_CASE("prefetched bytes that are not touched are counted once for each prefetch") {
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr p = card.Managed(64 * kMiB), q = card.Managed(64 * kMiB);
@@ -112,20 +87,20 @@ TEST_CASE("what a prefetch brought and nobody touched is counted, once for each 
   CHECK(unused() == 0);
   card.Prefetch(s, p, 64 * kMiB, false);
   card.Prefetch(s, p, 64 * kMiB, true);
-  CHECK(unused() == 64);  // not yet
+  CHECK(unused() == 64);  // not touched yet
   card.Launch(s, {Read(p + 8 * kMiB, 16 * kMiB)});
   CHECK(unused() == 48);
   card.Prefetch(s, p, 64 * kMiB, false);
-  CHECK(unused() == 48);  // never
+  CHECK(unused() == 48);  // evicted untouched
   card.Prefetch(s, p, 64 * kMiB, true);
   CHECK(unused() == 112);
   OK(cuMemsetD8Async(p, 1, 64 * kMiB, s));
   CHECK(unused() == 48);
-  // What a discard leaves behind, what is freed, and what was there anyway.
+  // Discarded bytes, freed bytes and resident bytes do not count.
   card.Prefetch(s, p, 64 * kMiB, false);
   card.Prefetch(s, p, 32 * kMiB, true);
   card.Discard(s, p, 16 * kMiB);
-  card.Prefetch(s, p, 16 * kMiB, true);  // empty: nothing is moved
+  card.Prefetch(s, p, 16 * kMiB, true);  // no contents: nothing is moved
   card.Prefetch(s, q, 64 * kMiB, true);
   card.Launch(s, {Write(p, 16 * kMiB)});
   CHECK(unused() == 80);
@@ -134,7 +109,7 @@ TEST_CASE("what a prefetch brought and nobody touched is counted, once for each 
   CHECK(unused() == 80);
 }
 
-TEST_CASE("both directions together reach the duplex sum, not twice one way") {
+TEST_CASE("both directions together reach the duplex sum, not twice one direction") {
   Card card;
   CUstream in = card.Stream(), out = card.Stream();
   CUdeviceptr p = card.Managed(kGiB), q = card.Managed(kGiB);
@@ -154,14 +129,14 @@ TEST_CASE("both directions together reach the duplex sum, not twice one way") {
   CHECK(Gbps(2 * kGiB, ns) < 30);
 }
 
-TEST_CASE("a full card evicts what came first, and discarded memory before that without a copy") {
+TEST_CASE("a full card evicts discarded memory first, without a copy, then the oldest") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
   CUdeviceptr a = card.Managed(3 * kGiB), b = card.Managed(3 * kGiB), c = card.Managed(3 * kGiB);
   Populate(card, s, a, 3 * kGiB);
   Populate(card, s, b, 3 * kGiB);
-  // Reading a does not make it younger: the driver does not see accesses.
+  // Reading does not make `a` younger: the driver does not see accesses.
   card.Launch(s, {Read(a, 3 * kGiB)});
   Populate(card, s, c, 3 * kGiB);
   CHECK(simgpu_resident_bytes(a, 3 * kGiB) < 2 * kGiB);
@@ -174,14 +149,14 @@ TEST_CASE("a full card evicts what came first, and discarded memory before that 
   Populate(card, s, d, 2 * kGiB);
   CHECK(card.Stats().evicted_bytes == evicted);
   CHECK(simgpu_resident_bytes(c, 3 * kGiB) == 3 * kGiB);
-  // Plain memory pushes managed memory out; too much of it fails.
-  CUdeviceptr plain = card.Plain(4 * kGiB), more = 0;
-  CHECK(plain != 0);
+  // Unmanaged memory evicts managed memory; too much of it fails.
+  CUdeviceptr unmanaged = card.Unmanaged(4 * kGiB), more = 0;
+  CHECK(unmanaged != 0);
   CHECK(cuMemAlloc(&more, 5 * kGiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(card.Stats().card_used_bytes <= 8 * kGiB);
 }
 
-TEST_CASE("faults come as fast as the kernel's way over its memory lets them") {
+TEST_CASE("the rate of faults depends on the kernel's access pattern") {
   Card card;
   CUstream s = card.Stream();
   const CUdeviceptr p = card.Managed(kGiB);
@@ -200,7 +175,7 @@ TEST_CASE("faults come as fast as the kernel's way over its memory lets them") {
   CHECK(before < 15);
 }
 
-TEST_CASE("a kernel larger than the card runs by faults") {
+TEST_CASE("a kernel with operands larger than the card runs by faults") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
@@ -209,204 +184,6 @@ TEST_CASE("a kernel larger than the card runs by faults") {
   const uint64_t ns = card.Time([&] { card.Launch(s, {Read(p, 12 * kGiB)}); });
   CHECK(ns > 1'500'000'000);
   CHECK(card.Stats().resident_bytes <= 8 * kGiB);
-}
-
-// Figures of experiments/probes/read_mostly.cu on an H200, for a GiB.
-TEST_CASE("read-mostly: what is withdrawn lies in host memory, for nothing") {
-  Card card;
-  CUstream s = card.Stream();
-  CUdeviceptr p = card.Managed(kGiB);
-  Populate(card, s, p, kGiB);
-  const CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  const auto advise = [&](CUmem_advise advice) {
-    return card.Time([&] { OK(cuMemAdvise(p, kGiB, advice, l)); }) / 1000;
-  };
-  const auto fetch = [&] { return card.Time([&] { card.Prefetch(s, p, kGiB, true); }) / 1000; };
-  card.Prefetch(s, p, kGiB, false);
-  OK(cuCtxSynchronize());
-  uint64_t us = advise(CU_MEM_ADVISE_SET_READ_MOSTLY);
-  CHECK((us > 70'000 && us < 86'000));
-  us = fetch();
-  CHECK((us > 20'000 && us < 25'000));
-  const auto before = card.Stats();
-  // A prefetch to the host leaves both copies.
-  us = card.Time([&] { card.Prefetch(s, p, kGiB, false); }) / 1000;
-  CHECK(us < 3'000);
-  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 100'000);
-  us = advise(CU_MEM_ADVISE_UNSET_READ_MOSTLY);
-  CHECK((us > 1'000 && us < 2'500));
-  CHECK(simgpu_resident_bytes(p, kGiB) == 0);
-  CHECK(card.Stats().prefetch_out_bytes == before.prefetch_out_bytes);
-  us = advise(CU_MEM_ADVISE_SET_READ_MOSTLY);
-  CHECK((us > 4'000 && us < 6'000));
-  CHECK(advise(CU_MEM_ADVISE_UNSET_READ_MOSTLY) < 2'500);
-  us = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) / 1000;
-  CHECK((us > 90'000 && us < 110'000));
-  // On the card: the first duplicate is made by the move to the host, which costs what any does.
-  CHECK(advise(CU_MEM_ADVISE_SET_READ_MOSTLY) < 2'500);
-  us = card.Time([&] { card.Prefetch(s, p, kGiB, false); }) / 1000;
-  CHECK((us > 60'000 && us < 110'000));
-  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-  // Taken from under a reader: nothing is lost but time.
-  card.Launch(s, {Read(p, kGiB)}, 5'000'000);
-  simgpu_advance_host(1'000'000);
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_UNSET_READ_MOSTLY, l));
-  CHECK(card.Stats().evicted_in_use_bytes == before.evicted_in_use_bytes + kGiB);
-  CHECK(card.Stats().misuses == 0);
-  // Where the card is where it prefers to lie, the card's copy stays.
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_READ_MOSTLY, l));
-  fetch();
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, l));
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_UNSET_READ_MOSTLY, l));
-  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-}
-
-TEST_CASE("read-mostly: a write by a copy or a memset collapses a duplicate, too") {
-  Card card;
-  CUstream s = card.Stream();
-  CUdeviceptr p = card.Managed(16 * kMiB);
-  Populate(card, s, p, 16 * kMiB);
-  const auto duplicate = [&] {
-    card.Prefetch(s, p, 16 * kMiB, false);
-    OK(cuCtxSynchronize());
-    OK(cuMemAdvise(p, 16 * kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}));
-    card.Prefetch(s, p, 16 * kMiB, true);
-  };
-  duplicate();
-  const auto slow = [&](uint64_t ns) {
-    CHECK((ns > 53'000'000 && ns < 62'000'000));
-    OK(cuMemAdvise(p, 16 * kMiB, CU_MEM_ADVISE_UNSET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}));
-    duplicate();
-  };
-  slow(card.Time([&] { card.Launch(s, {Write(p, 16 * kMiB)}); }));
-  slow(card.Time([&] { OK(cuMemsetD8Async(p, 1, 16 * kMiB, s)); }));
-  std::vector<char> host(16 * kMiB, 2);
-  slow(card.Time([&] { OK(cuMemcpyHtoDAsync(p, host.data(), 16 * kMiB, s)); }));
-  CHECK(card.Stats().duplicate_write_bytes == 48 * kMiB);
-}
-
-TEST_CASE("read-mostly: eviction of a clean duplicate is free, the first write is the trap") {
-  Card card;
-  CUstream s = card.Stream();
-  CUdeviceptr p = card.Managed(64 * kMiB);
-  Populate(card, s, p, 64 * kMiB);
-  card.Prefetch(s, p, 64 * kMiB, false);
-  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_READ_MOSTLY, l));
-  card.Prefetch(s, p, 64 * kMiB, true);
-  OK(cuStreamSynchronize(s));
-  CHECK(card.Time([&] { card.Prefetch(s, p, 64 * kMiB, false); }) < 200'000);
-  card.Prefetch(s, p, 64 * kMiB, true);
-  const uint64_t ns = card.Time([&] { card.Launch(s, {Write(p, 64 * kMiB)}); });
-  CHECK(ns > 200'000'000);
-  CHECK(ns < 260'000'000);
-}
-
-TEST_CASE("accessed-by: no migration, the link's rate") {
-  Card card;
-  CUstream s = card.Stream();
-  CUdeviceptr p = card.Managed(kGiB);
-  Populate(card, s, p, kGiB);
-  card.Prefetch(s, p, kGiB, false);
-  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
-  const auto before = card.Stats();
-  // One way at the rate of copies; both ways together a little more than that.
-  const uint64_t reading = card.Time([&] { card.Launch(s, {Read(p, kGiB)}); });
-  CHECK(Gbps(kGiB, reading) > 50);
-  CHECK(Gbps(kGiB, reading) < 52);
-  const uint64_t updating = card.Time([&] { card.Launch(s, {Update(p, kGiB)}); });
-  CHECK(Gbps(2 * kGiB, updating) > 80);
-  CHECK(Gbps(2 * kGiB, updating) < 85);
-  // Read four times: the link is crossed four times.
-  const uint64_t again = card.Time([&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}); });
-  CHECK(again > 3.9 * static_cast<double>(reading));
-  // And three times as often where it is for a filter of several places.
-  const uint64_t filtered = card.Time(
-      [&] { card.Launch(s, {{p, kGiB, SIMGPU_READ | SIMGPU_PASSES(4), 0}}, 1000, SIMGPU_KERNEL(SIMGPU_CONVOLUTION)); });
-  CHECK(filtered > 2.9 * static_cast<double>(again));
-  CHECK(simgpu_resident_bytes(p, kGiB) == 0);
-  const auto after = card.Stats();
-  CHECK(after.fault_bytes == before.fault_bytes);
-  CHECK(after.remote_bytes - before.remote_bytes == 19 * kGiB);
-  // A prefetch brings it all the same, and then it is local; taken back, it is read in place again.
-  card.Prefetch(s, p, kGiB, true);
-  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) < 1'000'000);
-  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-  card.Prefetch(s, p, kGiB, false);
-  CHECK(card.Time([&] { card.Launch(s, {Read(p, kGiB)}); }) > 19'000'000);
-  OK(cuMemAdvise(p, kGiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, l));
-  card.Launch(s, {Read(p, kGiB)});
-  OK(cuStreamSynchronize(s));
-  CHECK(simgpu_resident_bytes(p, kGiB) == kGiB);
-  CHECK(card.Stats().fault_bytes - after.fault_bytes == kGiB);
-}
-
-TEST_CASE("accessed-by shares the link: a prefetch beside it makes both slower, and both arrive") {
-  Card card;
-  CUstream s = card.Stream(), other = card.Stream();
-  CUdeviceptr host = card.Managed(kGiB), moved = card.Managed(kGiB);
-  for (CUdeviceptr p : {host, moved}) {
-    Populate(card, s, p, kGiB);
-    card.Prefetch(s, p, kGiB, false);
-  }
-  CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  OK(cuMemAdvise(host, kGiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l));
-  const uint64_t both = card.Time([&] {
-    card.Prefetch(other, moved, kGiB, true);
-    card.Launch(s, {Read(host, kGiB)});
-  });
-  CHECK(Gbps(2 * kGiB, both) > 40);
-  CHECK(Gbps(2 * kGiB, both) < 60);
-}
-
-TEST_CASE("advice waits for the range that is being sent away, not for what is queued behind it or comes in") {
-  Card card;
-  CUstream s = card.Stream(), other = card.Stream();
-  CUdeviceptr moved = card.Managed(kGiB), advised = card.Managed(64 * kMiB);
-  for (CUdeviceptr p : {moved, advised}) Populate(card, s, p, p == moved ? kGiB : 64 * kMiB);
-  card.Prefetch(s, advised, 64 * kMiB, false);
-  const CUmemLocation l{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  const auto advise = [&] {
-    return card.HostTime([&] { OK(cuMemAdvise(advised, 2 * kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, l)); });
-  };
-  const uint64_t alone = advise();
-  CHECK(alone > 60'000);
-  CHECK(alone < 100'000);
-  // Behind a kernel, so that they are deferred: two ranges of 512 MiB, of which the first is under way.
-  card.Launch(s, {}, 1'000'000);
-  card.Prefetch(s, moved, 512 * kMiB, false);
-  card.Prefetch(s, moved + 512 * kMiB, 512 * kMiB, false);
-  CHECK(advise() < 100'000);  // nothing has begun to leave
-  simgpu_advance_host(8'000'000);
-  const uint64_t beside = advise();
-  CHECK(beside > 25'000'000);  // the rest of 36 ms
-  CHECK(beside < 31'000'000);
-  OK(cuCtxSynchronize());
-  card.Launch(other, {}, 1'000'000);
-  card.Prefetch(other, moved, kGiB, true);
-  simgpu_advance_host(8'000'000);
-  CHECK(advise() < 100'000);
-}
-
-TEST_CASE("preferred on the host: the card reads in place, and what is new is made there") {
-  Card card;
-  CUstream s = card.Stream();
-  CUdeviceptr p = card.Managed(64 * kMiB);
-  CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0}, device{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host));
-  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_SET_ACCESSED_BY, device));
-  const uint64_t before = card.Stats().remote_bytes;
-  card.Launch(s, {Write(p, 64 * kMiB)});
-  OK(cuStreamSynchronize(s));
-  CHECK(simgpu_resident_bytes(p, 64 * kMiB) == 0);
-  CHECK(card.Stats().remote_bytes - before == 64 * kMiB);
-  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, host));
-  OK(cuMemAdvise(p, 64 * kMiB, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device));
-  card.Launch(s, {Read(p, 64 * kMiB)});
-  OK(cuStreamSynchronize(s));
-  CHECK(simgpu_resident_bytes(p, 64 * kMiB) == 64 * kMiB);
 }
 
 TEST_CASE("a wait for an event starts the waiting stream when the event is done") {
@@ -428,7 +205,7 @@ TEST_CASE("the legacy stream orders itself with blocking streams") {
   Card card;
   CUstream s;
   OK(cuStreamCreate(&s, CU_STREAM_DEFAULT));
-  CUdeviceptr p = card.Plain(4096);
+  CUdeviceptr p = card.Unmanaged(4096);
   card.Launch(s, {Write(p, 4096)}, 3'000'000);
   const uint64_t from = simgpu_now_ns();
   card.Launch(nullptr, {Read(p, 4096)}, 1000);
@@ -437,7 +214,7 @@ TEST_CASE("the legacy stream orders itself with blocking streams") {
   CHECK(card.Stats().races == 0);
 }
 
-TEST_CASE("contents: digests depend on what was computed, not on where memory lay") {
+TEST_CASE("contents: digests depend on the computation, not on where memory was") {
   NEED_PROFILE("card-8g", 8 * kGiB, 1);
   Card card;
   CUstream s = card.Stream();
@@ -488,7 +265,7 @@ TEST_CASE("host memory stays below two percent of what is simulated") {
   CHECK((resident() - before) * 100 < 100 * kGiB);
 }
 
-TEST_CASE("a long queue holds the launching thread back, as the driver's ring does") {
+TEST_CASE("a long queue blocks the launching thread, as the driver's ring does") {
   Card card;
   CUstream s = card.Stream();
   const uint64_t host = card.HostTime([&] {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""From the toolkit's headers: every exported name, its version, stubs for what is not simulated, export lists.
+"""From the toolkit's headers: every exported name, its version, stubs for names that are not simulated, export lists.
 
 generate.py names  --header cuda.h --typedefs cudaTypedefs.h --out DIR
 generate.py stubs  --names FILE --archive LIB.a --nm NM --prefix cu|nvml --error N --out DIR
@@ -100,7 +100,7 @@ def main():
     defined = set(re.findall(r" T (\w+)$", symbols, re.M))
     missing = sorted({name for *_, name in lines} - defined)
     with open(os.path.join(a.out, a.prefix + "_stubs.c"), "w") as out:
-        out.write("/* Generated: what is not simulated refuses politely. */\n")
+        out.write("/* Generated: entry points that are not simulated return an error. */\n")
         for name in missing:
             out.write(f"int {name}(void) {{ return {a.error}; }}\n")
     with open(os.path.join(a.out, a.prefix + "_not_simulated.txt"), "w") as out:

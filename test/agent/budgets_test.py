@@ -165,7 +165,7 @@ def tokens_are_demanded_granted_and_revoked(a):
 
 @test()
 def a_stopped_agent_blocks_no_process(a):
-    """A hook that waits for a token without an answer goes on without one, and returns with the agent."""
+    """A hook without an answer to its request for a token continues without one, and attaches again to the agent."""
     h = a.hook(a.allocate("one", 50, compute_limit="0.5"))
 
     def demanded():

@@ -28,8 +28,8 @@ CardStatus Card(const std::string& uuid) {
   return card;
 }
 
-deviceplugin::CheckpointEntry Given(const std::string& pod, const std::string& container, const std::string& card, int first,
-                             int last) {
+deviceplugin::CheckpointEntry Given(const std::string& pod, const std::string& container, const std::string& card,
+                                    int first, int last) {
   deviceplugin::CheckpointEntry given{pod, container, {}, "/var/lib/sluice/alloc/pod-" + container, "", {}};
   for (int i = first; i <= last; ++i) given.device_ids.push_back(card + "::" + std::to_string(i));
   return given;

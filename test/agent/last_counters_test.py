@@ -7,13 +7,15 @@ Compares the line that the hook prints at exit with `sluice status` after it, on
 import json
 import os
 import pathlib
-import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import exit_line
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 TRACE = pathlib.Path(__file__).resolve().parents[2] / "experiments/traces/transformer.sltrace"
@@ -55,12 +57,11 @@ def main():
                 timeout=120,
             )
             assert done.returncode == 0, done
-            line = re.search(r"^sluice: exit .*$", done.stderr, re.M)[0]
+            (line,) = exit_line.parse(done.stderr)
             kept = json.loads(done.stdout)["allocations"][0]["ended"][0]
-            assert kept["launches"] == int(re.search(r"launches (\d+)", line)[1]), (kept, line)
-            for counter, names in (("fetched_bytes", "in|fetched"), ("evicted_bytes", "out|evicted")):
-                gib = float(re.search(rf", (?:{names}) ([0-9.]+) GiB", line)[1])
-                assert gib > 1 and abs(kept[counter] / 2**30 - gib) < 0.0051, (counter, kept, line)
+            assert line["fetched_bytes"] > 1 << 30 and line["evicted_bytes"] > 1 << 30, line
+            for counter in ("launches", "fetched_bytes", "evicted_bytes"):
+                assert kept[counter] == line[counter], (counter, kept, line)
             print(line)
         finally:
             agent.send_signal(signal.SIGTERM)

@@ -1,73 +1,13 @@
 #!/usr/bin/python3
-"""The chart without a cluster: what each setting renders, and which privileges it asks for.
-
-Needs helm (built by tools/build) and python3-yaml; skips with the reason where one is missing.
-"""
+"""The chart without a cluster: rendered objects of each setting, and their privileges (chart_privilege_cases.py)."""
 
 import json
-import pathlib
 import subprocess
-import sys
 import unittest
 
-try:
-    import yaml
-except ImportError:
-    sys.exit(print("SKIPPED: python3-yaml is missing (scripts/setup cluster installs it)") or 4)
-
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-CHART = ROOT / "charts" / "sluice"
-
-
-def helm_program():
-    built = subprocess.run(
-        [HERE / "tools" / "build", "helm"], capture_output=True, text=True
-    )
-    if built.returncode:
-        sys.exit(print("SKIPPED: helm cannot be built: " + built.stderr.strip()) or 4)
-    return built.stdout.strip() + "/helm"
-
-
-HELM = helm_program()
-
-
-def run(*arguments):
-    return subprocess.run([HELM, *map(str, arguments)], capture_output=True, text=True)
-
-
-def render(*settings, values=None, **flags):
-    arguments = ["template", "sluice", CHART, "--namespace", "sluice-system"]
-    for s in settings:
-        arguments += ["--set", s]
-    if values is not None:
-        arguments += ["--set-json", *[f"{k}={json.dumps(v)}" for k, v in values.items()]]
-    result = run(*arguments)
-    if result.returncode:
-        raise AssertionError(result.stderr)
-    return [d for d in yaml.safe_load_all(result.stdout) if d]
-
-
-def one(objects, kind, name=None):
-    found = [o for o in objects if o["kind"] == kind and (name is None or o["metadata"]["name"] == name)]
-    assert len(found) == 1, f"{kind} {name}: {len(found)} found"
-    return found[0]
-
-
-def pod_of(workload):
-    return workload["spec"]["template"]["spec"]
-
-
-def node_pod(*settings):
-    return pod_of(one(render(*settings), "DaemonSet"))
-
-
-def containers(pod):
-    return pod.get("initContainers", []) + pod["containers"]
-
-
-def config(objects, name):
-    return yaml.safe_load(one(objects, "ConfigMap", "sluice")["data"][name])
+import yaml
+from chart_privilege_cases import Privileges  # noqa: F401  (unittest finds it here)
+from chart_rig import CHART, ROOT, config, containers, node_pod, one, pod_of, render, run
 
 
 class Lint(unittest.TestCase):
@@ -103,7 +43,7 @@ class Lint(unittest.TestCase):
             "webhook.assumedGpuMemory=lots": "assumedGpuMemory",
             "agent.notHooked=kill": "notHooked",
             "image.digest=abc": "digest",
-            # What the API server, the daemons or YAML would only stumble over later.
+            # Values that the API server, the daemons or YAML would reject later.
             "driver.access=own": "driver/root",
             "driver.runtimeClassName=a: b": "runtimeClassName",
             "fullnameOverride=Foo_Bar": "fullnameOverride",
@@ -120,114 +60,6 @@ class Lint(unittest.TestCase):
                 result = run("template", "sluice", CHART, "--set" if "replicas" in setting else "--set-string", setting)
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(word, result.stderr)
-
-
-class Privileges(unittest.TestCase):
-    """What each part may do. A change here is a change of the security model: docs/operate/security.md gives the reasons."""
-
-    def test_every_container_is_locked(self):
-        objects = render()
-        for pod in [pod_of(one(objects, "DaemonSet")), pod_of(one(objects, "Deployment")), one(objects, "Pod")["spec"]]:
-            for c in containers(pod):
-                with self.subTest(c["name"]):
-                    context = c["securityContext"]
-                    self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
-                    self.assertIs(context["allowPrivilegeEscalation"], False)
-                    self.assertIs(context["readOnlyRootFilesystem"], True)
-                    self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
-                    self.assertNotIn("privileged", context)
-                    self.assertIn("limits", c["resources"])
-
-    def test_node_pod(self):
-        pod = node_pod()
-        self.assertIs(pod["hostPID"], True)
-        self.assertEqual(pod["securityContext"], {"seLinuxOptions": {"type": "spc_t"}})
-        self.assertNotIn("securityContext", node_pod("node.seLinuxType="))
-        self.assertNotIn("hostNetwork", pod)
-        self.assertNotIn("hostIPC", pod)
-        self.assertEqual(
-            {c["name"]: c["securityContext"]["runAsUser"] for c in containers(pod)},
-            {"install": 0, "device-plugin": 0, "agent": 0},
-        )
-        self.assertEqual(
-            {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v},
-            {
-                "/var/lib/sluice",
-                "/run/sluice",
-                "/var/run/cdi",
-                "/etc/cdi",
-                "/var/lib/kubelet/device-plugins",
-                "/var/lib/kubelet/pod-resources",
-                "/var/lib/kubelet/pods",
-            },
-        )
-        # The token is the agent's alone.
-        self.assertEqual(
-            [c["name"] for c in containers(pod) for m in c["volumeMounts"] if m["name"] == "api-token"], ["agent"]
-        )
-        writable = {
-            (c["name"], m["mountPath"]) for c in containers(pod) for m in c["volumeMounts"] if not m.get("readOnly")
-        }
-        self.assertEqual(
-            writable,
-            {
-                ("install", "/var/lib/sluice"),
-                ("device-plugin", "/var/lib/sluice"),
-                ("device-plugin", "/run/sluice"),
-                ("device-plugin", "/var/run/cdi"),
-                ("device-plugin", "/var/lib/kubelet/device-plugins"),
-                ("agent", "/var/lib/sluice"),
-                ("agent", "/run/sluice"),
-            },
-        )
-
-    def test_webhook_pod(self):
-        pod = pod_of(one(render(), "Deployment"))
-        self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
-        self.assertFalse([v for v in pod["volumes"] if "hostPath" in v])
-        for key in ("hostPID", "hostNetwork", "hostIPC"):
-            self.assertNotIn(key, pod)
-
-    def test_rights(self):
-        objects = render()
-        agent = [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-        ]
-        self.assertEqual(one(objects, "ClusterRole", "sluice-node")["rules"], agent)
-        self.assertEqual(
-            one(render("agent.notHooked=evict"), "ClusterRole", "sluice-node")["rules"],
-            agent + [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}],
-        )
-        self.assertEqual(
-            one(objects, "ClusterRole", "sluice-webhook")["rules"],
-            [
-                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-                {
-                    "apiGroups": ["admissionregistration.k8s.io"],
-                    "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
-                    "resourceNames": ["sluice"],
-                    "verbs": ["get", "update", "patch"],
-                },
-            ],
-        )
-        self.assertEqual(
-            one(objects, "Role")["rules"],
-            [
-                {
-                    "apiGroups": [""],
-                    "resources": ["secrets"],
-                    "resourceNames": ["sluice-webhook-tls"],
-                    "verbs": ["get", "update", "patch"],
-                }
-            ],
-        )
-        self.assertIs(one(objects, "ServiceAccount", "sluice-node")["automountServiceAccountToken"], False)
-        # A certificate that others make needs none of the rights to write it.
-        objects = render("webhook.certificate.mode=helm")
-        self.assertEqual(len(one(objects, "ClusterRole", "sluice-webhook")["rules"]), 1)
-        self.assertFalse([o for o in objects if o["kind"] == "Role"])
 
 
 class Settings(unittest.TestCase):
@@ -288,7 +120,7 @@ class Settings(unittest.TestCase):
 
     def test_two_listeners_of_a_pod_have_two_ports(self):
         for setting, words in {
-            "agent.port=9401": "devicePlugin.port: 9401 is agent.port, too",
+            "agent.port=9401": "devicePlugin.port: 9401 is also agent.port",
             "webhook.metricsPort=8443": "webhook.port",
             "scheduler.metricsPort=8889": "scheduler.port",
         }.items():
@@ -404,7 +236,7 @@ class Settings(unittest.TestCase):
             "cert-manager.io/inject-ca-from", one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"]
         )
 
-    def test_an_outage_stops_nobody_else(self):
+    def test_an_outage_stops_no_other_pod(self):
         objects = render()
         for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             for w in one(objects, kind)["webhooks"]:

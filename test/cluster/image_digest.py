@@ -1,5 +1,8 @@
 #!/usr/bin/python3
-"""image_digest.py OCI-ARCHIVE...: the compressed size of an image's layers in bytes, and its digest. Several: they must be of one digest."""
+"""image_digest.py OCI-ARCHIVE...: the compressed size of each image's layers in bytes, and its digest.
+
+The archives must have one digest.
+"""
 
 import json
 import sys
@@ -14,7 +17,7 @@ def image(path):
 
         digest = blob("index.json")["manifests"][0]["digest"]
         layers = blob("blobs/" + digest.replace(":", "/"))["layers"]
-        return sum(l["size"] for l in layers), digest
+        return sum(layer["size"] for layer in layers), digest
 
 
 if __name__ == "__main__":

@@ -86,7 +86,10 @@ def wait(seconds, what, condition):
 
 
 def images(trace=ROOT / "experiments/traces/transformer.sltrace"):
-    """Our image, a user's training image that holds nothing of sluice (it plays a recorded training of 5.8 GiB), and a Debian, into the node."""
+    """Loads three images into the node: sluice's, a Debian, and a user's training image without any file of sluice.
+
+    The training image plays a recorded training with 5.8 GiB live.
+    """
     folder = pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
     folder.mkdir(exist_ok=True)
     run(ROOT / "scripts" / "image", "--built", BUILD, "--name", f"sluice.test/sluice:{VERSION}", folder / "sluice.tar")
@@ -158,7 +161,7 @@ def namespace(name, **labels):
 
 
 def clean():
-    """What a test left that was killed on this cluster: helm would wait for it, and pods would hold units."""
+    """Removes the objects of a test that was killed: helm would wait for them, and its pods would hold units."""
     helm("uninstall", "sluice", "-n", SPACE, "--ignore-not-found", "--wait", "--timeout", "60s")
     left = [
         n
@@ -191,11 +194,14 @@ def offered():
     return int(status.get("allocatable", {}).get("sluice.dev/gpu-percent", 0))
 
 
-TRAIN = ["/app/bin/train", "/app/model.trace"]  # what the image runs by itself
+TRAIN = ["/app/bin/train", "/app/model.trace"]  # the image's default command
 
 
 def training_pod(name, annotations, labels=None, **container):
-    """A pod as a user writes it: an annotation, an image. (hostPID: so that the simulated driver sees whether the other tenant sleeps.)"""
+    """A pod as a user writes it: an annotation, an image.
+
+    With hostPID the simulated driver sees whether the other tenant sleeps.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -245,7 +251,7 @@ def agent_status():
 
 
 def agent_page(path):
-    """What the agent serves, by way of the API server's proxy."""
+    """A page of the agent, through the API server's proxy."""
     return kubectl("get", "--raw", f"/api/v1/namespaces/{SPACE}/pods/{node_pod()}:9402/proxy/{path}")
 
 
@@ -275,7 +281,7 @@ def plugin(*arguments, **more):
 
 
 def kill_in_pods(program):
-    """kill -9 for each process of this program that runs in a pod: other tests run the same programs outside at the same time."""
+    """kill -9 for each process of this program in a pod; other tests run the same programs outside of pods."""
     killed = 0
     for entry in pathlib.Path("/proc").iterdir():
         try:

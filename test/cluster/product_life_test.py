@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""The product's life on the real control plane: upgrade to another build of the library and back, uninstall, drain, what is not hooked,
-what logs, metrics, `kubectl sluice` and the simulated card say of the same bytes. Pods share no process namespace with the node here.
+"""The product's life on the real control plane. Pods share no process namespace with the node here.
+
+Uninstall, drain, and upgrade to another build of the library and back: product_upgrade_cases.py. Here: pods without
+the hook; the manifests; the bytes of one training in logs, metrics, `kubectl sluice` and the simulated card.
 """
 
-import base64
 import json
 import os
 import re
@@ -14,11 +15,11 @@ import unittest
 
 import product as p
 import product_test
-import yaml
-from product_test import EXAMPLES, SPACE, gib
+from product_test import EXAMPLES, SPACE, exit_of
+from product_upgrade_cases import Upgrades
 
 
-class Life(product_test.Product):
+class Life(Upgrades, product_test.Product):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -54,7 +55,7 @@ class Life(product_test.Product):
         return found[0]
 
     def test_the_same_pod_without_the_preload_is_not_hooked(self):
-        # The control run: what the other tests see comes from the hook.
+        # The control run: the effects in the other tests come from the hook.
         self.hold("stripped", {"sluice.dev/gpu-fraction": "0.5"}, wrapper=["/app/bin/env", "-u", "LD_PRELOAD"])
         self.assertNotIn("sluice: ", p.kubectl("-n", SPACE, "logs", "stripped"))
         p.wait(60, "the agent to notice", lambda: self.allocation("stripped")["hook_state"] == "not hooked")
@@ -68,7 +69,7 @@ class Life(product_test.Product):
     def test_logs_top_metrics_events_and_the_simulator_agree(self):
         # A second container keeps the pod, and so its figures, when the training has ended.
         pod = self.training_pod(
-            "told",
+            "trained",
             {"gpu-fraction.sluice.dev/trainer": "0.25", "log-level.sluice.dev/trainer": "INFO"},
             command=[*p.TRAIN, "--json", "--warm-up", "0"],
         )
@@ -79,41 +80,39 @@ class Life(product_test.Product):
             SPACE,
             "get",
             "pod",
-            "told",
+            "trained",
             "-o",
             "jsonpath={.status.containerStatuses[?(@.name=='trainer')].state.terminated.exitCode}",
         )
         p.wait(120, "the training to end", lambda: ended() == "0")
-        log = p.kubectl("-n", SPACE, "logs", "told", "-c", "trainer")
-        line = next(x for x in log.splitlines() if x.startswith("sluice: exit"))
+        log = p.kubectl("-n", SPACE, "logs", "trained", "-c", "trainer")
+        line = exit_of(log)
         simulated = json.loads(next(x for x in log.splitlines() if x.startswith("{")))["simulated"]
         page = p.agent_page("metrics")
         status = json.loads(p.plugin("status", "-o", "json").stdout)
-        counters = next(a for n in status for a in n["status"]["allocations"] if a["pod"] == "told")["ended"][0]
+        counters = next(a for n in status for a in n["status"]["allocations"] if a["pod"] == "trained")["ended"][0]
         estimated, true = counters.get("fault_bytes", 0), simulated["total_fault_bytes"]
-        for way, name, figure in (("in", "fetched", "total_in_bytes"), ("out", "evicted", "total_out_bytes")):
-            bytes_ = counters[f"bytes_{way}"]
-            with self.subTest(way):
+        for key, figure in (("fetched_bytes", "total_in_bytes"), ("evicted_bytes", "total_out_bytes")):
+            bytes_ = counters[key]
+            with self.subTest(key):
                 self.assertGreater(bytes_, 1 << 30)
                 self.assertEqual(
-                    p.metric(page, f"sluice_{name}_bytes_total", pod="told", namespace=SPACE, container="trainer"),
+                    p.metric(page, f"sluice_{key}_total", pod="trained", namespace=SPACE, container="trainer"),
                     bytes_,
                 )
-                self.assertAlmostEqual(
-                    gib(re.search(rf", {way} ([0-9.]+ GiB)", line).group(1)), bytes_ / 2**30, delta=0.0051
-                )
-                print(f"bytes {way}: hook, log, metrics {bytes_}, the simulated card {simulated[figure]}")
-                # The card counts what was dead in a block that came as a whole.
+                self.assertEqual(line[key], bytes_)
+                print(f"{key}: hook, log, metrics {bytes_}, the simulated card {simulated[figure]}")
+                # The card also counts the freed bytes of a chunk that is fetched as a whole.
                 self.assertAlmostEqual(bytes_, simulated[figure], delta=0.02 * simulated[figure])
         print(f"bytes by faults: the hook's estimate {estimated}, the simulated card {true}")
-        self.assertLessEqual(true, 64 << 20)  # what is recorded says what launches touch, and the hook knows it
+        self.assertLessEqual(true, 64 << 20)  # the trace holds each launch's pages, and the hook predicts them
         self.assertLessEqual(estimated, 1.15 * true + (32 << 20))
         self.assertEqual(simulated["misuses"], 0)
-        self.assertIn(f"{SPACE}/told/trainer", p.plugin("top", "--once").stdout)
+        self.assertIn(f"{SPACE}/trained/trainer", p.plugin("top", "--once").stdout)
         self.assertIn(
-            f"{SPACE}/told/trainer", p.in_agent("/usr/bin/sluice", "top", "--once", "--run-dir", p.run_dir()).stdout
+            f"{SPACE}/trained/trainer", p.in_agent("/usr/bin/sluice", "top", "--once", "--run-dir", p.run_dir()).stdout
         )
-        p.wait(60, "the Event", lambda: "SluiceAttached" in p.kubectl("-n", SPACE, "describe", "pod", "told"))
+        p.wait(60, "the Event", lambda: "SluiceAttached" in p.kubectl("-n", SPACE, "describe", "pod", "trained"))
         # No more than /metrics: no command, no pid, no setting.
         shown = json.loads(p.agent_page("status.json"))
         self.assertTrue(all(not a["settings"] for a in shown["allocations"]))
@@ -134,7 +133,7 @@ class Life(product_test.Product):
             "kubectl", "-n", SPACE, "annotate", "--overwrite", "pod", "live", "sluice.dev/gpu-fraction=0.9", check=False
         )
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn("log-level", result.stderr)  # the list of what may change
+        self.assertIn("log-level", result.stderr)  # the list of changeable settings
 
     def test_a_statefulset_and_a_sidecar(self):
         labels = {"app": "set"}
@@ -192,52 +191,11 @@ class Life(product_test.Product):
         p.wait(60, "the limit range", refused)
         self.start("within", {"sluice.dev/gpu-fraction": "0.3"})
 
-    def test_the_node_is_drained_of_gpu_pods(self):
-        labels = {"app": "served"}
-        spec = p.idle_pod("", {})["spec"]
-        p.apply(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": "served"},
-                "spec": {
-                    "selector": {"matchLabels": labels},
-                    "template": {
-                        "metadata": {"labels": labels, "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
-                        "spec": {k: v for k, v in spec.items() if k != "restartPolicy"},
-                    },
-                },
-            },
-            SPACE,
-        )
-        running = lambda: [
-            x["metadata"]["name"]
-            for x in p.get("-n", SPACE, "pods")["items"]
-            if x["status"]["phase"] == "Running" and "deletionTimestamp" not in x["metadata"]
-        ]
-        first = p.wait(120, "its pod", running)
-        node = os.environ["CLUSTER_NODE"]
-        p.kubectl("cordon", node)
-        try:
-            p.kubectl(
-                "drain",
-                node,
-                "--pod-selector=app=served",
-                "--timeout=120s",
-                "--ignore-daemonsets",
-                "--delete-emptydir-data",
-            )
-            self.assertEqual(running(), [])
-            p.wait(60, "all units to be free", lambda: self.free_units() == 200)
-        finally:
-            p.kubectl("uncordon", node)
-        self.assertNotEqual(p.wait(120, "its next pod", running), first)
-
     def free_units(self):
         node = p.get("node", os.environ["CLUSTER_NODE"])["metadata"]["annotations"]
         return sum(c["free"] for c in json.loads(node["sluice.dev/gpus"]))
 
-    def test_the_nodes_annotation_tells_what_is_free(self):
+    def test_the_nodes_annotation_shows_free_units(self):
         p.wait(60, "free cards", lambda: self.free_units() == 200)
         self.start("taken", {"sluice.dev/gpu-fraction": "0.7"})
         start = time.monotonic()
@@ -267,119 +225,22 @@ class Life(product_test.Product):
             p.helm("rollback", "sluice", "-n", p.SPACE, "--wait", "--timeout", "120s")
             p.wait(120, "units after the rollback", lambda: p.offered() == 200)
 
-    def library_of(self, name):
-        """The folder on the host that holds the library which a container loads."""
-        mounts = p.kubectl("-n", SPACE, "exec", name, "--", "grep", "/opt/sluice/lib", "/proc/self/mountinfo")
-        return mounts.split()[3]
-
-    def restart_container(self, name):
-        before = self.restart_count(name)
-        p.run("kubectl", "-n", SPACE, "exec", name, "--", "bash", "-c", "kill 1", check=False)
-        p.wait(
-            120,
-            f"{name} to be restarted",
-            lambda: self.restart_count(name) > before and p.phase(name, SPACE) == "Running",
-        )
-        p.wait(
-            90,
-            f"{name} to be there",
-            lambda: p.run("kubectl", "-n", SPACE, "exec", name, "--", "true", check=False).returncode == 0,
-        )
-
     def restart_count(self, name):
         return p.get("-n", SPACE, "pod", name)["status"]["containerStatuses"][0]["restartCount"]
 
-    def test_upgrade_to_another_build_and_back(self):
-        # bash as the first process ends on SIGTERM only with a handler.
-        container = {
-            **p.idle_pod("", {})["spec"]["containers"][0],
-            "command": ["bash", "-c", "trap 'exit 1' TERM; while :; do sleep 0.2; done"],
-        }
-        self.start("steady", {"sluice.dev/gpu-fraction": "0.5"}, restartPolicy="Always", containers=[container])
-        before, given = p.get("-n", SPACE, "pod", "steady"), self.library_of("steady")
-        secret = p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"]
-        self.install("--set", "image.tag=other")
-        p.wait(120, "units after the upgrade", lambda: p.offered() == 200)
-        self.assertEqual(p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"], secret)
-        self.assertEqual(self.restart_count("steady"), 0)
-        self.start("new", {"sluice.dev/gpu-fraction": "0.2"}, restartPolicy="Always", containers=[container])
-        self.assertNotEqual(self.library_of("new"), given)
-        self.restart_container("steady")
-        self.assertEqual(self.library_of("steady"), given)
-        self.assertIn("libsluice.so", self.inside("steady", "env"))
-        # One part newer than the other, both ways.
-        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", f"webhook=sluice.test/sluice:{p.VERSION}")
-        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=120s")
-        self.assertIn("sluice: exit", self.run_training("older-webhook", {"sluice.dev/gpu-fraction": "0.2"}))
-        p.helm("rollback", "sluice", "-n", p.SPACE, "--wait", "--timeout", "120s")
-        p.wait(120, "units after the rollback", lambda: p.offered() == 200)
-        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", "webhook=sluice.test/sluice:other")
-        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=120s")
-        self.assertIn("sluice: exit", self.run_training("newer-webhook", {"sluice.dev/gpu-fraction": "0.2"}))
-        p.kubectl("-n", p.SPACE, "set", "image", "deployment/sluice-webhook", f"webhook=sluice.test/sluice:{p.VERSION}")
-        p.kubectl("-n", p.SPACE, "rollout", "status", "deployment/sluice-webhook", "--timeout=120s")
-        self.restart_container("new")
-        after = p.get("-n", SPACE, "pod", "steady")
-        self.assertEqual((after["metadata"]["uid"], self.restart_count("steady")), (before["metadata"]["uid"], 1))
-        self.assertEqual(p.get("-n", p.SPACE, "secret", "sluice-webhook-tls")["data"], secret)
-
-    def test_uninstall_leaves_what_running_pods_use(self):
-        self.start("left", {"sluice.dev/gpu-fraction": "0.5"})
-        library = self.library_of("left")
-        p.helm("uninstall", "sluice", "-n", p.SPACE, "--wait", "--timeout", "60s")
-        try:
-            self.assertEqual(p.phase("left", SPACE), "Running")
-            self.assertIn("libsluice.so", self.inside("left", "ls", "/opt/sluice/lib"))
-            self.assertEqual(self.library_of("left"), library)
-            everywhere = (
-                "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
-                "mutatingwebhookconfigurations,validatingwebhookconfigurations"
-            )
-            left = lambda: (
-                p.kubectl("get", everywhere, "-l", "app.kubernetes.io/name=sluice", "-o", "name")
-                + p.kubectl(
-                    "-n",
-                    p.SPACE,
-                    "get",
-                    "all,configmaps,secrets,serviceaccounts",
-                    "-l",
-                    "app.kubernetes.io/name=sluice",
-                    "-o",
-                    "name",
-                )
-                + "".join(x for x in os.listdir("/var/lib/kubelet/device-plugins") if x.startswith("sluice"))
-            )
-            p.wait(90, "nothing to be left", lambda: left() == "")
-            self.start("plain", {})  # nobody is in other pods' way
-        finally:
-            self.install()
-            p.wait(120, "units again", lambda: p.offered() == 200)
-            p.kubectl(
-                "-n",
-                p.SPACE,
-                "wait",
-                "--for=condition=Ready",
-                "pods",
-                "-l",
-                "app.kubernetes.io/component=node",
-                "--timeout=120s",
-            )
-        self.assertEqual(p.phase("left", SPACE), "Running")
-        p.wait(60, "the agent to know it again", lambda: self.allocation("left")["gpus"][0]["units"] == 50)
-
-    def test_who_reaches_its_memory_limit_is_told(self):
+    def test_a_pod_at_its_memory_limit_gets_a_message_and_an_event(self):
         p.apply(
             self.training_pod("too-large", {"sluice.dev/gpu-fraction": "0.2", "sluice.dev/memory-limit": "4Gi"}), SPACE
         )
         p.wait(120, "its end", lambda: p.phase("too-large", SPACE) == "Failed")
         self.assertRegex(
             p.kubectl("-n", SPACE, "logs", "too-large"),
-            r"out of memory: .* GiB asked for beside .*; memory-limit is 4.00 GiB",
+            r"out of memory: .* requested beside .*; memory-limit is 4.00 GiB",
         )
         p.wait(60, "the Event", lambda: "SluiceLimitReached" in p.kubectl("-n", SPACE, "describe", "pod", "too-large"))
 
     def test_an_image_with_its_own_preload(self):
-        # What the pod says replaces what the image says: docs/operate/annotations.md tells how to keep both.
+        # The pod's variable replaces the image's: docs/operate/annotations.md shows how to keep both.
         folder = p.pathlib.Path(os.environ["CLUSTER_STATE"]) / "images"
         with tempfile.TemporaryDirectory() as root:
             p.run(
@@ -414,7 +275,7 @@ class Life(product_test.Product):
             self.assertIn(f"LD_PRELOAD={preload}\n", p.kubectl("-n", SPACE, "logs", name))
 
     def test_a_container_without_libc(self):
-        # A static program and nothing else: whatever LD_PRELOAD names, nobody loads it, and nobody is hurt by it.
+        # A static program alone: no loader reads LD_PRELOAD, so the variable does no harm.
         container = {"name": "bare", "image": "sluice.test/pause:1", "imagePullPolicy": "Never"}
         self.start("bare", {"sluice.dev/gpu-fraction": "0.1"}, containers=[container])
         self.assertEqual(p.kubectl("-n", SPACE, "logs", "bare"), "")
@@ -422,59 +283,9 @@ class Life(product_test.Product):
         time.sleep(1)
         self.assertEqual((p.phase("bare", SPACE), self.restart_count("bare")), ("Running", 0))
 
-    def test_every_mode_passes_the_real_api_server(self):
-        ca = base64.b64encode(p.get("-n", p.SPACE, "configmap", "kube-root-ca.crt")["data"]["ca.crt"].encode()).decode()
-        own = (
-            "webhook.certificate.mode=secret",
-            "webhook.certificate.secretName=mine",
-            "webhook.certificate.caBundle=" + ca,
-        )
-        for settings in (
-            (),
-            ("webhook.certificate.mode=helm",),
-            own,
-            ("webhook.certificate.mode=cert-manager",),
-            ("scheduler.mode=own", "scheduler.replicas=2"),
-            ("scheduler.mode=cluster",),
-            (
-                "agent.notHooked=evict",
-                "webhook.removeRefused.enabled=true",
-                "monitoring.dashboard=true",
-                "webhook.aliases=true",
-            ),
-            ("driver.access=own", "driver.root=/opt/driver", "node.affinity=nfd", "webhook.failurePolicy=Fail"),
-            ("driver.access=nvidia-runtime", "driver.runtimeClassName=nvidia", "node.affinity=gpu-operator"),
-        ):
-            with self.subTest(settings):
-                text = p.helm(
-                    "template",
-                    "other",
-                    p.ROOT / "charts" / "sluice",
-                    "-n",
-                    p.SPACE,
-                    "--skip-tests",
-                    *[x for s in settings for x in ("--set", s)],
-                )
-                # cert-manager's and Prometheus' own kinds are not known here.
-                objects = [
-                    o
-                    for o in yaml.safe_load_all(text)
-                    if o and o["apiVersion"].split("/")[0] not in ("cert-manager.io", "monitoring.coreos.com")
-                ]
-                said = p.run(
-                    "kubectl",
-                    "create",
-                    "--dry-run=server",
-                    "-f",
-                    "-",
-                    text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
-                )
-                self.assertEqual(said.stdout.count("created (server dry run)"), len(objects), said.stdout + said.stderr)
-                self.assertNotIn("Warning", said.stderr)
-
     def test_the_manifests_without_helm(self):
-        # As a reader applies them: the image by the name that they give it, folders of the host as they are by default; this node's driver
-        # lies elsewhere, so the node's parts run idle.
+        # As a reader applies them: the manifests' image name, the default folders of the host. This node's driver is in
+        # another folder, so the node's parts run idle.
         p.run(
             "ctr",
             "-a",
@@ -562,7 +373,8 @@ class Life(product_test.Product):
 
 def load_tests(loader, tests, pattern):
     """Not those that product_test runs."""
-    return unittest.TestSuite(Life(name) for name in vars(Life) if name.startswith("test_"))
+    names = [*vars(Life), *vars(Upgrades)]
+    return unittest.TestSuite(Life(name) for name in names if name.startswith("test_"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""cluster_pods.py plain|random COUNT STATE-FOLDER NAMESPACE NODE IMAGE ALLOC-DIR: creates and deletes pods on the local cluster, ten at a time.
+"""cluster_pods.py plain|random COUNT STATE-FOLDER NAMESPACE NODE IMAGE ALLOC-DIR: pods on the local cluster.
 
-plain: each pod asks for 5 units, ends by itself and is deleted. random: sizes, container restarts and deletion times are
-random (SEED from the environment), while cluster_test kills plugin and kubelet. Each pod must be served in full or
-refused with a reason. At all times no two pods hold one unit, and each container's units are on one card.
+It creates and deletes them ten at a time. plain: each pod requests 5 units, ends by itself and is deleted. random:
+sizes, container restarts and deletion times are random (SEED from the environment), while cluster_test kills plugin
+and kubelet. Each pod must be served in full or refused with a reason. At all times no two pods hold one unit, and each
+container's units are on one card.
 """
 
 import base64
@@ -139,7 +140,10 @@ class Run:
             self.delete(name, "deleted")
 
     def check_units(self, pods):
-        """Checks the units of running pods in kubelet's checkpoint, which keeps an ended pod's entry until it needs the units."""
+        """Checks the units of running pods in kubelet's checkpoint.
+
+        Kubelet keeps an ended pod's entry until it needs the units.
+        """
         living = {
             p["metadata"]["uid"]: p["metadata"]["name"]
             for p in pods

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fake_agent.py ALLOC-DIR: stands in for the node agent: a listening agent.sock in every allocation, until it is stopped."""
+"""fake_agent.py ALLOC-DIR: replaces the node agent: a listening agent.sock in every allocation, until it is stopped."""
 
 import os
 import socket

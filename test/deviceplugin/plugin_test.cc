@@ -119,7 +119,7 @@ TEST_CASE("health, readiness and metrics are served over HTTP") {
   }
 }
 
-TEST_CASE("--check-config accepts valid settings and rejects invalid ones") {
+TEST_CASE("the flag --check-config accepts valid settings and rejects invalid ones") {
   Rig rig;
   const auto check = [&](const std::string& yaml) {
     rig.plugin.Configure(yaml);

@@ -28,14 +28,15 @@ MARKS = ("needs a GPU", "needs a registry")
 # On any machine, in this order. `{folder}` is a scratch folder; the programs are in PATH.
 MACHINE = {
     "sluice run --fraction 0.25 -- python3 train.py": Run(
-        "budget 34.95 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
+        "budget_bytes=37526175744", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
     ),
     "sluice run --memory 4Gi --log-level INFO -- python3 train.py": Run(
         "4.00 GiB", {"sluice run": "sluice run --gpu sim", "train.py": "{here}/train.py"}
     ),
     # Without a GPU or an agent it must report both.
-    "sluice doctor": Run("mend:", status=1),
+    "sluice doctor": Run("fix:", status=1),
     "sluice admit -f pod.yaml": Run("sluice.dev/gpu-percent", {"pod.yaml": "{root}/examples/half-a-gpu.yaml"}),
+    "sluice-agent --print-metrics": Run("sluice_live_bytes"),
     "sluice-webhook --print-annotations": Run("gpu-fraction"),
     "sluice-webhook --print-policy manifests --without-policy": Run("MutatingWebhookConfiguration"),
     "sluice simulate-cluster --generated 1213 8152": Run("look-ahead"),
@@ -144,12 +145,12 @@ ELSEWHERE = {
     "sluice-trace explain FILE REPLAYED": By(
         "test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'
     ),
-    "sluice status -o json": By("test/agent/agent_test.py", '"status", "-o", "json"'),
+    "sluice status -o json": By("test/agent/agent_rig.py", '"status", "-o", "json"'),
     "kubectl -n sluice-system exec ds/sluice-node -c agent -- /usr/bin/sluice events": By(
         "test/cluster/product.py", '"exec", node_pod(), "-c", "agent", "--", *command'
     ),
-    "sluice events": By("test/agent/agent_test.py", 'cli("events"'),
-    "sluice set ID key=value...": By("test/agent/agent_test.py", 'cli("set"'),
+    "sluice events": By("test/agent/agent_rig.py", 'cli("events"'),
+    "sluice set ID key=value...": By("test/agent/budgets_test.py", 'cli("set"'),
     "build/test/scheduler_latency": By("test/cluster/bench", '"$build/test/scheduler_latency" 1000'),
     "sluice-trace settle RAW TO": By("test/trace/settle_test.cc", "Settle("),
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """A test runs every command of README.md and docs/, or the document says why none can: docs_test.py [--cluster].
 
-Without an argument it compares the documents with commands.py and runs the commands that need no cluster. With --cluster
-it runs those of the local cluster, which must be up.
+Without an argument it compares the documents with commands.py and runs the commands that need no cluster. With
+--cluster it runs those of the local cluster, which must be up.
 """
 
 import json

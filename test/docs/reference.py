@@ -15,7 +15,7 @@ import product as p
 
 PAGE = p.ROOT / "docs/operate/configuration.md"
 METRICS = {
-    "agent": ["agent/metrics.cc"],
+    "agent": ["agent/metrics.cc", "proto/counters.def"],
     "plugin, webhook and extender": [
         "deviceplugin/metrics.cc",
         "webhook/server/metrics.cc",
@@ -51,6 +51,8 @@ PAGES = [
     for f in (p.ROOT / "README.md", *sorted((p.ROOT / "docs").rglob("*.md")))
     if not f.is_relative_to(p.ROOT / "docs" / "lab")
 ]
+# Settings are variables too; a generated header holds their names.
+SETTINGS = (p.ROOT / "proto/settings.def").read_text()
 # Names in documents that are no variables of a program.
 NOT_OURS = re.compile(r"SLUICE_(BUILD_DIR|BENCH|TARGETS)")
 
@@ -100,11 +102,11 @@ class Reference(unittest.TestCase):
         named = {*rows(PAGE.read_text(), "Variables of a container"), *re.findall(r"`(ULMS_\w+)`", PAGE.read_text())}
         settings = set(re.findall(r"`(SLUICE_\w+)` \|$", (p.ROOT / "docs/operate/annotations.md").read_text(), re.M))
         self.assertEqual(len(settings), 9)
-        header = (p.ROOT / "proto/sluice/names.h").read_text()
-        self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', header)))
+        listed = (p.ROOT / "proto/sluice/names.h").read_text() + SETTINGS
+        self.assertEqual(named | settings, set(re.findall(r'"((?:SLUICE|ULMS)_[A-Z_]+)"', listed)))
 
     def test_documents_name_only_variables_that_exist(self):
-        read = set()
+        read = set(re.findall(r'"(SLUICE_[A-Z_]+)"', SETTINGS))
         for top in PARTS:
             for file in (p.ROOT / top).rglob("*.[ch]*"):
                 read |= set(re.findall(r'"(SLUICE_[A-Z_]+)"', file.read_text()))
@@ -145,7 +147,9 @@ class Reference(unittest.TestCase):
             for f in (*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md")))
             if not f.is_relative_to(p.ROOT / "docs" / "lab")
         ]  # dated records
-        there = {f.name for d in FOLDERS for f in d.rglob("*")} | {"cuda.h", "cudaTypedefs.h", "nvml.h"}
+        # cmake writes some files into the build folder from *.in.
+        there = {f.name.removesuffix(".in") for d in FOLDERS for f in d.rglob("*")}
+        there |= {"cuda.h", "cudaTypedefs.h", "nvml.h"}
         there |= {
             "uvm_va_block.h",
             "uvm_pmm_gpu.h",
@@ -215,6 +219,20 @@ class Reference(unittest.TestCase):
                     self.assertIn(part, sources, line)
         self.assertGreater(quoted, 12)
 
+    def test_the_keys_of_the_exit_line(self):
+        """The exit line of the README, its tables and the tree name only keys that the engine prints."""
+        printed = set(re.findall(r"\b(\w+)=%", (p.ROOT / "hooklib/engine/observe/diagnostics.cc").read_text()))
+        self.assertIn("fault_bytes_source", printed)
+        readme = (p.ROOT / "README.md").read_text()
+        line = re.search(r"(?s)sluice: exit .*?\n\n", readme).group()
+        shown = set(re.findall(r"\b(\w+)=", line))
+        self.assertGreater(len(shown), 8)
+        tuning = (p.ROOT / "docs/operate/tuning.md").read_text()
+        for text in (readme, tuning):
+            shown |= set(re.findall(r"\b(?!sluice_)(\w+_(?:bytes|percent|launches|lost_ms))\b", text))
+        self.assertEqual(shown - printed, set())
+        self.assertEqual(set(rows(tuning, "Keys of the line")), printed - {"pid", "gpu"})
+
     def test_links_lead_to_files_and_headings(self):
         """Headings are compared as GitHub's anchors."""
         for page in [*p.ROOT.glob("*.md"), *(f for d in FOLDERS for f in d.rglob("*.md"))]:
@@ -234,8 +252,8 @@ class Reference(unittest.TestCase):
         files = {
             "agent": "agent/metrics.cc",
             "device plugin": "deviceplugin/http_server.cc",
-            "webhook": "webhook/service.cc",
-            "extender": "scheduler/extender_server.cc",
+            "webhook": "webhook/server/service.cc",
+            "extender": "scheduler/extender/extender_server.cc",
         }
         page = (p.ROOT / "docs/operate/metrics.md").read_text()
         for part, file in files.items():

@@ -51,8 +51,8 @@ SCENARIO(freed_while_the_gpu_is_behind) {
   PrintDigest("sum", sum, 4096);
 }
 
-// The last use of a block is over, as an event has shown its owner. The block is reused on another stream while the first
-// stream has not reached the discard.
+// The last use of a block is over, as an event has shown its owner. The block is reused on another stream while the
+// first stream has not reached the discard.
 SCENARIO(freed_and_reused_by_another_stream) {
   Segments all(12);
   Card& card = all.card;

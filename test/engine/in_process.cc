@@ -1,5 +1,5 @@
-// The engine inside the program, for sanitizers, started as the shim starts a preloaded one. SLUICE_DISABLE=1: the driver
-// alone.
+// The engine inside the program, for sanitizers, started as the shim starts a preloaded one. SLUICE_DISABLE=1: the
+// driver alone.
 #include <dlfcn.h>
 
 #include <cstdlib>

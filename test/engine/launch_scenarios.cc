@@ -35,7 +35,7 @@ SCENARIO(every_kind_of_launch) {
   card.Named(nullptr, {Write(list, 256 * kMiB)});
   card.Named(nullptr, {Write(rest, kRest)});
   const bool is_pressed = Budget() != 0 && Budget() < kRest;
-  // The rest fills the GPU. Then `launch`, for which `touch` must be resident: the simulated card ends the process
+  // The rest fills the GPU. Then `launch`, for which `touch` must be resident: the simulated GPU ends the process
   // otherwise. At most `max_bytes` are fetched for it.
   const auto check = [&](const char* what, const simgpu_touch& touch, uint64_t max_bytes, auto launch) {
     card.Named(nullptr, {Read(rest, kRest)});
@@ -66,7 +66,8 @@ SCENARIO(every_kind_of_launch) {
   const simgpu_touch update = Update(operand, kOperand);
   const uint64_t max_bytes = kOperand + 4 * kMiB;
   void** const p = parameters.data();
-  check("kernel", update, max_bytes, [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p, nullptr); });
+  check("kernel", update, max_bytes,
+        [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p, nullptr); });
   check("a buffer", update, max_bytes,
         [&] { return cuLaunchKernel(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra); });
   check("cooperative", update, max_bytes,
@@ -74,7 +75,8 @@ SCENARIO(every_kind_of_launch) {
   check("cooperative, per thread", update, max_bytes,
         [&] { return cuLaunchCooperativeKernel_ptsz(card.eight, 1, 1, 1, 1, 1, 1, 0, nullptr, p); });
   check("clusters", update, max_bytes, [&] { return cuLaunchKernelEx(&config, card.eight, p, nullptr); });
-  check("clusters, per thread", update, max_bytes, [&] { return cuLaunchKernelEx_ptsz(&config, card.eight, p, nullptr); });
+  check("clusters, per thread", update, max_bytes,
+        [&] { return cuLaunchKernelEx_ptsz(&config, card.eight, p, nullptr); });
 
   // Four chunks in the middle of the second of three tensors; the others are named and not touched.
   CUmodule module = nullptr;

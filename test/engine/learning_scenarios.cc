@@ -77,7 +77,8 @@ SCENARIO(random_rows_are_given_up) {
   pool.PrintDigests();
 }
 
-// Blocks that copies loaded are written by a launch that was never seen to use them: they must be no duplicates by then.
+// Blocks that copies loaded are written by a launch that was never seen to use them: they must be no duplicates by
+// then.
 SCENARIO(pool_with_loaded_blocks) {
   Pool pool;
   constexpr size_t kLoaded = 2;  // as many as stay resident beside the last
@@ -102,8 +103,8 @@ SCENARIO(pool_with_loaded_blocks) {
   pool.PrintDigests();
 }
 
-// The launching thread itself opens the gate, when all launches are queued: the engine must not wait until a launch to be
-// watched is alone.
+// The launching thread itself opens the gate, when all launches are queued: the engine must not wait until a launch to
+// be watched is alone.
 SCENARIO(pool_launches_behind_a_gate) {
   Pool pool;
   void* host = nullptr;

@@ -1,10 +1,6 @@
-// Allocation, reuse, copies, what the application is told.
-#include <dlfcn.h>
-#include <nvml.h>
-
-#include <chrono>
+// Allocation, reuse and copies.
+#include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "test/engine/scenario.h"
 
@@ -19,7 +15,7 @@ std::vector<unsigned char> Pattern(size_t bytes, unsigned seed) {
   return v;
 }
 
-// Pushes everything else out of a budget of 512 MiB.
+// Evicts everything else from a budget of 512 MiB.
 void Sweep(Card& card, CUstream s, CUdeviceptr big, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += 64 * kMiB) card.Named(s, {Update(big + at, 64 * kMiB, 90)});
 }
@@ -33,16 +29,13 @@ long ResidentSetBytes() {
   return resident * 4096;
 }
 
-}  // namespace
-
-namespace {
-
-void Rounds(uint32_t rounds) {
+// Each block is updated in its turn, and a part of the next one read.
+void Iterate(uint32_t iterations) {
   Card card;
   CUstream s = card.Stream();
   std::vector<CUdeviceptr> p;
   for (int i = 0; i < 16; ++i) p.push_back(Alloc(64 * kMiB));
-  for (uint32_t round = 0; round < rounds; ++round) {
+  for (uint32_t n = 0; n < iterations; ++n) {
     for (uint32_t i = 0; i < 16; ++i) {
       card.Named(s, {Update(p[i], 64 * kMiB, i + 1), Read(p[(i + 1) % 16] + 8 * kMiB, 16 * kMiB, (i + 1) % 16 + 1)});
     }
@@ -52,11 +45,11 @@ void Rounds(uint32_t rounds) {
 
 }  // namespace
 
-SCENARIO(iterations_over_blocks) { Rounds(4); }
-SCENARIO(many_iterations_over_blocks) { Rounds(16); }
+SCENARIO(iterations_over_blocks) { Iterate(4); }
+SCENARIO(many_iterations_over_blocks) { Iterate(16); }
 
-// Ranges are freed and taken again while the work that used them is queued; every touch names its object, so a range
-// that is handed out too early is told by the card.
+// Ranges are freed and allocated again while the work that used them is queued. Every touch names its object, so the
+// simulated GPU reports a range that is reused too early.
 SCENARIO(ranges_freed_and_reused) {
   Card card;
   CUstream s[2] = {card.Stream(), card.Stream()};
@@ -87,7 +80,7 @@ SCENARIO(ranges_freed_and_reused) {
       blocks.erase(blocks.begin() + static_cast<long>(i));
     }
     if (Budget() != 0 && step % 100 == 99) {
-      // What is freed can go back when the card is through with it.
+      // Freed memory can be returned once the GPU has done the work that used it.
       OK(cuCtxSynchronize());
       OK(cuMemFree(Alloc(4096)));
       std::fprintf(stderr, "live %" PRIu64 " requested %" PRIu64 "\n", live >> 20,
@@ -99,7 +92,7 @@ SCENARIO(ranges_freed_and_reused) {
   for (const Block& b : blocks) PrintDigest("block", b.p, b.bytes);
 }
 
-// A block freed in a stream is at once reusable in it, elsewhere only when that stream is through.
+// A block freed in a stream is reusable in it at once, and in other streams only when that stream has come so far.
 SCENARIO(stream_ordered_reuse) {
   Card card;
   CUstream a = card.Stream(), b = card.Stream();
@@ -137,7 +130,7 @@ SCENARIO(stream_ordered_allocation) {
     CUdeviceptr p = 0;
     OK(cuMemAllocAsync(&p, bytes, from));
     card.Named(from, {Write(p, bytes, i), Read(kept + (i % 8) * 64 * kMiB, 64 * kMiB)}, 400'000);
-    if (to != from) {  // handed on: used and freed there
+    if (to != from) {  // used and freed in another stream
       OK(cuEventRecord(e, from));
       OK(cuStreamWaitEvent(to, e, 0));
       card.Named(to, {Update(p, bytes, i)}, 200'000);
@@ -229,12 +222,12 @@ SCENARIO(managed_memory_of_the_application) {
   OK(cuMemFree(p));
 }
 
-// Small blocks lie in device memory of the plain kind, up to a 64th of the budget; what is beyond that is managed. They
-// are given back, they keep their contents under pressure, and they look like any other block.
+// Small blocks are unmanaged memory up to a 64th of the budget; further ones are managed. They are released, they keep
+// their contents under pressure, and they look like any other block.
 SCENARIO(small_allocations_stay_unmanaged) {
   Card card;
   CUstream s = card.Stream();
-  const uint64_t most = Budget() / 64;
+  const uint64_t max_unmanaged = Budget() / 64;
   std::vector<CUdeviceptr> small;
   while (small.size() * kMiB * 2 < 24 * kMiB) {
     small.push_back(Alloc(2 * kMiB));
@@ -242,8 +235,8 @@ SCENARIO(small_allocations_stay_unmanaged) {
   }
   if (Budget() != 0) {
     const uint64_t managed = card.Stats().managed_requested_bytes;
-    EXPECT(managed >= 24 * kMiB - std::min(24 * kMiB, most));
-    if (most >= 24 * kMiB) EXPECT(managed == 0);
+    EXPECT(managed >= 24 * kMiB - std::min(24 * kMiB, max_unmanaged));
+    if (max_unmanaged >= 24 * kMiB) EXPECT(managed == 0);
   }
   std::vector<CUdeviceptr> large;
   for (uint32_t i = 0; i < 10; ++i) large.push_back(Alloc(64 * kMiB));
@@ -269,201 +262,21 @@ SCENARIO(small_allocations_stay_unmanaged) {
   Print("freed", cuMemGetAddressRange(&base, &bytes, small[3] + 77) == CUDA_SUCCESS);
   OK(cuMemFree(Alloc(1000)));
   OK(cuMemGetInfo(&after, &total));
-  EXPECT(after >= before + 14 * kMiB);  // up to four chunks are kept for what comes next
+  EXPECT(after >= before + 14 * kMiB);  // up to four chunks are kept for later allocations
 }
 
-SCENARIO(sizes_show_the_fraction) {
-  Card card;
-  size_t left = 0, total = 0, other = 0;
-  const CUdeviceptr p = Alloc(100 * kMiB), q = Alloc(1000);
-  OK(cuMemGetInfo(&left, &total));
-  OK(cuDeviceTotalMem(&other, 0));
-  EXPECT(total == other);
-  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-  EXPECT(nvml != nullptr);
-  nvmlDevice_t device = nullptr;
-  nvmlMemory_t memory{};
-  EXPECT(reinterpret_cast<decltype(&nvmlInit_v2)>(dlsym(nvml, "nvmlInit_v2"))() == NVML_SUCCESS);
-  EXPECT(reinterpret_cast<decltype(&nvmlDeviceGetHandleByIndex_v2)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(
-             0, &device) == NVML_SUCCESS);
-  EXPECT(reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo)>(dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(
-             device, &memory) == NVML_SUCCESS);
-  if (Budget() != 0) {
-    EXPECT(total == Budget());
-    EXPECT(memory.total == total);
-    EXPECT(memory.free == left);
-    EXPECT(memory.used == total - left);
-    EXPECT(memory.used >= 100 * kMiB + 1000);
-    EXPECT(memory.used <= 103 * kMiB);
-  }
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  OK(cuMemGetAddressRange(&base, &bytes, p + 5000));
-  EXPECT(base == p && bytes == 100 * kMiB);
-  unsigned type = 0, managed = 9;
-  unsigned long long id = 0, other_id = 0;
-  void* host = nullptr;
-  bool ipc = true;
-  OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 5));
-  OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p));
-  OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
-  OK(cuPointerGetAttribute(&other_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, q));
-  EXPECT(type == CU_MEMORYTYPE_DEVICE);
-  EXPECT(managed == 0);
-  EXPECT(id != other_id);
-  EXPECT(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, p) == CUDA_ERROR_INVALID_VALUE);
-  if (Budget() != 0) {
-    OK(cuPointerGetAttribute(&ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, p));
-    EXPECT(!ipc);
-  }
-  OK(cuMemFree(p));
-  EXPECT(cuMemGetAddressRange(&base, &bytes, p) == CUDA_ERROR_NOT_FOUND);
-  const CUdeviceptr again = Alloc(100 * kMiB);
-  unsigned long long again_id = 0;
-  OK(cuPointerGetAttribute(&again_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, again));
-  EXPECT(again_id != id && again_id != other_id);
-}
-
-// Allocates to the end without using any of it.
-SCENARIO(allocation_until_refused) {
-  Card card;
-  size_t blocks = 0;
-  CUdeviceptr at = 0;
-  while (blocks < 200 && cuMemAlloc(&at, 64 * kMiB) == CUDA_SUCCESS) ++blocks;
-  std::fprintf(stderr, "blocks %zu\n", blocks);
-}
-
-// Beyond what may be held: CUDA's out-of-memory code and nothing else; the framework frees and tries again.
-SCENARIO(out_of_memory_then_retry) {
-  Card card;
-  CUstream s = card.Stream();
-  std::vector<CUdeviceptr> p;
-  CUdeviceptr at = 0;
-  CUresult result = CUDA_SUCCESS;
-  while (p.size() < 200 && (result = cuMemAlloc(&at, 64 * kMiB)) == CUDA_SUCCESS) {
-    p.push_back(at);
-    card.Named(s, {Write(at, 64 * kMiB, 1)});
-  }
-  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
-  std::fprintf(stderr, "blocks %zu\n", p.size());
-  for (int i = 0; i < 4; ++i) {
-    OK(cuMemFree(p.back()));
-    p.pop_back();
-  }
-  at = Alloc(128 * kMiB);
-  card.Named(s, {Write(at, 128 * kMiB, 2)});
-  PrintDigest("after the retry", at, 128 * kMiB);
-}
-
-// What the hook holds for itself: at most 8 MiB and 64 bytes a block.
+// The hook's own memory is at most 8 MiB and 64 bytes a block.
 SCENARIO(bookkeeping_of_many_blocks) {
   Card card;
   constexpr size_t kBlocks = 400'000;
   std::vector<CUdeviceptr> p(kBlocks, 1);
-  if (Budget() == 0) return;  // the driver's own bookkeeping is not the question
+  if (Budget() == 0) return;  // the driver's own bookkeeping is not tested
   const long before = ResidentSetBytes();
   for (auto& at : p) at = Alloc(512);
   const long grown = ResidentSetBytes() - before;
   std::fprintf(stderr, "grown %ld bytes a block %.1f\n", grown, static_cast<double>(grown) / kBlocks);
   EXPECT(grown <= static_cast<long>(8 * kMiB + 64 * kBlocks));
   for (const auto at : p) OK(cuMemFree(at));
-}
-
-// Kept plain, counted, bounded by the budget.
-SCENARIO(pool_memory_counts) {
-  Card card;
-  CUstream s = card.Stream();
-  size_t before = 0, after = 0, total = 0;
-  OK(cuMemGetInfo(&before, &total));
-  CUmemPoolProps props{};
-  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  CUmemoryPool shared = nullptr, ordinary = nullptr;
-  OK(cuMemPoolCreate(&shared, &props));
-  props.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
-  OK(cuMemPoolCreate(&ordinary, &props));
-  CUdeviceptr p = 0, q = 0;
-  OK(cuMemAllocFromPoolAsync(&p, 64 * kMiB, shared, s));
-  OK(cuMemAllocFromPoolAsync(&q, 64 * kMiB, ordinary, s));
-  card.Named(s, {Write(p, 64 * kMiB, 1), Write(q, 64 * kMiB, 2)});
-  OK(cuStreamSynchronize(s));
-  if (Budget() != 0) {
-    OK(cuMemGetInfo(&after, &total));
-    EXPECT(before - after == 128 * kMiB);
-    EXPECT(card.Stats().plain_bytes >= 64 * kMiB);
-  }
-  PrintDigest("p", p, 64 * kMiB);
-  PrintDigest("q", q, 64 * kMiB);
-  OK(cuMemFreeAsync(p, s));
-  OK(cuMemFreeAsync(q, s));
-  OK(cuStreamSynchronize(s));
-  OK(cuMemPoolDestroy(shared));
-  OK(cuMemPoolDestroy(ordinary));
-  if (Budget() != 0) {
-    OK(cuMemGetInfo(&after, &total));
-    EXPECT(before == after);
-  }
-  // Host memory is nobody's device memory.
-  void* host = nullptr;
-  OK(cuMemHostAlloc(&host, 16 * kMiB, CU_MEMHOSTALLOC_DEVICEMAP));
-  if (Budget() != 0) {
-    OK(cuMemGetInfo(&after, &total));
-    EXPECT(before == after);
-  }
-  OK(cuMemFreeHost(host));
-}
-
-// Application VMM memory: plain, and the budget is where it ends.
-SCENARIO(vmm_memory_counts) {
-  Card card;
-  CUmemAllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  std::vector<CUmemGenericAllocationHandle> handles;
-  CUmemGenericAllocationHandle handle = 0;
-  CUresult result = CUDA_SUCCESS;
-  while (handles.size() < 200 && (result = cuMemCreate(&handle, 64 * kMiB, &prop, 0)) == CUDA_SUCCESS)
-    handles.push_back(handle);
-  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
-  if (Budget() != 0) EXPECT(handles.size() == Budget() / (64 * kMiB));
-  CUdeviceptr va = 0;
-  CUmemAccessDesc access{};
-  access.location = prop.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  OK(cuMemAddressReserve(&va, 64 * kMiB, 0, 0, 0));
-  OK(cuMemMap(va, 64 * kMiB, 0, handles.back(), 0));
-  OK(cuMemSetAccess(va, 64 * kMiB, &access, 1));
-  card.Named(nullptr, {Write(va, 64 * kMiB, 1)});
-  PrintDigest("mapped", va, 64 * kMiB);
-  // Released while mapped: the memory lives until it is unmapped.
-  OK(cuMemRelease(handles.back()));
-  EXPECT(cuMemCreate(&handle, 64 * kMiB, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
-  OK(cuMemUnmap(va, 64 * kMiB));
-  OK(cuMemCreate(&handle, 64 * kMiB, &prop, 0));
-}
-
-// What lies beyond its guarantee needs host memory, which is on its way, or (SCENARIO_REFUSED) never comes.
-SCENARIO(share_that_arrives_late) {
-  Card card;
-  const bool refused = std::getenv("SCENARIO_REFUSED") != nullptr;
-  const CUresult wanted = refused ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-  CUdeviceptr p = 0;
-  for (int i = 0; i < 2; ++i) EXPECT(cuMemAlloc(&p, 256 * kMiB) == CUDA_SUCCESS);
-  for (int i = 0; i < 2; ++i) EXPECT(cuMemAlloc(&p, 128 * kMiB) == wanted);
-}
-
-// Two of four blocks fit; the budget is being raised when the other two are used.
-SCENARIO(budget_raised_between_launches) {
-  Card card;
-  CUstream s = card.Stream();
-  std::vector<CUdeviceptr> blocks;
-  for (int i = 0; i < 4; ++i) blocks.push_back(Alloc(64 * kMiB));
-  for (int i = 0; i < 4; ++i) {
-    card.Named(s, {Update(blocks[i], 64 * kMiB)});
-    OK(cuStreamSynchronize(s));
-    if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
 }
 
 SCENARIO(ipc_export) {

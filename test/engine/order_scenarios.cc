@@ -97,7 +97,7 @@ SCENARIO(threads_with_own_streams) {
         // Every second thread uses its per-thread default stream.
         if (t % 2) {
           OK(card.TryNamed(nullptr, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))}, 20000,
-                      true));
+                           true));
         } else {
           card.Named(s, {Update(p[static_cast<size_t>(n)], 48 * kMiB, static_cast<uint32_t>(n + 1))});
         }

@@ -65,9 +65,11 @@ SCENARIO(overwritten_by_copies) {
   expect(full.BytesMoved("memset", [&] { OK(cuMemsetD8Async(p, 7, kBlock, s)); }), repopulates ? 0 : kBlock);
   PrintDigest("set", p, kBlock);
   const auto in = Bytes(kBlock, 3);
-  expect(full.BytesMoved("from the host", [&] { OK(cuMemcpyHtoDAsync(p, in.data(), kBlock, s)); }), repopulates ? 0 : kBlock);
+  expect(full.BytesMoved("from the host", [&] { OK(cuMemcpyHtoDAsync(p, in.data(), kBlock, s)); }),
+         repopulates ? 0 : kBlock);
   PrintDigest("from the host", p, kBlock);
-  expect(full.BytesMoved("from the device", [&] { OK(cuMemcpyDtoDAsync(p, q, kBlock, s)); }), repopulates ? kBlock : 2 * kBlock);
+  expect(full.BytesMoved("from the device", [&] { OK(cuMemcpyDtoDAsync(p, q, kBlock, s)); }),
+         repopulates ? kBlock : 2 * kBlock);
   PrintDigest("from the device", p, kBlock);
   // Whole chunks only: the contents of the edges stay.
   card.Named(s, {Write(p, kBlock, 3)});
@@ -122,8 +124,8 @@ SCENARIO(overwritten_on_default_streams) {
   PrintDigest("q", q, kBlock);
 }
 
-// The driver may still be evicting the block when another stream overwrites it, and readers that only an event orders may
-// still run.
+// The driver may still be evicting the block when another stream overwrites it, and readers that only an event orders
+// may still run.
 SCENARIO(overwritten_during_eviction) {
   FullGpu full;
   Card& card = full.card;

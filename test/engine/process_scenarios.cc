@@ -165,8 +165,8 @@ SCENARIO(forked_child_asks_nvml) {
   other.join();
 }
 
-// All descriptors are closed, and their numbers given to files and sockets of the program's: the engine does not write to
-// them, read from them or close them.
+// All descriptors are closed, and their numbers given to files and sockets of the program's: the engine does not write
+// to them, read from them or close them.
 SCENARIO(descriptors_reused_by_the_program) {
   Launches launches;
   launches.Iterate();

@@ -1,42 +1,42 @@
-"""What a program does to the process that the hook lives in: process_test.py BUILD [NAME...] | --list. As engine_test.py, whose means it uses."""
+"""Programs that change their own process: process_test.py BUILD [NAME...] | --list
+
+stderr is closed, full or another file; descriptors are reused; exit() runs in a signal's handler."""
 
 import os
 import pathlib
-import re
 import sys
 import tempfile
 
-import engine_test as engine
-from engine_test import SMALL, Agent, Skipped, budget_frame, expect, run, same, scenario, test, welcome
+from engine_agent import Agent, budget_frame, gpu_uuid, welcome
+from engine_rig import SMALL, expect, main, run, same, scenario, skip_if_sanitized, test
 
-engine.TESTS.clear()
-scenario("sizes_that_nobody_has", evicts=False)
-scenario("copies_of_sizes_that_nobody_has")
-scenario("storm_at_the_budget", evicts=False)
-scenario("reset_of_a_context_that_is_held", evicts=False)
-scenario("managed_after_a_reset")
+scenario("impossible_sizes_are_refused", evicts=False)
+scenario("impossible_copies_are_refused")
+scenario("storm_at_the_budget", of="many_threads_at_the_budget", evicts=False)
+scenario("reset_of_a_retained_context", evicts=False)
+scenario("managed_after_a_reset", of="budget_holds_after_a_reset")
 
 
 @test
-def contexts_on_cards_in_turn():
-    same("contexts_on_cards_in_turn", profile="two-gpu", evicts=False)
+def contexts_on_gpus_in_turn():
+    same("contexts_on_gpus_in_turn", profile="two-gpu", evicts=False)
 
 
 @test
 def stderr_without_a_reader():
-    """A pipe whose reader has gone ends who writes: the program writes nothing, and lives."""
+    """SIGPIPE ends a process that writes to a pipe without a reader. The program writes nothing there and runs on."""
     for budget in (None, SMALL):
         reader, writer = os.pipe()
         os.close(reader)
         try:
-            run("streams_come_and_go", budget, stderr=writer)
+            run("streams_created_and_destroyed", budget, stderr=writer)
         finally:
             os.close(writer)
 
 
 @test
-def stderr_that_nobody_reads():
-    """A pipe that is full: who does not write does not wait."""
+def full_stderr_is_not_waited_for():
+    """A program that writes nothing to a full pipe does not wait for its reader."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -48,7 +48,7 @@ def stderr_that_nobody_reads():
                 pass
         os.set_blocking(writer, True)
         for budget in (None, SMALL):
-            run("streams_come_and_go", budget, stderr=writer, seconds=60)
+            run("streams_created_and_destroyed", budget, stderr=writer, seconds=60)
     finally:
         os.close(reader)
         os.close(writer)
@@ -56,50 +56,55 @@ def stderr_that_nobody_reads():
 
 @test
 def stderr_that_is_something_else():
-    """A program's own file under the number of stderr holds what the program wrote."""
+    """A file that the program opened under the number of stderr holds only the program's bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        mine = pathlib.Path(folder) / "mine"
-        run("stderr_is_something_else", SMALL, env={"SCENARIO_FILE": str(mine), "SLUICE_LOG_LEVEL": "DEBUG"})
-        expect(mine.read_bytes() == b"", "nothing of ours is in it", mine.read_text())
+        file = pathlib.Path(folder) / "file"
+        env = {"SCENARIO_FILE": str(file), "SLUICE_LOG_LEVEL": "DEBUG"}
+        run("stderr_is_a_file_of_the_program", SMALL, env=env)
+        expect(file.read_bytes() == b"", "the hook wrote nothing into it", file.read_text())
 
 
 @test
 def exit_in_a_handler():
-    """exit() from a signal's handler, wherever the launching thread is: the process ends."""
-    if engine.sanitized:
-        raise Skipped("what is not safe in a handler is what it is about")
+    """exit() from a signal's handler, at any point of the launching thread: the process ends."""
+    skip_if_sanitized("the handler calls functions that are not safe in one")
     for us in (20000, 50000, 100000, 200000) * 3:
-        # The simulated card's own figures are left out: it writes them with malloc, whose lock the thread may hold.
-        hooked = run("exit_in_a_handler", SMALL, env={"SCENARIO_US": str(us), "SIMGPU_STATS": ""}, seconds=60)
-        expect(hooked.out == "done exit_in_a_handler\n", "it has begun", str(hooked))
+        # The simulated GPU writes its figures with malloc, whose lock the thread may hold: they are left out.
+        env = {"SCENARIO_US": str(us), "SIMGPU_STATS": ""}
+        hooked = run("exit_in_a_signal_handler", SMALL, env=env, seconds=60)
+        expect(hooked.out == "done exit_in_a_signal_handler\n", "it has begun", str(hooked))
 
 
 @test
 def forked_child_asks_nvml():
-    """What a forked child asks is answered from what held at the fork, whoever held which lock then; it is no user of the card."""
-    if engine.sanitized:
-        raise Skipped("NVML's names are the shim's to answer")
-    hellos, uuid = [], re.search(r"GPU-[0-9a-f-]+", run("vmm", SMALL).err)[0].encode()
+    """A forked child gets answers from the state at the fork, whichever locks were held then.
+
+    It does not use the GPU, and the agent does not count it."""
+    skip_if_sanitized("the shim answers NVML's functions")
+    pages, uuid = [], gpu_uuid()
 
     def talk(peer):
-        hellos.append(welcome(peer))
+        pages.append(welcome(peer))
         peer.send(budget_frame(uuid, SMALL, SMALL, 1 << 40, 5))
         while peer.recv(256):
             pass
 
     with tempfile.TemporaryDirectory() as folder:
         Agent(f"{folder}/agent.sock", talk)
-        # The card's own lock is between processes then: a child waits for its parent's thread, not for a copy of its lock.
+        # With this state the simulated GPU's lock is shared by processes: a child waits for its parent's thread, not
+        # for a copy of its lock.
         env = {"SLUICE_SOCKET": f"{folder}/agent.sock", "SIMGPU_STATE": f"{folder}/card"}
         hooked = run("forked_child_asks_nvml", SMALL, env=env, seconds=170)
-    expect(len(hellos) == 1, "the children do not come to the agent", str(hooked))
-    expect(len(re.findall("^sluice: exit", hooked.err, re.M)) == 1, "and have nothing to say at their end", hooked.err)
+    expect(len(pages) == 1, "the children do not connect to the agent", str(hooked))
+    expect(len(hooked.lines()) == 1, "the children log no exit line", hooked.err)
 
 
 @test
 def descriptors_taken():
-    """All descriptors closed and their numbers given to the program's own sockets: nothing is read there, written there or closed, and the agent is found again."""
-    pages, uuid = [], re.search(r"GPU-[0-9a-f-]+", run("vmm", SMALL).err)[0].encode()
+    """The program closes all descriptors, and its own sockets get their numbers.
+
+    The hook does not read, write or close these, and connects to the agent again."""
+    pages, uuid = [], gpu_uuid()
 
     def talk(peer):
         pages.append(welcome(peer))
@@ -109,9 +114,9 @@ def descriptors_taken():
 
     with tempfile.TemporaryDirectory() as folder:
         Agent(f"{folder}/agent.sock", talk)
-        hooked = run("descriptors_taken", SMALL, env={"SLUICE_SOCKET": f"{folder}/agent.sock"})
-    expect(len(pages) >= 2, "it comes to the agent again", str(hooked))
+        hooked = run("descriptors_reused_by_the_program", SMALL, env={"SLUICE_SOCKET": f"{folder}/agent.sock"})
+    expect(len(pages) >= 2, "the hook connects to the agent again", str(hooked))
 
 
 if __name__ == "__main__":
-    sys.exit(engine.main())
+    sys.exit(main())

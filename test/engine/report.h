@@ -1,5 +1,5 @@
-// Reports of PyTorch's caching allocator about its blocks, as libc10_cuda makes them; only the preloaded shim defines the
-// function.
+// Reports of PyTorch's caching allocator about its blocks, as libc10_cuda makes them; only the preloaded shim defines
+// the function.
 #ifndef SLUICE_TEST_ENGINE_REPORT_H_
 #define SLUICE_TEST_ENGINE_REPORT_H_
 

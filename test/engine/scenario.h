@@ -1,7 +1,7 @@
-// Shared by the scenarios: a card, launches whose parameters name the memory that they touch, checks, digests.
+// Shared by the scenarios: a GPU, launches whose parameters name the memory that they touch, checks, digests.
 //
 // A scenario prints its results (digests, bytes, codes) on stdout. The tests run it without the hook, hooked at full
-// budget and hooked under pressure, and the three must print the same. The simulated card reports misuse.
+// budget and hooked under pressure, and the three must print the same. The simulated GPU reports misuse.
 #ifndef SLUICE_TEST_ENGINE_SCENARIO_H_
 #define SLUICE_TEST_ENGINE_SCENARIO_H_
 
@@ -27,12 +27,12 @@ using simgpu_test::Read;
 using simgpu_test::Update;
 using simgpu_test::Write;
 
-#define EXPECT(condition)                                                               \
-  do {                                                                                  \
-    if (!(condition)) {                                                                 \
+#define EXPECT(condition)                                                                 \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
       std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE_NAME__, __LINE__, #condition); \
-      std::_Exit(3);                                                                    \
-    }                                                                                   \
+      std::_Exit(3);                                                                      \
+    }                                                                                     \
   } while (false)
 
 inline std::map<std::string, void (*)()>& All() {
@@ -42,8 +42,8 @@ inline std::map<std::string, void (*)()>& All() {
 struct Registration {
   Registration(const char* name, void (*run)()) { All().emplace(name, run); }
 };
-#define SCENARIO(name)                                \
-  static void name();                                 \
+#define SCENARIO(name)                                                  \
+  static void name();                                                   \
   static const scenario::Registration registration_##name(#name, name); \
   static void name()
 
@@ -71,7 +71,9 @@ class Card : public simgpu_test::Card {
     const auto launch = ptsz ? cuLaunchKernel_ptsz : cuLaunchKernel;
     return launch(eight, 1, 1, 1, 1, 1, 1, 0, s, params.data(), nullptr);
   }
-  void Named(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000) { OK(TryNamed(s, touches, ns)); }
+  void Named(CUstream s, const std::vector<simgpu_touch>& touches, uint64_t ns = 20000) {
+    OK(TryNamed(s, touches, ns));
+  }
   CUmodule named = nullptr;
   CUfunction eight = nullptr;
 };

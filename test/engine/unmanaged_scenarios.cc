@@ -18,7 +18,7 @@ struct FilledBudget {
   static constexpr uint64_t kBytes = 384 * kMiB;
   Card card;
   CUstream s = card.Stream();
-  uint64_t before = card.Stats().plain_bytes;  // the context's, and other processes'
+  uint64_t before = card.Stats().unmanaged_bytes;  // the context's, and other processes'
   CUdeviceptr block = Alloc(kBytes);
 
   FilledBudget() { Use(); }
@@ -28,7 +28,7 @@ struct FilledBudget {
   }
   void ExpectBudgetHeld() {
     const auto stats = card.Stats();
-    if (Budget() != 0) EXPECT(stats.resident_bytes + stats.plain_bytes - before <= Budget() + 32 * kMiB);
+    if (Budget() != 0) EXPECT(stats.resident_bytes + stats.unmanaged_bytes - before <= Budget() + 32 * kMiB);
   }
 };
 
@@ -167,4 +167,78 @@ SCENARIO(prefetches_of_the_program_keep_the_budget) {
   for (const CUdeviceptr at : p) PrintDigest("block", at, 64 * kMiB);
   const CUmemLocation to{CU_MEM_LOCATION_TYPE_DEVICE, 0};
   EXPECT(cuMemPrefetchAsync(p[0], uint64_t{1} << 40, to, 0, s) == CUDA_ERROR_INVALID_VALUE);
+}
+
+// Memory of the pools of the program counts against the budget.
+SCENARIO(pool_memory_counts) {
+  Card card;
+  CUstream s = card.Stream();
+  size_t before = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool shared = nullptr, ordinary = nullptr;
+  OK(cuMemPoolCreate(&shared, &props));
+  props.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  OK(cuMemPoolCreate(&ordinary, &props));
+  CUdeviceptr p = 0, q = 0;
+  OK(cuMemAllocFromPoolAsync(&p, 64 * kMiB, shared, s));
+  OK(cuMemAllocFromPoolAsync(&q, 64 * kMiB, ordinary, s));
+  card.Named(s, {Write(p, 64 * kMiB, 1), Write(q, 64 * kMiB, 2)});
+  OK(cuStreamSynchronize(s));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before - after == 128 * kMiB);
+    EXPECT(card.Stats().unmanaged_bytes >= 64 * kMiB);
+  }
+  PrintDigest("p", p, 64 * kMiB);
+  PrintDigest("q", q, 64 * kMiB);
+  OK(cuMemFreeAsync(p, s));
+  OK(cuMemFreeAsync(q, s));
+  OK(cuStreamSynchronize(s));
+  OK(cuMemPoolDestroy(shared));
+  OK(cuMemPoolDestroy(ordinary));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before == after);
+  }
+  // Pinned host memory does not count.
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, 16 * kMiB, CU_MEMHOSTALLOC_DEVICEMAP));
+  if (Budget() != 0) {
+    OK(cuMemGetInfo(&after, &total));
+    EXPECT(before == after);
+  }
+  OK(cuMemFreeHost(host));
+}
+
+// VMM memory of the program is unmanaged, and refused beyond the budget.
+SCENARIO(vmm_memory_counts) {
+  Card card;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::vector<CUmemGenericAllocationHandle> handles;
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = CUDA_SUCCESS;
+  while (handles.size() < 200 && (result = cuMemCreate(&handle, 64 * kMiB, &prop, 0)) == CUDA_SUCCESS)
+    handles.push_back(handle);
+  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+  if (Budget() != 0) EXPECT(handles.size() == Budget() / (64 * kMiB));
+  CUdeviceptr va = 0;
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  OK(cuMemAddressReserve(&va, 64 * kMiB, 0, 0, 0));
+  OK(cuMemMap(va, 64 * kMiB, 0, handles.back(), 0));
+  OK(cuMemSetAccess(va, 64 * kMiB, &access, 1));
+  card.Named(nullptr, {Write(va, 64 * kMiB, 1)});
+  PrintDigest("mapped", va, 64 * kMiB);
+  // Released while mapped: the memory is freed when it is unmapped.
+  OK(cuMemRelease(handles.back()));
+  EXPECT(cuMemCreate(&handle, 64 * kMiB, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  OK(cuMemUnmap(va, 64 * kMiB));
+  OK(cuMemCreate(&handle, 64 * kMiB, &prop, 0));
 }

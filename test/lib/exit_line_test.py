@@ -1,38 +1,36 @@
 #!/usr/bin/env python3
-"""Both forms of the exit line give the same figures."""
+"""The exit line gives its figures; other lines give none."""
 
 import exit_line
 
-SENTENCE = (
-    "sluice: exit pid 729 GPU-1: budget 4.00 GiB, live 5.50 GiB (peak 5.75 GiB), plain 0.25 GiB, in 37.50 GiB, "
-    "out 41.50 GiB, without copy 22.25 GiB, faults 0.50 GiB (counted), hits 95.3 %, stalls 1.25 s, "
-    "access known 100.0 %, factor 80, launches 12990, over budget 3, left to faults 0, in place 1.00 GiB (tried 13, "
-    "2 of them slow and 5 ms lost; mapping took 7 ms)"
-)
-GIB = 1 << 30
 FIGURES = {
     "pid": 729,
     "gpu": "GPU-1",
-    "budget_bytes": 4 * GIB,
-    "live_bytes": int(5.5 * GIB),
-    "live_peak_bytes": int(5.75 * GIB),
-    "unmanaged_bytes": GIB // 4,
-    "fetched_bytes": int(37.5 * GIB),
-    "evicted_bytes": int(41.5 * GIB),
-    "saved_bytes": int(22.25 * GIB),
-    "fault_bytes": GIB // 2,
+    "budget_bytes": 4 << 30,
+    "live_bytes": 5 << 30,
+    "peak_live_bytes": 6 << 30,
+    "unmanaged_bytes": 1 << 28,
+    "fetched_bytes": 75 << 29,
+    "evicted_bytes": 83 << 29,
+    "saved_bytes": 89 << 28,
+    "fault_bytes": 1 << 29,
+    "fault_bytes_source": "counted",
+    "hit_percent": 95.3,
     "stall_seconds": 1.25,
     "factor": 80,
     "launches": 12990,
-    "launches_over_budget": 3,
+    "over_budget_launches": 3,
 }
-LOGFMT = "sluice: exit " + " ".join(f"{key}={value}" for key, value in FIGURES.items()) + ' note="a \\"b\\" c=d" empty='
+PAIRS = " ".join(f"{key}={value}" for key, value in FIGURES.items())
+LINE = f'sluice: exit {PAIRS} note="a \\"b\\" c=d" empty='
+EXPECTED = {**FIGURES, "note": 'a "b" c=d', "empty": ""}
 
-assert exit_line.parse(SENTENCE) == [FIGURES], exit_line.parse(SENTENCE)
-logfmt = exit_line.parse("before\n" + LOGFMT + "\nafter exit pid=1 of another program\n")
-assert logfmt == [{**FIGURES, "note": 'a "b" c=d', "empty": ""}], logfmt
-both = exit_line.parse(f"{SENTENCE}\nsluice: WARN something\n{LOGFMT}")
-assert exit_line.total(both, "fetched_bytes") == 75 * GIB, both
-assert exit_line.total(both, "absent") is None
-assert exit_line.parse("sluice: exit pid=1 out_bytes=5 written_back_bytes=6")[0]["evicted_bytes"] == 5
-assert exit_line.attached(SENTENCE) and not exit_line.attached("sluice: now pid 729 GPU-1: budget 4.00 GiB\nexit pid 3")
+assert exit_line.parse(f"before\n{LINE}\nafter exit pid=1 of another program\n") == [EXPECTED], exit_line.parse(LINE)
+assert exit_line.parse(f"2026-11-25 container | {LINE}") == [EXPECTED]
+two = exit_line.parse(f"{LINE}\nsluice: WARN something\n{LINE}")
+assert exit_line.total(two, "fetched_bytes") == 75 << 30, two
+assert exit_line.total(two, "absent") is None
+status = f"sluice: status {PAIRS}"
+assert exit_line.parse(status) == [] and exit_line.parse(status, "status") == [FIGURES]
+assert exit_line.attached(LINE) and not exit_line.attached(f"{status}\nexit pid=3\nsluice: exit pid 729 GPU-1: budget")
+assert exit_line.logs_driver_pressure("sluice: WARN GPU-1: the driver evicts memory of this process although it")

@@ -122,14 +122,14 @@ void Threads() {
 int main() {
   Card card;
   g_card = &card;
-  g_block = card.Plain(kBlock);
+  g_block = card.Unmanaged(kBlock);
   g_stream = card.Stream();
-  const CUdeviceptr small = card.Plain(16 * kMiB);
+  const CUdeviceptr small = card.Unmanaged(16 * kMiB);
   cublasFakeSetMode("overwrite", nullptr, nullptr);
   // While everything fits, on a stream that no work has used.
   CUgraphExec early = Instantiated(Captured(g_stream, [] { return Gemm(0, 16, 32); }));
-  card.Plain(400 * kMiB);  // more than the budget: from here on, launches fetch their operands
-  g_other = card.Plain(kOther);
+  card.Unmanaged(400 * kMiB);  // more than the budget: from here on, launches fetch their operands
+  g_other = card.Unmanaged(kOther);
   Touch(card, Write(g_block, kBlock));
   Touch(card, Write(small, 16 * kMiB));
   OK(cuCtxSynchronize());

@@ -37,8 +37,8 @@ void* At(uint64_t mebibyte) { return reinterpret_cast<void*>(g_block + mebibyte 
 int main() {
   Card card;
   g_card = &card;
-  g_block = card.Plain(kBlock);
-  g_other = card.Plain(kOther);
+  g_block = card.Unmanaged(kBlock);
+  g_other = card.Unmanaged(kOther);
   Touch(card, Write(g_block, kBlock));  // contents, so that fetched bytes have to be copied
   int handle = 0;
   const float alpha = 1, beta = 0;
@@ -117,7 +117,7 @@ int main() {
   });
 
   // A workspace of the library's own: the kernel names it, the call does not. It stays resident, and is counted.
-  const CUdeviceptr workspace = card.Plain(4 * kMiB);
+  const CUdeviceptr workspace = card.Unmanaged(4 * kMiB);
   cublasFakeSetNamedMemory(reinterpret_cast<void*>(workspace));
   Case("cublas, a workspace of its own", 28 * kMiB, [&] { return gemm(&cublasSgemm_v2); });
   cublasFakeSetNamedMemory(nullptr);

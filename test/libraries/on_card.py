@@ -1,6 +1,8 @@
 """Runs a program of this folder on the simulated GPU over the fake libraries; shared by the tests of this folder."""
+
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -23,3 +25,12 @@ def run(program, driver="simgpu", fails=False, arguments=(), **more):
     if done.returncode != 0 or not done.stdout.endswith("done\n"):
         sys.exit(f"{more}: status {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}")
     return done.stdout, done.stderr
+
+
+def pairs(log, event):
+    """The numbers of the last logfmt line of this event: key to int or float."""
+    lines = [line for line in log.splitlines() if re.search(rf"\b{event} \w+=", line)]
+    if not lines:
+        sys.exit(f"no line '{event}' in\n{log[-3000:]}")
+    found = re.findall(r"(\w+)=(\d+(?:\.\d+)?)(?= |$)", lines[-1])
+    return {key: float(value) if "." in value else int(value) for key, value in found}

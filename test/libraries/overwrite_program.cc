@@ -36,8 +36,8 @@ void* At(uint64_t mebibyte) { return reinterpret_cast<void*>(g_block + mebibyte 
 int main() {
   Card card;
   g_card = &card;
-  g_block = card.Plain(kBlock);
-  g_other = card.Plain(kOther);
+  g_block = card.Unmanaged(kBlock);
+  g_other = card.Unmanaged(kOther);
   Touch(*g_card, Write(g_other, kOther));
   CUstream side = card.Stream();
   CUstream blocking = nullptr;
@@ -107,7 +107,7 @@ int main() {
   // Pointers of a copied array are assumed, not proven, so nothing counts as overwritten.
   const void *a[] = {At(0)}, *b[] = {At(64)};
   void* c[] = {At(128)};
-  CUdeviceptr arrays = card.Plain(16384);
+  CUdeviceptr arrays = card.Unmanaged(16384);
   OK(cuMemcpyHtoD(arrays, a, sizeof a));
   OK(cuMemcpyHtoD(arrays + 4096, b, sizeof b));
   OK(cuMemcpyHtoD(arrays + 8192, c, sizeof c));

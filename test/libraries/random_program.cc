@@ -106,7 +106,7 @@ int main(int, char** arguments) {
   const long calls = std::strtol(arguments[2], nullptr, 10);
   Card card;
   for (int i = 0; i < kBlocks; ++i) {
-    g_blocks.push_back(card.Plain(kBlock));
+    g_blocks.push_back(card.Unmanaged(kBlock));
     Touch(card, Write(g_blocks.back(), kBlock));
   }
   CUstream side = card.Stream();
@@ -131,7 +131,7 @@ int main(int, char** arguments) {
         const auto which = static_cast<size_t>(r->In(0, kBlocks - 1));
         if (!r->OneIn(8)) break;
         OK(cuMemFree(g_blocks[which]));
-        g_blocks[which] = card.Plain(kBlock);
+        g_blocks[which] = card.Unmanaged(kBlock);
         Touch(card, Write(g_blocks[which], kBlock));
         break;
       }

@@ -128,13 +128,13 @@ int main() {
   g_stream = card.Stream();
   cublasFakeSetPasses(32);
   // While everything fits, accesses are not tracked: a kernel may have written memory that was copied before it.
-  const CUdeviceptr early = card.Plain(kMatrix);
+  const CUdeviceptr early = card.Unmanaged(kMatrix);
   Load(early, kMatrix);
-  g_block = card.Plain(kBlock);
+  g_block = card.Unmanaged(kBlock);
   Touch(card, Write(g_block, kBlock));
   Load(At(0), kMatrix);
   Load(At(kRight), kMatrix);
-  g_other = card.Plain(kOther);
+  g_other = card.Unmanaged(kOther);
   Touch(card, Write(g_other, kOther));
   EvictBlock();
   EXPECT(Multiply() == 0);
@@ -232,7 +232,7 @@ int main() {
   });
   Case("freed", true, [&] {
     OK(cuMemFree(g_block));
-    g_block = card.Plain(kBlock);
+    g_block = card.Unmanaged(kBlock);
     EXPECT(!IsAdvised(Left()));
     Touch(card, Write(g_block, kBlock));
   });

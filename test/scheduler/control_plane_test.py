@@ -1,286 +1,36 @@
 #!/usr/bin/python3
-"""control_plane_test.py EXTENDER NODE-FLEET [PHASE...]: sluice-extender between the real API server and the real kube-scheduler.
+"""sluice-extender between a real API server and a real kube-scheduler.
 
-The schedulers' configuration has the fragment that the chart renders for a cluster's own scheduler (scheduler.mode=cluster).
+control_plane_test.py EXTENDER NODE-FLEET [PHASE...]
 
-Each phase (with, without, faults) starts an etcd, an API server, schedulers and kwok of its own on free ports, as an ordinary
-user, in a temporary folder: that is quicker than deleting ten thousand pods. Nodes are only objects. Behind each of them,
-node_fleet.cc runs the device plugin's own allocation code, called by kubelet's rules, and admits pods in any order.
+The schedulers' configuration has the fragment that the chart renders for a cluster's own scheduler
+(scheduler.mode=cluster).
 
-Asserts that with the extender no node refuses a pod, and that with the default scheduler alone, and the same pods, some do.
-Then tests faults: two schedulers at once, 100 pods for the last cards, the extender stopped.
+Each phase (with, without, faults) starts an etcd, an API server, schedulers and kwok of its own on free ports, as an
+ordinary user, in a temporary folder: that is quicker than deleting ten thousand pods. Nodes are only objects. For each
+node, node_fleet.cc runs the device plugin's own allocation code, called by kubelet's rules, and admits pods in any
+order.
 
-NODES and PODS in the environment set the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: programs are missing.
+Asserts that with the extender no node refuses a pod, and that some do with the default scheduler alone and the same
+pods. Then tests faults: two schedulers at once, 100 pods for the last cards, the extender stopped.
+
+NODES and PODS in the environment set the scale (`make bench-cluster`: 1,000 and 10,000). Exit status 4: programs are
+missing.
 """
 
 import collections
 import concurrent.futures
-import http.client
 import json
 import os
 import pathlib
-import re
-import shutil
-import ssl
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-import urllib.request
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "cluster"), str(HERE.parent / "webhook")]
-from apiserver import bound as bound_to_us  # noqa: E402
-from apiserver import free_port, skip_without_programs
-from chart_test import one, render  # noqa: E402  (skips where helm is missing)
+from control_plane import CARDS, Plane
 
-NODES, CARDS, PODS = int(os.environ.get("NODES", "200")), 8, int(os.environ.get("PODS", "2200"))
+NODES, PODS = int(os.environ.get("NODES", "200")), int(os.environ.get("PODS", "2200"))
 RESOURCE = "sluice.dev/gpu-percent"
-
-
-class Plane:
-    def __init__(self, extender, fleet, nodes):
-        self.bin = pathlib.Path(skip_without_programs("etcd", "kube-apiserver", "kube-scheduler", "kwok"))
-        self.extender, self.fleet, self.nodes = extender, fleet, nodes
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="sluice-plane-"))
-        self.running = {}
-        self.connections = threading.local()
-
-    def start(self, name, *args):
-        with open(self.dir / f"{name}.log", "a") as log:
-            self.running[name] = subprocess.Popen(
-                bound_to_us(*args), stdout=log, stderr=subprocess.STDOUT, cwd=self.dir
-            )
-
-    def stop(self, name):
-        process = self.running.pop(name)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def openssl(self, *args):
-        subprocess.run(["openssl", *args], cwd=self.dir, check=True, capture_output=True)
-
-    def up(self):
-        etcd, peer, self.api, self.ext = (free_port() for _ in range(4))
-        self.openssl("genrsa", "-out", "sa.key", "2048")
-        self.openssl(
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            "ca.key",
-            "-out",
-            "ca.crt",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        )
-        (self.dir / "tokens").write_text("token,admin,1,system:masters\n")
-        (self.dir / "kubeconfig").write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "x",
-                    "clusters": [
-                        {
-                            "name": "c",
-                            "cluster": {
-                                "server": f"https://127.0.0.1:{self.api}",
-                                "certificate-authority": str(self.dir / "ca.crt"),
-                            },
-                        }
-                    ],
-                    "users": [{"name": "u", "user": {"token": "token"}}],
-                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                }
-            )
-        )
-        self.tls = ssl.create_default_context(cafile=str(self.dir / "ca.crt"))
-        self.start(
-            "etcd",
-            self.bin / "etcd",
-            "--data-dir",
-            "etcd",
-            "--unsafe-no-fsync",
-            "--quota-backend-bytes",
-            8 << 30,
-            "--listen-client-urls",
-            f"http://127.0.0.1:{etcd}",
-            "--advertise-client-urls",
-            f"http://127.0.0.1:{etcd}",
-            "--listen-peer-urls",
-            f"http://127.0.0.1:{peer}",
-        )
-        self.start(
-            "api",
-            self.bin / "kube-apiserver",
-            "--etcd-servers",
-            f"http://127.0.0.1:{etcd}",
-            "--secure-port",
-            self.api,
-            "--bind-address",
-            "127.0.0.1",
-            "--tls-cert-file",
-            "ca.crt",
-            "--tls-private-key-file",
-            "ca.key",
-            "--token-auth-file",
-            "tokens",
-            "--authorization-mode",
-            "AlwaysAllow",
-            "--service-account-issuer",
-            "https://x",
-            "--service-account-key-file",
-            "sa.key",
-            "--service-account-signing-key-file",
-            "sa.key",
-            "--disable-admission-plugins",
-            "ServiceAccount,TaintNodesByCondition",
-            "--profiling=false",
-        )
-        self.wait("the API server", lambda: self.call("GET", "/readyz", raw=True))
-        self.start_extender()
-        self.start(
-            "kwok",
-            self.bin / "kwok",
-            "--kubeconfig",
-            "kubeconfig",
-            "--config",
-            HERE / "kwok.yaml",
-            "--manage-all-nodes=true",
-            "--node-lease-duration-seconds=0",
-            "--server-address",
-            f"127.0.0.1:{free_port()}",
-        )
-
-    def start_extender(self):
-        self.start("extender", self.extender, "--kubeconfig", "kubeconfig", "--listen", f"127.0.0.1:{self.ext}")
-
-    def start_scheduler(self, name, extender=True, ignorable=False):
-        lines = [
-            "apiVersion: kubescheduler.config.k8s.io/v1",
-            "kind: KubeSchedulerConfiguration",
-            "leaderElection: {leaderElect: false}",
-            "clientConnection: {kubeconfig: kubeconfig, qps: 500, burst: 500}",
-            f"profiles: [{{schedulerName: {name}}}]",
-        ]
-        if extender:
-            # As a user does for a cluster's own scheduler: the chart's fragment is appended to its configuration.
-            chart = render(
-                "scheduler.mode=cluster", f"scheduler.port={self.ext}", f"scheduler.ignorable={str(ignorable).lower()}"
-            )
-            lines += [
-                "percentageOfNodesToScore: 100",
-                one(chart, "ConfigMap", "sluice-scheduler")["data"]["fragment.yaml"],
-            ]
-        (self.dir / f"{name}.yaml").write_text("\n".join(lines))
-        self.start(name, self.bin / "kube-scheduler", "--config", f"{name}.yaml", "--secure-port", 0)
-
-    def call(self, method, path, body=None, raw=False, kind="application/json"):
-        for attempt in range(2):
-            connection = getattr(self.connections, "one", None)
-            if connection is None:
-                connection = self.connections.one = http.client.HTTPSConnection(
-                    "127.0.0.1", self.api, context=self.tls, timeout=60
-                )
-            try:
-                connection.request(
-                    method,
-                    path,
-                    None if body is None else json.dumps(body),
-                    {"Authorization": "Bearer token", "Content-Type": kind},
-                )
-                answer = connection.getresponse()
-                text = answer.read()
-                break
-            except (http.client.HTTPException, OSError):
-                connection.close()
-                self.connections.one = None
-                if attempt or method == "POST":
-                    raise
-        if answer.status >= 300:
-            raise OSError(f"{method} {path}: {answer.status} {text[:300]!r}")
-        return text if raw else json.loads(text)
-
-    def wait(self, what, condition, seconds=300, pause=0.3):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if condition():
-                    return
-            except OSError:
-                pass
-            for name, process in self.running.items():
-                if process.poll() is not None:
-                    raise SystemExit(f"{name} has ended with status {process.returncode}")
-            time.sleep(pause)
-        raise SystemExit(f"timed out after {seconds} s waiting for {what}")
-
-    def metrics(self):
-        text = urllib.request.urlopen(f"http://127.0.0.1:{self.ext}/metrics", timeout=10).read().decode()
-        return {
-            line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
-            for line in text.splitlines()
-            if not line.startswith("#")
-        }
-
-    def resident_mib(self, name):
-        status = pathlib.Path(f"/proc/{self.running[name].pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024
-
-    def cpu_seconds(self, name):
-        fields = pathlib.Path(f"/proc/{self.running[name].pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def pods(self, namespace):
-        items, more = [], ""
-        while True:
-            page = self.call("GET", f"/api/v1/namespaces/{namespace}/pods?limit=500{more}")
-            items += page["items"]
-            if not page["metadata"].get("continue"):
-                return items
-            more = "&continue=" + page["metadata"]["continue"]
-
-    def fleet_counts(self):
-        lines = (self.dir / "fleet.log").read_text().splitlines()
-        last = [line for line in lines if line.startswith("bound ")][-1:]
-        words = last[0].split() if last else []
-        return collections.defaultdict(int, {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)})
-
-    def start_fleet(self, *flags):
-        (self.dir / "fleet.log").write_text("")
-        self.start("fleet", self.fleet, "run", "--kubeconfig", "kubeconfig", *flags)
-
-    def make_nodes(self):
-        subprocess.run(
-            [self.fleet, "make", "--kubeconfig", self.dir / "kubeconfig", "--nodes", str(self.nodes)], check=True
-        )
-        self.wait("the extender", lambda: self.metrics()["sluice_extender_free_gpus"] == self.nodes * CARDS)
-        self.wait(
-            "kwok",
-            lambda: all(
-                any(c["type"] == "Ready" for c in n["status"].get("conditions", []))
-                for n in self.call("GET", "/api/v1/nodes")["items"]
-            ),
-        )
-
-    def down(self, good):
-        for name in reversed(list(self.running)):
-            self.stop(name)
-        for log in [] if good else sorted(self.dir.glob("*.log")):
-            print(f"== the end of {log.name}:", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")
-        shutil.rmtree(self.dir)
 
 
 def condition(pod):
@@ -353,9 +103,11 @@ def with_extender(plane):
     )
     metrics = plane.metrics()
     print(
-        f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {reserved / plane.nodes / CARDS:.1f} % of the GPUs "
-        f"reserved, {metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; {counts['refused']} refused by their node, "
-        f"while the order of admission differed from that of binding {counts['nodes-out-of-order']} times; extender: "
+        f"with the extender: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, "
+        f"{reserved / plane.nodes / CARDS:.1f} % of the GPUs reserved, "
+        f"{metrics['sluice_extender_fragmented_gpus']:.1f} free ones fragmented; "
+        f"{counts['refused']} refused by their node; "
+        f"the orders of admission and binding differed {counts['nodes-out-of-order']} times; extender: "
         f"{plane.resident_mib('extender'):.0f} MiB peak, {plane.cpu_seconds('extender'):.1f} s of CPU"
     )
     waiting = [p for p in pods if not p["spec"].get("nodeName")]
@@ -371,7 +123,8 @@ def without_extender(plane):
     plane.start_scheduler("default-scheduler", extender=False)
     seconds, pods, counts = run_mix(plane, "without", "default-scheduler")
     print(
-        f"the default scheduler alone: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, {counts['refused']} refused by their node"
+        f"the default scheduler alone: {counts['bound']} of {PODS} pods bound in {seconds:.0f} s, "
+        f"{counts['refused']} refused by their node"
     )
     assert counts["refused"] > 0, counts
     failed = [p for p in pods if p["status"].get("phase") == "Failed"]
@@ -456,7 +209,8 @@ def faults(plane):
     plane.start_extender()
     plane.wait("the pod that waited", lambda: bound(plane, "waiting"))
     print(
-        "extender stopped: one pod waited with a reason, the one with ignorable was placed by sums; extender back: the first is placed"
+        "extender stopped: one pod waited with a reason, the one with ignorable was placed by sums; "
+        "extender back: the first is placed"
     )
 
 

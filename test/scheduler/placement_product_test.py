@@ -1,5 +1,8 @@
 #!/usr/bin/python3
-"""Placement as users see it, with everything real but the GPU: helm install with a second scheduler, pods bound to cards, reservations honoured."""
+"""Placement as users see it; only the GPU is simulated.
+
+helm install with a second scheduler, pods bound to cards, reservations honoured.
+"""
 
 import json
 import os
@@ -112,14 +115,15 @@ class Placement(unittest.TestCase):
         self.runs("half")
         self.create("more", 0.6)
         self.runs("more")
-        # Free now: 50 and 40. Bound 40, 25, 25; admitted by best fit in the order 25, 25, 40, the last one would find no card.
+        # Free now: 50 and 40. Bound: 40, 25, 25. Admitted by best fit in the order 25, 25, 40, the last one would find
+        # no card.
         for _ in range(3):
             self.bind_while_kubelet_is_down()
             messages = [pod_of(name)["status"].get("message", "") for name in ("a25", "b25", "c40")]
             self.assertFalse([m for m in messages if "sluice refuses" in m])
             if not any(messages):
                 break
-            # A starting kubelet may check its pods before any device plugin has registered: its own refusal, not the plugin's.
+            # A starting kubelet may check its pods before a device plugin registers: its refusal, not the plugin's.
             p.kubectl("-n", SPACE, "delete", "pods", "a25", "b25", "c40", "--force", "--grace-period=0", "--wait=true")
             p.wait(120, "their units to be free again", lambda: sorted(self.free()) == [40, 50])
         self.runs("a25", "b25", "c40")

@@ -259,7 +259,7 @@ class World {
 
   Random random_;
   const PlacementPolicy& policy_;
-  const bool knows_placements_;  // the plugin is told of placements
+  const bool knows_placements_;  // the plugin knows the placements
   std::vector<std::string> cards_;
   KubeletModel kubelet_;
   TrackerPlugin plugin_;

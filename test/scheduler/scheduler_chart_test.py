@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The chart's output for placement: nothing by default, a second scheduler, or the extender for the cluster's own one."""
+"""The chart's output for placement: by default none, a second scheduler, or the extender for the cluster's own one."""
 
 import pathlib
 import sys
@@ -7,7 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
 import yaml
-from chart_test import CHART, one, pod_of, render, run
+from chart_rig import CHART, one, pod_of, render, run
 
 OWN, CLUSTER = "scheduler.mode=own", "scheduler.mode=cluster"
 

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from typing import ClassVar
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import apiserver as api
@@ -32,7 +33,7 @@ def check(condition, what):
 
 
 class Webhook:
-    running = []  # the test ends these at its end
+    running: ClassVar[list] = []  # the test ends these at its end
 
     def __init__(self, program, folder, kubeconfig, config):
         self.program, self.folder, self.kubeconfig = program, folder, kubeconfig
@@ -101,7 +102,10 @@ def wait(condition, what, seconds=30):
 
 
 def eventually(find_problem, end):
-    """Repeats until there is no problem, or until `end`: only a pod's outcome shows that the API server's informers have noticed a change."""
+    """Repeats until there is no problem, or until `end`.
+
+    Only a pod's outcome shows that the API server's informers have noticed a change.
+    """
     while (problem := find_problem()) and time.time() < end:
         time.sleep(0.2)
     check(not problem, problem)
@@ -165,8 +169,10 @@ def config_of(case):
 
 
 def outage(server, cases, aliases, refusal="has not handled it", without_policy=False):
-    """The webhook is down. The policy alone must agree with ConcernsSluice and IsHandled. Without a policy (older API servers), the
-    webhook with failurePolicy Fail denies all pods that concern sluice."""
+    """The webhook is down. The policy alone must agree with ConcernsSluice and IsHandled.
+
+    Without a policy (older API servers), failurePolicy Fail of the webhook denies all pods that concern sluice.
+    """
     count, end = 0, time.time() + 15
     for c in cases:
         if len(c["documents"]) != 1 or c["documents"][0].get("kind") != "Pod" or c["aliases"] != aliases:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The webhook in the admission chain of a real API server: admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER [--latency]
+"""The webhook in the admission chain of a real API server.
 
-It compares golden pairs with the chain's results, and CEL conditions with the C++ ones. Further cases: the policy during an outage,
-templates, updates, self-made certificates, the API server's own measure of the webhook's time (--latency: only that)."""
+admission_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER [--latency]
 
-import base64
+Compares golden pairs with the chain's results, and CEL conditions with the C++ ones. Further cases: the policy during
+an outage, templates, updates, self-made certificates (self_signed_cases.py), the API server's own measure of the
+webhook's time (--latency: only that)."""
+
 import copy
 import json
 import os
@@ -18,7 +20,6 @@ import time
 import admission_harness as harness
 import apiserver as api
 from admission_harness import (
-    ADMISSION,
     RESOURCE,
     Webhook,
     check,
@@ -31,6 +32,7 @@ from admission_harness import (
     wait,
     yaml_documents,
 )
+from self_signed_cases import self_signed
 
 
 def changeable_fields(pod):
@@ -160,7 +162,10 @@ def workloads(server, cases):
 
 
 def update_pairs(server, cases):
-    """The golden pairs of an old and a new pod: creates the old pods before the webhook is installed, and returns the change."""
+    """The golden pairs of an old and a new pod.
+
+    Creates the old pods before the webhook is installed, and returns the change.
+    """
     pairs = [c for c in cases if len(c["documents"]) == 2]
     for c in pairs:
         old = copy.deepcopy(c["documents"][0])
@@ -226,7 +231,7 @@ def updates(server):
 
 def latency(server):
     """1,000 dry-run creates: the API server's own histogram, and the client's times with and without the webhook."""
-    asks = {
+    share = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "t-", "annotations": {"sluice.dev/gpu-fraction": "0.5"}},
@@ -247,19 +252,20 @@ def latency(server):
         out = {}
         for le, v in re.findall(
             name
-            + r'_bucket\{name="mutate.sluice.dev",operation="CREATE",rejected="false",type="admit",le="([^"]+)"\} (\d+)',
+            + r'_bucket\{name="mutate.sluice.dev",operation="CREATE",rejected="false",'
+            + r'type="admit",le="([^"]+)"\} (\d+)',
             text,
         ):
             out[float("inf") if le == "+Inf" else float(le)] = int(v)
         return out
 
     connection = server.connection()
-    times = {"asks": [], "plain": []}
-    for pod in (asks, plain):
+    times = {"share": [], "plain": []}
+    for pod in (share, plain):
         send(server, pod, "team-a", connection)
     before = buckets()
     for _ in range(1000):
-        for kind, pod in (("asks", asks), ("plain", plain)):  # alternating, so that both see the same load
+        for kind, pod in (("share", share), ("plain", plain)):  # alternating, so that both see the same load
             start = time.perf_counter()
             status, answer, _ = send(server, pod, "team-a", connection)
             times[kind].append((time.perf_counter() - start) * 1000)
@@ -274,64 +280,15 @@ def latency(server):
         f"{name}: {total} calls, p99 in the bucket up to {p99} s; "
         + ", ".join(f"<={le}: {n}" for le, n in counts.items())
     )
-    for kind, what in (("asks", "with the webhook"), ("plain", "without")):
+    for kind, what in (("share", "with the webhook"), ("plain", "without")):
         t = sorted(times[kind])
         print(
-            f"1,000 dry-run creates {what}, measured by the client: p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms"
+            f"1,000 dry-run creates {what}, measured by the client: "
+            f"p50 {t[500]:.2f} p90 {t[900]:.2f} p99 {t[990]:.2f} max {t[-1]:.2f} ms"
         )
-    extra = sorted(a - b for a, b in zip(times["asks"], times["plain"]))
+    extra = sorted(a - b for a, b in zip(times["share"], times["plain"]))
     print(f"difference of neighbours: p50 {extra[500]:.2f} p99 {extra[990]:.2f} ms")
     check(total >= 1000, "the API server counted the webhook's calls")
-
-
-def self_signed(server, program, folder, golden):
-    """Two replicas share one empty Secret: they agree on one CA, and its certificate verifies."""
-    ns = "sluice-system"
-    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": ns}})
-    server.call("POST", f"/api/v1/namespaces/{ns}/secrets", {"metadata": {"name": "cert"}, "type": "Opaque"})
-    config = (
-        "selfSigned: {secretNamespace: sluice-system, secretName: cert, service: webhook, mutating: [sluice], "
-        "validating: [sluice]}\n"
-    )
-    replicas = []
-    for i in range(2):
-        os.makedirs(f"{folder}/r{i}")
-        w = Webhook(program, f"{folder}/r{i}", server.folder + "/kubeconfig", config)
-        w.start()
-        replicas.append(w)
-    for w in replicas:
-        wait(lambda w=w: w.metrics("/readyz") == "ok\n", "a replica has its certificate")
-    _, secret, _ = server.call("GET", f"/api/v1/namespaces/{ns}/secrets/cert")
-    data = {k: base64.b64decode(v) for k, v in secret["data"].items()}
-    ca = folder + "/made-ca.crt"
-    open(ca, "wb").write(data["ca.crt"])
-    for w in replicas:
-        shown = subprocess.run(
-            [
-                "openssl",
-                "s_client",
-                "-connect",
-                f"127.0.0.1:{w.port}",
-                "-CAfile",
-                ca,
-                "-verify_return_error",
-                "-verify_hostname",
-                "webhook.sluice-system.svc",
-            ],
-            input=b"",
-            capture_output=True,
-        )
-        check(
-            b"Verify return code: 0 (ok)" in shown.stdout,
-            "the self-made certificate verifies: " + shown.stdout.decode()[-400:],
-        )
-    _, hook, _ = server.call("GET", ADMISSION + "mutatingwebhookconfigurations/sluice")
-    check(
-        base64.b64decode(hook["webhooks"][0]["clientConfig"].get("caBundle", "")) == data["ca.crt"],
-        "caBundle is the CA",
-    )
-    for w in replicas:
-        check(w.stop() == 0, "a replica exits with status 0")
 
 
 def main():
@@ -414,7 +371,7 @@ def main():
             print(open(folder + "/webhook.log").read()[-3000:] if os.path.exists(folder + "/webhook.log") else "")
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    print("FAILED: %d" % len(harness.failures) if harness.failures else "all passed")
+    print(f"FAILED: {len(harness.failures)}" if harness.failures else "all passed")
     return 1 if harness.failures else 0
 
 

@@ -64,11 +64,21 @@ def golden_pairs(program, folder):
     check(count > 100, "more than 100 pairs need no nodes")
 
 
-POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, annotations: {sluice.dev/gpu-fraction: %s}}\nspec: {containers: [{name: a, image: x}]}\n"
-JOB = (
-    "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  jobTemplate:\n    spec:\n      template:\n        metadata: {annotations: "
-    "{sluice.dev/gpu-fraction: '%s'}}\n        spec: {containers: [{name: a, image: x}]}\n"
-)
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: %s, annotations: {sluice.dev/gpu-fraction: %s}}
+spec: {containers: [{name: a, image: x}]}
+"""
+JOB = """apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  jobTemplate:
+    spec:
+      template:
+        metadata: {annotations: {sluice.dev/gpu-fraction: '%s'}}
+        spec: {containers: [{name: a, image: x}]}
+"""
 
 
 def main():
@@ -124,7 +134,7 @@ def main():
     ):
         status, _, said = admit(program, *arguments, text=text)
         check(status == 2 and wanted in said, f"{arguments}: {status} {said}")
-    print("FAILED: %d" % len(failures) if failures else "all passed")
+    print(f"FAILED: {len(failures)}" if failures else "all passed")
     return 1 if failures else 0
 
 

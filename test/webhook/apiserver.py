@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Starts etcd and a real kube-apiserver in a temporary folder, on free loopback ports, for tests of admission and of the API client.
+"""Starts etcd and a real kube-apiserver in a temporary folder, on free loopback ports.
 
+For tests of admission and of the API client.
 As a program: apiserver.py run CMD...   runs CMD with KUBECONFIG and SLUICE_APISERVER (the folder)
               apiserver.py restart      called by CMD: stops the API server and starts it again
 Exit status 4 means that the programs are missing and the test is skipped.
@@ -24,7 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def skip_without_programs(*names):
-    """The folder with the programs: SLUICE_KUBE_BIN, or the output of the local cluster's build for this version of the tree."""
+    """The folder with the programs: SLUICE_KUBE_BIN, or the output of the local cluster's build for this tree."""
     where = subprocess.run([HERE + "/../cluster/tools/build", "--where"], capture_output=True, text=True).stdout.strip()
     needed = names or ("etcd", "kube-apiserver")
     for folder in (os.environ.get("SLUICE_KUBE_BIN"), where):
@@ -38,7 +39,7 @@ def skip_without_programs(*names):
 
 
 def free_port():
-    """A port below the kernel's range for outgoing connections, so that no connection takes it before the server does."""
+    """A port below the kernel's range for outgoing connections, so that no connection takes it first."""
     while True:
         port = random.randrange(15000, 32000)
         with socket.socket() as s:
@@ -50,7 +51,7 @@ def free_port():
 
 
 def bound(*command):
-    """The command of a child that the kernel kills when this process ends, so that a killed test leaves no servers behind."""
+    """A command that the kernel kills when this process ends, so that a killed test leaves no servers behind."""
     return ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
 
 
@@ -146,7 +147,9 @@ class ApiServer:
 kind: Config
 current-context: test
 contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
-clusters: [{{name: test, cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority-data: {data["ca.crt"]}}}}}]
+clusters:
+  - name: test
+    cluster: {{server: "https://127.0.0.1:{self.port}", certificate-authority-data: {data["ca.crt"]}}}
 users: [{{name: admin, user: {{client-certificate-data: {data["admin.crt"]}, client-key-data: {data["admin.key"]}}}}}]
 """)
         client, peer = f"http://127.0.0.1:{self.etcd}", f"http://127.0.0.1:{self.peer}"

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""The chart's objects for the API server equal those of `sluice-webhook --print-policy manifests`: chart_equal_test.py SLUICE_WEBHOOK
+"""The chart's objects for the API server equal the webhook's own manifests: chart_equal_test.py SLUICE_WEBHOOK
 
-The admission tests use the program's manifests, so their results hold for the chart as well. Needs helm, as test/cluster/chart_test.py does."""
+The program prints them by `--print-policy manifests`. The admission tests use these, so their results hold for the
+chart too. Needs helm, as test/cluster/chart_test.py does."""
 
 import os
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
-import chart_test as chart
+import chart_rig as chart
 import yaml
 
 
@@ -58,7 +59,7 @@ def main():
             rule["scope"] = "*"  # equal for pods, which are namespaced
         for field in sorted(set(policy) | set(theirs)):
             failed += compare(f"policy {field} {settings}", policy.get(field), theirs.get(field))
-    print("FAILED: %d" % failed if failed else "the chart and the program are equal")
+    print(f"FAILED: {failed}" if failed else "the chart and the program are equal")
     return 1 if failed else 0
 
 

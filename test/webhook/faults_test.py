@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Faults around the webhook, against a real API server: faults_test.py SLUICE_WEBHOOK GOLDEN_PROGRAM GOLDEN_FOLDER
 
-Unreachable API server at the start; certificates that change under load, are damaged or expired; 500 slow connections; API servers
-without ValidatingAdmissionPolicy; a second webhook (reinvocation_cases.py); refused pods (refused_pod_cases.py)."""
+An API server that is unreachable at the start; certificates that change under load, are damaged or expired; 500 slow
+connections; API servers without ValidatingAdmissionPolicy; a second webhook (reinvocation_cases.py); refused pods
+(refused_pod_cases.py)."""
 
 import copy
 import json
@@ -200,8 +201,8 @@ def certificates(server, program, folder, kubeconfig, install):
     )
     with open(folder + "/old.cnf", "w") as f:
         f.write(
-            "[ca]\ndefault_ca=d\n[d]\ndatabase=old.db\nserial=old.serial\nnew_certs_dir=.\ndefault_md=sha256\npolicy=p\n"
-            "x509_extensions=e\n[p]\ncommonName=supplied\n[e]\nsubjectAltName=IP:127.0.0.1\n"
+            "[ca]\ndefault_ca=d\n[d]\ndatabase=old.db\nserial=old.serial\nnew_certs_dir=.\ndefault_md=sha256\n"
+            "policy=p\nx509_extensions=e\n[p]\ncommonName=supplied\n[e]\nsubjectAltName=IP:127.0.0.1\n"
         )
     open(folder + "/old.db", "w").close()
     with open(folder + "/old.serial", "w") as f:
@@ -364,7 +365,7 @@ def main():
             w.process.kill()
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    print("FAILED: %d" % len(harness.failures) if harness.failures else "all passed")
+    print(f"FAILED: {len(harness.failures)}" if harness.failures else "all passed")
     return 1 if harness.failures else 0
 
 

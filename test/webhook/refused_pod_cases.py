@@ -1,4 +1,4 @@
-"""Pods that the device plugin refused: one of several replicas removes them. The webhook runs with the chart's rights."""
+"""Pods that the device plugin refused: one of several replicas removes them. The webhook has the chart's rights."""
 
 import re
 import signal
@@ -68,8 +68,8 @@ def refused_pods(server, program, folder, kubeconfig):
     """Of three replicas, only the holder of the Lease removes pods, and only refused ones."""
     space = "/api/v1/namespaces/team-a/pods"
     refusal = (
-        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = sluice refuses: no GPU of this node has 60 "
-        "percent free, which is unexpected"
+        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = sluice refuses: "
+        "no GPU of this node has 60 percent free, which is unexpected"
     )
 
     def make(

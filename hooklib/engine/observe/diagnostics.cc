@@ -96,7 +96,8 @@ void CheckAtExit() {
     sluice_gpu_counters now{};
     device->Publish(&now);
     // More than everything that was live went over the link.
-    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes && now.evicted_bytes > 0)
+    if (now.fetched_bytes + now.evicted_bytes + now.fault_bytes > 2 * device->Summarize().peak_live_bytes &&
+        now.evicted_bytes > 0)
       LogSlow(*device, now, {}, "since the start", Share(now.stall_ns, SecondsSinceStart()));
   }
 }
@@ -112,8 +113,8 @@ void LogSummary(const char* when) {
     const char* const source = !device->active.load() ? "none" : c.fault_exact ? "counted" : "estimated";
     LogAlways(
         "%s pid=%d gpu=%s budget_bytes=%llu live_bytes=%llu peak_live_bytes=%llu unmanaged_bytes=%llu "
-        "fetched_bytes=%llu evicted_bytes=%llu dropped_bytes=%llu faulted_bytes=%llu faulted_bytes_source=%s "
-        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor_percent=%u launches=%llu "
+        "fetched_bytes=%llu evicted_bytes=%llu saved_bytes=%llu fault_bytes=%llu fault_bytes_source=%s "
+        "hit_percent=%.1f stall_seconds=%.2f known_percent=%.1f factor=%u launches=%llu "
         "over_budget_launches=%llu fault_launches=%llu remote_bytes=%llu probes=%llu slow_probes=%llu "
         "probe_lost_ms=%.0f map_ms=%.0f",
         when, getpid(), device->uuid.c_str(), number(c.budget_bytes), number(c.live_bytes),

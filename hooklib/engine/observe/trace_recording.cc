@@ -100,7 +100,7 @@ uint64_t RecordLaunch(const Work& work, CUfunction function, const FunctionInfo&
     for (size_t i = 0; i < work.words.size(); ++i) {
       const std::optional<memory::Extent> extent = stream.device->fault_watch.ResolveWord(work, i, &around);
       const bool is_learned = extent && around.block.bytes > extent->bytes;
-      add(extent, is_learned ? trace::AccessSource::kLearnt : trace::AccessSource::kParameters);
+      add(extent, is_learned ? trace::AccessSource::kLearned : trace::AccessSource::kParameters);
     }
     for (const libraries::Reach& r : work.reaches) add(stream.device->Resolve(r), trace::AccessSource::kStruct);
   }

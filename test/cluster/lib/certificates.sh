@@ -1,4 +1,4 @@
-# Certificates and kubeconfigs of one cluster, made anew for each (elliptic curves: a quarter of a second, not four).
+# Certificates and kubeconfigs of one cluster, made for each start (elliptic curves: a quarter of a second, not four).
 
 authority() {  # NAME
   openssl ecparam -genkey -name prime256v1 -noout -out "$1.key"

@@ -1,7 +1,7 @@
 # The cluster's programs: how each is started, and how all end.
 
-# A process counts by what it executes: a number may be another's by now, and a zombie still answers kill -0. By the program's name alone:
-# one of an older build, or whose file was removed, is as much in the way.
+# A process is recognized by its program: another process may have its number by now, and kill -0 finds zombies too. Only
+# the program's name counts: a process of an older build, or with a removed file, uses the same ports.
 pid_of() { cat $RUN/$1.pid 2>/dev/null; }
 alive() { local p; p=$(pid_of "$1") && [ -n "$p" ] && case $(readlink /proc/$p/exe) in */"$1" | */"$1 (deleted)") ;; *) return 1 ;; esac; }
 
@@ -10,7 +10,7 @@ start() {
   local name=$1
   shift
   alive "$name" && return
-  # Only etcd keeps the lock (9); nobody keeps the busy mark (8) or the caller's descriptors.
+  # Only etcd keeps the lock (9); no program keeps the busy mark (8) or the caller's descriptors.
   if [ "$name" = etcd ]; then
     setsid nsenter --net=/run/netns/$NETNS "$BIN/$name" "$@" >>$STATE/log/$name.log 2>&1 </dev/null 8>&- &
   else
@@ -19,11 +19,11 @@ start() {
   echo $! >$RUN/$name.pid
 }
 
-# A start-up condition that also ends when the program that should fulfil it has died.
+# Waits for a start-up condition, and fails at once when the program that should fulfil it has ended.
 await() {  # PROGRAM SECONDS WHAT COMMAND...
   local name=$1 limit=$2 what=$3
   shift 3
-  ready_or_dead() { "$@" || [ ! -d /proc/$(pid_of $name) ]; }
+  ready_or_dead() { "$@" || [ ! -d "/proc/$(pid_of "$name")" ]; }
   until_true "$limit" "$what" ready_or_dead "$@" && "$@" >/dev/null 2>&1 && return 0
   echo "$name did not get there; the end of $STATE/log/$name.log:" >&2
   tail -8 $STATE/log/$name.log >&2
@@ -102,8 +102,8 @@ write_config() {
   rm -f "$new"
 }
 
-# A real driver is in the kernel, and every container meets the same one. The simulated one keeps its cards' state in a file: so every
-# container of the node sees that folder, and where it is.
+# A real driver is in the kernel, the same for every container. The simulated driver keeps its cards' state in a file, so
+# every container of the node gets that folder and its path.
 write_base_spec() {
   "$BIN/ctr" oci spec | python3 -c '
 import json, sys
@@ -114,7 +114,7 @@ spec["mounts"].append({"destination": gpu, "source": gpu, "type": "bind", "optio
 json.dump(spec, sys.stdout, indent=1)' $GPU >$STATE/config/base-spec.json
 }
 
-# Kept under a key over what decides its content: the cache folder outlives this version of the tree.
+# The key covers all inputs: the cache folder outlives this version of the tree.
 pause_image() {
   local dir
   PAUSE_ARCHIVE=$IMAGES/pause-$( (cat "$HERE/pause.c" "$HERE/oci_archive"; echo $PAUSE) | sha256sum | cut -c1-12).tar
@@ -126,7 +126,7 @@ pause_image() {
   [ -f "$PAUSE_ARCHIVE" ]
 }
 
-# A shim that was being made when kubelet or containerd was killed is in nobody's list. Only once containerd has ended.
+# No list names a shim that was starting when kubelet or containerd was killed. Call this only once containerd has ended.
 shims() {
   local f
   for f in $(grep -lsaF -e "$RUN/containerd.sock" /proc/[0-9]*/cmdline); do
@@ -135,14 +135,15 @@ shims() {
   done
 }
 
-# What runs in the node's cgroups. A node that began on an empty kubelet folder is the machine's only one; a machine that is itself a
-# pod sees its own there.
+# The processes in the node's cgroups. A node that began with an empty kubelet folder is the machine's only one. A machine
+# that is itself a pod sees its own processes there.
 in_pods() {
   kubelet_is_ours && ! grep -q kubepods /proc/self/cgroup || return 0
   find /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods -name cgroup.procs -exec cat {} + 2>/dev/null | grep -vx 0
 }
 
-# Whatever is left of a cluster, also of one that was killed or of another build: in its network, in its pods, in nobody's list.
+# Ends the remaining processes of a cluster, also of a killed one or of another build: those in its network and in its
+# pods, and shims that no list names.
 end_all() {
   local i left
   for ((i = 0; i < 50; i++)); do

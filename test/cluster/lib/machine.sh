@@ -1,4 +1,4 @@
-# What the machine must have, and what is changed on it.
+# Requirements of the machine, and the changes to it.
 
 # lacks MODE: one line for each thing that is missing; none: the cluster can run. Every check does the thing itself.
 lacks() {
@@ -24,7 +24,7 @@ lacks() {
   fi
   { mkdir "$probe" && rmdir "$probe"; } 2>/dev/null || echo "the right to make cgroups (${probe%/*} is not writable)"
   if [ -d $KUBELET_DIR ] && ! kubelet_is_ours && [ -n "$(ls -A $KUBELET_DIR)" ]; then
-    echo "a free $KUBELET_DIR: another kubelet's data lies there"
+    echo "an empty $KUBELET_DIR: it has the data of another kubelet"
   fi
 }
 
@@ -41,8 +41,8 @@ cni_folder() {
 snapshotter() { case $(stat -f -c %T "$STATE") in overlayfs) echo native ;; *) echo overlayfs ;; esac; }
 
 SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
-# Paths that kubelet, CNI and ip make with names of their own: those that were not there before are removed by `down`.
-# /run/containerd: a shim that clears up after another does not know the cluster's own root for runc.
+# Paths that kubelet, CNI and ip make with names of their own. `down` removes the paths that `up` did not find.
+# /run/containerd: a shim that cleans up after another does not know the cluster's own root for runc.
 PATHS="/etc/cni /run/containerd /run/mount /run/netns /usr/libexec/kubernetes /var/lib/cni $KUBELET_DIR /var/log/containers /var/log/pods /var/run/cdi"
 
 remember_machine() {  # MODE
@@ -69,7 +69,7 @@ restore_machine() {
       [ ! -d "$p" ] || find "$p" -depth -type d -exec rmdir {} \; 2>/dev/null
     done
     rm -f /var/lib/cni/results/$CNI_NAME-* /var/lib/cni/results/cni-loopback-*
-    # The mark goes last: without it, what is left would be another kubelet's.
+    # The mark is removed last: without it, remaining files would count as another kubelet's.
     find $KUBELET_DIR -xdev -mindepth 1 -depth ! -path $KUBELET_DIR/.sluice-cluster -delete 2>/dev/null
     rm -f $KUBELET_DIR/.sluice-cluster
   fi

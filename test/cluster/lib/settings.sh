@@ -1,5 +1,6 @@
 # Sourced by every script of this folder. Everything that one machine can have only once is named here, and nowhere else:
 # there is one cluster a machine.
+# shellcheck disable=SC2034  # the scripts that source this file use the variables
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 . "$ROOT/scripts/env.sh"
@@ -23,8 +24,8 @@ PAUSE=sluice.test/pause:1
 BASE=sluice.test/base:1                # a Debian, for pods and as base of our own image
 KUBELET_DIR=/var/lib/kubelet           # compiled into the kubelet's device-plugin interface
 IMAGES=$SLUICE_CACHE/images
-OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # who asks: another owner's `up` waits until this one's cluster is down
-FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is wanted: once it has ended, anybody's `up` ends the cluster
+OWNER=${SLUICE_CLUSTER_USER:-$ROOT}    # another owner's `up` waits until this one's cluster is down
+FOR=${SLUICE_CLUSTER_FOR:-}            # the process for which the cluster is started: once it has ended, any `up` ends the cluster
 SKIP=4                                 # exit status: the machine cannot, see lacks()
 
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$PATH

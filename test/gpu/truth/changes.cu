@@ -1,5 +1,5 @@
 // Compares the bytes that a launch touched with a copy of the earlier bytes, and updates the copy. One warp for each
-// granule of 512 bytes: PyTorch's allocator rounds to that, so a granule lies in one tensor. A granule's flags: 1, its
+// granule of 512 bytes: PyTorch's allocator rounds to that, so a granule is in one tensor. A granule's flags: 1, its
 // bytes differ; 2, the earlier bytes were one repeated 32-bit word other than zero.
 extern "C" __global__ void changes(const uint4* now, uint4* before, unsigned char* flags, unsigned long long granules) {
   const unsigned lane = threadIdx.x % 32;

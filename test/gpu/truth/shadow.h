@@ -15,7 +15,7 @@
 namespace sluice::truth {
 
 // Not thread-safe. Calls the driver in the current context. Any failure turns it off, is logged once on stderr, and the
-// recording goes on without directions.
+// recording continues without directions.
 class Shadow {
  public:
   // Loads changes.cu, compiled for this GPU, and checks it with known bytes.

@@ -232,7 +232,7 @@ void LaunchEnded() {
     // Evicted as well, in case a record was lost: the next launch must find all pages host-resident.
     ranges.insert(ranges.end(), t_named.begin(), t_named.end());
     if (g_arrived == 0) ++g_counters.empty;
-    if (++g_counters.measured % 64 == 0) g_recorder->Flush();  // keeps the measured launches if the process dies
+    if (++g_counters.measured % 64 == 0) g_recorder->Flush();  // keeps the measured launches if the process is killed
   }
   g_phase = "evicting";
   Evict(std::move(ranges));

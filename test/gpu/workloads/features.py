@@ -258,7 +258,7 @@ def capture_beside():
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            y = x @ x
+            x @ x  # the library makes its handle and workspace before the capture
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             z = (x @ x).relu() / 64

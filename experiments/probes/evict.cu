@@ -1,8 +1,8 @@
-// What bounds the rate at which managed memory is sent away: the same bytes by the driver's call and by the request
-// that lies behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it), by one
-// thread and by several, alone and beside fetches, and from a host function in a stream's order. At most 4 GiB of
-// managed memory, refused beyond a quarter of what is free.
-//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/send_away.cu -o send_away -lcuda
+// What bounds the rate of evictions of managed memory? The same bytes are evicted by the driver's call and by the
+// request behind it (UVM_MIGRATE, number 51 of /dev/nvidia-uvm, as NVIDIA's open kernel modules have it). One thread or
+// several do it, alone, beside fetches, and from a host function in a stream's order. At most 4 GiB of managed memory,
+// and at most a quarter of the free memory.
+//   nvcc -O2 -std=c++17 -arch=native -cudart shared experiments/probes/evict.cu -o evict -lcuda
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kBytes = 2048 * kMiB;
 
-// Pieces of [base, base + kBytes), by this many threads.
-double RawAll(uintptr_t base, size_t piece, int threads, const unsigned char* to, size_t bytes = kBytes) {
+// Moves [base, base + bytes) in pieces by requests of several threads. Returns milliseconds.
+double RequestAll(uintptr_t base, size_t piece, int threads, const unsigned char* to, size_t bytes = kBytes) {
   std::atomic<size_t> next{0};
   std::atomic<int> failed{0};
   const double begin = Now();
@@ -22,7 +22,7 @@ double RawAll(uintptr_t base, size_t piece, int threads, const unsigned char* to
   for (int t = 0; t < threads; ++t)
     pool.emplace_back([&] {
       for (size_t at; (at = next.fetch_add(piece)) < bytes;)
-        if (!Raw(base + at, std::min(piece, bytes - at), to)) ++failed;
+        if (!Request(base + at, std::min(piece, bytes - at), to)) ++failed;
     });
   for (auto& t : pool) t.join();
   if (failed) std::printf("(%d failed) ", failed.load());
@@ -38,11 +38,11 @@ __global__ void Differs(const uint64_t* p, size_t n, uint64_t seed, unsigned lon
     if (p[i] != i * 0x9e3779b97f4a7c15ull + seed) atomicAdd(wrong, 1ull);
 }
 
-void Bring(uintptr_t p, size_t bytes, CUstream stream = nullptr) {
+void Fetch(uintptr_t p, size_t bytes, CUstream stream = nullptr) {
   for (size_t at = 0; at < bytes; at += 64 * kMiB) OK(cuMemPrefetchAsync_v2(p + at, 64 * kMiB, Card(), 0, stream));
   OK(cuStreamSynchronize(stream));
 }
-double Send(uintptr_t p, size_t piece, int threads, CUmemLocation to, size_t bytes = kBytes) {
+double Evict(uintptr_t p, size_t piece, int threads, CUmemLocation to, size_t bytes = kBytes) {
   std::vector<CUstream> streams(threads);
   for (auto& s : streams) OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
   CUcontext context;
@@ -67,7 +67,7 @@ double Send(uintptr_t p, size_t piece, int threads, CUmemLocation to, size_t byt
   for (auto& s : streams) OK(cuStreamDestroy(s));
   return ms;
 }
-void Say(const char* what, double ms, size_t bytes = kBytes) {
+void LogRate(const char* what, double ms, size_t bytes = kBytes) {
   std::printf("%-64s %8.1f ms %6.1f GB/s\n", what, ms, bytes / ms / 1e6);
   std::fflush(stdout);
 }
@@ -79,7 +79,7 @@ struct Job {
 };
 void InOrder(void* job) {
   const Job* j = static_cast<Job*>(job);
-  RawAll(j->base, 16 * kMiB, j->threads, kHost, j->bytes);
+  RequestAll(j->base, 16 * kMiB, j->threads, kHost, j->bytes);
 }
 void Nothing(void* at) { *static_cast<double*>(at) = Now(); }
 
@@ -93,7 +93,7 @@ int main() {
   OK(cuMemAllocManaged(&q, kBytes, CU_MEM_ATTACH_GLOBAL));
   const size_t n = kBytes / 8;
   auto fill = [&](CUdeviceptr at, uint64_t seed) {
-    Bring(at, kBytes);
+    Fetch(at, kBytes);
     Fill<<<1024, 256>>>(reinterpret_cast<uint64_t*>(at), n, seed);
     cudaDeviceSynchronize();
   };
@@ -108,8 +108,8 @@ int main() {
   };
   fill(p, 1);
   fill(q, 2);
-  Say("host pages made: first time away", Send(p, 64 * kMiB, 1, Host()));
-  Send(q, 64 * kMiB, 1, Host());
+  LogRate("host pages made: first eviction", Evict(p, 64 * kMiB, 1, Host()));
+  Evict(q, 64 * kMiB, 1, Host());
 
   FindSpace(p);
 
@@ -118,14 +118,14 @@ int main() {
     for (int threads : {1, 4}) {
       fill(p, 1);
       std::snprintf(what, sizeof what, "driver's call, 64 MiB, %d thread(s)", threads);
-      Say(what, Send(p, 64 * kMiB, threads, Host()));
+      LogRate(what, Evict(p, 64 * kMiB, threads, Host()));
     }
     for (size_t piece : {64, 16, 4, 2})
       for (int threads : {1, 2, 4, 8, 14}) {
         if (piece < 16 && threads != 1 && threads != 4) continue;
         fill(p, 1);
         std::snprintf(what, sizeof what, "request itself, %zu MiB, %d thread(s)", piece, threads);
-        Say(what, RawAll(p, piece * kMiB, threads, kHost));
+        LogRate(what, RequestAll(p, piece * kMiB, threads, kHost));
       }
     check(p, 1);
     // Each piece an allocation of its own.
@@ -147,31 +147,32 @@ int main() {
         std::vector<std::thread> pool;
         for (int t = 0; t < threads; ++t)
           pool.emplace_back([&] {
-            for (size_t i; (i = next++) < pieces.size();) Check(Raw(pieces[i], 64 * kMiB, kHost), "request");
+            for (size_t i; (i = next++) < pieces.size();) Check(Request(pieces[i], 64 * kMiB, kHost), "request");
           });
         for (auto& t : pool) t.join();
         std::snprintf(what, sizeof what, "allocations of 64 MiB, %s %d",
                       threads ? "requests by threads:" : "driver's call", threads);
-        Say(what, Now() - begin);
+        LogRate(what, Now() - begin);
       }
       for (CUdeviceptr piece : pieces) OK(cuMemFree(piece));
     }
     for (int threads : {1, 2, 4}) {
-      Send(p, 64 * kMiB, 1, Host());
+      Evict(p, 64 * kMiB, 1, Host());
       std::snprintf(what, sizeof what, "request itself to the card, 64 MiB, %d thread(s)", threads);
-      Say(what, RawAll(p, 64 * kMiB, threads, card));
+      LogRate(what, RequestAll(p, 64 * kMiB, threads, card));
     }
-    RawAll(p, 64 * kMiB, 1, kHost);
-    Say("request to the host for what is there already, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
+    RequestAll(p, 64 * kMiB, 1, kHost);
+    LogRate("request to the host for host-resident memory, 64 MiB, 1 thread", RequestAll(p, 64 * kMiB, 1, kHost));
     fill(p, 1);
-    Say("driver's call, HOST_NUMA 0, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
+    LogRate("driver's call, HOST_NUMA 0, 64 MiB, 1 thread",
+            Evict(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
     fill(p, 1);
-    Say("driver's call, HOST_NUMA_CURRENT, 64 MiB, 1 thread",
-        Send(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)));
-    // Both ways at once.
+    LogRate("driver's call, HOST_NUMA_CURRENT, 64 MiB, 1 thread",
+            Evict(p, 64 * kMiB, 1, Host(CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)));
+    // Both directions at once.
     for (int threads : {0, 1, 2, 4, 8}) {
       fill(p, 1);
-      Send(q, 64 * kMiB, 1, Host());
+      Evict(q, 64 * kMiB, 1, Host());
       const double begin = Now();
       double in_ms = 0, out_ms = 0;
       CUcontext context;
@@ -180,18 +181,18 @@ int main() {
       OK(cuStreamCreate(&in, CU_STREAM_NON_BLOCKING));
       std::thread fetch([&] {
         OK(cuCtxSetCurrent(context));
-        Bring(q, kBytes, in);
+        Fetch(q, kBytes, in);
         in_ms = Now() - begin;
       });
       if (threads)
-        RawAll(p, 16 * kMiB, threads, kHost);
+        RequestAll(p, 16 * kMiB, threads, kHost);
       else
-        Send(p, 64 * kMiB, 1, Host());
+        Evict(p, 64 * kMiB, 1, Host());
       out_ms = Now() - begin;
       fetch.join();
-      std::snprintf(what, sizeof what, "both ways, out by %s %d: out %.1f in %.1f ms",
+      std::snprintf(what, sizeof what, "both directions, out by %s %d: out %.1f in %.1f ms",
                     threads ? "requests" : "the driver's call", threads, out_ms, in_ms);
-      Say(what, std::max(out_ms, in_ms), 2 * kBytes);
+      LogRate(what, std::max(out_ms, in_ms), 2 * kBytes);
       OK(cuStreamDestroy(in));
     }
     check(p, 1);
@@ -209,7 +210,7 @@ int main() {
       OK(cuStreamSynchronize(stream));
       std::snprintf(what, sizeof what, "host functions of 64 MiB, %d thread(s) each (queued in %.2f ms)", threads,
                     queued);
-      Say(what, Now() - begin);
+      LogRate(what, Now() - begin);
     }
     std::vector<double> at(64);
     const double begin = Now();
@@ -217,27 +218,27 @@ int main() {
     OK(cuStreamSynchronize(stream));
     std::printf("64 empty host functions: %.3f ms, first %.3f ms after the call\n", Now() - begin, at[0] - begin);
     OK(cuStreamDestroy(stream));
-    // With the card mapped (accessed-by): what used in place leaves with.
+    // With the card mapped (accessed-by), as remotely accessed memory is evicted.
     fill(p, 1);
     OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_SET_ACCESSED_BY, Card()));
-    Say("accessed-by set: driver's call, 64 MiB, 1 thread", Send(p, 64 * kMiB, 1, Host()));
+    LogRate("accessed-by set: driver's call, 64 MiB, 1 thread", Evict(p, 64 * kMiB, 1, Host()));
     fill(p, 1);
-    Say("accessed-by set: request, 16 MiB, 4 threads", RawAll(p, 16 * kMiB, 4, kHost));
+    LogRate("accessed-by set: request, 16 MiB, 4 threads", RequestAll(p, 16 * kMiB, 4, kHost));
     fill(p, 1);
     OK(cuMemAdvise_v2(p, kBytes, CU_MEM_ADVISE_UNSET_ACCESSED_BY, Card()));
-    // What holds the time: with nothing to copy.
+    // The time without bytes to copy.
     {
       CUdeviceptr at = p;
       size_t size = kBytes;
-      Bring(p, kBytes);
+      Fetch(p, kBytes);
       OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
       OK(cuMemDiscardBatchAsync(&at, &size, 1, 0, stream));
       OK(cuStreamSynchronize(stream));
-      Say("discarded before: request, 64 MiB, 1 thread", RawAll(p, 64 * kMiB, 1, kHost));
-      Bring(p, kBytes);
+      LogRate("discarded before: request, 64 MiB, 1 thread", RequestAll(p, 64 * kMiB, 1, kHost));
+      Fetch(p, kBytes);
       OK(cuMemDiscardBatchAsync(&at, &size, 1, 0, stream));
       OK(cuStreamSynchronize(stream));
-      Say("discarded before: request, 16 MiB, 4 threads", RawAll(p, 16 * kMiB, 4, kHost));
+      LogRate("discarded before: request, 16 MiB, 4 threads", RequestAll(p, 16 * kMiB, 4, kHost));
       OK(cuStreamDestroy(stream));
     }
   }

@@ -1,0 +1,177 @@
+// Virtual memory management: reserved addresses, physical memory, mappings.
+#include <algorithm>
+
+#include "call.h"
+
+using simgpu::Allocation;
+using simgpu::MemoryKind;
+using simgpu::Sim;
+
+namespace {
+
+// A piece of physical memory (cuMemCreate). It can be mapped several times, and is freed with its last reference.
+struct PhysicalHandle {
+  uint32_t magic = 0x50480001;
+  int references = 1;  // the handle's, one for each mapping
+  bool released = false;
+  uint64_t size = 0;
+  int card = -1;  // -1: host
+  CUmemAllocationProp props{};
+  simgpu::ContentMap content{0};  // while it is not mapped
+};
+
+struct Reservation {
+  uint64_t size;
+};
+std::map<uint64_t, Reservation>& Reservations() {
+  static auto* all = new std::map<uint64_t, Reservation>;
+  return *all;
+}
+std::set<PhysicalHandle*>& Handles() {
+  static auto* all = new std::set<PhysicalHandle*>;
+  return *all;
+}
+
+void Unreference(PhysicalHandle* h) {
+  if (--h->references > 0) return;
+  if (h->card >= 0) Sim().GiveUnmanaged(h->card, h->size);
+  Handles().erase(h);
+  delete h;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags) {
+  BEGIN(100);
+  NEED_ARG(out != nullptr && prop != nullptr && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  *out = simgpu::kBlockBytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+  BEGIN(Sim().profile().vmm_map_ns / 4);
+  NEED_ARG(out != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
+  const uint64_t address = Sim().memory().Reserve(size, std::max<size_t>(alignment, simgpu::kBlockBytes));
+  NEED(address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+  Reservations()[address] = {size};
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr p, size_t size) {
+  BEGIN(Sim().profile().vmm_map_ns / 4);
+  auto it = Reservations().find(p);
+  NEED_ARG(it != Reservations().end() && it->second.size == size);
+  Reservations().erase(it);
+  Sim().memory().Unreserve(p, size);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
+  NEED_ARG(out != nullptr && prop != nullptr && size != 0 && size % simgpu::kBlockBytes == 0 && flags == 0);
+  const bool host = prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  BEGIN_UNSAFE(host ? static_cast<int64_t>(size >> 20) * simgpu::TheProfile().vmm_create_host_ns_per_mib
+                    : simgpu::TheProfile().vmm_create_ns);
+  NEED_ARG(prop->type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  if (!host) {
+    NEED(prop->location.id >= 0 && prop->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+    NEED(Sim().TakeUnmanaged(prop->location.id, size), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  auto* h = new PhysicalHandle;
+  h->size = size;
+  h->card = host ? -1 : prop->location.id;
+  h->props = *prop;
+  h->content = simgpu::ContentMap(size);
+  Handles().insert(h);
+  *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns / 4);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(Handles().count(h) != 0 && !h->released);
+  h->released = h->references == 1 || h->released;
+  Unreference(h);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr p, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(Handles().count(h) != 0 && flags == 0 && offset == 0 && size == h->size && p % simgpu::kBlockBytes == 0);
+  auto it = Reservations().upper_bound(p);
+  NEED_ARG(it != Reservations().begin());
+  --it;
+  NEED_ARG(p + size <= it->first + it->second.size);
+  for (uint64_t at = p; at < p + size; at += simgpu::kBlockBytes) NEED_ARG(simgpu::FindAllocation(at) == nullptr);
+  Allocation* a = Sim().memory().Add(p, size, MemoryKind::kMapped, std::max(h->card, 0));
+  a->host_located = h->card < 0;
+  a->owner = h;
+  a->content = std::move(h->content);  // a second mapping at the same time does not see it
+  h->content = simgpu::ContentMap(size);
+  ++h->references;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr p, size_t size) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  Sim().CatchUp(call.lock);
+  for (uint64_t at = p; at < p + size;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    NEED_ARG(a != nullptr && a->kind == MemoryKind::kMapped && a->base == at && at + a->size <= p + size);
+    at += a->size;
+  }
+  for (uint64_t at = p; at < p + size;) {
+    Allocation* a = simgpu::FindAllocation(at);
+    const uint64_t next = at + a->size;
+    Sim().CheckIdle(at, a->size, simgpu::ThisThread().now, "unmapped");
+    auto* h = static_cast<PhysicalHandle*>(a->owner);
+    h->content = std::move(a->content);
+    Sim().memory().NoteFreed(*a, Sim().operations());
+    {
+      simgpu::SharedState::Lock lock(Sim().state());
+      Sim().memory().Remove(a);
+    }
+    Unreference(h);
+    at = next;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr p, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  BEGIN_UNSAFE(Sim().profile().vmm_map_ns);
+  NEED_ARG(desc != nullptr && count != 0 && size != 0 && Sim().Mapped(p, size));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr p) {
+  BEGIN(100);
+  NEED_ARG(flags != nullptr && location != nullptr && simgpu::FindAllocation(p) != nullptr);
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  BEGIN(100);
+  auto* h = reinterpret_cast<PhysicalHandle*>(handle);
+  NEED_ARG(prop != nullptr && Handles().count(h) != 0);
+  *prop = h->props;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* p) {
+  BEGIN(100);
+  Allocation* a = simgpu::FindAllocation(reinterpret_cast<CUdeviceptr>(p));
+  NEED_ARG(out != nullptr && a != nullptr && a->kind == MemoryKind::kMapped);
+  auto* h = static_cast<PhysicalHandle*>(a->owner);
+  ++h->references;
+  *out = reinterpret_cast<CUmemGenericAllocationHandle>(h);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,162 @@
+// The contract of any CUDA driver: streams, events, host functions, graphs, threads. See contract_test.cc.
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "contract.h"
+
+using simgpu_test::Context;
+
+TEST_CASE("events order streams and measure time") {
+  Context c;
+  CUstream a, b;
+  CUevent e, f;
+  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  YES(cuEventCreate(&e, CU_EVENT_DEFAULT));
+  YES(cuEventCreate(&f, CU_EVENT_DEFAULT));
+  CHECK(cuEventQuery(e) == CUDA_SUCCESS);
+  CUdeviceptr p, q;
+  YES(cuMemAlloc(&p, 64 << 20));
+  YES(cuMemAlloc(&q, 64 << 20));
+  YES(cuEventRecord(e, a));
+  YES(cuMemsetD8Async(p, 1, 64 << 20, a));
+  YES(cuMemcpyDtoDAsync(q, p, 64 << 20, a));
+  YES(cuEventRecord(f, a));
+  YES(cuStreamWaitEvent(b, f, 0));
+  uint8_t out[4] = {};
+  YES(cuMemcpyDtoHAsync(out, q, 4, b));
+  YES(cuStreamSynchronize(b));
+  CHECK(out[3] == 1);
+  CHECK(cuEventQuery(f) == CUDA_SUCCESS);
+  float ms = -1;
+  YES(cuEventElapsedTime(&ms, e, f));
+  CHECK(ms > 0);
+  YES(cuEventDestroy(e));
+  CHECK(cuEventDestroy(f) == CUDA_SUCCESS);
+  YES(cuStreamDestroy(a));
+  YES(cuStreamDestroy(b));
+  YES(cuMemFree(p));
+  YES(cuMemFree(q));
+}
+
+TEST_CASE("host functions run in stream order and may not call the driver") {
+  Context c;
+  CUstream s;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  struct CallbackLog {
+    std::atomic<int> order{0};
+    int first = 0, second = 0;
+    CUresult inside = CUDA_SUCCESS;
+  } seen;
+  YES(cuLaunchHostFunc(
+      s,
+      [](void* p) {
+        auto* v = static_cast<CallbackLog*>(p);
+        CUdeviceptr d;
+        v->inside = cuMemAlloc(&d, 16);
+        v->first = ++v->order;
+      },
+      &seen));
+  YES(cuLaunchHostFunc(
+      s,
+      [](void* p) {
+        auto* v = static_cast<CallbackLog*>(p);
+        v->second = ++v->order;
+      },
+      &seen));
+  YES(cuStreamSynchronize(s));
+  CHECK(seen.first == 1);
+  CHECK(seen.second == 2);
+  CHECK(seen.inside == CUDA_ERROR_NOT_PERMITTED);
+  YES(cuStreamDestroy(s));
+}
+
+TEST_CASE("a stream waits for a value that another writes") {
+  Context c;
+  CUstream a, b;
+  YES(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  YES(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr flag;
+  YES(cuMemAlloc(&flag, 512));
+  YES(cuMemsetD32(flag, 0, 1));
+  YES(cuStreamWaitValue32(a, flag, 7, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cuStreamQuery(a) == CUDA_ERROR_NOT_READY);
+  YES(cuStreamWriteValue32(b, flag, 8, 0));
+  YES(cuStreamSynchronize(a));
+  YES(cuStreamDestroy(a));
+  YES(cuStreamDestroy(b));
+  YES(cuMemFree(flag));
+}
+
+TEST_CASE("a captured graph repeats its work and child graphs nest") {
+  Context c;
+  CUstream s;
+  YES(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr p;
+  YES(cuMemAlloc(&p, 4096));
+  YES(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUstreamCaptureStatus status;
+  YES(cuStreamIsCapturing(s, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  YES(cuMemsetD8Async(p, 3, 4096, s));
+  YES(cuMemcpyDtoDAsync(p + 2048, p, 1024, s));
+  CUgraph g;
+  YES(cuStreamEndCapture(s, &g));
+  size_t count = 0;
+  YES(cuGraphGetNodes(g, nullptr, &count));
+  CHECK(count == 2);
+  std::vector<CUgraphNode> nodes(count);
+  YES(cuGraphGetNodes(g, nodes.data(), &count));
+  CUgraphNodeType type;
+  YES(cuGraphNodeGetType(nodes[0], &type));
+  CHECK(type == CU_GRAPH_NODE_TYPE_MEMSET);
+  CUDA_MEMSET_NODE_PARAMS m{};
+  YES(cuGraphMemsetNodeGetParams(nodes[0], &m));
+  CHECK(m.dst == p);
+  CUgraph outer;
+  CUgraphNode child;
+  YES(cuGraphCreate(&outer, 0));
+  YES(cuGraphAddChildGraphNode(&child, outer, nullptr, 0, g));
+  CUgraphExec exec;
+  YES(cuGraphInstantiate(&exec, outer, 0));
+  for (int i = 0; i < 3; ++i) {
+    YES(cuMemsetD8(p, 0, 4096));
+    YES(cuGraphLaunch(exec, s));
+    YES(cuStreamSynchronize(s));
+    uint8_t out[4096];
+    YES(cuMemcpyDtoH(out, p, sizeof out));
+    CHECK(out[0] == 3);
+    CHECK(out[2048 + 1023] == 3);
+  }
+  YES(cuGraphExecDestroy(exec));
+  YES(cuGraphDestroy(outer));
+  YES(cuGraphDestroy(g));
+  YES(cuStreamDestroy(s));
+  YES(cuMemFree(p));
+}
+
+TEST_CASE("threads use their own default streams") {
+  Context c;
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      if (cuCtxSetCurrent(c.context) != CUDA_SUCCESS) return;
+      CUdeviceptr p;
+      if (cuMemAlloc(&p, 1 << 20) != CUDA_SUCCESS) return;
+      bool right = true;
+      for (int i = 0; i < 200; ++i) {
+        uint8_t out = 0;
+        const auto v = static_cast<uint8_t>(t * 50 + i % 50);
+        right &= cuMemsetD8Async(p, v, 1 << 20, CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
+        right &= cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS;
+        right &= cuMemcpyDtoH(&out, p + 77, 1) == CUDA_SUCCESS && out == v;
+      }
+      right &= cuMemFree(p) == CUDA_SUCCESS;
+      good += right;
+    });
+  }
+  for (auto& t : threads) t.join();
+  CHECK(good == 4);
+}

@@ -1,0 +1,202 @@
+"""Settings, the exit line and warnings: diagnostics_test.py BUILD [NAME...] | --list"""
+
+import os
+import re
+import sys
+
+from engine_rig import DEBUG, GIB, LARGE, SMALL, Skipped, expect, is_sanitized, main, run, test
+
+ITERATIONS = "many_iterations_over_blocks"
+EXIT_KEYS = [
+    *("pid", "gpu", "budget_bytes", "live_bytes", "peak_live_bytes", "unmanaged_bytes", "fetched_bytes"),
+    *("evicted_bytes", "saved_bytes", "fault_bytes", "fault_bytes_source", "hit_percent", "stall_seconds"),
+    *("known_percent", "factor", "launches", "over_budget_launches", "fault_launches", "remote_bytes"),
+    *("probes", "slow_probes", "probe_lost_ms", "map_ms"),
+]
+WRONG = {
+    "SLUICE_GPU_FRACTION": "1.5",
+    "SLUICE_MEMORY_LIMIT": "many",
+    "SLUICE_VISIBLE_MEMORY": "all",
+    "SLUICE_MEMORY_FACTOR": "0",
+    "SLUICE_COMPUTE_REQUEST": "-1",
+    "SLUICE_COMPUTE_LIMIT": "2",
+    "SLUICE_PREFETCH": "sometimes",
+    "SLUICE_LOG_LEVEL": "LOUD",
+    "SLUICE_UNMANAGED": "maybe",
+    "SLUICE_BACKEND": "mapped",
+    "SLUICE_HOST_ACCESS": "off",
+    "SLUICE_OVERWRITES": "no",
+    "SLUICE_DISCARD": "never",
+    "SLUICE_READ_MOSTLY": "2",
+    "SLUICE_LEARN": "some",
+    "SLUICE_EVICTION_THREADS": "17",
+    "SLUICE_DISABLE": "yes",
+    "SLUICE_ON_ERROR": "abort",
+    "ULMS_GPU_MEMORY_FACTOR": "1000",
+    "ULMS_LOG_LEVEL": "loud",
+}
+
+
+def lines_with(err, *texts):
+    return [line for line in err.splitlines() if all(text in line for text in texts)]
+
+
+def gpu_gib(outcome, *keys):
+    """The simulated GPUs' own count."""
+    return sum(gpu[key] for gpu in outcome.gpus() for key in keys) / GIB
+
+
+@test
+def wrong_variables():
+    probe = "iterations_over_blocks" if is_sanitized() else "sizes_show_the_fraction"  # the shim answers NVML
+    expected = run(probe).out
+    for name, value in WRONG.items():
+        hooked = run(probe, LARGE, env={name: value})
+        logged = lines_with(hooked.err, "sluice: ERROR ")
+        expect(
+            len(logged) == 1 and name in logged[0] and f"'{value}'" in logged[0] and "accepted" in logged[0],
+            f"{name}={value}: one line with name, value and the accepted values",
+            hooked.err,
+        )
+        expect(hooked.out == expected, f"{name}={value}: the process runs with the default", str(hooked))
+    limited = run(probe, LARGE, env={"SLUICE_MANAGED_LIMIT": "lots"}, status=None)
+    expect(
+        "SLUICE_MANAGED_LIMIT" in limited.err and limited.status == 70,
+        "a limit that cannot be read counts as one byte",
+        str(limited),
+    )
+    both = run(probe, LARGE, env={"SLUICE_GPU_FRACTION": "0.5", "SLUICE_MEMORY_LIMIT": "1Gi"})
+    logged = lines_with(both.err, "sluice: ERROR ")
+    expect(
+        len(logged) == 2 and "accepted: one of the two" in logged[0] and "at least the budget" in logged[1],
+        "variables that contradict each other",
+        both.err,
+    )
+    no_agent = {"SLUICE_SOCKET": "/nonexistent/agent.sock"}
+    alone = run(probe, LARGE, env=no_agent)
+    warning = (
+        "sluice: WARN SLUICE_SOCKET: no agent answers at '/nonexistent/agent.sock'; "
+        "until one does, the environment sets the budget"
+    )
+    expect(
+        alone.err.splitlines().count(warning) == 1 and alone.out == expected,
+        "no agent at the socket",
+        alone.err,
+    )
+    unbounded = run(probe, LARGE, env={**no_agent, "SLUICE_GPU_MEMORY": "", "SLUICE_GPU_FRACTION": "1"})
+    expect("this process runs without a budget" in unbounded.err, "no agent and no budget", unbounded.err)
+    alias = run("iterations_over_blocks", SMALL, env={"ULMS_GPU_MEMORY_FACTOR": "90", "ULMS_LOG_LEVEL": "INFO"})
+    expect(alias.figure("factor") == 90 and "INFO" in alias.err, "PUMP's names are honoured", alias.err)
+
+
+@test
+def disk_full_while_recording():
+    if not os.path.exists("/dev/full"):
+        raise Skipped("no /dev/full")
+    hooked = run("iterations_over_blocks", LARGE, env={"SLUICE_RECORD": "/dev/full"})
+    expect(hooked.out == run("iterations_over_blocks").out, "the program runs on", str(hooked))
+    expect(len(lines_with(hooked.err, "/dev/full")) == 1, "the failure is logged once", hooked.err)
+
+
+@test
+def diagnostics():
+    tight = run(ITERATIONS, SMALL)
+    line = tight.line()
+    expect(list(line) == EXIT_KEYS, "the exit line has all keys", line)
+    expect(line["fault_bytes_source"] == "counted", "the driver counts the faulted bytes", line)
+    expect(
+        line["live_bytes"] == 0 or line["peak_live_bytes"] >= line["live_bytes"],
+        "the peak is at least the live bytes",
+        line,
+    )
+    expect(line["peak_live_bytes"] == GIB, "16 blocks of 64 MiB were live", line)
+    counting = run(ITERATIONS, SMALL, env=DEBUG)
+    counts = re.findall(
+        r"driver_counters gpu=\S+ to_device_bytes=(\d+) to_host_bytes=\d+ faults=0$", counting.err, re.M
+    )
+    moved_in = gpu_gib(counting, "fault_bytes", "prefetch_in_bytes")
+    expect(
+        counts and abs(int(counts[-1]) / GIB - moved_in) < 0.01,
+        f"at DEBUG the driver's own totals, {moved_in} GiB",
+        counting.err[-2000:],
+    )
+    denied = run(ITERATIONS, SMALL, env={**DEBUG, "SIMGPU_UVM_TOOLS": "0"})
+    expect(
+        denied.figure("fault_bytes_source") == "estimated",
+        "faulted bytes are estimated where the driver does not count them",
+        denied.line(),
+    )
+    logged = lines_with(denied.err, "counts no faults", "/dev/nvidia-uvm-tools: No such file")
+    expect(len(logged) == 1 and denied.out == tight.out, "the reason is logged once at DEBUG", denied.err)
+    warned = lines_with(tight.err, "WARN", "of the time waits for the link")
+    expect(
+        len(warned) == 1 and "1.0 GiB are live in a budget of 0.5 GiB" in warned[0],
+        "one sentence explains the slowness",
+        tight.err,
+    )
+    faulting = run(ITERATIONS, SMALL, env={"SLUICE_PREFETCH": "off"})
+    warned = lines_with(faulting.err, "WARN", "faulted in")
+    expect(
+        len(warned) == 1
+        and "how long kernels wait for faults is not known" in warned[0]
+        and "% of the time" not in warned[0],
+        "with demand paging no share of the time is claimed",
+        faulting.err,
+    )
+    fits = run(ITERATIONS, LARGE)
+    expect("WARN" not in fits.err, "no warning where all fits", fits.err)
+    expect(
+        fits.figure("fault_bytes") == 0 and fits.figure("fault_bytes_source") == "none",
+        "nothing is requested of the driver where all fits",
+        fits.line(),
+    )
+    expect(fits.out == tight.out and "sluice" not in fits.out, "stdout belongs to the program", fits.out)
+
+
+def compare(case, hooked, has_faults, above):
+    """Fetched and faulted bytes of the exit line may differ from the GPU's count by a share above and below it."""
+    for figure, key in (("fault_bytes", "fault_bytes"), ("fetched_bytes", "prefetch_in_bytes")):
+        logged, true = hooked.figure(figure) / GIB, gpu_gib(hooked, key)
+        below = above if above < 0.15 and figure == "fault_bytes" else 0.15
+        expect(
+            (1 - below) * true - 0.02 <= logged <= (1 + max(above, below)) * true + 0.02,
+            f"{case}, {figure}: {logged:.2f} GiB, and the GPU counted {true:.2f}",
+            hooked.line(),
+        )
+        if figure == "fault_bytes":
+            expect((true > 0.1) == has_faults, f"{case}: faults", f"the GPU counted {true:.2f} GiB")
+
+
+def agree(case, name, budget, has_faults, env=None, above=0.15):
+    """Where the driver counts 2 % are accepted; where the engine estimates the share `above`."""
+    env = env or {}
+    compare(f"{case}, counted", run(name, budget, env=env), has_faults, 0.02)
+    compare(f"{case}, estimated", run(name, budget, env={**env, "SIMGPU_UVM_TOOLS": "0"}), has_faults, above)
+
+
+@test
+def bytes_by_faults_agree_with_the_gpu():
+    """Fetched and faulted bytes of the exit line agree with the simulated GPU's count, counted or estimated."""
+    agree("fits", "iterations_over_blocks", LARGE, False)
+    for name in (ITERATIONS, "written_before_pressure"):
+        agree(f"{name}, fetched", name, SMALL, False)
+        agree(f"{name}, off", name, SMALL, True, {"SLUICE_PREFETCH": "off"})
+    for mode in ("off", "launch"):
+        alone = {"SLUICE_PREFETCH": mode, "SLUICE_HOST_ACCESS": "0"}
+        agree(f"larger than the budget, {mode}", "oversized_launches_apart", SMALL, True, alone)
+        # Back to back a launch still uses chunks whose eviction is under way: the estimate is higher then, never lower.
+        case = f"larger than the budget, back to back, {mode}"
+        agree(case, "launch_three_times_the_budget", SMALL, True, alone, above=0.6)
+    two = run("ring_of_peer_reads", SMALL, profile="two-gpu", env={"SLUICE_PREFETCH": "off"})
+    logged = [x["fault_bytes"] / GIB for x in two.lines() if x["fault_bytes_source"] == "counted"]
+    true = [gpu["fault_bytes"] / GIB for gpu in two.gpus()]
+    expect(
+        len(logged) == 2 and all(abs(x - t) < 0.02 and t > 0.1 for x, t in zip(logged, true)),
+        f"each GPU has its own count: {true} GiB",
+        two.err,
+    )
+    agree("the driver's queues are full", "launching_thread_opens_the_gate", SMALL, True, {"SLUICE_HOST_ACCESS": "0"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

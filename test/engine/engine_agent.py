@@ -1,0 +1,69 @@
+"""An agent's side of the socket, for tests that send budgets to the hook. The layout is proto/sluice/wire.h."""
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import struct
+import threading
+
+from engine_rig import SMALL, run
+
+PAGE_BYTES = 8192
+# Their rows in proto/counters.def.
+LIVE_BYTES, LAUNCHES = 4, 12
+
+
+class Agent(threading.Thread):
+    """A socket; `talk` is called with each peer that connects."""
+
+    def __init__(self, path, talk):
+        super().__init__(daemon=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        self.talk = talk
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError):
+                self.talk(peer)
+
+
+def gpu_uuid():
+    """The UUID of the simulated GPU, as the hook logs it."""
+    return re.search(r"GPU-[0-9a-f-]+", run("vmm_memory_counts", SMALL).err)[0].encode()
+
+
+def frame(kind, body, seq):
+    return (struct.pack("<IBBHQ", 0x43494C53, 1, 0, kind, seq) + body).ljust(256, b"\0")
+
+
+def budget_frame(uuid, budget, guaranteed, host, generation, factor=0):
+    return frame(
+        4,
+        struct.pack("<48sQQQQQIIBBBB", uuid, budget, guaranteed, 0, host, generation, 10**6, 10**6, factor, 2, 1, 0),
+        generation,
+    )
+
+
+def welcome(peer):
+    """Answers HELLO; returns the descriptor of the counters' page that the hook was given."""
+    peer.recv(256)
+    page = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.truncate(page, PAGE_BYTES)
+    fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    body = b"test".ljust(32, b"\0") + b"late".ljust(64, b"\0") + struct.pack("<II", 1, 0)
+    socket.send_fds(peer, [frame(2, body, 1)], [page])
+    return page
+
+
+def counter(page, row):
+    """A counter of the page's first GPU."""
+    return struct.unpack_from("<Q", os.pread(page, PAGE_BYTES, 0), 64 + 48 + row * 8)[0]

@@ -1,0 +1,85 @@
+"""Evictions by the engine's threads and by the driver: eviction_test.py BUILD [NAME...] | --list"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+
+from engine_rig import DEBUG, MIB, SMALL, Skipped, expect, main, run, start, test
+
+
+def skip_without_cpus():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skipped("with one CPU the driver's call evicts")
+
+
+@test
+def evicted_by_threads():
+    """Eviction by requests of the engine's threads, as on a real GPU, and the fallback where the driver refuses."""
+    skip_without_cpus()
+    names = (
+        "iterations_over_blocks",
+        "ranges_freed_and_reused",
+        "copies_survive_eviction",
+        "threads_with_own_streams",
+        "producers_and_consumers",
+        "streams_created_and_destroyed",
+        "graphs_under_pressure",
+    )
+    for name in names:
+        budget = 128 * MIB if name == "ranges_freed_and_reused" else SMALL
+        unhooked = run(name)
+        for how, by_threads in (("threads", True), ("fail", True), ("refused", False)):
+            tight = run(name, budget, env={**DEBUG, "SIMGPU_REQUESTS": how})
+            expect(tight.out == unhooked.out, f"{name}, {how}: results differ", f"{unhooked}\n{tight}")
+            expect(
+                ("evictions are made by eviction threads" in tight.err) == by_threads,
+                f"{name}, {how}: the evicting side is logged",
+                tight.err,
+            )
+            expect(tight.moved_bytes() > 0, f"{name}, {how}: nothing was evicted", str(tight))
+    for how in ("threads", "fail", "refused"):
+        env = {"SIMGPU_REQUESTS": how, "SLUICE_LOG_LEVEL": "INFO"}
+        iterations = run("many_iterations_over_blocks", SMALL, env=env)
+        peak = iterations.gpus()[0]["resident_peak_bytes"]
+        # The engine notices failing requests after 64 of them, of 8 MiB each.
+        expect(peak <= SMALL + (64 * 8 + 64) * MIB, f"iterations, {how}: the budget is kept", str(iterations))
+        expect(
+            ("the driver refuses eviction requests" in iterations.err) == (how == "fail"),
+            f"iterations, {how}: a refusal is logged",
+            iterations.err,
+        )
+
+
+@test
+def number_of_eviction_threads():
+    unhooked = run("many_iterations_over_blocks")
+    took_ns = {}
+    for threads in ("0", "1", "4"):
+        tight = run("many_iterations_over_blocks", SMALL, env={"SLUICE_EVICTION_THREADS": threads})
+        expect(tight.out == unhooked.out, f"SLUICE_EVICTION_THREADS={threads}: results differ", str(tight))
+        took_ns[threads] = tight.gpus()[0]["now_ns"]
+    expect(took_ns["4"] < 0.9 * took_ns["0"], "four threads are faster than the driver's call", str(took_ns))
+
+
+@test
+def killed_while_bytes_move():
+    """kill -9 at any time harms no other process, and the memory of the killed process can be used again."""
+    with tempfile.TemporaryDirectory() as folder:
+        shared = {"SIMGPU_STATE": f"{folder}/card", "SIMGPU_WINDOW_US": "1000"}
+        expected = run("iterations_over_blocks").out
+        killed = start("endless_launches", SMALL, env=shared)
+        killed.stderr.readline()
+        neighbour = start("iterations_over_blocks", SMALL, env=shared)
+        time.sleep(0.2)
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+        out, err = neighbour.communicate(timeout=100)
+        expect(neighbour.returncode == 0 and out == expected, "the neighbour computes the same", out + err)
+        after = run("iterations_over_blocks", SMALL, env=shared)
+        expect(after.out == expected, "a later process computes the same", str(after))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Allocation, reuse and copies, and unmanaged memory: memory_test.py BUILD [NAME...] | --list"""
+
+import sys
+
+from engine_rig import ALL_MODES, LARGE, MIB, SMALL, main, run, same, scenario, skip_if_sanitized, test
+
+scenario("blocks", of="iterations_over_blocks", modes=ALL_MODES)
+scenario("churn", of="ranges_freed_and_reused", pressed=128 * MIB, modes=ALL_MODES)
+scenario("async_churn", of="stream_ordered_allocation", modes=ALL_MODES)
+scenario("copies", of="copies_survive_eviction")
+scenario("pitched", of="pitched_allocation")
+scenario("app_managed", of="managed_memory_of_the_application")
+scenario("small_blocks", of="small_allocations_stay_unmanaged")
+scenario("pool_memory_counts", pressed=None)
+scenario("graph_memory", of="memory_of_graphs_counts")
+scenario("unmanaged_memory_makes_room")
+scenario("context_limits", of="context_limits_count", evicts=False)
+scenario("ends_with_its_context", of="unmanaged_memory_ends_with_its_context", evicts=False)
+scenario("prefetched_by_the_program", of="prefetches_of_the_program_keep_the_budget")
+
+
+@test
+def async_reuse():
+    run("stream_ordered_reuse", LARGE)
+    run("stream_ordered_reuse", SMALL)
+
+
+@test
+def view():
+    skip_if_sanitized("the shim answers NVML's functions")
+    same("sizes_show_the_fraction", pressed=256 * MIB, evicts=False)
+
+
+@test
+def many_blocks():
+    skip_if_sanitized("a sanitizer's own memory would be measured")
+    print(run("bookkeeping_of_many_blocks", LARGE).err)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
