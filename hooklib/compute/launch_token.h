@@ -1,4 +1,4 @@
-// One launch's turn on the card (tokens.h).
+// One launch's admission to the GPU (tokens.h).
 #ifndef SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 #define SLUICE_HOOKLIB_COMPUTE_LAUNCH_TOKEN_H_
 
@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// One launch's turn. While nothing is demanded it is one relaxed load. `what` is called only where its answer is
-// needed.
+// Admits one launch, and ends with it. While nothing is demanded it is one relaxed load. `id_of` is called only where
+// its answer is needed.
 class LaunchToken {
  public:
   template <typename IdOf>

@@ -23,7 +23,7 @@ struct TimeSlices::Segment {
   void* end = nullptr;
   std::shared_ptr<Account> account;  // null: a sample
   uint64_t id = 0, predicted = 0, last = 0;
-  uint32_t launches = 0, busy = 0;  // busy: between Begin and End of somebody
+  uint32_t launches = 0, busy = 0;  // busy: calls between BeginLaunch and EndLaunch
   bool closed = false;
 };
 
@@ -42,7 +42,7 @@ const TimeSlices::KernelTime* TimeSlices::Find(uint64_t id) const {
 
 uint64_t TimeSlices::Predict(uint64_t id) const {
   if (const KernelTime* k = Find(id)) return k->ns;
-  // Not seen yet: a few of them fill a quantum, so that what turns out to be long is met one by one.
+  // Not seen yet: a few of them fill a quantum, so that long kernels are met one by one.
   return std::max(average_ns_, grant_ ? grant_->quantum / 8 : 0);
 }
 
@@ -81,18 +81,18 @@ TimeSlices::Launch TimeSlices::Enter(uint64_t id) {
         ReleaseGrant(false);
         continue;
       }
-      // What is queued has to end first. The lease bounds this: it may be waiting for what this very thread does next.
+      // Queued launches have to end first. The lease bounds this: they may wait for the next step of this very thread.
       const uint64_t pause_ns = std::clamp(grant_->pending / 8, 20 * kUs, 500 * kUs);
       lock.unlock();
       clock_->Sleep(pause_ns);
       lock.lock();
       continue;
     }
-    CollectFinished(now);  // of a turn that became void
+    CollectFinished(now);  // of a void grant
     if (!requested_ || now - requested_at_ > kRequestAgainNs) {
       requested_ = port_->Request(burst_ns_ > 0 ? burst_ns_ : last_burst_ns_);
       requested_at_ = now;
-      if (!requested_) break;  // nobody arbitrates: the program goes on
+      if (!requested_) break;  // no arbiter: the program goes on
     }
     changed_.wait_for(lock, std::chrono::milliseconds(20));
   }
@@ -244,7 +244,7 @@ void TimeSlices::ReleaseGrant(bool burst_over) {
   const std::shared_ptr<Account> account = std::exchange(grant_, nullptr);
   burst_ns_ += account->used;
   last_burst_ns_ = burst_ns_;
-  // Who goes on asks before it gives back, so that the arbiter has the choice between it and those who wait.
+  // A process that goes on requests before it releases, so that the arbiter can choose between it and waiting ones.
   requested_ = !burst_over && port_->Request(burst_ns_);
   requested_at_ = clock_->Now();
   port_->Release(account->id, account->used, burst_ns_, account->estimated);
@@ -255,7 +255,7 @@ void TimeSlices::ReleaseGrant(bool burst_over) {
 void TimeSlices::VoidGrant() {
   const std::shared_ptr<Account> account = std::exchange(grant_, nullptr);
   burst_ns_ += account->used;
-  void_accounts_.push_back(account);  // what still runs is told when it is over
+  void_accounts_.push_back(account);  // its use is reported once its kernels are over
   requested_ = false;
 }
 
@@ -270,7 +270,7 @@ uint64_t TimeSlices::Tick() {
     VoidGrant();
     return 2 * kMs;
   }
-  // Idle since it was last seen at work: the card may have been busy for long with what one launch began.
+  // Idle since the last work that was seen: the GPU may have been busy for long with one launch.
   if (grant_->open > 0 || admitted_ > 0 || waiting_ > 0) last_busy_ = now;
   if (now - std::max(last_busy_, grant_->since) >= IdleTimeout()) {
     ReleaseGrant(true);
@@ -295,7 +295,7 @@ void TimeSlices::NoteGranted(uint64_t id, uint64_t quantum_ns, uint64_t lease_ns
   std::lock_guard lock(mutex_);
   const uint64_t now = clock_->Now();
   if (grant_) VoidGrant();
-  if ((mode_.load(std::memory_order_relaxed) & kDemanded) == 0) {  // nobody here needs it any more
+  if ((mode_.load(std::memory_order_relaxed) & kDemanded) == 0) {  // not needed any more
     port_->Release(id, 0, 0, false);
     return;
   }

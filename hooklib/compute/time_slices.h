@@ -1,17 +1,13 @@
-// One process's turns on one card's compute time: while the agent demands tokens, a launch waits here until the process
-// holds one, and what it used is measured by stamps (GPU events) around its launches.
-//
-// No policy about who is next: that is the agent's (agent/tokens.h). Rules kept here:
-//  - while nothing is demanded a launch costs one relaxed load (wanted());
-//  - launches are let through while what was measured since the grant, and what is queued by its predicted length,
-//  stays
-//    below the quantum; so the card is handed on at most one kernel after the quantum;
-//  - no wait is unbounded: a lease that ends makes the turn void, whatever still runs (a kernel may be waiting for a
-//  peer
-//    that has no turn yet), and the launch asks anew;
-//  - an agent that is lost stops demanding.
-// While nothing is demanded, a few launches now and then are measured and stand for the others: those times are
-// estimates.
+// One process's time slices on one GPU. While the agent demands tokens, a launch waits here until the process holds
+// one, and its use is measured by stamps (GPU events) around its launches. The agent decides which process is next
+// (agent/tokens.h). Rules kept here:
+//  - While nothing is demanded a launch costs one relaxed load (wanted()).
+//  - Launches pass while the use since the grant is below the quantum: measured, and predicted for queued ones.
+//  - So the GPU is handed on at most one kernel after the quantum.
+//  - No wait is unbounded: a lease that ends voids the grant, even if kernels run, and the launch requests anew.
+//    (A kernel may wait for a peer that has no time slice yet.)
+//  - An agent that is lost stops demanding.
+// While nothing is demanded, a few launches now and then are measured and represent the others: an estimate.
 #ifndef SLUICE_HOOKLIB_COMPUTE_TIME_SLICES_H_
 #define SLUICE_HOOKLIB_COMPUTE_TIME_SLICES_H_
 
@@ -25,7 +21,7 @@
 
 namespace sluice::compute {
 
-// GPU time as stamps tell it. Any thread; no lock of TimeSlices is held in Set().
+// GPU time by stamps. Any thread; no lock of TimeSlices is held in Set().
 class StampClock {
  public:
   virtual ~StampClock() = default;
@@ -33,19 +29,19 @@ class StampClock {
   // none can be set now.
   virtual void* Record(void* stream, void* again) = 0;
   virtual bool Reached(void* stamp) = 0;
-  // Nanoseconds from one stamp to another. False: cannot be told (stamps of two contexts).
+  // Nanoseconds from one stamp to another. False: unknown (stamps of two contexts).
   virtual bool Elapsed(void* from, void* to, int64_t* ns) = 0;
   virtual void Free(void* stamp) = 0;
   virtual uint64_t Now() = 0;  // the host's monotonic clock, ns
-  // The calling thread sleeps; on a simulated card its clock goes on meanwhile.
+  // The calling thread sleeps; on a simulated GPU its clock goes on meanwhile.
   virtual void Sleep(uint64_t ns) = 0;
 };
 
-// The way to the arbiter. Called with TimeSlices' lock held: must not wait, must not call back.
+// The requests to the arbiter. Called with TimeSlices' lock held: must not wait, nor call TimeSlices.
 class TimeSlicePort {
  public:
   virtual ~TimeSlicePort() = default;
-  virtual bool Request(uint64_t burst_ns) = 0;  // false: nobody is there
+  virtual bool Request(uint64_t burst_ns) = 0;  // false: no arbiter
   virtual void Release(uint64_t id, uint64_t used_ns, uint64_t burst_ns, bool estimated) = 0;
 };
 
@@ -68,8 +64,8 @@ class TimeSlices {
     Segment* segment = nullptr;
   };
   Launch Enter(uint64_t id);
-  // Right before the driver's call. `apart`: something else (a wait for a transfer) lies between this launch and the
-  // one before, so that they must not be measured as one.
+  // Right before the driver's call. `apart`: something else (a wait for a transfer) is queued between this launch and
+  // the one before, so that they must not be measured as one.
   void BeginLaunch(Launch* launch, void* stream, bool apart);
   void EndLaunch(Launch* launch, void* stream);  // right behind it; also after Enter alone, where nothing was launched
 
@@ -80,7 +76,7 @@ class TimeSlices {
   void NoteAgentLost();
 
   // --- from the engine's own thread ---
-  // Gives an idle turn back, tells late figures. Nanoseconds after which it wants to be called again; 0: not by time.
+  // Releases an idle grant, and reports late figures. Nanoseconds until the next call; 0: not by time.
   uint64_t Tick();
   // A new round of samples; `launches`: made on this device so far.
   void BeginSampling(uint64_t launches);
@@ -90,13 +86,13 @@ class TimeSlices {
     uint64_t ns = 0, estimated_ns = 0;  // all; and the part of it that no token covered
   };
   Used used();
-  // Its stamps are gone with their context: nothing is known of what ran there.
+  // The stamps were destroyed with their context: nothing is known of the kernels there.
   void DropStamps(bool (*gone)(void* stream, const void* context), const void* context);
 
  private:
   struct Account {  // one grant's account
     uint64_t id = 0, quantum = 0, until = 0, since = 0;
-    uint64_t used = 0, pending = 0;  // measured; predicted of what is not over
+    uint64_t used = 0, pending = 0;  // measured; predicted of unfinished launches
     int64_t covered = 0;             // up to here, from base
     void* base = nullptr;            // stamp
     uint32_t open = 0;               // segments not over
@@ -111,13 +107,13 @@ class TimeSlices {
 
   const KernelTime* Find(uint64_t id) const;
   uint64_t Predict(uint64_t id) const;
-  bool MeasuresAlone(uint64_t id);  // is to be measured by itself
+  bool MeasuresAlone(uint64_t id);  // whether it is to be measured by itself
   void Learn(uint64_t id, uint64_t ns);
   void CollectFinished(uint64_t now);
   void CloseSegment(Segment& segment);
   void FreeBase(const std::shared_ptr<Account>& account);
   void ReleaseGrant(bool burst_over);
-  void VoidGrant();  // the turn is void
+  void VoidGrant();
   uint64_t IdleTimeout() const;
   void SetMode(Mode bit, bool on);
 
@@ -127,7 +123,7 @@ class TimeSlices {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<Account> grant_;
-  std::vector<std::shared_ptr<Account>> void_accounts_;  // void, and something of it still runs
+  std::vector<std::shared_ptr<Account>> void_accounts_;  // of void grants whose kernels still run
   std::vector<std::unique_ptr<Segment>> segments_;
   bool requested_ = false;
   uint64_t requested_at_ = 0, last_busy_ = 0, collected_at_ = 0;

@@ -1,5 +1,5 @@
-// Compute tokens over CUDA: core/turns.h with events for stamps and the agent's socket for its port. Knows Device only
-// by the TimeSlices that it makes for it.
+// Compute tokens over CUDA: time_slices.h with events for stamps and the agent's socket for its port. Of Device it
+// knows only the TimeSlices that it makes for it.
 //
 // Never waits inside a driver's callback: only launches wait, and CUDA refuses launches made there. A launch into a
 // capturing stream is no work yet and passes; the graph's own launch waits.
@@ -38,7 +38,7 @@ class EventStamps final : public compute::StampClock {
   std::unordered_map<CUcontext, std::vector<void*>> free_;
 };
 
-// One device's turns, and its words to the agent.
+// One device's time slices, and their messages to the agent.
 class Tokens final : public compute::TimeSlicePort {
  public:
   // `uuid` is read at the first request.

@@ -66,7 +66,7 @@ struct Chunk {
   bool probed = false;               // left in host memory by a launch that is timed, and not fetched since
   bool evicting_elsewhere = false;   // a queue other than evict_op's may be evicting it, too
   bool evicted_repeatedly = false;   // also evicted one or two iterations before (remote_access.cc)
-  bool cold = false;                 // used so little that a hotter chunk takes its place (placement.cc)
+  bool cold = false;                 // used so little that a hot chunk takes its place (placement.cc)
   bool probe_victim = false;         // evicted to time a launch that has its whole set resident
   bool written_back = false;         // copied to the host since it was last a duplicate: to advise it costs more
   bool duplicate = false;            // read-mostly: a fetch keeps the host copy (read_mostly.cc)

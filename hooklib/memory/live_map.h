@@ -38,7 +38,7 @@ class LiveMap {
   // The bases of all allocations that begin in the range.
   std::vector<Va> In(Extent range) const;
 
-  // A framework's allocator took the range inside an allocation. False where it lies in none.
+  // A framework's allocator took the range inside an allocation. False where no allocation holds it.
   bool Report(Extent range);
   // The same where `allocation`, found for the range's begin, is at `base`.
   bool Report(Extent range, Va base, Allocation* allocation);

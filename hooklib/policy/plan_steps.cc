@@ -18,8 +18,8 @@ void Residency::DrainOps(StreamQueues* queues, StreamId stream) {
   }
 }
 
-// What leaves behind the launch is queued after all else of its plan, so it has the last number: who waits for an
-// earlier one does not wait for this, and nobody can before it is queued.
+// Evictions behind the launch are queued after all other steps of its plan, so they have the last number. A wait for an
+// earlier number does not include them, and no wait for them is possible before they are queued.
 void Residency::NumberEvictAfter(StreamQueues* queues, bool graph) {
   Merge(&plan_.evict_after);
   plan_.evict_after_op = ++queues->out_op;
@@ -41,7 +41,7 @@ void Residency::FinishStep(StreamId stream, PlanStep* step) {
     Merge(runs);
 }
 
-// Sorts and joins what lies side by side: long runs move at the link's rate, single chunks at half of it. Never across
+// Sorts and joins adjacent extents: long runs move at the link's rate, single chunks at half of it. Never across
 // the border of two arenas, which may be neighbours: the driver refuses a range of two allocations.
 void Residency::MergeRuns(std::vector<Extent>* runs) {
   std::sort(runs->begin(), runs->end(), [](const Extent& a, const Extent& b) { return a.base < b.base; });

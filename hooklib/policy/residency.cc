@@ -19,7 +19,7 @@ void Residency::AddArena(Extent arena, bool populated) {
     SetResident(&chunk, true);
     chunk.fetched_whole = true;
     candidates_.Unrank(&chunk);
-    // What nobody is given of it holds a place for nothing: it goes as what died does.
+    // An unallocated chunk uses room without need: it is discarded like a free one.
     chunk.in_freed_list = true;
     freed_resident_.push_back(&chunk);
   });
@@ -46,9 +46,9 @@ void Residency::RemoveArena(Extent arena) {
 }
 
 void Residency::AddLive(Extent range) {
-  ForgetCopies(range);  // its bytes are nobody's yet
+  ForgetCopies(range);  // new bytes: no copy has written them
   chunks_.ForEach(range, [&](Chunk& chunk) {
-    Withdraw(&chunk);  // what comes to life beside it will be written
+    Withdraw(&chunk);  // the new bytes will be written
     if (chunk.live_bytes == 0) {
       ++live_chunks_;
       chunk.live_since = now_;
@@ -177,9 +177,9 @@ const Plan& Residency::Prepare(StreamId stream, Seq seq, std::span<const Extent>
     last_graph_at_ = now_;
     bytes_since_graph_ = 0;
   }
-  const uint64_t held = resident_bytes_;
-  if (held > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, held - capacity_);
-  const uint64_t busy = held - std::min(held, idle_bytes_);
+  const uint64_t resident = resident_bytes_;
+  if (resident > capacity_) stats_.over_budget_max = std::max(stats_.over_budget_max, resident - capacity_);
+  const uint64_t busy = resident - std::min(resident, idle_bytes_);
   min_slack_bytes_ = std::min(min_slack_bytes_, capacity_ > busy ? capacity_ - busy : 0);
   const bool ahead =
       prefetch_ == Prefetch::kPredict && id && can_queue && MayPrefetch(queues) && PrefetchUpcoming(&queues, stream);

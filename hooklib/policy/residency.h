@@ -68,12 +68,12 @@ class Residency {
 
   // --- fault residue: a launch larger than the capacity leaves the rest of its set to demand faults ---
   bool has_recent_fault_residue() const { return fault_residue_.IsRecent(now_); }
-  // Launches of this id fault in an unknown number of bytes: a host far ahead of them evicts these too late.
+  // Launches of this id fault in an unknown number of bytes: a host ahead of the GPU evicts these too late.
   bool ExpectsFaultResidue(uint64_t id) const { return has_recent_fault_residue() && classifier_.LeftToFaults(id); }
   // Whether a sweep is due, but work of several streams still uses its chunks. Launches that leave more residue had
   // better wait: while they are queued, that work is never over. Asks the GPU.
   bool ResidueSweepPending() { return sweep_fence_ && now_ >= sweep_paused_until_ && !IsSweepReady(); }
-  // The wait was in vain: no launch waits again for so many launches. Doubled each time, until a sweep has evicted
+  // The wait had no effect: no launch waits again for so many launches. Doubled each time, until a sweep has evicted
   // some.
   void PauseResidueSweep(uint64_t min_launches = 1024);
   // All bytes that faults have brought so far, where the driver counts them.
@@ -137,7 +137,7 @@ class Residency {
   bool in_steady_state() const { return repeating_predictor_ != nullptr; }  // for two periods
   // Whether set_in_order matters.
   bool has_freed_chunks() const { return !freed_resident_.empty() || !freed_on_host_.empty(); }
-  // Live bytes were evicted lately while free chunks waited for their fence: the host runs too far ahead of the GPU.
+  // Live bytes were evicted lately while free chunks waited for their fence: the host should be throttled.
   bool awaits_freed() const { return freed_awaited_at_ && now_ - freed_awaited_at_ < 2048; }
   uint64_t wrong_predictions() const;
 
@@ -288,7 +288,7 @@ class Residency {
   bool IsUsedSinceGraph(const Chunk& chunk) const { return chunk.last_use > last_graph_at_; }
   uint64_t BytesUsedSinceGraph(uint64_t max_bytes) const;
   bool MayOverlapEviction(StreamQueues* queues, StreamId stream, const PlanStep& step);
-  void SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches);
+  void SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches);
   void NoteRemainder(const Chunk& chunk);
   size_t SmallOperandsFirst(uint64_t fits);
   // --- fetch/overwrites.cc ---

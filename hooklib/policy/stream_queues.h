@@ -1,4 +1,4 @@
-// The transfers of one application stream, as residency planned them, and what is predicted of its launches. Operations
+// The transfers of one application stream, as residency planned them, and the prediction of its launches. Operations
 // are numbered as in plan.h.
 #ifndef SLUICE_HOOKLIB_POLICY_STREAM_QUEUES_H_
 #define SLUICE_HOOKLIB_POLICY_STREAM_QUEUES_H_

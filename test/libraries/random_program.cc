@@ -150,7 +150,7 @@ int main(int, char** arguments) {
       default:
         Gemm(r);
     }
-    // A host that runs far ahead fills the queues, and then faults are allowed.
+    // A host that runs ahead of the GPU fills the queues, and then faults are allowed.
     if (call % 4 == 3) OK(cuCtxSynchronize());
   }
   OK(cuCtxSynchronize());

@@ -54,7 +54,7 @@ TEST_CASE("a freed range is not handed out before its fence is done") {
   CHECK(s.Allocate(4 * kMi) == a);
 }
 
-TEST_CASE("a range freed with nothing queued comes back at once, without growth") {
+TEST_CASE("a range freed with nothing queued is reused at once, without growth") {
   Served s;
   const Va a = s.Allocate(8 * kMi);
   const uint64_t requested = s.arenas.requested_bytes();
@@ -70,7 +70,7 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
     Served s;
     std::mt19937 random(seed);
     std::map<Va, uint64_t> live;
-    uint64_t most_live = 0;
+    uint64_t max_live = 0;
     for (int i = 0; i < 3000; ++i) {
       if (live.empty() || random() % 5 < 3) {
         const uint64_t bytes = random() % 3 == 0 ? random() % (24 * kMi) + 1 : random() % (600 << 10) + 1;
@@ -88,7 +88,7 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
       uint64_t sum = 0;
       for (const auto& [va, bytes] : live) sum += ArenaAllocator::SizeFor(bytes);
       REQUIRE(s.arenas.live_bytes() == sum);
-      most_live = std::max(most_live, sum);
+      max_live = std::max(max_live, sum);
     }
     for (const auto& [va, bytes] : live) s.arenas.Free(va, bytes);
     s.arenas.TakeSurplus();
@@ -99,7 +99,7 @@ TEST_CASE("random sequences: no overlap, and requested bytes stay within the bou
   }
 }
 
-TEST_CASE("what was freed in a stream's order is at once reusable there, and elsewhere behind its fence") {
+TEST_CASE("a range freed in stream order is reusable there at once, and elsewhere behind its fence") {
   Served s;
   s.arenas.AddArena({uint64_t{1} << 39, 64 * kMi}, 8 * kMi);
   s.arenas.AddArena({uint64_t{1} << 38, kChunkBytes}, 4096);
@@ -118,7 +118,7 @@ TEST_CASE("what was freed in a stream's order is at once reusable there, and els
   s.arenas.Free(q, 8192, 1);
   CHECK(s.arenas.Allocate(4096, 1) == q);
   CHECK(s.arenas.Allocate(4096, 1) == q + 4096);
-  // Nothing is lost on the way: all of it is free when the card is through.
+  // Nothing is lost: all of it is free once the GPU has finished.
   for (const Va part : {q, q + 4096}) s.arenas.Free(part, 4096, 1);
   s.fences.Close();
   s.time.Finish(1, 1);

@@ -1,17 +1,17 @@
-// In which order chunks are candidates for leaving.
+// The order of candidates for eviction.
 #include "hooklib/policy/evict/candidates.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <map>
 #include <vector>
 
-#include "test/unit/fake_card.h"
+#include "test/unit/fake_gpu.h"
 
 namespace sluice::policy {
 
 namespace {
 
-// Eight chunks on the card, which rank as they are numbered until told otherwise.
+// Eight resident chunks, ranked by their numbers at first.
 struct Ranked {
   ChunkTable table;
   Candidates candidates;
@@ -34,7 +34,7 @@ struct Ranked {
     REQUIRE(candidates.Next(candidate));
     return Number(candidate->chunk);
   }
-  // All that are left, the first first.
+  // All remaining candidates, in order.
   std::vector<uint64_t> Rest() {
     std::vector<uint64_t> numbers;
     for (Candidate next; candidates.Next(&next);) numbers.push_back(Number(next.chunk));
@@ -44,103 +44,103 @@ struct Ranked {
 
 }  // namespace
 
-TEST_CASE("who ranks highest comes first, and of those that rank alike neighbours one after the other") {
-  Ranked card;
-  for (const uint64_t chunk : {2, 3, 4}) card.rank[Chunks(chunk).base] = 9;
-  card.Begin();
-  CHECK(card.Rest() == std::vector<uint64_t>{2, 3, 4, 7, 6, 5, 1, 0});
+TEST_CASE("the highest rank comes first, and chunks of one rank in the order of addresses") {
+  Ranked gpu;
+  for (const uint64_t chunk : {2, 3, 4}) gpu.rank[Chunks(chunk).base] = 9;
+  gpu.Begin();
+  CHECK(gpu.Rest() == std::vector<uint64_t>{2, 3, 4, 7, 6, 5, 1, 0});
 }
 
-TEST_CASE("of the entries of a chunk the newest counts, and none once it has left") {
-  Ranked card;
-  card.Begin();
-  card.rank[Chunks(0).base] = 100;
-  card.candidates.Unrank(card.At(0));
-  card.At(7)->resident = false;
-  card.candidates.Remove(card.At(7));
-  card.candidates.Unrank(card.At(6));
-  card.At(6)->resident = false;  // before it is ranked
-  card.Begin();
-  CHECK(card.Rest() == std::vector<uint64_t>{0, 5, 4, 3, 2, 1});
+TEST_CASE("a chunk's newest entry counts, and none once it was evicted") {
+  Ranked gpu;
+  gpu.Begin();
+  gpu.rank[Chunks(0).base] = 100;
+  gpu.candidates.Unrank(gpu.At(0));
+  gpu.At(7)->resident = false;
+  gpu.candidates.Remove(gpu.At(7));
+  gpu.candidates.Unrank(gpu.At(6));
+  gpu.At(6)->resident = false;  // before it is ranked
+  gpu.Begin();
+  CHECK(gpu.Rest() == std::vector<uint64_t>{0, 5, 4, 3, 2, 1});
 }
 
-TEST_CASE("who is put aside does not come again for the same launch, but for the next") {
-  Ranked card;
-  card.Begin();
+TEST_CASE("a deferred chunk is no candidate again for the same launch, but for the next") {
+  Ranked gpu;
+  gpu.Begin();
   Candidate next;
-  REQUIRE(card.Next(&next) == 7);
-  card.candidates.Defer(next);
-  REQUIRE(card.Next(&next) == 6);  // leaves
-  card.Begin();
-  CHECK(card.Next(&next) == 5);
-  card.candidates.Defer(next);
-  card.candidates.End();
-  card.Begin();
-  CHECK(card.Rest() == std::vector<uint64_t>{7, 5, 4, 3, 2, 1, 0});
+  REQUIRE(gpu.Next(&next) == 7);
+  gpu.candidates.Defer(next);
+  REQUIRE(gpu.Next(&next) == 6);  // evicted
+  gpu.Begin();
+  CHECK(gpu.Next(&next) == 5);
+  gpu.candidates.Defer(next);
+  gpu.candidates.End();
+  gpu.Begin();
+  CHECK(gpu.Rest() == std::vector<uint64_t>{7, 5, 4, 3, 2, 1, 0});
 }
 
-TEST_CASE("who is spared comes behind the others, or in its order once nobody is spared any more") {
-  for (const bool no_more : {false, true}) {
-    Ranked card;
-    card.Begin();
+TEST_CASE("protected chunks come behind the others, or in their order once protection ends") {
+  for (const bool ends : {false, true}) {
+    Ranked gpu;
+    gpu.Begin();
     Candidate next;
     for (const uint64_t chunk : {7, 6}) {
-      REQUIRE(card.Next(&next) == chunk);
-      REQUIRE(card.candidates.protects());
-      card.candidates.Protect(next);
+      REQUIRE(gpu.Next(&next) == chunk);
+      REQUIRE(gpu.candidates.protects());
+      gpu.candidates.Protect(next);
     }
-    CHECK(Ranked::Number(card.candidates.protected_list().front().chunk) == 7);
-    if (no_more) {
-      REQUIRE(card.Next(&next) == 5);
-      card.candidates.StopProtecting(next);
-      CHECK(card.Rest() == std::vector<uint64_t>{7, 6, 5, 4, 3, 2, 1, 0});
+    CHECK(Ranked::Number(gpu.candidates.protected_list().front().chunk) == 7);
+    if (ends) {
+      REQUIRE(gpu.Next(&next) == 5);
+      gpu.candidates.StopProtecting(next);
+      CHECK(gpu.Rest() == std::vector<uint64_t>{7, 6, 5, 4, 3, 2, 1, 0});
     } else {
-      CHECK(card.Rest() == std::vector<uint64_t>{5, 4, 3, 2, 1, 0, 7, 6});
+      CHECK(gpu.Rest() == std::vector<uint64_t>{5, 4, 3, 2, 1, 0, 7, 6});
     }
-    CHECK_FALSE(card.candidates.protects());
+    CHECK_FALSE(gpu.candidates.protects());
   }
 }
 
-TEST_CASE("who was put aside and ranks anew is no longer, nor who has left") {
-  Ranked card;
-  card.Begin();
+TEST_CASE("a deferred chunk that is ranked again or evicted is no longer deferred") {
+  Ranked gpu;
+  gpu.Begin();
   Candidate next;
   for (const uint64_t chunk : {7, 6}) {
-    REQUIRE(card.Next(&next) == chunk);
-    card.candidates.Defer(next);
+    REQUIRE(gpu.Next(&next) == chunk);
+    gpu.candidates.Defer(next);
   }
-  card.rank[Chunks(7).base] = 4;
-  card.candidates.Unrank(card.At(7));
-  card.At(6)->resident = false;
-  card.candidates.Remove(card.At(6));
-  card.Begin();
-  CHECK(card.candidates.deferred_list().empty());
-  CHECK_FALSE(card.At(7)->set_aside);
-  CHECK(card.Rest() == std::vector<uint64_t>{5, 4, 7, 3, 2, 1, 0});
+  gpu.rank[Chunks(7).base] = 4;
+  gpu.candidates.Unrank(gpu.At(7));
+  gpu.At(6)->resident = false;
+  gpu.candidates.Remove(gpu.At(6));
+  gpu.Begin();
+  CHECK(gpu.candidates.deferred_list().empty());
+  CHECK_FALSE(gpu.At(7)->set_aside);
+  CHECK(gpu.Rest() == std::vector<uint64_t>{5, 4, 7, 3, 2, 1, 0});
 }
 
-TEST_CASE("rebuilt, all that is on the card is ranked, and nothing else is kept") {
-  Ranked card;
+TEST_CASE("a rebuilt order holds each resident chunk once") {
+  Ranked gpu;
   for (int i = 0; i < 600; ++i) {
-    for (uint64_t chunk = 0; chunk < 8; ++chunk) card.candidates.Unrank(card.At(chunk));
-    card.Begin();
+    for (uint64_t chunk = 0; chunk < 8; ++chunk) gpu.candidates.Unrank(gpu.At(chunk));
+    gpu.Begin();
   }
-  CHECK(card.candidates.size() == 600 * 8);
-  CHECK(card.candidates.IsStale(8, 1));
-  card.candidates.Rebuild(&card.table, 1, [&card](const Chunk& chunk) { return 8 - card.rank[chunk.base]; });
-  CHECK(card.candidates.size() == 8);
-  CHECK_FALSE(card.candidates.IsStale(8, 8193));
-  CHECK(card.candidates.IsStale(8, 8194));
-  CHECK(card.Rest() == std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(gpu.candidates.size() == 600 * 8);
+  CHECK(gpu.candidates.IsStale(8, 1));
+  gpu.candidates.Rebuild(&gpu.table, 1, [&gpu](const Chunk& chunk) { return 8 - gpu.rank[chunk.base]; });
+  CHECK(gpu.candidates.size() == 8);
+  CHECK_FALSE(gpu.candidates.IsStale(8, 8193));
+  CHECK(gpu.candidates.IsStale(8, 8194));
+  CHECK(gpu.Rest() == std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
-TEST_CASE("nothing is kept of an arena that goes") {
-  Ranked card;
-  card.Begin();
-  card.candidates.Unrank(card.At(3));
-  card.candidates.RemoveArena(Chunks(0, 4));
-  CHECK(card.candidates.size() == 4);
-  CHECK(card.Rest() == std::vector<uint64_t>{7, 6, 5, 4});
+TEST_CASE("a removed arena leaves no entries") {
+  Ranked gpu;
+  gpu.Begin();
+  gpu.candidates.Unrank(gpu.At(3));
+  gpu.candidates.RemoveArena(Chunks(0, 4));
+  CHECK(gpu.candidates.size() == 4);
+  CHECK(gpu.Rest() == std::vector<uint64_t>{7, 6, 5, 4});
 }
 
 }  // namespace sluice::policy

@@ -16,7 +16,7 @@ constinit Real g_real;
 
 namespace {
 
-// A kernel module as the tests want it.
+// A kernel module with the answers that a test sets.
 struct Module : FakeUvmTools {
   uint32_t init_status = 0, enable_status = 0;
   bool knows_requests = true;
@@ -25,7 +25,7 @@ struct Module : FakeUvmTools {
   uint64_t enabled = 0;
   uint64_t* page = nullptr;
   unsigned char uuid[16] = {};
-  uint32_t all_cards = 0;
+  uint32_t all_gpus = 0;
 } g_module;
 
 int Open() { return g_module.Open(); }
@@ -41,7 +41,7 @@ int Control(int, unsigned long request, void* argument) {
     g_module.page = At<uint64_t*>(argument, 16);
     CHECK(reinterpret_cast<uint64_t>(g_module.page) % 4096 == 0);
     std::memcpy(g_module.uuid, static_cast<const char*>(argument) + 24, 16);
-    g_module.all_cards = At<uint32_t>(argument, 40);
+    g_module.all_gpus = At<uint32_t>(argument, 40);
     const bool right = At<uint32_t>(argument, 44) == static_cast<uint32_t>(g_module.good_space);
     return SetStatus(argument, 48, right ? g_module.init_status : 0x16);
   }
@@ -64,7 +64,7 @@ TEST_CASE("the counters of the driver's page are read") {
   Reset();
   sluice::DriverCounters counts = Counts();
   REQUIRE(counts.Open(nullptr));
-  CHECK(g_module.all_cards == 1);
+  CHECK(g_module.all_gpus == 1);
   CHECK(g_module.enabled == 0x203);
   g_module.page[0] = 4096;
   g_module.page[1] = 8192;
@@ -76,13 +76,13 @@ TEST_CASE("the counters of the driver's page are read") {
   CHECK(g_module.inits == 1);
 }
 
-TEST_CASE("one card of several is asked for by its UUID") {
+TEST_CASE("one GPU of several is selected by its UUID") {
   Reset();
   unsigned char uuid[16];
   std::memset(uuid, 0xab, sizeof uuid);
   sluice::DriverCounters counts = Counts();
   REQUIRE(counts.Open(uuid));
-  CHECK(g_module.all_cards == 0);
+  CHECK(g_module.all_gpus == 0);
   CHECK(std::memcmp(g_module.uuid, uuid, 16) == 0);
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("of the process' descriptors the one with the address space is found")
   CHECK(g_module.inits == 2);
 }
 
-TEST_CASE("where the driver does not count, it is said why, and nothing stays open") {
+TEST_CASE("where the driver does not count, the reason is known, and nothing stays open") {
   Reset();
   SECTION("no device in the container") { g_module.open_error = ENOENT; }
   SECTION("no permission") { g_module.open_error = EACCES; }

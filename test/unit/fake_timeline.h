@@ -20,10 +20,10 @@ class FakeTimeline final : public Timeline {
   bool capturing = false;
   bool transfers_instant = true;
 
-  uint64_t asked = 0;  // times whether a launch is done
+  uint64_t queries = 0;  // calls of Done
 
   bool Done(Mark mark) override {
-    ++asked;
+    ++queries;
     return mark.seq <= done_[mark.stream];
   }
   bool MarkAll(std::vector<Mark>* marks) override {

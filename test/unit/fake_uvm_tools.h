@@ -1,4 +1,4 @@
-// What tests of the driver's tools device share: a descriptor that may be refused, and its structures by offset.
+// For tests of the driver's tools device: a descriptor that may be refused, and its structures by offset.
 #ifndef SLUICE_TEST_UNIT_FAKE_UVM_TOOLS_H_
 #define SLUICE_TEST_UNIT_FAKE_UVM_TOOLS_H_
 
@@ -25,7 +25,7 @@ T At(const void* argument, size_t offset) {
   return value;
 }
 
-// What a request returns.
+// Writes a request's status.
 inline int SetStatus(void* argument, size_t offset, uint32_t status) {
   std::memcpy(static_cast<char*>(argument) + offset, &status, sizeof status);
   return 0;

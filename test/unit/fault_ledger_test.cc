@@ -7,7 +7,7 @@ using sluice::memory::kNever;
 using sluice::policy::FaultLedger;
 using sluice::policy::MigrationLedger;
 
-TEST_CASE("without faults nothing came by them, whatever was asked for") {
+TEST_CASE("without faults nothing was faulted in, whatever was fetched") {
   FaultLedger ledger;
   ledger.Begin(0);
   ledger.Update(10 * kChunkBytes, 0, 10 * kChunkBytes, 0);
@@ -17,7 +17,7 @@ TEST_CASE("without faults nothing came by them, whatever was asked for") {
   CHECK(ledger.bytes() == 0);
 }
 
-TEST_CASE("what moves beyond what was asked for came by faults") {
+TEST_CASE("bytes beyond the requested fetches were faulted in") {
   FaultLedger ledger;
   ledger.Begin(7 * kChunkBytes);  // before the driver counted
   ledger.Update(3 * kChunkBytes, 40, 9 * kChunkBytes, 0);
@@ -26,7 +26,7 @@ TEST_CASE("what moves beyond what was asked for came by faults") {
   CHECK(ledger.bytes() == 3 * kChunkBytes);
 }
 
-TEST_CASE("what was asked for and is still on its way is owed, and no fault when it comes") {
+TEST_CASE("a fetch in flight is owed, and is no fault once it is done") {
   FaultLedger ledger;
   ledger.Begin(0);
   ledger.Update(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
@@ -34,10 +34,10 @@ TEST_CASE("what was asked for and is still on its way is owed, and no fault when
   CHECK(ledger.bytes() == kChunkBytes);
 }
 
-TEST_CASE("what was asked for and had come before hides no later fault") {
+TEST_CASE("a fetch of resident bytes hides no later fault") {
   FaultLedger ledger;
   ledger.Begin(0);
-  ledger.Update(0, 0, 4 * kChunkBytes, 0);  // nothing is on its way, and nothing moved
+  ledger.Update(0, 0, 4 * kChunkBytes, 0);  // nothing is in flight, and nothing moved
   ledger.Update(2 * kChunkBytes, 9, 4 * kChunkBytes, 0);
   CHECK(ledger.bytes() == 2 * kChunkBytes);
 }
@@ -59,19 +59,19 @@ TEST_CASE("a fault may be counted in one interval and its bytes in the next") {
   CHECK(ledger.bytes() == kChunkBytes);
 }
 
-TEST_CASE("a ledger is still while nothing moves, faults, is asked for or owed") {
+TEST_CASE("a ledger is unchanged while nothing moves, faults, is requested or owed") {
   FaultLedger ledger;
   ledger.Begin(kChunkBytes);
   CHECK(ledger.IsUnchanged(0, 0, kChunkBytes));
   CHECK_FALSE(ledger.IsUnchanged(1, 0, kChunkBytes));
   CHECK_FALSE(ledger.IsUnchanged(0, 1, kChunkBytes));
   ledger.Update(0, 0, 2 * kChunkBytes, kChunkBytes);
-  CHECK_FALSE(ledger.IsUnchanged(0, 0, 2 * kChunkBytes));  // it may have been there already
+  CHECK_FALSE(ledger.IsUnchanged(0, 0, 2 * kChunkBytes));  // it may have been resident already
   ledger.Update(0, 0, 2 * kChunkBytes, 0);
   CHECK(ledger.IsUnchanged(0, 0, 2 * kChunkBytes));
 }
 
-TEST_CASE("what the driver refused to fetch is owed no more") {
+TEST_CASE("a refused fetch is owed no more") {
   FaultLedger ledger;
   ledger.Begin(0);
   ledger.Update(0, 0, 4 * kChunkBytes, 4 * kChunkBytes);
@@ -79,7 +79,7 @@ TEST_CASE("what the driver refused to fetch is owed no more") {
   CHECK(ledger.bytes() == 4 * kChunkBytes);
 }
 
-TEST_CASE("what leaves beyond what was sent away was taken; while departures are queued, no more is owed than is due") {
+TEST_CASE("bytes moved to the host beyond the queued evictions were taken by the driver") {
   MigrationLedger ledger;
   ledger.Begin(0);
   ledger.Update(kChunkBytes, 4 * kChunkBytes, kNever);
@@ -90,7 +90,7 @@ TEST_CASE("what leaves beyond what was sent away was taken; while departures are
   CHECK(ledger.bytes() == 3 * kChunkBytes);
 }
 
-TEST_CASE("what was sent away and had been taken before hides nothing once all that is queued is done") {
+TEST_CASE("an eviction of bytes that the driver had taken hides nothing once all queued work is done") {
   MigrationLedger ledger;
   ledger.Begin(0);
   ledger.Update(0, 2 * kChunkBytes, kNever);

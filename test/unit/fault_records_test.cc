@@ -16,7 +16,7 @@ constinit Real g_real;
 
 namespace {
 
-// A kernel module as the tests want it.
+// A kernel module with the answers that a test sets.
 struct Module : FakeUvmTools {
   bool knows_long = true;  // 535 has only short records
   uint32_t init_status = 0, enable_status = 0;
@@ -24,7 +24,7 @@ struct Module : FakeUvmTools {
   uint64_t enabled = 0;
   char* queue = nullptr;
   uint64_t records = 0, record_bytes = 0;
-  uint32_t* control = nullptr;  // get ahead, get behind, put ahead, put behind, then 64 counts of what was dropped
+  uint32_t* control = nullptr;  // get ahead, get behind, put ahead, put behind, then 64 counts of dropped records
 
   void Fault(uint64_t address, unsigned char type = 3) {
     const uint32_t at = control[3], next = (at + 1) % static_cast<uint32_t>(records);
@@ -77,12 +77,12 @@ Pages Drained(sluice::FaultRecords* records) {
 
 }  // namespace
 
-TEST_CASE("the pages of faults are told while they are asked for") {
+TEST_CASE("faulted pages are reported while recording is on") {
   g_module = {};
   SECTION("as newer drivers have them") {}
   SECTION("as 535 has them") { g_module.knows_long = false; }
   sluice::FaultRecords records({Open, Control, Spaces});
-  CHECK(g_module.opened < 0);  // nothing is asked before it is wanted
+  CHECK(g_module.opened < 0);  // nothing is opened before Start
   REQUIRE(records.Start(nullptr));
   CHECK(g_module.enabled == 8);
   g_module.Fault(0x7f0000001234);
@@ -101,7 +101,7 @@ TEST_CASE("the pages of faults are told while they are asked for") {
   CHECK(g_module.inits == (g_module.knows_long ? 1 : 2));
 }
 
-TEST_CASE("what the queue has no room for is known to be lost") {
+TEST_CASE("records beyond the queue's size are known to be lost") {
   g_module = {};
   sluice::FaultRecords records({Open, Control, Spaces});
   REQUIRE(records.Start(nullptr));

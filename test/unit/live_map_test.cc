@@ -26,32 +26,32 @@ TEST_CASE("a pointer means its whole allocation until a framework reports what i
 
   REQUIRE(map.Report({0x1200, 0x100}));
   CHECK(map.Resolve(0x1250) == Extent{0x1200, 0x100});
-  CHECK_FALSE(map.Resolve(0x1300));  // dead space
+  CHECK_FALSE(map.Resolve(0x1300));  // free space
   CHECK_FALSE(map.Resolve(0x1000));
   CHECK(map.Unreport(0x1200) == Extent{0x1200, 0x100});
   CHECK_FALSE(map.Resolve(0x1250));
 }
 
-TEST_CASE("it is known whether somebody told what a pointer means") {
+TEST_CASE("Resolve knows whether its answer is a reported range") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000));
-  bool told = true;
-  for (int i = 0; i < 2; ++i) {  // found, then known
-    CHECK(map.Resolve(0x1250, &told));
-    CHECK_FALSE(told);
+  bool is_reported = true;
+  for (int i = 0; i < 2; ++i) {  // found, then cached
+    CHECK(map.Resolve(0x1250, &is_reported));
+    CHECK_FALSE(is_reported);
   }
   REQUIRE(map.Report({0x1200, 0x100}));
   for (int i = 0; i < 2; ++i) {
-    CHECK(map.Resolve(0x1250, &told));
-    CHECK(told);
+    CHECK(map.Resolve(0x1250, &is_reported));
+    CHECK(is_reported);
   }
   // A graph may go on using it.
   map.Find(0x1000, nullptr)->captured = true;
-  CHECK(map.Resolve(0x1400, &told) == Extent{0x1000, 0x1000});
-  CHECK_FALSE(told);
+  CHECK(map.Resolve(0x1400, &is_reported) == Extent{0x1000, 0x1000});
+  CHECK_FALSE(is_reported);
 }
 
-TEST_CASE("a part is held to what is alive around its pointer") {
+TEST_CASE("a part is limited to the live range around its pointer") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000));
   REQUIRE(map.Report({0x1200, 0x200}));
@@ -60,10 +60,10 @@ TEST_CASE("a part is held to what is alive around its pointer") {
   CHECK(map.Resolve(0x1250, 0, kNever) == Extent{0x1200, 0x200});
   CHECK_FALSE(map.Resolve(0x1250, 0x1400, 0x1500));  // beside it
   CHECK_FALSE(map.Resolve(0x1250, 0x1300, 0x1300));
-  CHECK_FALSE(map.Resolve(0x1450, 0x1200, 0x1300));  // the pointer is dead
+  CHECK_FALSE(map.Resolve(0x1450, 0x1200, 0x1300));  // the pointer is in free space
 }
 
-TEST_CASE("what a graph captured is never taken for dead space") {
+TEST_CASE("a captured range is never taken for free space") {
   LiveMap map;
   map.Add(0x1000, Of(0x1000))->captured = true;
   REQUIRE(map.Report({0x1200, 0x100}));
@@ -88,8 +88,8 @@ TEST_CASE("removing an allocation removes its reports with it") {
   CHECK_FALSE(map.Remove(0x1000));
 }
 
-// What was found for an address stands only until something changes there.
-TEST_CASE("an address is resolved by what is alive now, whatever it was before") {
+// A cached answer is valid only until something changes there.
+TEST_CASE("an address is resolved by the ranges that are live now") {
   constexpr Va kBegin = uint64_t{1} << 40;
   constexpr uint64_t kUnit = kChunkBytes / 4, kUnits = 2048;  // 1 GiB
   std::minstd_rand random(7);
@@ -152,10 +152,10 @@ TEST_CASE("an address is resolved by what is alive now, whatever it was before")
       }
     }
     for (int i = 0; i < 8; ++i) {
-      const uint64_t asked = i ? below(kUnits) : unit;
-      REQUIRE(map.Resolve(kBegin + asked * kUnit) == expected(asked));
-      const Extent* const where = map.Lookup(kBegin + asked * kUnit);
-      REQUIRE((where ? std::optional(*where) : std::nullopt) == expected(asked));
+      const uint64_t queried = i ? below(kUnits) : unit;
+      REQUIRE(map.Resolve(kBegin + queried * kUnit) == expected(queried));
+      const Extent* const where = map.Lookup(kBegin + queried * kUnit);
+      REQUIRE((where ? std::optional(*where) : std::nullopt) == expected(queried));
     }
   }
 }

@@ -1,4 +1,4 @@
-// A lock lets one in at a time, and wakes who waits.
+// A lock admits one thread at a time, and wakes waiting threads.
 #include "hooklib/memory/lock.h"
 
 #include <catch2/catch_test_macros.hpp>
@@ -9,7 +9,7 @@
 
 namespace sluice::memory {
 
-TEST_CASE("of threads that take a lock one is in at a time, and none is left waiting") {
+TEST_CASE("a lock admits one thread at a time, and no thread is left waiting") {
   Lock lock;
   uint64_t count = 0;
   std::vector<std::thread> threads;
@@ -28,7 +28,7 @@ TEST_CASE("of threads that take a lock one is in at a time, and none is left wai
   lock.unlock();
 }
 
-TEST_CASE("who waits for a lock sleeps, and goes on when it is left") {
+TEST_CASE("a thread that waits for a lock sleeps until the lock is released") {
   Lock lock;
   lock.lock();
   std::vector<std::thread> threads;

@@ -1,15 +1,15 @@
-// What a launch overwrites whole: which chunks come back empty.
+// Chunks that a launch overwrites whole: which of them are repopulated without a fetch.
 #include <catch2/catch_test_macros.hpp>
 
-#include "test/unit/fake_card.h"
+#include "test/unit/fake_gpu.h"
 
 namespace sluice::policy {
 
 namespace {
 
-// An arena of `total` chunks, all alive and written, of which `capacity` may be resident; the last ones are.
-struct Card : FakeCard {
-  Card(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeCard(total, capacity, mode) {
+// An arena of `total` chunks, all live and written, of which `capacity` may be resident; the last ones are.
+struct Gpu : FakeGpu {
+  Gpu(uint64_t total, uint64_t capacity, Prefetch mode = Prefetch::kLaunch) : FakeGpu(total, capacity, mode) {
     residency.set_remote_access(false);
     for (uint64_t i = 0; i < total; ++i) Launch({Chunks(i)});
   }
@@ -23,105 +23,105 @@ struct Card : FakeCard {
 
 }  // namespace
 
-TEST_CASE("overwritten whole: it comes back empty, in place of what leaves, and counts as a use") {
-  Card card(8, 4);
-  const uint64_t saved = card.residency.stats().bytes_saved;
-  const Plan& plan = card.Launch({Chunks(0, 2)}, 1);
+TEST_CASE("a chunk that is overwritten whole is repopulated in an evicted chunk's place, and counts as used") {
+  Gpu gpu(8, 4);
+  const uint64_t saved = gpu.residency.stats().bytes_saved;
+  const Plan& plan = gpu.Launch({Chunks(0, 2)}, 1);
   CHECK(plan.repopulate == std::vector<Extent>{Chunks(0, 2)});
   CHECK(plan.now.fetch.empty());
   CHECK(plan.wait_in == 0);
   CHECK(plan.now.evict == std::vector<Extent>{Chunks(4, 2)});
   CHECK(plan.repopulate_after == plan.now.out_op);
-  CHECK(card.residency.stats().bytes_saved == saved + 2 * kChunkBytes);
-  CHECK(card.Launch({Chunks(0, 2)}, 1).repopulate.empty());  // resident
-  card.residency.NoteNotRepopulated(plan);
-  CHECK(card.residency.stats().bytes_saved == saved + 2 * kChunkBytes);
-  card.Launch({Chunks(4, 4)});
-  // It holds what the launch wrote: without another overwriting it is fetched.
-  const Plan& back = card.Launch({Chunks(0, 2)});
+  CHECK(gpu.residency.stats().bytes_saved == saved + 2 * kChunkBytes);
+  CHECK(gpu.Launch({Chunks(0, 2)}, 1).repopulate.empty());  // resident
+  gpu.residency.NoteNotRepopulated(plan);
+  CHECK(gpu.residency.stats().bytes_saved == saved + 2 * kChunkBytes);
+  gpu.Launch({Chunks(4, 4)});
+  // It holds the launch's results: a launch that does not overwrite it fetches it.
+  const Plan& back = gpu.Launch({Chunks(0, 2)});
   CHECK(back.repopulate.empty());
   CHECK(back.now.fetch == std::vector<Extent>{Chunks(0, 2)});
 }
 
-TEST_CASE("only whole chunks, alive to the last byte, of allocations that only launches write") {
-  Card card(8, 4);
+TEST_CASE("only whole live chunks of allocations that only launches write are repopulated") {
+  Gpu gpu(8, 4);
   const Extent middle{kBase + kChunkBytes / 2, 2 * kChunkBytes};
-  const Plan& edges = card.Launch({middle}, 1);
+  const Plan& edges = gpu.Launch({middle}, 1);
   CHECK(edges.repopulate == std::vector<Extent>{Chunks(1)});
   CHECK(edges.now.fetch == std::vector<Extent>{Chunks(0), Chunks(2)});
-  card.Launch({Chunks(4, 4)});
-  card.residency.RemoveLive({kBase + 4096, 512});
-  CHECK(card.Launch({Chunks(0, 2)}, 1).repopulate == std::vector<Extent>{Chunks(1)});
-  card.Launch({Chunks(4, 4)});
-  card.residency.Pin(Chunks(1), true);
-  CHECK(card.Launch({Chunks(1, 2)}, 1).repopulate == std::vector<Extent>{Chunks(2)});
+  gpu.Launch({Chunks(4, 4)});
+  gpu.residency.RemoveLive({kBase + 4096, 512});
+  CHECK(gpu.Launch({Chunks(0, 2)}, 1).repopulate == std::vector<Extent>{Chunks(1)});
+  gpu.Launch({Chunks(4, 4)});
+  gpu.residency.Pin(Chunks(1), true);
+  CHECK(gpu.Launch({Chunks(1, 2)}, 1).repopulate == std::vector<Extent>{Chunks(2)});
 }
 
-TEST_CASE("what the launch names in any other way is fetched, in whichever order the ranges come") {
-  Card card(8, 4);
-  const Plan& plan = card.Launch({{kBase + kChunkBytes + 100, 8}, Chunks(0, 3)}, 1);
+TEST_CASE("chunks that the launch also names otherwise are fetched, in any order of its ranges") {
+  Gpu gpu(8, 4);
+  const Plan& plan = gpu.Launch({{kBase + kChunkBytes + 100, 8}, Chunks(0, 3)}, 1);
   CHECK(plan.repopulate == std::vector<Extent>{Chunks(0), Chunks(2)});
   CHECK(plan.now.fetch == std::vector<Extent>{Chunks(1)});
 }
 
-TEST_CASE("a departure that may still run is waited for by nobody: the contents come") {
-  Card card(8, 4);
-  card.time.transfers_instant = false;
-  card.time.FinishTransfers(1, 100, 100);
-  card.Launch({Chunks(0, 4)});                                                            // 4 to 7 leave
-  CHECK(card.Launch({Chunks(4, 2)}, 1).repopulate == std::vector<Extent>{Chunks(4, 2)});  // long gone
-  card.time.FinishTransfers(1, 100, 0);
-  card.Launch({Chunks(0, 4)});
-  const Plan& pending = card.Launch({Chunks(4, 2)}, 1);
+TEST_CASE("a chunk whose eviction may still run is fetched, since no launch waits for that eviction") {
+  Gpu gpu(8, 4);
+  gpu.time.transfers_instant = false;
+  gpu.time.FinishTransfers(1, 100, 100);
+  gpu.Launch({Chunks(0, 4)});                                                            // 4 to 7 are evicted
+  CHECK(gpu.Launch({Chunks(4, 2)}, 1).repopulate == std::vector<Extent>{Chunks(4, 2)});  // evicted long ago
+  gpu.time.FinishTransfers(1, 100, 0);
+  gpu.Launch({Chunks(0, 4)});
+  const Plan& pending = gpu.Launch({Chunks(4, 2)}, 1);
   CHECK(pending.repopulate.empty());
   CHECK(pending.now.fetch == std::vector<Extent>{Chunks(4, 2)});
 }
 
-TEST_CASE("what a launch over the budget leaves behind is on its way out, too") {
-  Card card(8, 4);
-  card.time.transfers_instant = false;
-  card.time.FinishTransfers(1, 100, 100);
-  const Plan over = card.Launch({Chunks(0, 6)});
+TEST_CASE("chunks evicted behind an oversized launch count as evictions in flight, too") {
+  Gpu gpu(8, 4);
+  gpu.time.transfers_instant = false;
+  gpu.time.FinishTransfers(1, 100, 100);
+  const Plan over = gpu.Launch({Chunks(0, 6)});
   REQUIRE(over.evict_after.size() == 1);
-  card.time.FinishTransfers(1, 100, over.evict_after_op - 1);
-  const Extent left{over.evict_after[0].base, kChunkBytes};
-  CHECK(card.Launch({left}, 1, 0, 2).repopulate.empty());
+  gpu.time.FinishTransfers(1, 100, over.evict_after_op - 1);
+  const Extent first_evicted{over.evict_after[0].base, kChunkBytes};
+  CHECK(gpu.Launch({first_evicted}, 1, 0, 2).repopulate.empty());
 }
 
-TEST_CASE("never without discard, with the switch off, by faults, or while nothing may be queued") {
+TEST_CASE("nothing is repopulated without discard, switched off, by faults, or where nothing can be queued") {
   for (int which = 0; which < 3; ++which) {
-    Card card(8, 4, which == 2 ? Prefetch::kOff : Prefetch::kLaunch);
-    if (which == 0) card.residency.set_can_discard(false);
-    if (which == 1) card.residency.set_repopulates(false);
-    CHECK(card.Launch({Chunks(0, 2)}, 1).repopulate.empty());
+    Gpu gpu(8, 4, which == 2 ? Prefetch::kOff : Prefetch::kLaunch);
+    if (which == 0) gpu.residency.set_can_discard(false);
+    if (which == 1) gpu.residency.set_repopulates(false);
+    CHECK(gpu.Launch({Chunks(0, 2)}, 1).repopulate.empty());
   }
-  Card card(8, 4);
+  Gpu gpu(8, 4);
   const Extent set[] = {Chunks(0, 2)};
-  CHECK(card.residency.Prepare(1, 99, set, 0, false, 1).repopulate.empty());
+  CHECK(gpu.residency.Prepare(1, 99, set, 0, false, 1).repopulate.empty());
 }
 
-TEST_CASE("what the predicted launch overwrites is not brought ahead of it") {
-  uint64_t fetched[2] = {}, renewed[2] = {};
-  for (const bool renews : {false, true}) {
-    Card card(24, 16, Prefetch::kPredict);
-    card.residency.set_repopulates(renews);
-    for (int round = 0; round < 20; ++round) {
+TEST_CASE("chunks that the predicted launch overwrites are not prefetched for it") {
+  uint64_t fetched[2] = {}, repopulated[2] = {};
+  for (const bool repopulates : {false, true}) {
+    Gpu gpu(24, 16, Prefetch::kPredict);
+    gpu.residency.set_repopulates(repopulates);
+    for (int iteration = 0; iteration < 20; ++iteration) {
       for (uint64_t i = 0; i < 12; ++i) {
         // Reads one chunk, overwrites another one.
-        const Plan& plan = card.Launch({Chunks(i), Chunks(12 + i)}, 1, 2 * i + 3);
+        const Plan& plan = gpu.Launch({Chunks(i), Chunks(12 + i)}, 1, 2 * i + 3);
         for (const std::vector<Extent>* runs : {&plan.now.fetch, &plan.ahead.fetch}) {
           for (const Extent& run : *runs) {
-            if (round > 2 && run.end() > Chunks(12).base) fetched[renews] += run.bytes / kChunkBytes;
+            if (iteration > 2 && run.end() > Chunks(12).base) fetched[repopulates] += run.bytes / kChunkBytes;
           }
         }
-        for (const Extent& run : plan.repopulate) renewed[renews] += run.bytes / kChunkBytes;
+        for (const Extent& run : plan.repopulate) repopulated[repopulates] += run.bytes / kChunkBytes;
       }
     }
   }
   CHECK(fetched[false] > 50);
   CHECK(fetched[true] < fetched[false] / 4);
-  CHECK(renewed[true] > 50);
-  CHECK(renewed[false] == 0);
+  CHECK(repopulated[true] > 50);
+  CHECK(repopulated[false] == 0);
 }
 
 }  // namespace sluice::policy

@@ -43,7 +43,7 @@ TEST_CASE("in a repeated sequence each chunk's next use is known") {
   CHECK(predictor.wrong() <= 1);
 }
 
-TEST_CASE("what is freed before its next use is known, and how much more will live") {
+TEST_CASE("the predictor knows which chunks are freed before their next use, and how much live bytes will grow") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
@@ -58,7 +58,7 @@ TEST_CASE("what is freed before its next use is known, and how much more will li
       CHECK(c.all[i].freed_in == (i == 2 ? 3 : 0));
     }
   }
-  CHECK(predictor.GrowthWithin(4) == 0);  // from launch 9 on, where 29 live
+  CHECK(predictor.GrowthWithin(4) == 0);  // from launch 9 on, where 29 chunks are live
   for (uint64_t i = 0; i < 2; ++i) {
     Chunk* set[] = {&c.all[i]};
     Enter(&predictor, 100 + i, set, ++now);
@@ -68,7 +68,7 @@ TEST_CASE("what is freed before its next use is known, and how much more will li
   CHECK(predictor.GrowthWithin(100) <= 9);
 }
 
-TEST_CASE("what other streams and copies queue between launches counts in what is predicted") {
+TEST_CASE("launch numbers of other streams and copies count in the prediction") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
@@ -85,7 +85,7 @@ TEST_CASE("what other streams and copies queue between launches counts in what i
   CHECK(at == now + 3);
 }
 
-TEST_CASE("the next use by one that needs the chunk is found behind others") {
+TEST_CASE("the next use by a launch that needs the chunk is found behind other uses") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
@@ -107,7 +107,7 @@ TEST_CASE("the next use by one that needs the chunk is found behind others") {
   });
 }
 
-TEST_CASE("references go round their ring many times") {
+TEST_CASE("predictions stay right while the ring of references wraps many times") {
   constexpr uint64_t kLaunches = 10, kEach = 1234;  // 11 steps fill it
   std::vector<Chunk> all(kLaunches * kEach);
   for (size_t i = 0; i < all.size(); ++i) all[i].base = (i + 1) * kChunkBytes;
@@ -126,7 +126,7 @@ TEST_CASE("references go round their ring many times") {
   CHECK(predictor.wrong() <= 1);
 }
 
-TEST_CASE("layers that differ only in their tensors are told apart") {
+TEST_CASE("layers that differ only in their tensors are distinguished") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
@@ -141,7 +141,7 @@ TEST_CASE("layers that differ only in their tensors are told apart") {
   }
 }
 
-TEST_CASE("looking ahead gives each coming launch once, in order") {
+TEST_CASE("NextAhead returns each later launch once, in order") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
@@ -163,36 +163,36 @@ TEST_CASE("looking ahead gives each coming launch once, in order") {
   CHECK(predictor.NextAhead(2, &at, &id).empty());
 }
 
-TEST_CASE("launches that repeat a round need not be entered, and are caught up with as if they had been") {
-  constexpr uint64_t kRound = 10;
+TEST_CASE("launches that repeat an iteration are only counted, and CatchUp enters them later") {
+  constexpr uint64_t kPeriod = 10;
   for (const uint64_t more : {1, 7, 10, 19, 20, 25, 1000, 40'003}) {
-    INFO(more << " launches in the third round and behind it");
+    INFO(more << " launches in the third iteration and behind it");
     // The same launches twice, some three launch numbers apart.
     struct Side {
       Chunks c;
       Predictor predictor;
     } all, few;
     uint64_t now = 0, left_out = 0;
-    const auto launch = [&](uint64_t i, uint64_t stood) {
-      now += i % kRound == 3 && i % 7 == 0 ? 3 : 1;
+    const auto launch = [&](uint64_t i, uint64_t steady) {
+      now += i % kPeriod == 3 && i % 7 == 0 ? 3 : 1;
       for (Side* side : {&all, &few}) {
-        Chunk* set[] = {&side->c.all[i % kRound], &side->c.all[15]};
-        LaunchHash place(100 + i % kRound);
+        Chunk* set[] = {&side->c.all[i % kPeriod], &side->c.all[15]};
+        LaunchHash place(100 + i % kPeriod);
         for (const Chunk* chunk : set) place.Add(chunk->base, chunk->base + kChunkBytes);
-        if (side == &few && stood && few.predictor.CountRepeat(100 + i % kRound, place.sum(), now, stood)) {
+        if (side == &few && steady && few.predictor.CountRepeat(100 + i % kPeriod, place.sum(), now, steady)) {
           ++left_out;
           continue;
         }
         if (side == &few) few.predictor.CatchUp();
-        Enter(&side->predictor, 100 + i % kRound, set, now);
+        Enter(&side->predictor, 100 + i % kPeriod, set, now);
       }
     };
     uint64_t i = 0;
-    for (; i < 4 * kRound; ++i) launch(i, 0);
+    for (; i < 4 * kPeriod; ++i) launch(i, 0);
     for (const uint64_t end = i + more; i < end; ++i) launch(i, i);
     CHECK(left_out == more);
     CHECK(few.predictor.is_repeating());
-    // Something else comes in between; the same goes on behind it.
+    // Other work runs in between; the same launches go on behind it.
     few.predictor.CatchUp();
     CHECK_FALSE(few.predictor.is_repeating());
     const auto same = [&] {
@@ -201,7 +201,7 @@ TEST_CASE("launches that repeat a round need not be entered, and are caught up w
       CHECK(few.predictor.wrong() == all.predictor.wrong());
     };
     same();
-    for (const uint64_t end = i + 2 * kRound; i < end; ++i) launch(i, 0);
+    for (const uint64_t end = i + 2 * kPeriod; i < end; ++i) launch(i, 0);
     same();
     uint64_t at[2] = {}, id[2] = {};
     for (int k = 0; k < 3; ++k) {
@@ -214,7 +214,7 @@ TEST_CASE("launches that repeat a round need not be entered, and are caught up w
   }
 }
 
-TEST_CASE("what is not the expected launch, or has not come round for the third time, is to be entered") {
+TEST_CASE("a launch that is unexpected, or not seen for the third time, is to be entered") {
   Chunks c;
   Predictor predictor;
   const auto place = [&](uint64_t i) {
@@ -223,19 +223,19 @@ TEST_CASE("what is not the expected launch, or has not come round for the third 
     return hash.sum();
   };
   uint64_t now = 0;
-  const auto round = [&](auto enter) {
+  const auto iteration = [&](auto enter) {
     for (uint64_t i = 0; i < 10; ++i) {
       Chunk* set[] = {&c.all[i]};
       ++now;
       if (enter(i)) Enter(&predictor, 100 + i, set, now);
     }
   };
-  round([](uint64_t) { return true; });
-  round([](uint64_t) { return true; });
-  round([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 100); });
+  iteration([](uint64_t) { return true; });
+  iteration([](uint64_t) { return true; });
+  iteration([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 100); });
   CHECK_FALSE(predictor.is_repeating());  // its launches were expected for the first time
-  round([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 19); });
-  CHECK_FALSE(predictor.is_repeating());  // of two rounds one launch did not find all of its chunks there
+  iteration([&](uint64_t i) { return !predictor.CountRepeat(100 + i, place(i), now, 19); });
+  CHECK_FALSE(predictor.is_repeating());  // in the last two iterations a launch missed chunks
   CHECK_FALSE(predictor.CountRepeat(101, place(1), now + 1, 100));
   CHECK_FALSE(predictor.CountRepeat(100, place(1), now + 1, 100));
   CHECK(predictor.CountRepeat(100, place(0), now + 1, 100));
@@ -243,27 +243,27 @@ TEST_CASE("what is not the expected launch, or has not come round for the third 
   CHECK(predictor.CountRepeat(101, place(1), now + 2, 100));
 }
 
-TEST_CASE("a change of phase ends the prediction and is learnt within two rounds") {
+TEST_CASE("a change of phase ends the prediction and is learned within two iterations") {
   Chunks c;
   Predictor predictor;
   uint64_t now = 0;
-  auto round = [&](uint64_t first, uint64_t kernels) {
+  auto iteration = [&](uint64_t first, uint64_t kernels) {
     for (uint64_t i = 0; i < kernels; ++i) {
       Chunk* set[] = {&c.all[i]};
       Enter(&predictor, first + i, set, ++now);
     }
   };
-  for (int i = 0; i < 4; ++i) round(100, 10);
+  for (int i = 0; i < 4; ++i) iteration(100, 10);
   REQUIRE(predictor.confident());
   const uint64_t before = predictor.wrong();
   uint64_t at = 0;
   uint64_t id = 0;
-  round(500, 9);
+  iteration(500, 9);
   CHECK_FALSE(predictor.confident());
   CHECK(predictor.wrong() == before + 1);             // nothing more was predicted
-  CHECK(predictor.NextAhead(256, &at, &id).empty());  // and nothing is looked ahead for
-  round(500, 9);
-  round(500, 9);
+  CHECK(predictor.NextAhead(256, &at, &id).empty());  // and nothing is prefetched
+  iteration(500, 9);
+  iteration(500, 9);
   CHECK(predictor.confident());
 }
 

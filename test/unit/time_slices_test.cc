@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kUs = 1000, kMs = 1000 * kUs;
 
 // Kernels run one after the other from their launches on; Pass and Sleep move the host's clock.
-class FakeCard final : public StampClock {
+class FakeGpu final : public StampClock {
  public:
   struct Stamp {
     uint64_t at;
@@ -26,14 +26,14 @@ class FakeCard final : public StampClock {
   void Kernel(uint64_t ns) { busy_until = std::max<uint64_t>(busy_until, now) + ns; }
   void Pass(uint64_t ns) { now += ns; }
 
-  ~FakeCard() override {
-    for (Stamp* s : given) delete s;  // real ones end with their context
+  ~FakeGpu() override {
+    for (Stamp* s : live_stamps) delete s;  // real ones end with their context
   }
   void* Record(void*, void* again) override {
     auto* s = again != nullptr ? static_cast<Stamp*>(again) : new Stamp;
     s->at = std::max<uint64_t>(busy_until, now);
     std::lock_guard lock(stamping);
-    given.insert(s);
+    live_stamps.insert(s);
     return s;
   }
   bool Reached(void* s) override { return static_cast<Stamp*>(s)->at <= now; }
@@ -43,12 +43,12 @@ class FakeCard final : public StampClock {
   }
   void Free(void* s) override {
     std::lock_guard lock(stamping);
-    given.erase(static_cast<Stamp*>(s));
+    live_stamps.erase(static_cast<Stamp*>(s));
     delete static_cast<Stamp*>(s);
   }
   size_t stamps() {
     std::lock_guard lock(stamping);
-    return given.size();
+    return live_stamps.size();
   }
   uint64_t Now() override { return now; }
   void Sleep(uint64_t ns) override {
@@ -61,39 +61,39 @@ class FakeCard final : public StampClock {
   std::atomic<uint64_t> now{1000 * kMs};
   uint64_t busy_until = 0;
   std::mutex stamping;
-  std::set<Stamp*> given;
+  std::set<Stamp*> live_stamps;
   std::mutex launching;  // no time passes between a launch's stamps but its kernel's
 };
 
 class FakePort final : public TimeSlicePort {
  public:
   bool Request(uint64_t burst) override {
-    ++asked;
+    ++requests;
     last_burst = burst;
-    return there;
+    return is_connected;
   }
   void Release(uint64_t id, uint64_t used, uint64_t, bool estimated) override {
     used_by[id] += used;
-    ++given_back[id];
+    ++releases[id];
     any_estimated |= estimated;
   }
-  bool there = true, any_estimated = false;
-  std::atomic<int> asked{0};
+  bool is_connected = true, any_estimated = false;
+  std::atomic<int> requests{0};
   uint64_t last_burst = 0;
   std::map<uint64_t, uint64_t> used_by;
-  std::map<uint64_t, int> given_back;
+  std::map<uint64_t, int> releases;
 };
 
 struct World {
-  FakeCard card;
+  FakeGpu gpu;
   FakePort port;
-  TimeSlices slices{&card, &port};
+  TimeSlices slices{&gpu, &port};
   int stream = 0;
   void Launch(uint64_t ns, uint64_t what = 1) {
     TimeSlices::Launch l = slices.Enter(what);
     slices.BeginLaunch(&l, &stream, false);
-    card.Kernel(ns);
-    card.Pass(3 * kUs);
+    gpu.Kernel(ns);
+    gpu.Pass(3 * kUs);
     slices.EndLaunch(&l, &stream);
   }
   // Grants every request on a thread of its own, since launches block at the gate.
@@ -103,7 +103,7 @@ struct World {
     std::thread arbiter([&] {
       int granted = 0;
       while (!over) {
-        if (port.asked > granted) slices.NoteGranted(static_cast<uint64_t>(++granted), quantum, 10000 * kMs);
+        if (port.requests > granted) slices.NoteGranted(static_cast<uint64_t>(++granted), quantum, 10000 * kMs);
         std::this_thread::yield();
       }
     });
@@ -115,12 +115,12 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("without demand there is no request, no stamp and no wait") {
+TEST_CASE("without demand is_connected is no request, no stamp and no wait") {
   World w;
   CHECK_FALSE(w.slices.wanted());
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
-  CHECK(w.port.asked == 0);
-  CHECK(w.card.stamps() == 0);
+  CHECK(w.port.requests == 0);
+  CHECK(w.gpu.stamps() == 0);
   CHECK(w.slices.used().ns == 0);
 }
 
@@ -129,7 +129,7 @@ TEST_CASE("samples estimate unmeasured launches, and are marked as estimated") {
   w.slices.BeginSampling(0);
   for (uint64_t i = 1; i <= 50; ++i) {
     for (int n = 0; n < 20; ++n) w.Launch(200 * kUs);
-    w.card.Pass(4 * kMs);
+    w.gpu.Pass(4 * kMs);
     w.slices.BeginSampling(i * 20);
     w.slices.Tick();
   }
@@ -145,13 +145,13 @@ TEST_CASE("a quantum is exceeded by at most one kernel, and its use is measured"
   CHECK(w.slices.wanted());
   w.Granting(20 * kMs, [&] {
     for (int i = 0; i < 400; ++i) w.Launch(kMs);
-    w.card.Pass(500 * kMs);
+    w.gpu.Pass(500 * kMs);
     w.slices.Tick();
   });
   uint64_t all = 0;
   for (const auto& [id, used] : w.port.used_by) {
     INFO("grant " << id);
-    CHECK(w.port.given_back[id] == 1);
+    CHECK(w.port.releases[id] == 1);
     CHECK(used <= 21 * kMs + 100 * kUs);
     all += used;
   }
@@ -160,7 +160,7 @@ TEST_CASE("a quantum is exceeded by at most one kernel, and its use is measured"
   CHECK(w.slices.used().ns == 400 * kMs);
   CHECK(w.slices.used().estimated_ns == 0);
   w.slices.SetDemanded(false);
-  CHECK(w.card.stamps() == 0);
+  CHECK(w.gpu.stamps() == 0);
 }
 
 TEST_CASE("an idle time slice is released at once, with its burst") {
@@ -170,14 +170,14 @@ TEST_CASE("an idle time slice is released at once, with its burst") {
     for (int i = 0; i < 5; ++i) w.Launch(kMs);
     CHECK(w.slices.holding());
     for (int i = 0; i < 6; ++i) {
-      w.card.Pass(800 * kUs);
+      w.gpu.Pass(800 * kUs);
       w.slices.Tick();
       CHECK(w.slices.holding());  // earlier launches still run
     }
-    w.card.Pass(kMs);
+    w.gpu.Pass(kMs);
     w.slices.Tick();
     CHECK(w.slices.holding());  // a short pause does not end the slice
-    w.card.Pass(kMs);
+    w.gpu.Pass(kMs);
     w.slices.Tick();
     CHECK_FALSE(w.slices.holding());
     w.Launch(kMs);
@@ -190,20 +190,20 @@ TEST_CASE("a lease that ends voids the time slice; the rest is reported when its
   World w;
   w.slices.SetDemanded(true);
   std::thread arbiter([&] {
-    while (w.port.asked < 1) std::this_thread::yield();
+    while (w.port.requests < 1) std::this_thread::yield();
     w.slices.NoteGranted(1, kMs, 50 * kMs);
-    while (w.port.asked < 2) std::this_thread::yield();
+    while (w.port.requests < 2) std::this_thread::yield();
     w.slices.NoteGranted(2, kMs, 50 * kMs);
   });
   w.Launch(400 * kMs);  // far longer than quantum and lease
   // A launch waits for the end of the lease, not of the kernel: the kernel could wait for that launch.
   for (int i = 0; i < 12; ++i) w.Launch(kMs);
-  CHECK(w.card.now < w.card.busy_until);
-  CHECK(w.port.given_back[1] == 0);
+  CHECK(w.gpu.now < w.gpu.busy_until);
+  CHECK(w.port.releases[1] == 0);
   arbiter.join();
-  w.card.Pass(500 * kMs);
+  w.gpu.Pass(500 * kMs);
   w.slices.Tick();
-  CHECK(w.port.given_back[1] == 1);
+  CHECK(w.port.releases[1] == 1);
   CHECK(w.port.used_by[1] >= 400 * kMs);
   CHECK(w.port.used_by[1] <= 412 * kMs);
 }
@@ -222,7 +222,7 @@ TEST_CASE("launches continue after a revocation, a lost agent, and without an ag
   w.slices.NoteAgentLost();
   CHECK_FALSE(w.slices.wanted());
   for (int i = 0; i < 100; ++i) w.Launch(kMs);
-  w.port.there = false;
+  w.port.is_connected = false;
   w.slices.SetDemanded(true);
   for (int i = 0; i < 100; ++i) w.Launch(kMs);  // without an agent launches do not wait
 }
@@ -230,7 +230,7 @@ TEST_CASE("launches continue after a revocation, a lost agent, and without an ag
 TEST_CASE("an unneeded grant is released at once") {
   World w;
   w.slices.NoteGranted(7, kMs, 50 * kMs);
-  CHECK(w.port.given_back[7] == 1);
+  CHECK(w.port.releases[7] == 1);
   CHECK_FALSE(w.slices.holding());
 }
 
@@ -245,16 +245,16 @@ TEST_CASE("many threads launch on one GPU") {
         for (int i = 0; i < 50; ++i) {
           TimeSlices::Launch l = w.slices.Enter(static_cast<uint64_t>(t) + 1);
           {
-            std::lock_guard lock(w.card.launching);
+            std::lock_guard lock(w.gpu.launching);
             w.slices.BeginLaunch(&l, &streams[static_cast<size_t>(t)], true);
-            w.card.Kernel(100 * kUs);
+            w.gpu.Kernel(100 * kUs);
             w.slices.EndLaunch(&l, &streams[static_cast<size_t>(t)]);
           }
         }
       });
     }
     for (auto& t : threads) t.join();
-    w.card.Pass(500 * kMs);
+    w.gpu.Pass(500 * kMs);
     w.slices.Tick();
   });
   CHECK(w.slices.used().ns == 20 * kMs);

@@ -4,10 +4,10 @@
 // budget set too high can ask more of the GPU than it has. Then the driver evicts in its own order, pages that were
 // fetched first, and a program that works in iterations misses page after page, however little is lacking. The process
 // gets no notice, but the driver counts two things: bytes evicted without a request, and bytes that faults brought.
-// Where launches lose much in this way, the factor is lowered until they lose nothing. After some rounds without a loss
-// it is raised again a little, and each attempt that fails doubles these rounds.
+// Where launches lose much in this way, the factor is lowered until they lose nothing. After some intervals without a
+// loss it is raised again a little, and each attempt that fails doubles their number.
 //
-// A round is over when finished launches have named as many bytes as are live; it is no time. Not thread-safe: the
+// An interval is over when finished launches have named as many bytes as are live; it is no time. Not thread-safe: the
 // device's lock is held.
 #ifndef SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
 #define SLUICE_HOOKLIB_POLICY_BUDGET_PRESSURE_H_
@@ -50,26 +50,26 @@ class Pressure {
   uint32_t FactorFrom(uint32_t start) const { return std::min(start, percent_); }
   bool is_lowered() const { return percent_ < kMaxPercent; }
   // Launches may fault on chunks that were to be resident: their times say nothing of their access class.
-  bool distorts_timing() const { return lossy_rounds_ != 0 || settling_ || settle_bytes_ != 0; }
+  bool distorts_timing() const { return lossy_intervals_ != 0 || settling_ || settle_bytes_ != 0; }
   // Lowered more than once in a row: no accident.
   bool is_persistent() const { return lowerings_ >= 2; }
 
  private:
   static constexpr uint32_t kMaxPercent = 100, kStepUpPercent = 5, kStepDownPercent = 10;
-  static constexpr uint32_t kMinPatienceRounds = 4;
+  static constexpr uint32_t kMinPatienceIntervals = 4;
   void Settle();
 
   uint32_t percent_ = kMaxPercent;
   uint32_t lowerings_ = 0;                                            // in a row
   uint32_t step_down_ = kStepDownPercent, step_up_ = kStepUpPercent;  // percent, of the next change
-  uint32_t clean_rounds_ = 0;                                         // since the last loss
-  uint32_t patience_rounds_ = kMinPatienceRounds;
-  uint64_t named_bytes_ = 0;   // in this round
-  Totals before_;              // as of the round's begin
-  uint32_t lossy_rounds_ = 0;  // with a loss, in a row
-  uint64_t settle_bytes_ = 0;  // that launches have to name before losses count
-  bool settling_ = false;      // a change was made, and settle_bytes_ not set yet
-  bool raised_ = false;        // the last change was a raise
+  uint32_t clean_intervals_ = 0;                                      // since the last loss
+  uint32_t patience_intervals_ = kMinPatienceIntervals;
+  uint64_t named_bytes_ = 0;      // in this interval
+  Totals before_;                 // as of the interval's begin
+  uint32_t lossy_intervals_ = 0;  // with a loss, in a row
+  uint64_t settle_bytes_ = 0;     // that launches have to name before losses count
+  bool settling_ = false;         // a change was made, and settle_bytes_ not set yet
+  bool raised_ = false;           // the last change was a raise
 };
 
 }  // namespace sluice::policy

@@ -5,9 +5,11 @@
 namespace sluice::policy {
 
 void Candidates::RemoveArena(Extent arena) {
-  const auto gone = [&arena](const Chunk* chunk) { return chunk->base >= arena.base && chunk->base < arena.end(); };
-  std::erase_if(unranked_, gone);
-  std::erase_if(heap_, [&gone](const Candidate& candidate) { return gone(candidate.chunk); });
+  const auto is_inside = [&arena](const Chunk* chunk) {
+    return chunk->base >= arena.base && chunk->base < arena.end();
+  };
+  std::erase_if(unranked_, is_inside);
+  std::erase_if(heap_, [&is_inside](const Candidate& candidate) { return is_inside(candidate.chunk); });
   std::make_heap(heap_.begin(), heap_.end());
 }
 

@@ -3,8 +3,8 @@
 //
 // By the manual a write undoes a discard as a prefetch does. But a kernel that writes a discarded chunk by faults takes
 // 2.1 s a GiB on an H200. Now and then such a write went through without a fault and was lost with the next eviction
-// (driver 580, a host far ahead; 306 MiB at once). The fetch moves nothing, so where nothing can be queued the chunks
-// that a launch names are populated at once.
+// (driver 580, a host that ran ahead of the GPU; 306 MiB at once). The fetch moves nothing, so where nothing can be
+// queued the chunks that a launch names are populated at once.
 //
 // Three cases are not covered:
 //  - chunks beyond 512 MiB that a launch does not name;

@@ -8,7 +8,7 @@ namespace sluice::policy {
 
 namespace {
 
-// The stream stands still for a discard in its order: then at least so much is discarded, if it is there.
+// The stream waits for a discard in its order: then at least so much is discarded, if there is as much.
 constexpr uint64_t kMinStreamDiscardBytes = uint64_t{32} << 20;
 // Chunks of the newest launches are protected, up to so many.
 constexpr uint64_t kProtectedLaunches = 24;
@@ -38,21 +38,21 @@ uint64_t Residency::Rank(const Chunk& chunk) const {
     return std::min(freed_at + reuse_distance_x64_ / 64, kClass - 1);
   if (chunk.next_use != kNever && chunk.next_use >= now_ && !is_partial) {
     // Dropping a duplicate and fetching it takes a third of a write-back and a fetch.
-    const uint64_t away = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
-    return std::min(now_ + away, kClass - 1);
+    const uint64_t distance = (chunk.next_use - now_) * (chunk.duplicate ? 3 : 1);
+    return std::min(now_ + distance, kClass - 1);
   }
   return kClass + (kClass - 1 - std::min(chunk.last_use, kClass - 1));
 }
 
-// Room that `stream` may count on: chunks that other streams are still evicting are not gone yet.
+// Room that `stream` may count on: chunks that other streams are still evicting count as resident.
 uint64_t Residency::Room(StreamId stream) {
-  uint64_t held = resident_bytes_;
+  uint64_t resident = resident_bytes_;
   for (auto& [other, queues] : queues_) {
     DrainOps(&queues, other);
     if (other == stream) continue;
-    for (const auto& [op, bytes] : queues.evictions) held += bytes;
+    for (const auto& [op, bytes] : queues.evictions) resident += bytes;
   }
-  return held >= capacity_ ? 0 : RoundDown(capacity_ - held, kChunkBytes);
+  return resident >= capacity_ ? 0 : RoundDown(capacity_ - resident, kChunkBytes);
 }
 
 // A discard must be over before the application can write the range again through any pointer. So the caller executes

@@ -34,7 +34,7 @@ constexpr uint8_t kMinSparseTimes = 2, kMaxSparseScore = 4;
 constexpr uint8_t kMaxFailures = 4;
 constexpr uint8_t kSettledTimes = 4;
 constexpr uint32_t kDecidingLaunches = 4;  // launches of a new class that are all timed
-constexpr uint32_t kCrowdLaunches = 32;    // more than a training step has of most ids
+constexpr uint32_t kBacklogLaunches = 32;  // more than a training step has of most ids
 constexpr uint8_t kMaxWaitRounds = 10, kMaxAwaitedLaunches = 4;
 // The time to map a chunk, and the shares of an id's fault time that the first and the second remote part may cost.
 // Little: nearly all losers lose with the first part, and a gain is earned back in a few launches.
@@ -45,7 +45,7 @@ constexpr uint64_t kFirstPartShare = 16, kSecondPartShare = 8;
 // whether anything is gained.
 constexpr uint32_t kFirstStride = 64, kSecondStride = 4, kWholeStride = 1;
 constexpr uint64_t kStepNs = 8'000'000;  // of a step's other costs: launches that are awaited, and slower ones
-constexpr uint32_t kSamples = 16, kAwaitedSamples = 8;  // launches timed for a step; awaited if the host runs far ahead
+constexpr uint32_t kSamples = 16, kAwaitedSamples = 8;  // launches timed for a step; awaited if the host has to wait
 constexpr uint32_t kMaxSamples = 64;
 constexpr uint8_t kMaxFailedSteps = 8;
 constexpr uint32_t kMaxStepLaunches = 128;  // launches of a step of which each is timed; then every 64th
@@ -63,12 +63,12 @@ constexpr uint64_t MinBadNs(uint32_t stride, uint64_t before) {
 
 LaunchClassifier::Record* LaunchClassifier::Find(uint64_t id, bool oversize) const {
   const uint64_t key = Key(id, oversize);
-  CacheSlot* const asked = SlotOf(key);
-  if (asked->key != key) {
+  CacheSlot* const slot = SlotOf(key);
+  if (slot->key != key) {
     const auto it = records_.find(key);
-    *asked = {key, it == records_.end() ? nullptr : const_cast<Record*>(&it->second)};
+    *slot = {key, it == records_.end() ? nullptr : const_cast<Record*>(&it->second)};
   }
-  return asked->record;
+  return slot->record;
 }
 
 LaunchClassifier::Record& LaunchClassifier::FindOrAdd(uint64_t id, bool oversize) {
@@ -134,23 +134,23 @@ void LaunchClassifier::NoteMissing(uint64_t id, bool oversize, uint64_t bytes, u
   if (!record || !record->awaited) return;
   ++record->queued;
   record->queued_bytes += bytes;
-  if (record->crowded || (record->queued < kCrowdLaunches && record->queued_bytes < capacity)) return;
-  record->crowded = true;
-  ++crowded_records_;
+  if (record->has_backlog || (record->queued < kBacklogLaunches && record->queued_bytes < capacity)) return;
+  record->has_backlog = true;
+  ++backlogged_records_;
 }
 
 bool LaunchClassifier::ShouldAwait(uint64_t id) const {
-  if (!crowded_records_ && !waiting_records_) return false;
+  if (!backlogged_records_ && !waiting_records_) return false;
   for (const bool oversize : {false, true}) {
     const Record* const record = Find(id, oversize);
-    if (record && (record->crowded || record->wants_wait)) return true;
+    if (record && (record->has_backlog || record->wants_wait)) return true;
   }
   return false;
 }
 
 void LaunchClassifier::NoteBlocked(uint64_t id) {
   Record& record = FindOrAdd(id, false);
-  if (record.wants_wait || ++record.blocked < kCrowdLaunches << record.wait_rounds) return;
+  if (record.wants_wait || ++record.blocked < kBacklogLaunches << record.wait_rounds) return;
   record.blocked = 0;
   record.awaited_launches = 0;
   record.wait_rounds = std::min<uint8_t>(record.wait_rounds + 1, kMaxWaitRounds);
@@ -175,8 +175,8 @@ void LaunchClassifier::NoteAnswered(const LaunchProbe& probe) {
   if (--record->awaited > 0) return;
   record->queued = 0;
   record->queued_bytes = 0;
-  crowded_records_ -= record->crowded;
-  record->crowded = false;
+  backlogged_records_ -= record->has_backlog;
+  record->has_backlog = false;
 }
 
 void LaunchClassifier::NoteProbe(const LaunchProbe& probe, uint64_t now) {
@@ -190,7 +190,7 @@ void LaunchClassifier::NoteProbe(const LaunchProbe& probe, uint64_t now) {
 bool LaunchClassifier::NoteMeasured(const LaunchProbe& probe, uint64_t ns, uint64_t now) {
   if (records_.size() > (1 << 16)) {  // ids of phases that are long over
     records_.clear();
-    crowded_records_ = waiting_records_ = 0;
+    backlogged_records_ = waiting_records_ = 0;
     std::fill(std::begin(cache_), std::end(cache_), CacheSlot{});
   }
   Record& record = FindOrAdd(probe.id, probe.oversize);

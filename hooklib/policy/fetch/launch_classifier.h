@@ -74,7 +74,7 @@ class LaunchClassifier {
   // the link's time, twice more often than not. That holds until as many were not, so that one launch on a busy link or
   // a slow host changes nothing.
   bool IsSparse(uint64_t id) const;
-  // These three at one look.
+  // These three in one call.
   struct Traits {
     bool streaming, slow_remote, sparse;
   };
@@ -84,8 +84,8 @@ class LaunchClassifier {
   bool IsDue(uint64_t id, bool oversize, uint32_t stride = 0);
   // A launch of this id misses so many bytes. `capacity`: bytes that may be resident.
   void NoteMissing(uint64_t id, bool oversize, uint64_t bytes, uint64_t capacity);
-  // Whether the host should wait before a launch of this id. So many have missed bytes that the awaited time would
-  // decide about: a program that runs a thousand launches ahead may treat all of them wrongly.
+  // Whether the host should wait before a launch of this id: so many are queued behind a probe, and miss bytes, that
+  // its time decides much. A program that runs a thousand launches ahead may treat all of them wrongly.
   bool ShouldAwait(uint64_t id) const;
   // A launch of this id, not oversize, was to be probed, but the evictions of all its missing chunks were in flight.
   // Where the host never waits this would go on for ever: then it had better wait once (ShouldAwait).
@@ -120,12 +120,12 @@ class LaunchClassifier {
     uint8_t slow = 0;          // times in a row that it streamed, but slower than one pass
     uint8_t sparse_score = 0;  // times that it touched little of its host-resident bytes, less the others
     bool sparse = false;
-    uint8_t confirmed = 0;           // times in a row that faults were better
-    uint64_t remote_rate = 0;        // bytes a ns in host memory, the measure for faults; 0: only a fetch is
-    uint64_t remote_rate_bytes = 0;  // that remote_rate was measured with
-    uint32_t launches = 0;           // not fetched for, since the class was set
-    uint16_t awaited = 0;            // times that decide about the next launches
-    bool crowded = false;
+    uint8_t confirmed = 0;            // times in a row that faults were better
+    uint64_t remote_rate = 0;         // bytes a ns in host memory, the measure for faults; 0: only a fetch is
+    uint64_t remote_rate_bytes = 0;   // that remote_rate was measured with
+    uint32_t launches = 0;            // not fetched for, since the class was set
+    uint16_t awaited = 0;             // times that decide about the next launches
+    bool has_backlog = false;         // so many are queued behind a probe that the host should wait
     uint32_t queued = 0;              // launches that missed bytes while any time was awaited
     uint64_t queued_bytes = 0;        // that they missed
     uint64_t retry_at = 0;            // launch number
@@ -161,8 +161,8 @@ class LaunchClassifier {
   void EndWait(Record* record);
   std::unordered_map<uint64_t, Record> records_;
   mutable CacheSlot cache_[256];
-  uint32_t crowded_records_ = 0;  // records that are crowded
-  uint32_t waiting_records_ = 0;  // records that want the host to wait
+  uint32_t backlogged_records_ = 0;  // records with a backlog
+  uint32_t waiting_records_ = 0;     // records that want the host to wait
   bool left_remote_ = false;
   ProbeStats stats_;
 };

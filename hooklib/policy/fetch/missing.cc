@@ -5,7 +5,7 @@
 
 namespace sluice::policy {
 
-// What of the set is not on the card, and what is on its way there.
+// Finds the missing chunks of the set, and the fetches in flight that the launch has to wait for.
 void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& launch) {
   const StreamId stream = launch.stream;
   for (Chunk* chunk : set_) {
@@ -16,8 +16,8 @@ void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& lau
     if (IsDiscarded(chunk, stream) && launch.can_queue) {  // fetched once more, for this stream
       QueueFetch(chunk, stream, &plan_.now);
     }
-    // Brought on this stream's behalf: wait for it. On another's: that fetch may hang on work the application did not
-    // order before us.
+    // Wait for a fetch of this stream. Another stream's fetch may depend on work that the application did not order
+    // before this launch.
     if (chunk->fetch_op <= queues.awaited_in_op || chunk->fetch_stream != stream) continue;
     if (timeline_->InDone(stream, chunk->fetch_op)) {
       chunk->fetch_op = 0;
@@ -29,11 +29,11 @@ void Residency::FindMissing(const StreamQueues& queues, const PlannedLaunch& lau
 
 // Nothing can be queued now: faults bring what is missing.
 void Residency::FaultInMissing(const PlannedLaunch& launch) {
-  uint64_t scattered = 0;
+  uint64_t residue_bytes = 0;
   for (Chunk* chunk : missing_) {
     if (launch.leaves_residue && resident_bytes_ + kChunkBytes > launch.capacity) {
-      // All of it is never there; it leaves with the next sweep.
-      scattered += kChunkBytes;
+      // It does not fit, and is evicted by the next sweep.
+      residue_bytes += kChunkBytes;
       fault_residue_.Add(chunk);
       continue;
     }
@@ -43,11 +43,12 @@ void Residency::FaultInMissing(const PlannedLaunch& launch) {
     if (chunk->has_contents) stats_.fault_bytes += kChunkBytes;
     chunk->fetch_op = 0;
   }
-  if (scattered) NoteFaultResidueBytes(std::min(scattered, classifier_.MaxFaultBytes(launch.id)));
-  if ((resident_bytes_ > launch.capacity || scattered) && !missing_.empty()) ++stats_.over_budget_launches;
+  if (residue_bytes) NoteFaultResidueBytes(std::min(residue_bytes, classifier_.MaxFaultBytes(launch.id)));
+  if ((resident_bytes_ > launch.capacity || residue_bytes) && !missing_.empty()) ++stats_.over_budget_launches;
 }
 
-// Brings what is missing, in others' place; what does not fit comes for this launch alone, or by faults.
+// Fetches missing chunks in place of others. Chunks that do not fit are fetched for this launch alone, or left to
+// faults.
 void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) {
   const StreamId stream = launch.stream;
   const uint64_t id = launch.id;
@@ -55,13 +56,12 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
   const uint64_t in_set = set_.size() * kChunkBytes - launch.remote_bytes;
   uint64_t beyond = 0;  // bytes of the set that can never fit beside the rest of it
   if (in_set > launch.own_capacity) beyond = std::min(need, in_set - launch.own_capacity);
-  // Faults bring what is touched, nobody knows of which chunks: no others make place for that, nor for the rest of a
-  // graph.
+  // Which chunks the faults touch is unknown: no others make room for them, nor for the rest of a graph.
   const bool by_faults = launch.leaves_residue && (prefetch_ == Prefetch::kOff || last_demand_paged_ == now_);
   const uint64_t fits = std::min(by_faults || launch.strategy ? need - beyond : need, launch.capacity);
   if (resident_bytes_ <= launch.capacity) excess_duplicates_.clear();
-  uint64_t room = Room(stream), stays = need - beyond;  // of what is missing so much stays behind the launch
-  // A capacity that has just shrunk (budget, factor) leaves more held than it allows: that goes too.
+  uint64_t room = Room(stream), stays = need - beyond;  // missing bytes that stay resident behind the launch
+  // After the capacity has shrunk (budget, factor) more is resident than it allows: this is evicted, too.
   const uint64_t over = resident_bytes_ > launch.capacity ? resident_bytes_ - launch.capacity : 0;
   const bool yields = by_faults && prefetch_ != Prefetch::kOff;
   const uint64_t lacks = fits - std::min(fits, room);
@@ -73,24 +73,24 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
   }
   if (yields) stays = std::min(stays, std::max(room, hot_missing_.size() * kChunkBytes));
   if (room < fits || beyond) ++stats_.over_budget_launches;
-  uint64_t fetched = 0, passing = 0, scattered = 0;
+  uint64_t fetched = 0, transient_bytes = 0, residue_bytes = 0;
   for (Chunk* chunk : missing_) {
     const bool elsewhere =
         chunk->evict_op && chunk->evict_stream != stream && !timeline_->OutDone(chunk->evict_stream, chunk->evict_op);
     const bool too_much = fetched + kChunkBytes > stays;
     // A duplicate costs nothing to get rid of behind the launch.
-    const bool brought = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);
-    const bool beyond_card = too_much && resident_bytes_ + passing + kChunkBytes > max_resident_bytes_;
+    const bool fetches_excess = launch.strategy ? launch.strategy == GraphStrategy::kFetch : MayDuplicate(*chunk);
+    const bool beyond_gpu = too_much && resident_bytes_ + transient_bytes + kChunkBytes > max_resident_bytes_;
     const bool discarded = IsDiscarded(chunk, stream);
-    // The newest departure is done perhaps, not the one before it on another queue: of that nothing is kept.
+    // The newest eviction may be done, but not the one before it on another queue: that one is not recorded.
     if (elsewhere || too_much)
       chunk->evicting_elsewhere = elsewhere || (chunk->evicting_elsewhere && HasEvictionsInFlight());
-    if (beyond_card || (!discarded && (elsewhere || (too_much && !brought)))) {
-      // Faults bring it; it is on its way out again as soon as the launch is over.
-      // Mapped where it lies it would not fault, and a launch that was found to re-read it would do so over the link.
+    if (beyond_gpu || (!discarded && (elsewhere || (too_much && !fetches_excess)))) {
+      // Faults bring it, and it is evicted as soon as the launch is over. While mapped remotely it would not fault, and
+      // a launch that was found to re-read it would do so over the link.
       UnmapRemote(chunk);
       if (by_faults && !elsewhere) {
-        scattered += kChunkBytes;
+        residue_bytes += kChunkBytes;
         fault_residue_.Add(chunk);
         continue;
       }
@@ -99,9 +99,9 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
       continue;
     }
     if (elsewhere || (too_much && !MayDuplicate(*chunk))) {
-      // It comes, but only for this launch.
+      // Fetched for this launch alone.
       FetchTransient(chunk, stream);
-      passing += kChunkBytes;
+      transient_bytes += kChunkBytes;
       continue;
     }
     if (too_much) {
@@ -126,9 +126,9 @@ void Residency::FetchMissing(const PlannedLaunch& launch, StreamQueues* queues) 
   if (plan_.now.in_op) plan_.wait_in = plan_.now.in_op;
   Merge(&plan_.repopulate);
   if (!plan_.repopulate.empty()) plan_.repopulate_after = queues->out_op;
-  if (scattered) NoteFaultResidueBytes(std::min(scattered, classifier_.MaxFaultBytes(id)));
-  if (scattered && prefetch_ == Prefetch::kOff && classifier_.IsDue(id, launch.oversize))
-    plan_.probe = {id, scattered, set_.size() * kChunkBytes - need, launch.oversize, true};
+  if (residue_bytes) NoteFaultResidueBytes(std::min(residue_bytes, classifier_.MaxFaultBytes(id)));
+  if (residue_bytes && prefetch_ == Prefetch::kOff && classifier_.IsDue(id, launch.oversize))
+    plan_.probe = {id, residue_bytes, set_.size() * kChunkBytes - need, launch.oversize, true};
 }
 
 void Residency::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) {
@@ -136,7 +136,7 @@ void Residency::QueueFetch(const Chunk* chunk, StreamId stream, PlanStep* step) 
   step->fetch.push_back({chunk->base, kChunkBytes});
 }
 
-// To be there for this stream's next launches.
+// The chunk is resident for this stream's next launches.
 void Residency::FetchChunk(Chunk* chunk, StreamId stream, PlanStep* step) {
   QueueFetch(chunk, stream, step);
   chunk->fetch_op = step->in_op;
@@ -160,14 +160,14 @@ void Residency::FetchResident(Chunk* chunk, StreamId stream, PlanStep* step) {
   FetchChunk(chunk, stream, step);
 }
 
-// Brought for one launch, behind which it is sent away again.
+// A transient fetch: for one launch, behind which the chunk is evicted.
 void Residency::FetchTransient(Chunk* chunk, StreamId stream) {
   UnmapRemote(chunk);
   FetchChunk(chunk, stream, &plan_.now);
   EvictBehind(chunk);
 }
 
-// It leaves as soon as the launch is over.
+// The chunk is evicted as soon as the launch is over.
 void Residency::EvictBehind(Chunk* chunk) {
   plan_.evict_after.push_back({chunk->base, kChunkBytes});
   evicted_behind_.push_back(chunk);

@@ -12,17 +12,20 @@ constexpr uint64_t kMinSizeRatio = 4;  // an operand is small if it has at most 
 constexpr uint64_t kSmallShare = 4;    // all small ones together have at most such a share of the capacity
 }  // namespace
 
-// Splits set_ into a hot part, which is to be resident as far as it fits, and a cold rest. In this order the hot part
-// holds: the first `hotter` chunks of set_, which more nodes use, most used first; chunks that other launches have used
-// since the last graph (those would wait for their eviction and fetch); chunks that may not be duplicated (a write-back
-// takes 70 ms a GiB, dropping a duplicate 2); chunks that are resident. Missing hot chunks move from missing_ to
+// Splits set_ into a hot part, which is to be resident as far as it fits, and a cold rest. The hot part is filled in
+// this order:
+//  - the first `hot_chunks` chunks of set_, which more nodes use, most used first;
+//  - chunks that other launches used since the last graph (these would wait for their eviction and fetch);
+//  - chunks that may not be duplicated (a write-back takes 70 ms a GiB, dropping a duplicate 2);
+//  - resident chunks.
+// Missing hot chunks move from missing_ to
 // hot_missing_, and as many cold chunks are evicted, if they may be. `fits`: bytes for the whole set. `more`: bytes
 // beside its resident ones.
-void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hotter, bool fetches) {
+void Residency::SplitHotCold(StreamId stream, uint64_t fits, uint64_t more, size_t hot_chunks, bool fetches) {
   const auto order = [&](const Chunk* chunk) {
     return (IsUsedSinceGraph(*chunk) ? 0 : 4) + (fetches && IsCopied(*chunk) ? 2 : 0) + (chunk->resident ? 0 : 1);
   };
-  std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hotter), set_.end(),
+  std::stable_sort(set_.begin() + static_cast<std::ptrdiff_t>(hot_chunks), set_.end(),
                    [&](const Chunk* a, const Chunk* b) { return order(a) < order(b); });
   const size_t hot = std::min<size_t>(fits / kChunkBytes, set_.size());
   missing_.clear();

@@ -235,7 +235,7 @@ bool Residency::KeepsColdRemote(Chunk* chunk, uint64_t id) {
   return true;
 }
 
-// The chunk was used remotely, was fetched since and is evicted again: there was no lasting room for it.
+// The chunk was used remotely, was fetched since and is evicted again: the room did not stay free.
 void Residency::EndPromotion(Chunk* chunk) {
   if (!chunk->remote_iteration) return;
   chunk->remote_iteration = 0;

@@ -10,8 +10,7 @@
 
 namespace sluice::policy {
 
-// What was seen when the newest iteration began, for a log that explains the placement. Bytes, unless it says
-// otherwise.
+// Figures as of the newest iteration's begin, for a log that explains the placement. In bytes unless noted.
 struct PlacementStats {
   uint64_t iteration = 0, launches = 0;    // its number; launches of the one before it
   uint64_t moved_bytes = 0;                // in the one before it

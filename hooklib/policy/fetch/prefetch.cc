@@ -1,7 +1,7 @@
 // Residency, prefetch for later launches, and proactive eviction (EvictProactively).
 //
 // There are two kinds. PrefetchUpcoming serves the next launches: a chunk takes the place of chunks that are needed
-// later, as long as the prefetched bytes are not far ahead of the link. PrefetchFar serves later launches while the
+// later, as long as the link can keep up with the prefetched bytes. PrefetchFar serves later launches while the
 // link is idle, but only in place of free chunks: much that a forward pass frees stays free until the backward pass
 // fills it.
 #include "hooklib/policy/residency.h"

@@ -157,7 +157,7 @@ void Residency::SelectRemote(StreamId stream, uint64_t id, bool oversize) {
                    return !IsDiscarded(chunk, stream) && KeepsColdRemote(chunk, id);
                  });
   }
-  // The host had to wait for a probe, so it runs far ahead: all that it queues waits behind a slow probe.
+  // The host had to wait for a probe, so it queues many launches, and all of them wait behind a slow probe.
   const bool is_awaited = classifier_.ShouldAwait(id);
   classifier_.NoteMissing(id, oversize, missing_.size() * kChunkBytes, capacity_);
   if (access_class == AccessClass::kFetch) return;

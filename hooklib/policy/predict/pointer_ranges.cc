@@ -126,16 +126,17 @@ PointerRanges::Fit PointerRanges::Widen(Range* range, const UnboundedPointer& wo
 
 // A range ends where the neighbouring chunk was absent and did not fault. Chunks before the pointer itself are not
 // asked about.
-void PointerRanges::NoteBounds(Range* range, const UnboundedPointer& word, const std::function<bool(Va)>& there) {
+void PointerRanges::NoteBounds(Range* range, const UnboundedPointer& word,
+                               const std::function<bool(Va)>& was_resident) {
   const auto at = [&word](int64_t offset) { return word.pointer + static_cast<uint64_t>(offset); };
   const auto margin = static_cast<int64_t>(kChunkBytes);
   const Va before = at(range->begin - margin), after = at(range->end);
-  range->begin_known |= range->begin == 0 || before - word.block.base >= word.block.bytes || !there(before);
-  range->end_known |= after - word.block.base >= word.block.bytes || !there(after);
+  range->begin_known |= range->begin == 0 || before - word.block.base >= word.block.bytes || !was_resident(before);
+  range->end_known |= after - word.block.base >= word.block.bytes || !was_resident(after);
 }
 
 PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const UnboundedPointer> words,
-                                              std::span<const Va> pages, const std::function<bool(Va)>& there) {
+                                              std::span<const Va> pages, const std::function<bool(Va)>& was_resident) {
   const auto it = records_.find(id);
   if (it == records_.end() || !it->second.is_watched) return Outcome::kNothing;
   LaunchRecord& record = it->second;
@@ -165,7 +166,7 @@ PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const Unbou
         stats_.wrong += record.is_learned;
         return GiveUp(&record);
       }
-      if (fit == Fit::kInside || fit == Fit::kWidened) NoteBounds(&*range, word, there);
+      if (fit == Fit::kInside || fit == Fit::kWidened) NoteBounds(&*range, word, was_resident);
       widened |= fit == Fit::kWidened;
     }
     any_seen |= range->seen;
@@ -192,8 +193,8 @@ PointerRanges::Outcome PointerRanges::Observe(uint64_t id, std::span<const Unbou
   return Outcome::kNothing;
 }
 
-// Not watched until there are faults that may be its own. Faults of the first launches belong to work that was already
-// queued.
+// Not watched until was_resident are faults that may be its own. Faults of the first launches belong to work that was
+// already queued.
 void PointerRanges::StopWatching(LaunchRecord* record) {
   record->unchanged = record->unwatched = 0;
   record->faults.reset();

@@ -65,10 +65,10 @@ class PointerRanges {
     return record && record->is_learned;
   }
   enum class Outcome : uint8_t { kNothing, kLearned, kWidened, kGivenUp };
-  // A watched launch has run and faulted on these pages, each once and in order. `there`: whether a page may have been
-  // resident or mapped before, so that a missing fault means nothing. Returns what was concluded.
+  // A watched launch has run and faulted on these pages, each once and in order. `was_resident`: whether a page may
+  // have been resident or mapped before, so that a missing fault means nothing. Returns what was concluded.
   Outcome Observe(uint64_t id, std::span<const UnboundedPointer> words, std::span<const Va> pages,
-                  const std::function<bool(Va)>& there);
+                  const std::function<bool(Va)>& was_resident);
   // The launch could not be watched: others ran beside it, or records were lost.
   void NoteUnwatched(uint64_t id);
   // A launch names less than its blocks; `faults` were counted so far, of all work. True where it may have used more:
@@ -114,7 +114,7 @@ class PointerRanges {
     kTooWide,  // of no part
   };
   static Fit Widen(Range* range, const UnboundedPointer& word, std::span<const Va> pages);
-  static void NoteBounds(Range* range, const UnboundedPointer& word, const std::function<bool(Va)>& there);
+  static void NoteBounds(Range* range, const UnboundedPointer& word, const std::function<bool(Va)>& was_resident);
   std::unordered_map<uint64_t, LaunchRecord> records_;
   size_t watching_ = 0;
   PointerRangeStats stats_;
