@@ -283,18 +283,10 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (!FindTracked(pointer)) return g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> logged{false};
-<<<<<<< HEAD
   if (!logged.exchange(true)) {
     SLUICE_LOG(kWarn,
                "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
                "memory by IPC");
-=======
-  if (result != CUDA_SUCCESS && FindTracked(pointer) && !logged.exchange(true)) {
-    SLUICE_LOG(
-        kWarn,
-        "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
-        "memory by IPC");
->>>>>>> main
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
