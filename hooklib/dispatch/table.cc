@@ -83,8 +83,8 @@ constexpr bool kTakesStream<CUresult(Args...)> = (std::is_same_v<Args, CUstream>
 
 // A row with a stream parameter says what it does to the order of work. Else memory could be reused before work that it
 // queues is done.
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                        \
-  static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone,             \
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                            \
+  static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone, \
                 #elf_name " has a stream parameter and no SLUICE_ORDER row in hooks.def");
 #include "hooklib/hooks.def"
 
@@ -114,9 +114,9 @@ struct EntryPair {
 };
 
 const EntryPair kEntries[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                                        \
-  {reinterpret_cast<void*>(&entry::elf_name),                                                                          \
-   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED,            \
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
+  {reinterpret_cast<void*>(&entry::elf_name),                                                               \
+   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
                   decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
 };

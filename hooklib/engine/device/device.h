@@ -137,7 +137,7 @@ struct Device final : memory::Timeline {
   void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
   // The green context is about to be destroyed, while work of its streams may still run.
   void EndGreenContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
-  void UpdateMode() SLUICE_DEVICE_LOCKED;                        // after any change to bytes or budget
+  void UpdateMode() SLUICE_DEVICE_LOCKED;  // after any change to bytes or budget
   uint64_t Capacity() const SLUICE_DEVICE_LOCKED;
   // The card for which the driver is to count and record; null: the only one, which may have another name there.
   const unsigned char* UuidForDriver() const;
@@ -224,7 +224,7 @@ struct Device final : memory::Timeline {
   CUcontext MemoryContext(CUcontext current);
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
   void EndAdvice(memory::Va base) SLUICE_DEVICE_LOCKED;  // of the allocation that begins there
-  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;  // its work, and everything on its queues
+  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;      // its work, and everything on its queues
   // Waits, without the lock, until `fits()` holds. This process's share may be on its way: the agent has lent it out,
   // or other processes have not given it up yet. Whether it came.
   template <typename F>
@@ -253,7 +253,7 @@ struct Device final : memory::Timeline {
     bool is_managed;
   };
   std::vector<FreeArena> free_arenas_ SLUICE_BY_DEVICE_LOCK;
-  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;  // a stream-ordered free may have left surplus arenas
+  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;             // a stream-ordered free may have left surplus arenas
   uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;        // in AwaitRoom
   uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;      // part of unmanaged_bytes
   uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;           // of allocations that wait for their share

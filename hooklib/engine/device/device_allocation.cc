@@ -4,8 +4,8 @@
 
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
-#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/execute/driver.h"
@@ -124,8 +124,8 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   return Refusal::kNone;
 }
 
-// Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones only
-// while more than half is free.
+// Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones
+// only while more than half is free.
 void Device::TakeSurplusArenas(Context* context, bool all) {
   memory::ArenaAllocator& unevictable = *context->unevictable;
   if (unevictable.requested_bytes() > 2 * unevictable.live_bytes() + 4 * kChunkBytes) {
@@ -169,7 +169,8 @@ void Device::ReturnArenas(bool only_idle) {
   }
   DeviceLock lock(mutex);
   // An arena that was refused goes on counting, as long as its context is there.
-  std::erase_if(refused, [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED { return !contexts.contains(arena.context); });
+  std::erase_if(refused,
+                [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED { return !contexts.contains(arena.context); });
   const auto is_refused = [&](const FreeArena& arena) {
     return std::any_of(refused.begin(), refused.end(),
                        [&](const FreeArena& other) { return other.range.base == arena.range.base; });

@@ -159,8 +159,8 @@ void Device::EndGreenContext(CUcontext handle) {
       // them, stands for all of them.
       const ContextScope scope(primary);
       const CUstream housekeeping = Housekeeping(heir);
-      for (NumberedEvents* const events : {&stream->events, &stream->fetch_queue.events, &stream->evict_queue.events,
-                                           &stream->discard_queue.events}) {
+      for (NumberedEvents* const events :
+           {&stream->events, &stream->fetch_queue.events, &stream->evict_queue.events, &stream->discard_queue.events}) {
         if (events->empty()) continue;
         const uint64_t newest = events->back().first;
         for (const auto& [number, event] : *events) g_real.cuStreamWaitEvent(housekeeping, event, 0);

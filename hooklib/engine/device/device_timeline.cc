@@ -71,7 +71,8 @@ bool Device::Done(memory::Mark mark) {
     stream->queried_in = poll_epoch;
     const uint64_t seq = stream->seq.load(std::memory_order_acquire);
     const ContextScope scope(stream->context->handle);
-    if (scope.is_current() && g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS) stream->completed = std::max(stream->completed, seq);
+    if (scope.is_current() && g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS)
+      stream->completed = std::max(stream->completed, seq);
   }
   return mark.seq <= stream->completed;
 }

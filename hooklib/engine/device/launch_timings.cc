@@ -125,8 +125,8 @@ void LaunchTimings::RecordGraphTail(const policy::GraphProbe& graph, bool evicts
   EventPool* const pool = &stream->context->timing_events;
   // Without a queue nothing was evicted, and the event would enter the legacy stream.
   evicts &= stream->evict_queue.stream != nullptr;
-  tail_ = {stream->context, pool->Record(stream->handle),
-           evicts ? pool->Record(stream->evict_queue.stream) : nullptr, graph};
+  tail_ = {stream->context, pool->Record(stream->handle), evicts ? pool->Record(stream->evict_queue.stream) : nullptr,
+           graph};
 }
 
 void LaunchTimings::NoteGraphTime(const policy::GraphProbe& graph, double ms) {

@@ -112,29 +112,29 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 // Stream-ordered allocation. Outside a capture the engine serves it. The memory is usable at once: if work still uses
 // it, then in this very stream, where it was freed. A capture makes graph nodes of it, whose memory is the driver's.
-#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                    \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                               \
-    Stream* stream = FindStream(handle, ptsz);                                                                       \
-    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, handle); }); };     \
-    if (!stream) return real();                                                                                      \
-    return ServeFromPool(__builtin_return_address(0), pointer, bytes, CurrentPool(stream->device->ordinal), stream,  \
-                         real);                                                                                      \
-  }                                                                                                                  \
-  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                         \
-    Stream* stream = FindStream(handle, ptsz);                                                                       \
-    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(pointer, handle); }); };       \
-    return stream && IsCapturing(*stream) ? real() : Release(pointer, real, stream);                                 \
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                   \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                              \
+    Stream* stream = FindStream(handle, ptsz);                                                                      \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, handle); }); };    \
+    if (!stream) return real();                                                                                     \
+    return ServeFromPool(__builtin_return_address(0), pointer, bytes, CurrentPool(stream->device->ordinal), stream, \
+                         real);                                                                                     \
+  }                                                                                                                 \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                        \
+    Stream* stream = FindStream(handle, ptsz);                                                                      \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(pointer, handle); }); };      \
+    return stream && IsCapturing(*stream) ? real() : Release(pointer, real, stream);                                \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
 #undef SLUICE_ALLOC_ASYNC
 
-#define SLUICE_ALLOC_POOL(name, ptsz)                                                                                 \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                             \
-    Stream* stream = FindStream(handle, ptsz);                                                                        \
-    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, pool, handle); }); };  \
-    if (!stream) return real();                                                                                       \
-    return ServeFromPool(__builtin_return_address(0), pointer, bytes, FindPool(pool), stream, real);                  \
+#define SLUICE_ALLOC_POOL(name, ptsz)                                                                                  \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                              \
+    Stream* stream = FindStream(handle, ptsz);                                                                         \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, pool, handle); }); }; \
+    if (!stream) return real();                                                                                        \
+    return ServeFromPool(__builtin_return_address(0), pointer, bytes, FindPool(pool), stream, real);                   \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)

@@ -95,7 +95,8 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
   if (result != CUDA_SUCCESS || !value ||
-      (attribute != CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED && attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
+      (attribute != CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED &&
+       attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
     return result;
   const Device* const device = DeviceByOrdinal(ordinal);
   // NCCL and others keep memory of their own, which stays the driver's.

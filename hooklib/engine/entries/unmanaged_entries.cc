@@ -284,9 +284,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (!FindTracked(pointer)) return g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> logged{false};
   if (!logged.exchange(true)) {
-    SLUICE_LOG(kWarn,
-               "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
-               "memory by IPC");
+    SLUICE_LOG(
+        kWarn,
+        "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
+        "memory by IPC");
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
