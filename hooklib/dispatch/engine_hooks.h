@@ -26,6 +26,10 @@ bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
 void* BeginCounted(CUstream stream, bool per_thread);
 void EndCounted(void* queue);
 
+// The program was given a driver function with a signature that is newer than the table's (cuGetProcAddress of
+// `version`, as 13010), although older ones are intercepted: its calls pass the hook by.
+void NoteNewerEntry(const char* symbol, int version);
+
 // PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is
 // CUDA.
 void OnAllocatorReport(void* ptr, long size, signed char device_type, signed char device_index);

@@ -190,6 +190,11 @@ void* EntryForRequest(std::string_view base, int version, bool per_thread) {
   return best != nullptr && best->index >= 0 ? Entry(static_cast<std::size_t>(best->index)) : nullptr;
 }
 
+bool IsIntercepted(std::string_view base) {
+  return std::any_of(std::begin(kRows), std::end(kRows),
+                     [base](const HookRow& row) { return row.index >= 0 && row.base == base; });
+}
+
 bool RealBound() { return bound.load(std::memory_order_acquire); }
 
 void BindReal(void* (*lookup)(void* context, const char* name), void* context) {

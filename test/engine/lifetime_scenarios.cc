@@ -216,6 +216,66 @@ SCENARIO(ten_thousand_streams) {
   EXPECT(grown <= 4096);
 }
 
+// Modules come and go beside kernels that stay in use.
+SCENARIO(ten_thousand_modules) {
+  Card card;
+  CUstream stream = card.Stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(Alloc(64 * kMiB));
+  std::string text = "simgpu-module 1\n";
+  for (int i = 0; i < 50; ++i)
+    text += "kernel " + std::string(100, 'k') + std::to_string(i) + " params 8,8,8,8,8,8,8,8 ns 1000\n";
+  CUmodule kept = nullptr;
+  OK(cuModuleLoadData(&kept, text.c_str()));
+  std::vector<CUfunction> functions(50);
+  for (size_t i = 0; i < functions.size(); ++i)
+    OK(cuModuleGetFunction(&functions[i], kept, (std::string(100, 'k') + std::to_string(i)).c_str()));
+  const auto launch = [&](CUfunction function) {
+    const simgpu_touch touch = Read(blocks[0], 4096, 1);
+    simgpu_next_launch(&touch, 1, 1000, 0);
+    std::array<uint64_t, 8> words{};
+    words[0] = blocks[0];
+    std::array<void*, 8> params{};
+    for (size_t i = 0; i < 8; ++i) params.at(i) = &words.at(i);
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params.data(), nullptr));
+  };
+  const auto round = [&](int i) {
+    CUmodule module = nullptr;
+    CUfunction once = nullptr;
+    OK(cuModuleLoadData(&module, "simgpu-module 1\nkernel once params 8,8,8,8,8,8,8,8 ns 1000\n"));
+    OK(cuModuleGetFunction(&once, module, "once"));
+    launch(once);
+    launch(functions[static_cast<size_t>(i) % functions.size()]);
+    OK(cuStreamSynchronize(stream));
+    OK(cuModuleUnload(module));
+  };
+  for (int i = 0; i < 2000; ++i) round(i);
+  const long before = ResidentKib();
+  for (int i = 0; i < 8000; ++i) round(i);
+  const long grown = ResidentKib() - before;
+  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  EXPECT(grown <= 4096);
+}
+
+// Threads with default streams of their own come and go.
+SCENARIO(a_thousand_threads) {
+  Card card;
+  const CUdeviceptr block = Alloc(64 * kMiB);
+  const auto round = [&] {
+    std::thread([&] {
+      OK(cuCtxSetCurrent(card.context));
+      OK(card.TryNamed(nullptr, {Read(block, 64 * kMiB, 1)}, 1000, true));
+      OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    }).join();
+  };
+  for (int i = 0; i < 200; ++i) round();
+  const long before = ResidentKib();
+  for (int i = 0; i < 800; ++i) round();
+  const long grown = ResidentKib() - before;
+  std::fprintf(stderr, "grown by %ld KiB\n", grown);
+  EXPECT(grown <= 4096);
+}
+
 // A thread's destructor launches after the engine's data of the thread is gone.
 SCENARIO(launches_of_a_late_destructor) {
   static Card card;

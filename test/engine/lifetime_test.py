@@ -30,11 +30,12 @@ for name in (
 
 
 @test
-def streams_end():
-    """Ten thousand streams, each with little work: host memory does not grow, under pressure either."""
-    for budget in (GIB // 2, 6 * GIB):
-        hooked = run("ten_thousand_streams", budget)
-        expect("grown by" in hooked.err, "the growth is printed", str(hooked))
+def streams_modules_and_threads_end():
+    """Ten thousand streams and modules, a thousand threads, each with little work: host memory does not grow."""
+    for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads"):
+        for budget in (GIB // 2, 6 * GIB):
+            hooked = run(name, budget)
+            expect("grown by" in hooked.err, f"{name}: the growth is printed", str(hooked))
 
 
 @test

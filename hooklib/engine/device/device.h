@@ -220,6 +220,7 @@ struct Device final : memory::Timeline {
                                                 memory::StreamId stream) SLUICE_DEVICE_LOCKED;
   Refusal Grow(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
+  std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
   CUcontext MemoryContext(CUcontext current);
   void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;

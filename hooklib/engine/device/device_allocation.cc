@@ -214,6 +214,24 @@ std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t b
   return std::nullopt;
 }
 
+// A host that frees and allocates ahead of the GPU would hold a new range for each: the driver's cuMemFree waits for
+// the GPU, and so bounds that. Here an allocation waits instead, for a while, where much more is held than is live.
+std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
+  constexpr int kMaxAttempts = 100;
+  constexpr timespec kPause{0, 500'000};
+  for (int attempt = 0; attempt < kMaxAttempts && context->managed->ShouldAwaitFreed(bytes) && g_captures.load() == 0;
+       ++attempt) {
+    {
+      DeviceUnlock unlocked(mutex);
+      nanosleep(&kPause, nullptr);
+    }
+    ++poll_epoch;
+    fences.Close();
+    if (auto va = context->managed->Allocate(bytes)) return va;
+  }
+  return std::nullopt;
+}
+
 CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
@@ -244,6 +262,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     if (!app_managed) va = AllocateUnevictable(context, bytes, stream);
     is_unevictable = va.has_value();
     if (!va) va = context->managed->Allocate(bytes, stream);
+    if (!va && stream == 0) va = AwaitFreed(context, bytes);
     if (!va) {
       refusal = Grow(context, bytes);
       if (refusal == Refusal::kNone) {

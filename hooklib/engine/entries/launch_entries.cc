@@ -249,11 +249,14 @@ CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  ForgetFunctions();
+  ForgetFunctions(module);
   return g_real.cuModuleUnload(module);
 }
 CUresult cuLibraryUnload(CUlibrary library) {
-  ForgetFunctions();
+  // Functions of a library are known by it as kernels, and by its module otherwise.
+  CUmodule module = nullptr;
+  if (g_real.cuLibraryGetModule && g_real.cuLibraryGetModule(&module, library) == CUDA_SUCCESS) ForgetFunctions(module);
+  ForgetFunctions(library);
   return g_real.cuLibraryUnload(library);
 }
 
