@@ -5,6 +5,7 @@
 
 #include "hooklib/client/agent_client.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 
 namespace sluice {
@@ -22,6 +23,8 @@ void* EventStamps::Record(void* stream, void* again) {
   auto* stamp = static_cast<Stamp*>(again);
   RelaxedCapture relaxed;
   if (!s->context) return nullptr;
+  const ContextScope scope(s->context->handle);
+  if (!scope.is_current()) return nullptr;
   if (!stamp) {
     const CUcontext context = s->context->handle;
     std::lock_guard lock(mutex_);
@@ -36,7 +39,9 @@ void* EventStamps::Record(void* stream, void* again) {
     }
   }
   if (g_real.cuEventRecord(stamp->event, s->handle) == CUDA_SUCCESS) return stamp;
-  Free(stamp);
+  // Never kept: where the driver refuses an event once, it would refuse it each time.
+  g_real.cuEventDestroy_v2(stamp->event);
+  delete stamp;
   return nullptr;
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "hooklib/dispatch/cuda_api.h"
+
 namespace sluice {
 
 // Called once, when the engine is loaded and before any entry can be reached. g_real is filled if libcuda is in the
@@ -18,6 +20,15 @@ void EngineExit();
 // The answer to memory queries about the GPU with this NVML uuid ("GPU-..."), in bytes. False: the process has no
 // fraction of it, and the driver's answer passes unchanged.
 bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
+
+// Around a driver call that queues work which no entry plans. `per_thread`: the flavour that names default streams. The
+// result of BeginCounted goes to EndCounted; null: nothing is counted.
+void* BeginCounted(CUstream stream, bool per_thread);
+void EndCounted(void* queue);
+
+// The program was given a driver function with a signature that is newer than the table's (cuGetProcAddress of
+// `version`, as 13010), although older ones are intercepted: its calls pass the hook by.
+void NoteNewerEntry(const char* symbol, int version);
 
 // PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is
 // CUDA.

@@ -2,6 +2,7 @@
 // Only a pointer that it returned is replaced, by the entry of the same signature.
 #include <algorithm>
 
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/dispatch/table.h"
@@ -23,7 +24,10 @@ void Replace(const char* symbol, void** pfn, int version, bool per_thread, Ask a
   // toolkit than the table's may have got a signature that the table does not know; that stays the driver's.
   if (version > kTableVersion) {
     void* known = nullptr;
-    if (ask_driver(kTableVersion, &known) != CUDA_SUCCESS || known != *pfn) return;
+    if (ask_driver(kTableVersion, &known) != CUDA_SUCCESS || known != *pfn) {
+      if (IsIntercepted(symbol)) NoteNewerEntry(symbol, version);
+      return;
+    }
   }
   if (void* const chosen = EntryForRequest(symbol, std::min(version, kTableVersion), per_thread)) *pfn = chosen;
 }

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <iterator>
 #include <mutex>
+#include <type_traits>
 
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 
 // Weak here, and only here: an entry that hooklib/engine does not define is null, and the forwarding one takes its
@@ -37,6 +39,63 @@ struct Forward<Member, CUresult(Args...)> {
   }
 };
 
+// The entry of a row that queues work which no entry plans: the driver's function, and then its work is counted.
+template <auto Member, bool kPerThread, typename Function>
+struct Counted;
+template <auto Member, bool kPerThread, typename... Args>
+struct Counted<Member, kPerThread, CUresult(Args...)> {
+  static CUresult Call(Args... args) {
+    const auto real = g_real.*Member;
+    if (real == nullptr) return CUDA_ERROR_NOT_FOUND;
+    CUstream stream = nullptr;
+    const auto take = [&stream](auto arg) {
+      if constexpr (std::is_same_v<decltype(arg), CUstream>) stream = arg;
+    };
+    (take(args), ...);
+    void* const queue = BeginCounted(stream, kPerThread);
+    const CUresult result = real(args...);
+    EndCounted(queue);
+    return result;
+  }
+};
+
+enum class Order { kNone, PLANNED, COUNTED, SERVED, WAITS, CAPTURES, RECORDS, ENDS };  // as hooks.def writes them
+
+struct OrderRow {
+  std::string_view name;
+  Order effect;
+};
+constexpr OrderRow kOrders[] = {
+#define SLUICE_ORDER(elf_name, effect) {#elf_name, Order::effect},
+#include "hooklib/hooks.def"
+};
+constexpr Order OrderOf(std::string_view name) {
+  for (const OrderRow& row : kOrders) {
+    if (row.name == name) return row.effect;
+  }
+  return Order::kNone;
+}
+
+template <typename Function>
+constexpr bool kTakesStream = false;
+template <typename... Args>
+constexpr bool kTakesStream<CUresult(Args...)> = (std::is_same_v<Args, CUstream> || ...);
+
+// A row with a stream parameter says what it does to the order of work. Else memory could be reused before work that it
+// queues is done.
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                            \
+  static_assert(!kTakesStream<decltype(::elf_name)> || OrderOf(#elf_name) != Order::kNone, \
+                #elf_name " has a stream parameter and no SLUICE_ORDER row in hooks.def");
+#include "hooklib/hooks.def"
+
+template <auto Member, bool kPerThread, bool kCounts, typename Function>
+void* GeneratedEntry() {
+  // NOLINTBEGIN(cppcoreguidelines-pro-type-reinterpret-cast): function pointers as dlsym gives them.
+  if constexpr (kCounts) return reinterpret_cast<void*>(&Counted<Member, kPerThread, Function>::Call);
+  return reinterpret_cast<void*>(&Forward<Member, Function>::Call);
+  // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
+}
+
 struct RealSlot {
   const char* name;
   void** slot;
@@ -55,9 +114,10 @@ struct EntryPair {
 };
 
 const EntryPair kEntries[] = {
-#define SLUICE_HOOK(elf_name, base, version, flavour, category) \
-  {reinterpret_cast<void*>(&entry::elf_name),                   \
-   reinterpret_cast<void*>(&Forward<&Real::elf_name, decltype(::elf_name)>::Call)},
+#define SLUICE_HOOK(elf_name, base, version, flavour, category)                                             \
+  {reinterpret_cast<void*>(&entry::elf_name),                                                               \
+   GeneratedEntry<&Real::elf_name, Flavour::flavour == Flavour::PTSZ, OrderOf(#elf_name) == Order::COUNTED, \
+                  decltype(::elf_name)>()},
 #include "hooklib/hooks.def"
 };
 // NOLINTEND(cppcoreguidelines-pro-type-reinterpret-cast)
@@ -128,6 +188,11 @@ void* EntryForRequest(std::string_view base, int version, bool per_thread) {
     best_matches = per_thread_form;
   }
   return best != nullptr && best->index >= 0 ? Entry(static_cast<std::size_t>(best->index)) : nullptr;
+}
+
+bool IsIntercepted(std::string_view base) {
+  return std::any_of(std::begin(kRows), std::end(kRows),
+                     [base](const HookRow& row) { return row.index >= 0 && row.base == base; });
 }
 
 bool RealBound() { return bound.load(std::memory_order_acquire); }

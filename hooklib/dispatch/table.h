@@ -34,6 +34,9 @@ void* EntryForPointer(const void* real);
 // that is passed through, or a version that this driver does not have.
 void* EntryForRequest(std::string_view base, int version, bool per_thread);
 
+// Whether a row of this base is intercepted.
+bool IsIntercepted(std::string_view base);
+
 // Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe: the first caller fills it.
 void BindReal(void* (*lookup)(void* context, const char* name), void* context);
 bool RealBound();

@@ -7,6 +7,9 @@ namespace sluice {
 __attribute__((weak)) void EngineInit() {}
 __attribute__((weak)) void EngineExit() {}
 __attribute__((weak)) bool FractionView(const char*, std::uint64_t*, std::uint64_t*) { return false; }
+__attribute__((weak)) void* BeginCounted(CUstream, bool) { return nullptr; }
+__attribute__((weak)) void NoteNewerEntry(const char*, int) {}
+__attribute__((weak)) void EndCounted(void*) {}
 __attribute__((weak)) void OnAllocatorReport(void*, long, signed char, signed char) {}
 __attribute__((weak)) void* LibraryEntry(const char*) { return nullptr; }
 

@@ -43,6 +43,10 @@ class ArenaAllocator {
   std::vector<Extent> TakeSurplus(bool all = false);
 
   static uint64_t SizeFor(uint64_t bytes) { return RoundUp(bytes ? bytes : 1, kGranule); }
+  // Whether an arena for `bytes` would exceed the bound although freed ranges only wait for their fences.
+  bool ShouldAwaitFreed(uint64_t bytes) const {
+    return has_quarantined() && requested_ + bytes > live_ + live_ / 4 + kSlackBytes + bytes;
+  }
   bool has_quarantined() const { return !quarantine_.empty(); }  // a freed range waits for its fence
   uint64_t requested_bytes() const { return requested_; }
   uint64_t live_bytes() const { return live_; }

@@ -50,4 +50,5 @@ TEST_CASE("the counters of version 1.0 keep their places on the wire") {
   CHECK(offsetof(sluice_gpu_counters, factor) == 216);
   CHECK(offsetof(sluice_gpu_counters, fault_exact) == 220);
   CHECK(offsetof(sluice_gpu_counters, kernel_estimated_ns) == 224);
+  CHECK(offsetof(sluice_gpu_counters, newer_entries) == 232);
 }

@@ -20,6 +20,7 @@
 #include "hooklib/engine/device/launch_timings.h"
 #include "hooklib/engine/device/memory_factor.h"
 #include "hooklib/engine/device/streams.h"
+#include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/driver_counters.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
 #include "hooklib/memory/live_map.h"
@@ -93,11 +94,16 @@ struct Device final : memory::Timeline {
   // --- allocation (device_allocation.cc). `stream`: in whose order (cuMemAllocAsync, cuMemFreeAsync) ---
   CUresult Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
                     memory::StreamId stream = 0) SLUICE_TAKES_DEVICE_LOCK;
-  // Nothing: no allocation of the engine's, the driver's to free.
+  // Nothing: no allocation of the engine's, the driver's to free. Never waits where `stream` is given.
   std::optional<CUresult> Free(CUdeviceptr pointer, memory::StreamId stream = 0) SLUICE_TAKES_DEVICE_LOCK;
+  // Gives arenas that are wholly free back to the driver. cuMemFree waits for the whole GPU: to be called where the
+  // application's own call waits as well, and without any lock. `only_idle`: nothing is done while a stream has work.
+  void ReturnArenas(bool only_idle) SLUICE_TAKES_DEVICE_LOCK;
   // The application's allocator reports bytes of a block as taken, or (negative) as freed to its cache.
   void Report(CUdeviceptr pointer, int64_t bytes) SLUICE_TAKES_DEVICE_LOCK;
   void MarkCaptured(memory::Va va) SLUICE_TAKES_DEVICE_LOCK;
+  // The application gave advice for a range of one allocation: it ends with the allocation.
+  void NoteAdvice(memory::Extent range, CUmem_advise advice, CUmemLocation location) SLUICE_TAKES_DEVICE_LOCK;
   bool ExceedsManagedLimit(uint64_t bytes) SLUICE_TAKES_DEVICE_LOCK;  // SLUICE_MANAGED_LIMIT
 
   // --- unmanaged memory (device_unmanaged.cc) ---
@@ -125,7 +131,13 @@ struct Device final : memory::Timeline {
   Context* ContextFor(CUcontext handle) SLUICE_DEVICE_LOCKED;
   CUstream Housekeeping(Context* context) SLUICE_DEVICE_LOCKED;
   Stream* StreamById(memory::StreamId id) SLUICE_DEVICE_LOCKED;  // null: its context is gone
-  void UpdateMode() SLUICE_DEVICE_LOCKED;                        // after any change to bytes or budget
+  // The state of a new stream: that of an ended one of the context whose work is over, with its queues, or a new one.
+  Stream* NewStream(Context* context) SLUICE_DEVICE_LOCKED;
+  // No more work is added to the stream. On the thread of a per-thread default stream.
+  void Retire(Stream* stream) SLUICE_DEVICE_LOCKED;
+  // The green context is about to be destroyed, while work of its streams may still run.
+  void EndGreenContext(CUcontext handle) SLUICE_TAKES_DEVICE_LOCK;
+  void UpdateMode() SLUICE_DEVICE_LOCKED;  // after any change to bytes or budget
   uint64_t Capacity() const SLUICE_DEVICE_LOCKED;
   // The card for which the driver is to count and record; null: the only one, which may have another name there.
   const unsigned char* UuidForDriver() const;
@@ -207,14 +219,17 @@ struct Device final : memory::Timeline {
   std::optional<memory::Va> AllocateUnevictable(Context* context, uint64_t bytes,
                                                 memory::StreamId stream) SLUICE_DEVICE_LOCKED;
   Refusal Grow(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
-  std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
+  std::optional<memory::Va> AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) SLUICE_DEVICE_LOCKED;
+  std::optional<memory::Va> AwaitFreed(Context* context, uint64_t bytes) SLUICE_DEVICE_LOCKED;
+  // The context that owns memory which is allocated while `current` is current: a green context has none of its own.
+  CUcontext MemoryContext(CUcontext current);
+  void TakeSurplusArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
+  void EndAdvice(memory::Va base) SLUICE_DEVICE_LOCKED;  // of the allocation that begins there
+  bool IsOver(Stream* stream) SLUICE_DEVICE_LOCKED;      // its work, and everything on its queues
   // Waits, without the lock, until `fits()` holds. This process's share may be on its way: the agent has lent it out,
   // or other processes have not given it up yet. Whether it came.
   template <typename F>
   bool AwaitShare(uint64_t bytes, F fits) SLUICE_DEVICE_LOCKED;
-  void ReturnArenas(Context* context, bool all) SLUICE_DEVICE_LOCKED;
-  // Wholly free ones, while more than half is free.
-  void ReturnUnevictableArenas(Context* context) SLUICE_DEVICE_LOCKED;
   uint64_t HostAllowance() SLUICE_DEVICE_LOCKED;  // bytes of host memory that may still be used
   void LogRefusal(Refusal refusal, uint64_t bytes) SLUICE_DEVICE_LOCKED;
   void SetLive(memory::Extent range, bool alive, memory::Extent owner = {}) SLUICE_DEVICE_LOCKED;  // RemoveLive's owner
@@ -230,6 +245,16 @@ struct Device final : memory::Timeline {
   unsigned char raw_uuid_[16] = {};
   policy::FaultLedger faulted_ SLUICE_BY_DEVICE_LOCK;
   std::vector<CUdevice> peers_ SLUICE_BY_DEVICE_LOCK;
+  std::vector<Stream*> retired_ SLUICE_BY_DEVICE_LOCK;
+  std::unordered_map<memory::Va, std::vector<GivenAdvice>> advice_ SLUICE_BY_DEVICE_LOCK;  // by allocation
+  // Wholly free arenas that the driver has not taken back yet. They count as requested.
+  struct FreeArena {
+    CUcontext context;
+    memory::Extent range;
+    bool is_managed;
+  };
+  std::vector<FreeArena> free_arenas_ SLUICE_BY_DEVICE_LOCK;
+  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;             // a stream-ordered free may have left surplus arenas
   uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;        // in AwaitRoom
   uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;      // part of unmanaged_bytes
   uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;           // of allocations that wait for their share

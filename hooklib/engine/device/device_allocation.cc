@@ -5,6 +5,7 @@
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/host_limits.h"
 #include "hooklib/engine/execute/driver.h"
@@ -123,38 +124,88 @@ Refusal Device::Grow(Context* context, uint64_t bytes) {
   return Refusal::kNone;
 }
 
-void Device::ReturnUnevictableArenas(Context* context) {
+// Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones
+// only while more than half is free.
+void Device::TakeSurplusArenas(Context* context, bool all) {
   memory::ArenaAllocator& unevictable = *context->unevictable;
-  if (unevictable.requested_bytes() <= 2 * unevictable.live_bytes() + 4 * kChunkBytes) return;
-  for (const Extent& arena : unevictable.TakeSurplus(true)) {
-    residency.chunks().RemoveArena(arena.base);
-    context->unevictable_arenas.erase(arena.base);
-    ReleaseUnmanaged(arena.bytes);
-    g_real.cuMemFree_v2(arena.base);
+  if (unevictable.requested_bytes() > 2 * unevictable.live_bytes() + 4 * kChunkBytes) {
+    for (const Extent& arena : unevictable.TakeSurplus(true)) {
+      residency.chunks().RemoveArena(arena.base);
+      context->unevictable_arenas.erase(arena.base);
+      free_arenas_.push_back({context->handle, arena, false});
+    }
   }
-}
-
-void Device::ReturnArenas(Context* context, bool all) {
   for (const Extent& arena : context->managed->TakeSurplus(all)) {
     residency.RemoveArena(arena);
     context->managed_arenas.erase(arena.base);
-    requested_bytes -= arena.bytes;
-    g_real.cuMemFree_v2(arena.base);
+    free_arenas_.push_back({context->handle, arena, true});
   }
+}
+
+void Device::ReturnArenas(bool only_idle) {
+  std::vector<FreeArena> taken, refused;
+  {
+    DeviceLock lock(mutex);
+    if (!has_surplus_ && free_arenas_.empty()) return;
+    if (only_idle) {
+      ++poll_epoch;
+      for (const auto& stream : streams) {
+        if (stream->context && !Done({stream->id, stream->seq.load(std::memory_order_acquire)})) return;
+      }
+    }
+    has_surplus_ = false;
+    for (auto& [handle, context] : contexts) TakeSurplusArenas(context.get(), false);
+    taken.swap(free_arenas_);
+  }
+  if (taken.empty()) return;
+  for (const FreeArena& arena : taken) {
+    RelaxedCapture relaxed;
+    const ContextScope scope(arena.context);
+    const CUresult result = g_real.cuMemFree_v2(arena.range.base);
+    if (result == CUDA_SUCCESS) continue;
+    SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
+               static_cast<unsigned long long>(arena.range.bytes), result);
+    refused.push_back(arena);
+  }
+  DeviceLock lock(mutex);
+  // An arena that was refused goes on counting, as long as its context is there.
+  std::erase_if(refused,
+                [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED { return !contexts.contains(arena.context); });
+  const auto is_refused = [&](const FreeArena& arena) {
+    return std::any_of(refused.begin(), refused.end(),
+                       [&](const FreeArena& other) { return other.range.base == arena.range.base; });
+  };
+  for (const FreeArena& arena : taken) {
+    if (is_refused(arena)) continue;
+    if (arena.is_managed) {
+      requested_bytes -= arena.range.bytes;
+    } else {
+      ReleaseUnmanaged(arena.range.bytes);
+    }
+  }
+  free_arenas_.insert(free_arenas_.end(), refused.begin(), refused.end());
+  UpdateMode();
 }
 
 // Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree
 // would have waited itself, and PyTorch relies on it: it frees its cache and allocates again. Bounded, and without the
 // lock.
-std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t bytes) {
+// `may_block`: the application's call is not stream-ordered.
+std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) {
   constexpr int kMaxAttempts = 2000;
   constexpr timespec kPause{0, 1'000'000};
   if (g_captures.load() > 0) return std::nullopt;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     ++poll_epoch;
     fences.Close();
-    ReturnArenas(context, true);
     auto va = context->managed->Allocate(bytes);
+    if (!va && may_block) {
+      TakeSurplusArenas(context, true);
+      if (!free_arenas_.empty()) {
+        DeviceUnlock unlocked(mutex);
+        ReturnArenas(false);
+      }
+    }
     if (!va && Grow(context, bytes) == Refusal::kNone) va = context->managed->Allocate(bytes);
     if (va || !context->managed->has_quarantined()) return va;
     DeviceUnlock unlocked(mutex);
@@ -163,9 +214,29 @@ std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t b
   return std::nullopt;
 }
 
+// A host that frees and allocates ahead of the GPU would hold a new range for each: the driver's cuMemFree waits for
+// the GPU, and so bounds that. Here an allocation waits instead, for a while, where much more is held than is live.
+std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
+  constexpr int kMaxAttempts = 100;
+  constexpr timespec kPause{0, 500'000};
+  for (int attempt = 0; attempt < kMaxAttempts && context->managed->ShouldAwaitFreed(bytes) && g_captures.load() == 0;
+       ++attempt) {
+    {
+      DeviceUnlock unlocked(mutex);
+      nanosleep(&kPause, nullptr);
+    }
+    ++poll_epoch;
+    fences.Close();
+    if (auto va = context->managed->Allocate(bytes)) return va;
+  }
+  return std::nullopt;
+}
+
 CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result, memory::StreamId stream) {
   CUcontext handle = nullptr;
   if (g_real.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_CONTEXT;
+  handle = MemoryContext(handle);
+  const ContextScope scope(handle);
   DeviceLock lock(mutex);
   ++poll_epoch;
   Context* context = ContextFor(handle);
@@ -191,12 +262,13 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
     if (!app_managed) va = AllocateUnevictable(context, bytes, stream);
     is_unevictable = va.has_value();
     if (!va) va = context->managed->Allocate(bytes, stream);
+    if (!va && stream == 0) va = AwaitFreed(context, bytes);
     if (!va) {
       refusal = Grow(context, bytes);
       if (refusal == Refusal::kNone) {
         va = context->managed->Allocate(bytes);
       } else {
-        va = AllocateWhenFreed(context, bytes);
+        va = AllocateWhenFreed(context, bytes, stream == 0);
       }
     }
   }
@@ -239,12 +311,17 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
   ++poll_epoch;
   memory::Va base = 0;
   const memory::Allocation* allocation = live.Find(pointer, &base);
-  if (!allocation) return std::nullopt;
+  if (!allocation) {
+    // Freed already, or never given out: the driver would free the whole arena that begins here.
+    if (residency.chunks().InArena(pointer)) return CUDA_ERROR_INVALID_VALUE;
+    return std::nullopt;
+  }
   if (base != pointer) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t size = memory::ArenaAllocator::SizeFor(allocation->bytes);
   const Extent range{base, size};
   const bool is_unevictable = allocation->unevictable;
   ForgetHostCopies(base, size);
+  EndAdvice(base);
   if (!is_unevictable) {  // else residency does not know it, and it does not count as managed
     residency.NoteFreed(range);
     if (allocation->reported) {
@@ -265,15 +342,12 @@ std::optional<CUresult> Device::Free(CUdeviceptr pointer, memory::StreamId strea
     if (it != arenas.begin() && base < std::prev(it)->first + std::prev(it)->second) owner = context.get();
   }
   if (!owner) return CUDA_SUCCESS;
-  if (is_unevictable) {
-    owner->unevictable->Free(base, size, stream);
-    if (!stream) ReturnUnevictableArenas(owner);
-  } else {
-    owner->managed->Free(base, size, stream);
-  }
-  // The application's own free may wait for the device, so this is the place where arenas go back to the driver.
-  ReturnArenas(owner, false);
+  (is_unevictable ? owner->unevictable : owner->managed)->Free(base, size, stream);
+  has_surplus_ = true;
   UpdateMode();
+  if (stream) return CUDA_SUCCESS;
+  lock.Unlock();
+  ReturnArenas(false);
   return CUDA_SUCCESS;
 }
 
@@ -298,6 +372,29 @@ void Device::Report(CUdeviceptr pointer, int64_t bytes) {
     SetLive(*range, false, whole);
   }
   residency.set_capacity(Capacity());
+}
+
+void Device::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation location) {
+  DeviceLock lock(mutex);
+  memory::Va base = 0;
+  if (!IsLasting(advice) || !live.Find(range.base, &base)) return;
+  std::vector<GivenAdvice>& given = advice_[base];
+  const auto is_same = [&](const GivenAdvice& other) {
+    return other.range.base == range.base && other.range.bytes == range.bytes && other.advice == advice &&
+           other.location.type == location.type && other.location.id == location.id;
+  };
+  if (std::none_of(given.begin(), given.end(), is_same)) given.push_back({range, advice, location});
+}
+
+void Device::EndAdvice(memory::Va base) {
+  const auto it = advice_.find(base);
+  if (it == advice_.end()) return;
+  RelaxedCapture relaxed;
+  for (const GivenAdvice& given : it->second) {
+    Unset(given);
+    if (!peers_.empty()) AdvisePeers(given.range, ordinal, peers_);
+  }
+  advice_.erase(it);
 }
 
 void Device::MarkCaptured(memory::Va va) {

@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
+#include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/execute/driver.h"
 
 namespace sluice {
@@ -52,6 +54,7 @@ void Device::DropContext(CUcontext handle) {
           live_bytes -= bytes;
         }
         allocated_bytes -= bytes;
+        advice_.erase(found);
         live.Remove(found);
       }
       residency.RemoveArena({base, size});
@@ -63,6 +66,15 @@ void Device::DropContext(CUcontext handle) {
       ReleaseUnmanaged(size);
     }
     ReleaseUnmanaged(static_cast<uint64_t>(std::max<int64_t>(context->raised_limit_bytes, 0)));
+    std::erase_if(free_arenas_, [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED {
+      if (arena.context != handle) return false;
+      if (arena.is_managed) {
+        requested_bytes -= arena.range.bytes;
+      } else {
+        ReleaseUnmanaged(arena.range.bytes);
+      }
+      return true;
+    });
     timings.ForgetContext(context);
     for (const auto& stream : streams) {
       if (stream->context != context) continue;
@@ -78,6 +90,94 @@ void Device::DropContext(CUcontext handle) {
     ForgetStreamsOf(handle);
     UpdateMode();
   }
+  ForgetStreamCache();
+}
+
+bool Device::IsOver(Stream* stream) {
+  const uint64_t seq = stream->seq.load(std::memory_order_acquire);
+  if (!stream->context) return true;
+  return Done({stream->id, seq}) && CountOutstanding(stream) == 0 && discard_owner != stream &&
+         stream->pending_discard_work == 0;
+}
+
+Stream* Device::NewStream(Context* context) {
+  constexpr size_t kMaxAttempts = 16;
+  RelaxedCapture relaxed;
+  ++poll_epoch;
+  for (size_t i = 0; i < std::min(retired_.size(), kMaxAttempts); ++i) {
+    Stream* const stream = retired_[i];
+    if ((stream->context && stream->context != context) || !IsOver(stream)) continue;
+    retired_.erase(retired_.begin() + static_cast<std::ptrdiff_t>(i));
+    // Its number, and so its marks and its predictor, go on: numbers of work only grow.
+    stream->context = context;
+    stream->completed = stream->recorded = stream->seq.load(std::memory_order_relaxed);
+    stream->destroyed = false;
+    stream->mark_wanted.store(false, std::memory_order_relaxed);
+    stream->done_at_failed_wait = 0;
+    return stream;
+  }
+  // Streams whose work goes on for long are looked at last.
+  if (retired_.size() > kMaxAttempts)
+    std::rotate(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(kMaxAttempts), retired_.end());
+  streams.push_back(std::make_unique<Stream>());
+  Stream* const stream = streams.back().get();
+  stream->id = static_cast<memory::StreamId>(streams.size());
+  stream->context = context;
+  stream->device = this;
+  return stream;
+}
+
+void Device::Retire(Stream* stream) {
+  if (stream->destroyed) return;
+  RecordEvent(stream);  // its queued work still runs; the event outlives the stream
+  stream->destroyed = true;
+  retired_.push_back(stream);
+}
+
+CUcontext Device::MemoryContext(CUcontext current) {
+  if (!IsGreenContext(current)) return current;
+  CUcontext primary = nullptr;
+  if (g_real.cuDevicePrimaryCtxRetain(&primary, ordinal) != CUDA_SUCCESS) return current;
+  // The green context keeps the primary one alive.
+  if (g_real.cuDevicePrimaryCtxRelease_v2) g_real.cuDevicePrimaryCtxRelease_v2(ordinal);
+  return primary;
+}
+
+void Device::EndGreenContext(CUcontext handle) {
+  const CUcontext primary = MemoryContext(handle);
+  {
+    DeviceLock lock(mutex);
+    const auto it = contexts.find(handle);
+    if (it == contexts.end() || primary == handle) return;
+    Context* const old = it->second.get();
+    Context* const heir = ContextFor(primary);
+    RelaxedCapture relaxed;
+    for (const auto& stream : streams) {
+      if (stream->context != old) continue;
+      Retire(stream.get());
+      // Events of the green context end with it. An event of the primary one, behind a stream of its own that waits for
+      // them, stands for all of them.
+      const ContextScope scope(primary);
+      const CUstream housekeeping = Housekeeping(heir);
+      for (NumberedEvents* const events :
+           {&stream->events, &stream->fetch_queue.events, &stream->evict_queue.events, &stream->discard_queue.events}) {
+        if (events->empty()) continue;
+        const uint64_t newest = events->back().first;
+        for (const auto& [number, event] : *events) g_real.cuStreamWaitEvent(housekeeping, event, 0);
+        events->clear();
+        if (CUevent event = heir->events.Record(housekeeping)) events->emplace_back(newest, event);
+      }
+      eviction_threads::ReleaseWaiters(stream->evict_queue, old->eviction_cells);
+      stream->context = heir;
+      stream->fetch_queue.stream = stream->evict_queue.stream = stream->discard_queue.stream = nullptr;
+      stream->evict_queue.entry = nullptr;
+      stream->evict_queue.cell = 0;
+    }
+    timings.ForgetContext(old);
+    contexts.erase(it);
+    ForgetStreamsOf(handle);
+  }
+  tokens.DropContext(handle);
   ForgetStreamCache();
 }
 

@@ -2,6 +2,7 @@
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/device/device_summary.h"
 #include "hooklib/engine/observe/log.h"
+#include "hooklib/engine/observe/newer_entries.h"
 
 namespace sluice {
 
@@ -111,6 +112,7 @@ void Device::Publish(sluice_gpu_counters* slot) {
   const compute::TimeSlices::Used used = tokens.time_slices().used();
   put(&slot->kernel_ns, used.ns);
   put(&slot->kernel_estimated_ns, used.estimated_ns);
+  put(&slot->newer_entries, NewerEntries());
   put(&slot->working_set_bytes, working_set_bytes_);
   __atomic_store_n(&slot->factor, memory_factor.Percent(), __ATOMIC_RELAXED);
   put(&slot->generation, budget.generation);

@@ -13,13 +13,9 @@ namespace sluice {
 
 Stream* Device::EngineStream(Context* context) {
   if (!context->engine_stream) {
-    auto made = std::make_unique<Stream>();
-    made->context = context;
-    made->device = this;
-    made->blocking = false;
-    streams.push_back(std::move(made));
-    context->engine_stream = streams.back().get();
-    context->engine_stream->id = static_cast<memory::StreamId>(streams.size());
+    context->engine_stream = NewStream(context);
+    context->engine_stream->handle = nullptr;  // none of the application's
+    context->engine_stream->blocking = false;
   }
   return context->engine_stream;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/device.h"
 
 namespace sluice {
@@ -19,6 +20,8 @@ void Device::PollQueue(TransferQueue* queue, EventPool* pool) {
 void Device::PollEvents(Stream* stream) {
   if (stream->polled_in == poll_epoch) return;
   stream->polled_in = poll_epoch;
+  if (stream->events.empty()) return;
+  const ContextScope scope(stream->context->handle);
   while (!stream->events.empty() && g_real.cuEventQuery(stream->events.front().second) == CUDA_SUCCESS) {
     stream->completed = std::max(stream->completed, stream->events.front().first);
     stream->context->events.Give(stream->events.front().second);
@@ -47,12 +50,9 @@ bool Device::RecordEvent(Stream* stream) {
   if (stream->destroyed || !stream->context) return false;
   if (IsCapturing(*stream)) return false;
   RelaxedCapture relaxed;
-  CUevent event = stream->context->events.Take();
+  const ContextScope scope(stream->context->handle);
+  CUevent event = scope.is_current() ? stream->context->events.Record(stream->handle) : nullptr;
   if (!event) return false;
-  if (g_real.cuEventRecord(event, stream->handle) != CUDA_SUCCESS) {
-    stream->context->events.Give(event);
-    return false;
-  }
   stream->recorded = seq;
   stream->events.emplace_back(seq, event);
   return true;
@@ -70,7 +70,9 @@ bool Device::Done(memory::Mark mark) {
       !IsCapturing(*stream)) {
     stream->queried_in = poll_epoch;
     const uint64_t seq = stream->seq.load(std::memory_order_acquire);
-    if (g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS) stream->completed = std::max(stream->completed, seq);
+    const ContextScope scope(stream->context->handle);
+    if (scope.is_current() && g_real.cuStreamQuery(stream->handle) == CUDA_SUCCESS)
+      stream->completed = std::max(stream->completed, seq);
   }
   return mark.seq <= stream->completed;
 }

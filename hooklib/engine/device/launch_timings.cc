@@ -36,20 +36,17 @@ const char* NameOf(policy::GraphStrategy strategy) {
 }  // namespace
 
 CUevent LaunchTimings::Begin(Stream* stream) {
-  CUevent begin = timed_.size() < kMaxTimedLaunches ? stream->context->timing_events.Take() : nullptr;
-  if (begin) g_real.cuEventRecord(begin, stream->handle);
-  return begin;
+  return timed_.size() < kMaxTimedLaunches ? stream->context->timing_events.Record(stream->handle) : nullptr;
 }
 
 void LaunchTimings::End(StartedTiming started, Stream* stream) {
   EventPool* const pool = &stream->context->timing_events;
-  CUevent end = pool->Take();
+  CUevent end = pool->Record(stream->handle);
   if (!end) {
     pool->Give(started.begin);
     device_->residency.NoteAnswered(started.launch);
     return;
   }
-  g_real.cuEventRecord(end, stream->handle);
   const bool follows = started.graph.id && tail_.context == stream->context;
   timed_.push_back({stream->context, end, std::move(started), device_->BytesMovedByDriver(),
                     follows ? std::exchange(tail_, {}) : GraphTail{}});
@@ -128,9 +125,8 @@ void LaunchTimings::RecordGraphTail(const policy::GraphProbe& graph, bool evicts
   EventPool* const pool = &stream->context->timing_events;
   // Without a queue nothing was evicted, and the event would enter the legacy stream.
   evicts &= stream->evict_queue.stream != nullptr;
-  tail_ = {stream->context, pool->Take(), evicts ? pool->Take() : nullptr, graph};
-  if (tail_.end) g_real.cuEventRecord(tail_.end, stream->handle);
-  if (tail_.evicted) g_real.cuEventRecord(tail_.evicted, stream->evict_queue.stream);
+  tail_ = {stream->context, pool->Record(stream->handle), evicts ? pool->Record(stream->evict_queue.stream) : nullptr,
+           graph};
 }
 
 void LaunchTimings::NoteGraphTime(const policy::GraphProbe& graph, double ms) {
@@ -174,10 +170,9 @@ void LaunchTimings::WaitForTransfer(Stream* stream, const TransferQueue& queue, 
   }
   EventPool* const pool = &stream->context->timing_events;
   const bool is_timed = waits_.size() < kMaxTimedWaits;
-  CUevent begin = is_timed ? pool->Take() : nullptr, end = is_timed ? pool->Take() : nullptr;
-  if (begin) g_real.cuEventRecord(begin, stream->handle);
+  CUevent begin = is_timed ? pool->Record(stream->handle) : nullptr;
   const bool waited = WaitFor(queue.events, op, stream->handle);
-  if (end) g_real.cuEventRecord(end, stream->handle);
+  CUevent end = begin ? pool->Record(stream->handle) : nullptr;
   if (begin && end && waited) {
     waits_.push_back({stream->context, begin, end});
   } else {

@@ -3,23 +3,28 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "common/mutex.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/captures.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/green_contexts.h"
 
 namespace sluice {
-
-std::atomic<int> g_captures{0};
 
 namespace {
 
 std::atomic<uint64_t> g_generation{1};
 
+// A created stream is known by its handle alone, whatever context is current. A default stream is one for each context,
+// and a per-thread one also for each thread.
 struct StreamKey {
-  CUcontext context;
   CUstream handle;
-  const void* thread;  // of a per-thread default stream: whose
+  CUcontext context;
+  uint64_t thread;
   auto operator<=>(const StreamKey&) const = default;
 };
 
@@ -36,8 +41,28 @@ struct StreamCache {
   uint64_t generation = 0;
   Stream* stream = nullptr;
 };
-thread_local StreamCache t_cache;
-thread_local char t_identity;
+constinit thread_local StreamCache t_cache;
+
+bool IsDefault(CUstream normal) { return normal == CU_STREAM_LEGACY || normal == CU_STREAM_PER_THREAD; }
+
+// Threads are numbered: an address in thread-local storage would come again with the next thread.
+std::atomic<uint64_t> g_threads{0};
+constinit thread_local uint64_t t_thread = 0;
+constinit thread_local bool t_ended = false;
+
+// Its destructor runs when the thread ends, before the driver's own data of the thread is destroyed.
+struct ThreadEnd {
+  ~ThreadEnd() {
+    t_ended = true;
+    EndThreadStreams(t_thread);
+  }
+  bool is_registered = false;
+};
+void RegisterThreadEnd() {
+  if (t_ended) return;  // a destructor that runs later still launches
+  static thread_local ThreadEnd end;
+  end.is_registered = true;
+}
 
 CUstream NormalHandle(CUstream handle, bool per_thread_default) {
   if (handle == nullptr) return per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
@@ -54,17 +79,27 @@ bool MayBeAsked(CUstream handle) {
   return g_real.cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-std::unique_ptr<Stream> MakeStream(CUstream handle, Device* device) {
-  auto made = std::make_unique<Stream>();
-  made->handle = handle;
-  made->device = device;
+// The context that a created stream belongs to; null: the driver does not know the stream.
+CUcontext ContextOfStream(CUstream stream) {
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  if (g_real.cuStreamGetCtx_v2 && g_real.cuStreamGetCtx_v2(stream, &context, &green) == CUDA_SUCCESS && green) {
+    // A green context can be made current once it was converted.
+    if (g_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS) return nullptr;
+    NoteGreenContext(context, green);
+    return context;
+  }
+  return g_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+// Whether the stream joins the legacy stream's barrier.
+bool IsBlocking(CUstream handle) {
   unsigned flags = CU_STREAM_DEFAULT;
-  if (!made->per_thread() && !made->legacy() && g_real.cuStreamGetFlags) {
+  if (!IsDefault(handle) && g_real.cuStreamGetFlags) {
     RelaxedCapture relaxed;
     g_real.cuStreamGetFlags(handle, &flags);
   }
-  made->blocking = !(flags & CU_STREAM_NON_BLOCKING);
-  return made;
+  return !(flags & CU_STREAM_NON_BLOCKING);
 }
 
 }  // namespace
@@ -72,7 +107,9 @@ std::unique_ptr<Stream> MakeStream(CUstream handle, Device* device) {
 void ForgetStreamCache() { g_generation.fetch_add(1); }
 void ForgetStreamsOf(CUcontext context) {
   MutexLock lock(g_streams_mutex);
-  std::erase_if(StreamMap(), [context](const auto& entry) { return entry.first.context == context; });
+  std::erase_if(StreamMap(), [context](const auto& entry) {
+    return entry.first.context == context || entry.second->owner == context;
+  });
 }
 uint64_t HandleGeneration() { return g_generation.load(std::memory_order_acquire); }
 
@@ -103,23 +140,28 @@ bool TransferQueue::HasStream() {
   return stream != nullptr;
 }
 
+CUevent EventPool::Record(CUstream stream) {
+  CUevent event = Take();
+  if (!event || g_real.cuEventRecord(event, stream) == CUDA_SUCCESS) return event;
+  // Never kept: where the driver refuses an event once, it would refuse it each time.
+  g_real.cuEventDestroy_v2(event);
+  return nullptr;
+}
+
 bool TransferQueue::Follow(CUstream application, EventPool* pool) {
-  CUevent before = pool->Take(), after = pool->Take();
-  const bool ordered = before && after && g_real.cuEventRecord(before, application) == CUDA_SUCCESS &&
-                       g_real.cuStreamWaitEvent(stream, before, 0) == CUDA_SUCCESS;
+  CUevent after = pool->Take(), before = after ? pool->Record(application) : nullptr;
+  const bool ordered = before && g_real.cuStreamWaitEvent(stream, before, 0) == CUDA_SUCCESS;
   if (before) pool->Give(before);
   if (after) pool->Give(after);  // taken again by Stamp
   return ordered;
 }
 
 void TransferQueue::Stamp(uint64_t op, EventPool* pool) {
-  CUevent event = pool->Take();
   newest = op;
-  if (event && g_real.cuEventRecord(event, stream) == CUDA_SUCCESS) {
+  if (CUevent event = pool->Record(stream)) {
     events.emplace_back(op, event);
-  } else {
-    if (event) pool->Give(event);
-    if (events.empty()) done = op;
+  } else if (events.empty()) {
+    done = op;
   }
 }
 
@@ -132,62 +174,91 @@ bool WaitFor(const NumberedEvents& events, uint64_t op, CUstream waiter) {
 }
 
 Stream* FindStream(CUstream handle, bool per_thread_default) {
-  CUcontext context = nullptr;
-  if (g_real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) return nullptr;
   const CUstream normal = NormalHandle(handle, per_thread_default);
+  const bool is_default = IsDefault(normal);
   const uint64_t generation = HandleGeneration();
   StreamCache& cache = t_cache;
-  if (cache.stream && cache.context == context && cache.handle == normal && cache.generation == generation)
+  CUcontext owner = nullptr;
+  if (is_default && (g_real.cuCtxGetCurrent(&owner) != CUDA_SUCCESS || !owner)) return nullptr;
+  if (cache.stream && cache.context == owner && cache.handle == normal && cache.generation == generation)
     return cache.stream;
 
-  Device* device = CurrentDevice();
-  if (!device) return nullptr;
-  CUcontext owner = context;
-  if (normal != CU_STREAM_LEGACY && normal != CU_STREAM_PER_THREAD) {
-    if (!MayBeAsked(normal)) return nullptr;
-    if (g_real.cuStreamGetCtx) {
-      // A stream may be used while another context is current; the engine's queues for it belong to its own.
-      RelaxedCapture relaxed;
-      if (g_real.cuStreamGetCtx(normal, &owner) != CUDA_SUCCESS) return nullptr;
-      if (owner != context) return nullptr;
-    }
-  }
-  const StreamKey key{owner, normal, normal == CU_STREAM_PER_THREAD ? &t_identity : nullptr};
+  const StreamKey key{normal, owner, normal == CU_STREAM_PER_THREAD ? ThisThread() : 0};
   Stream* found = nullptr;
   {
     MutexLock lock(g_streams_mutex);
-    found = StreamMap()[key];
+    const auto it = StreamMap().find(key);
+    if (it != StreamMap().end()) found = it->second;
   }
   if (!found) {
-    auto made = MakeStream(normal, device);
+    if (!is_default) {
+      if (!MayBeAsked(normal)) return nullptr;
+      RelaxedCapture relaxed;
+      owner = ContextOfStream(normal);
+      if (!owner) return nullptr;
+    }
+    const ContextScope scope(owner);
+    Device* device = CurrentDevice();
+    if (!device) return nullptr;
+    const bool blocking = IsBlocking(normal);
+    if (normal == CU_STREAM_PER_THREAD) RegisterThreadEnd();
     DeviceLock device_lock(device->mutex);
-    made->context = device->ContextFor(owner);
+    Context* const context = device->ContextFor(owner);
     MutexLock lock(g_streams_mutex);
     Stream*& entry = StreamMap()[key];
     if (!entry) {
-      device->streams.push_back(std::move(made));
-      entry = device->streams.back().get();
-      entry->id = static_cast<memory::StreamId>(device->streams.size());
+      entry = device->NewStream(context);
+      entry->handle = normal;
+      entry->owner = owner;
+      entry->thread = key.thread;
+      entry->blocking = blocking;
     }
     found = entry;
   }
-  cache = {context, normal, generation, found};
+  cache = {key.context, normal, generation, found};
   return found;
 }
 
 void RetireStream(CUstream handle) {
-  Stream* stream = FindStream(handle, false);
-  if (!stream || stream->legacy() || stream->per_thread()) return;
+  const CUstream normal = NormalHandle(handle, false);
+  if (IsDefault(normal)) return;
+  ForgetCapture(normal);
+  Stream* stream = nullptr;
   {
     MutexLock lock(g_streams_mutex);
-    StreamMap().erase(StreamKey{stream->context->handle, stream->handle, nullptr});
+    const auto it = StreamMap().find(StreamKey{normal, nullptr, 0});
+    if (it == StreamMap().end()) return;
+    stream = it->second;
+    StreamMap().erase(it);
   }
   {
     DeviceLock lock(stream->device->mutex);
-    stream->device->RecordEvent(stream);  // its queued work still runs; the event outlives the stream
-    stream->destroyed = true;
+    stream->device->Retire(stream);
   }
   ForgetStreamCache();
+}
+
+void EndThreadStreams(uint64_t thread) {
+  std::vector<Stream*> ended;
+  {
+    MutexLock lock(g_streams_mutex);
+    std::erase_if(StreamMap(), [&](const auto& entry) {
+      const bool ends = entry.first.thread == thread;
+      if (ends) ended.push_back(entry.second);
+      return ends;
+    });
+  }
+  if (Devices().empty()) return;  // a forked child
+  for (Stream* const stream : ended) {
+    DeviceLock lock(stream->device->mutex);
+    stream->device->Retire(stream);
+  }
+  t_cache = {};
+}
+
+uint64_t ThisThread() {
+  if (t_thread == 0) t_thread = g_threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return t_thread;
 }
 
 void RelaxedCapture::Exchange() {
@@ -195,9 +266,12 @@ void RelaxedCapture::Exchange() {
 }
 
 bool QueryIsCapturing(const Stream& stream) {
-  if (stream.legacy()) return true;  // nothing enters the legacy stream while any capture is active
   RelaxedCapture relaxed;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // A default stream is the current context's. The legacy stream takes work beside a capture of a non-blocking stream;
+  // beside one of a blocking stream the driver answers with an error, and refuses the work.
+  std::optional<ContextScope> scope;
+  if (IsDefault(stream.handle)) scope.emplace(stream.owner);
   if (g_real.cuStreamIsCapturing(stream.handle, &status) != CUDA_SUCCESS) return true;
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -17,11 +17,13 @@ namespace sluice {
 struct Context;
 struct Device;
 
-// Events of one context, reused.
+// Events of one context, reused. The context is current at each call but Give (ContextScope).
 class EventPool {
  public:
   explicit EventPool(unsigned flags = CU_EVENT_DISABLE_TIMING) : flags_(flags) {}
   CUevent Take() SLUICE_DEVICE_LOCKED;  // null where the driver gives none
+  // Takes an event and records it on a stream of this context. Null: the driver refused.
+  CUevent Record(CUstream stream) SLUICE_DEVICE_LOCKED;
   void Give(CUevent event) SLUICE_DEVICE_LOCKED { free_.push_back(event); }
 
  private:
@@ -65,6 +67,8 @@ struct Stream {
   // As the driver's legacy-flavour functions take it: default streams are CU_STREAM_LEGACY, CU_STREAM_PER_THREAD.
   CUstream handle = nullptr;
   Context* context = nullptr;  // null once it is gone; written with the device's lock held
+  CUcontext owner = nullptr;   // the driver's handle of that context
+  uint64_t thread = 0;         // ThisThread() of a per-thread default stream
   Device* device = nullptr;
   bool blocking = true;             // joins the legacy stream's barrier
   std::atomic<uint64_t> seq{0};     // work that the driver has
@@ -73,6 +77,7 @@ struct Stream {
   memory::Lock order SLUICE_ACQUIRED_BEFORE(g_device_lock);
   std::atomic<bool> mark_wanted{false};  // per-thread stream: only its own thread can record on it
 
+  // No work is added: the application destroyed the stream, or its thread ended. The work that it holds still runs.
   bool destroyed SLUICE_BY_DEVICE_LOCK = false;
   uint64_t completed SLUICE_BY_DEVICE_LOCK = 0;  // of seq
   // Device::poll_epoch when its events, and the stream itself, were queried.
@@ -92,11 +97,16 @@ struct Stream {
   bool legacy() const { return handle == CU_STREAM_LEGACY; }
 };
 
-// The state of a stream as the caller named it; null where there is no current context. `per_thread_default`: the
-// entry's flavour. About 15 ns when a thread goes on using the same stream.
+// The state of a stream as the caller named it, in whatever context. `per_thread_default`: the entry's flavour. Null
+// where a default stream is named without a current context, and for a stream that is first met while it is captured.
+// About 15 ns when a thread goes on using the same stream.
 Stream* FindStream(CUstream handle, bool per_thread_default);
-// The application destroys it: call before the driver does.
+// The application destroys it, with whatever context current: call before the driver does.
 void RetireStream(CUstream handle);
+// The thread with this number ends: so do its per-thread default streams.
+void EndThreadStreams(uint64_t thread);
+// A number of the calling thread that no other thread ever has.
+uint64_t ThisThread();
 // Handles may have changed their meaning: cached streams are looked up anew.
 void ForgetStreamCache();
 // The context is gone: its handles, and its own, may be given again and mean something else. Takes the map's lock
@@ -104,9 +114,10 @@ void ForgetStreamCache();
 void ForgetStreamsOf(CUcontext context);
 uint64_t HandleGeneration();
 
+// Open captures (captures.h).
+extern std::atomic<int> g_captures;
 // Lets the engine call the driver while some stream is captured in global mode, which forbids most calls to every
 // thread.
-extern std::atomic<int> g_captures;
 class RelaxedCapture {
  public:
   RelaxedCapture() : active_(g_captures.load(std::memory_order_relaxed) > 0) {

@@ -254,12 +254,12 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec e, CUstream stream) {
   return result;
 }
 CUresult cuGraphUpload(CUgraphExec e, CUstream stream) {
-  const CUresult result = g_real.cuGraphUpload(e, stream);
+  const CUresult result = RunUnplanned(stream, false, [&] { return g_real.cuGraphUpload(e, stream); });
   CountMemory(e);
   return result;
 }
 CUresult cuGraphUpload_ptsz(CUgraphExec e, CUstream stream) {
-  const CUresult result = g_real.cuGraphUpload_ptsz(e, stream);
+  const CUresult result = RunUnplanned(stream, true, [&] { return g_real.cuGraphUpload_ptsz(e, stream); });
   CountMemory(e);
   return result;
 }

@@ -6,7 +6,9 @@
 #include "hooklib/compute/launch_token.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/execute/thread_scratch.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
 #include "hooklib/engine/observe/library_launches.h"
@@ -25,21 +27,6 @@ struct Shape {
 libraries::LaunchShape LaunchShapeOf(const Shape& s) {
   return {{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}};
 }
-
-// Makes a context current for a scope.
-class CurrentContextScope {
- public:
-  explicit CurrentContextScope(CUcontext context) : pushed_(g_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
-  ~CurrentContextScope() {
-    CUcontext popped = nullptr;
-    if (pushed_) g_real.cuCtxPopCurrent_v2(&popped);
-  }
-  CurrentContextScope(const CurrentContextScope&) = delete;
-  CurrentContextScope& operator=(const CurrentContextScope&) = delete;
-
- private:
-  const bool pushed_;
-};
 
 uint64_t ExecutionId(CUfunction function, const Shape& shape) {
   uint64_t hash = reinterpret_cast<uintptr_t>(function);
@@ -65,17 +52,21 @@ uint64_t FastPathKey(const Stream& stream, const FunctionInfo& info, uint64_t id
   return info.is_simple && parameters ? KeyOfWords(info, parameters, id ^ uint64_t{stream.id} << 32) : 0;
 }
 
+// One struct, because each access to a thread-local costs.
+struct LaunchScratch {
+  NamedMemory named;
+  std::vector<uint64_t> all;
+  std::vector<memory::Extent> exact;
+};
+
 // Out of line, so that the path without planning stays short.
 template <typename Issue>
 __attribute__((noinline)) CUresult LaunchPlanned(Stream* stream, CUfunction function, const Shape& shape,
                                                  void** parameters, void** extra, uint32_t flags, Issue issue) {
-  struct Scratch {  // reused; one struct, because each access to a thread-local costs
-    NamedMemory named;
-    std::vector<uint64_t> all;
-    std::vector<memory::Extent> exact;
-  };
-  static thread_local Scratch scratch;
-  auto& [named, all, exact] = scratch;
+  std::optional<LaunchScratch> own;
+  LaunchScratch* scratch = ThreadScratch<LaunchScratch>();
+  if (!scratch) scratch = &own.emplace();
+  auto& [named, all, exact] = *scratch;
   named.clear();
   all.clear();
   exact.clear();
@@ -211,10 +202,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   NoteQueued();
   std::deque<DevicePart> parts;  // a WorkScope must not move
   for (unsigned i = 0; list && i < count; ++i) {
-    CUcontext context = nullptr;
-    if (!list[i].hStream || g_real.cuStreamGetCtx(list[i].hStream, &context) != CUDA_SUCCESS) continue;
-    const CurrentContextScope scope(context);
-    if (Stream* stream = FindStream(list[i].hStream, false)) parts.push_back({stream, context, &list[i], {}, {}});
+    if (Stream* stream = FindStream(list[i].hStream, false)) parts.push_back({stream, stream->owner, &list[i], {}, {}});
   }
   std::sort(parts.begin(), parts.end(), [](const DevicePart& a, const DevicePart& b) { return a.stream < b.stream; });
   const auto is_same_stream = [](const DevicePart& a, const DevicePart& b) { return a.stream == b.stream; };
@@ -222,7 +210,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   if (std::adjacent_find(parts.begin(), parts.end(), is_same_stream) != parts.end()) parts.clear();
   for (DevicePart& part : parts) {
     if (!NeedsRunWork(part.stream)) continue;
-    const CurrentContextScope scope(part.context);
+    const ContextScope scope(part.context);
     const CUDA_LAUNCH_PARAMS& p = *part.launch;
     const Shape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes};
     Work work;
@@ -237,7 +225,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
   const CUresult result = g_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
   for (DevicePart& part : parts) {
     if (part.scope) {
-      const CurrentContextScope scope(part.context);
+      const ContextScope scope(part.context);
       part.scope->End(result);
     } else {
       part.stream->seq.fetch_add(1, std::memory_order_release);
@@ -261,11 +249,14 @@ CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  ForgetFunctions();
+  ForgetFunctions(module);
   return g_real.cuModuleUnload(module);
 }
 CUresult cuLibraryUnload(CUlibrary library) {
-  ForgetFunctions();
+  // Functions of a library are known by it as kernels, and by its module otherwise.
+  CUmodule module = nullptr;
+  if (g_real.cuLibraryGetModule && g_real.cuLibraryGetModule(&module, library) == CUDA_SUCCESS) ForgetFunctions(module);
+  ForgetFunctions(library);
   return g_real.cuLibraryUnload(library);
 }
 

@@ -2,7 +2,10 @@
 #include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/pools.h"
 #include "hooklib/engine/device/unmanaged.h"
+#include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/trace_recording.h"
 
 namespace sluice {
@@ -49,9 +52,20 @@ CUresult Release(CUdeviceptr pointer, Real real, const Stream* stream = nullptr)
     const bool is_ordered = stream && stream->device == device.get();
     if (const auto result = device->Free(pointer, is_ordered ? stream->id : 0)) return *result;
   }
-  const CUresult result = real();
-  if (result == CUDA_SUCCESS) ForgetUnmanaged(pointer);
-  return result;
+  return ReleaseUnmanaged(pointer, real);
+}
+
+// Stream-ordered. Memory of another device's pool, and of pools that are not served, stays the driver's.
+template <typename Real>
+CUresult ServeFromPool(const void* caller, CUdeviceptr* pointer, uint64_t bytes, PoolTraits pool, const Stream* stream,
+                       Real real) {
+  if (!pointer || bytes == 0 || IsCapturing(*stream)) return real();
+  if (pool.is_served && pool.device == stream->device->ordinal) {
+    // The engine allocates on the current device, which need not be the stream's.
+    const ContextScope scope(stream->owner);
+    return Serve(caller, pointer, bytes, real, stream);
+  }
+  return AllocateUnmanaged(pool.device < 0 ? nullptr : DeviceByOrdinal(pool.device), bytes, pointer, true, real);
 }
 
 }  // namespace
@@ -98,29 +112,29 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 // Stream-ordered allocation. Outside a capture the engine serves it. The memory is usable at once: if work still uses
 // it, then in this very stream, where it was freed. A capture makes graph nodes of it, whose memory is the driver's.
-#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                       \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                  \
-    Stream* stream = FindStream(handle, ptsz);                                          \
-    auto real = [&] { return g_real.name(pointer, bytes, handle); };                    \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();       \
-    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);            \
-  }                                                                                     \
-  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                            \
-    Stream* stream = FindStream(handle, ptsz);                                          \
-    if (stream && IsCapturing(*stream)) return g_real.free_name(pointer, handle);       \
-    return Release(pointer, [&] { return g_real.free_name(pointer, handle); }, stream); \
+#define SLUICE_ALLOC_ASYNC(name, ptsz, free_name)                                                                   \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUstream handle) {                                              \
+    Stream* stream = FindStream(handle, ptsz);                                                                      \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, handle); }); };    \
+    if (!stream) return real();                                                                                     \
+    return ServeFromPool(__builtin_return_address(0), pointer, bytes, CurrentPool(stream->device->ordinal), stream, \
+                         real);                                                                                     \
+  }                                                                                                                 \
+  CUresult free_name(CUdeviceptr pointer, CUstream handle) {                                                        \
+    Stream* stream = FindStream(handle, ptsz);                                                                      \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.free_name(pointer, handle); }); };      \
+    return stream && IsCapturing(*stream) ? real() : Release(pointer, real, stream);                                \
   }
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync, false, cuMemFreeAsync)
 SLUICE_ALLOC_ASYNC(cuMemAllocAsync_ptsz, true, cuMemFreeAsync_ptsz)
 #undef SLUICE_ALLOC_ASYNC
 
-#define SLUICE_ALLOC_POOL(name, ptsz)                                                               \
-  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {           \
-    Stream* stream = FindStream(handle, ptsz);                                                      \
-    auto real = [&] { return g_real.name(pointer, bytes, pool, handle); };                          \
-    if (!stream || !pointer || bytes == 0 || IsCapturing(*stream)) return real();                   \
-    if (IsExternalPool(pool)) return AllocateUnmanaged(stream->device, bytes, pointer, true, real); \
-    return Serve(__builtin_return_address(0), pointer, bytes, real, stream);                        \
+#define SLUICE_ALLOC_POOL(name, ptsz)                                                                                  \
+  CUresult name(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream handle) {                              \
+    Stream* stream = FindStream(handle, ptsz);                                                                         \
+    auto real = [&] { return RunUnplanned(handle, ptsz, [&] { return g_real.name(pointer, bytes, pool, handle); }); }; \
+    if (!stream) return real();                                                                                        \
+    return ServeFromPool(__builtin_return_address(0), pointer, bytes, FindPool(pool), stream, real);                   \
   }
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync, false)
 SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
@@ -128,18 +142,54 @@ SLUICE_ALLOC_POOL(cuMemAllocFromPoolAsync_ptsz, true)
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const CUresult result = g_real.cuMemPoolCreate(pool, properties);
-  if (result == CUDA_SUCCESS && properties &&
-      (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE ||
-       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
-    NoteExternalPool(*pool);
-  }
+  if (result == CUDA_SUCCESS && properties) NotePool(*pool, TraitsOf(*properties));
+  return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  // Before the call: another thread may be given the same handle behind it.
+  const PoolTraits traits = FindPool(pool);
+  ForgetPool(pool);
+  const CUresult result = g_real.cuMemPoolDestroy(pool);
+  if (result != CUDA_SUCCESS) NotePool(pool, traits);
   return result;
 }
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   const CUresult result = g_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-  if (result == CUDA_SUCCESS) NoteExternalPool(*pool);
+  if (result == CUDA_SUCCESS) NotePool(*pool, {});
+  return result;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) {
+  const CUresult result = g_real.cuDeviceGetDefaultMemPool(pool, ordinal);
+  if (result == CUDA_SUCCESS) NoteKnownPool(*pool, {ordinal, true});
+  return result;
+}
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice ordinal) {
+  const CUresult result = g_real.cuDeviceGetMemPool(pool, ordinal);
+  if (result == CUDA_SUCCESS) NoteKnownPool(*pool, CurrentPool(ordinal));
+  return result;
+}
+CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
+  const CUresult result = g_real.cuDeviceSetMemPool(ordinal, pool);
+  if (result == CUDA_SUCCESS) SetCurrentPool(ordinal, pool);
+  return result;
+}
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = g_real.cuMemGetDefaultMemPool(pool, location, type);
+  if (result == CUDA_SUCCESS) NoteKnownPool(*pool, TraitsOf(*location, type));
+  return result;
+}
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = g_real.cuMemGetMemPool(pool, location, type);
+  if (result == CUDA_SUCCESS) NoteKnownPool(*pool, TraitsOf(*location, type));
+  return result;
+}
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  const CUresult result = g_real.cuMemSetMemPool(location, type, pool);
+  if (result == CUDA_SUCCESS && location && TraitsOf(*location, type).is_served) SetCurrentPool(location->id, pool);
   return result;
 }
 

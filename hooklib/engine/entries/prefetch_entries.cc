@@ -15,12 +15,12 @@ CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t 
   Stream* const stream = MayBeTracked(pointer) ? FindStream(handle, per_thread) : nullptr;
   if (!stream || stream->device->ordinal != to || !stream->device->active.load(std::memory_order_relaxed) ||
       IsCapturing(*stream))
-    return issue();
+    return RunUnplanned(handle, per_thread, issue);
   const std::optional<TrackedAddress> block = FindTracked(pointer);
   // The driver refuses wrong ranges itself.
   const bool is_whole_in_block =
       block && block->device == stream->device && bytes && bytes <= block->base + block->allocation.bytes - pointer;
-  if (!is_whole_in_block) return issue();
+  if (!is_whole_in_block) return RunUnplanned(handle, per_thread, issue);
   NoteQueued();
   const memory::Extent range{pointer, bytes};
   Work work;

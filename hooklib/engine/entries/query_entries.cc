@@ -1,6 +1,7 @@
 // The application's view of memory: sizes agree on the fraction, and tracked memory looks like device memory.
 #include <cstring>
 
+#include "hooklib/dispatch/caller.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
@@ -53,14 +54,14 @@ std::optional<CUresult> Answer(const TrackedAddress& tracked, CUpointer_attribut
 
 CUresult MemInfo(size_t* free_bytes, size_t* total_bytes, CUresult (*real)(size_t*, size_t*)) {
   Device* device = CurrentDevice();
-  if (!device || !free_bytes || !total_bytes) return real(free_bytes, total_bytes);
+  if (!device || (!free_bytes && !total_bytes)) return real(free_bytes, total_bytes);
   size_t card_free = 0, card_total = 0;
   const CUresult result = real(&card_free, &card_total);
   if (result != CUDA_SUCCESS) return result;
   uint64_t total = 0, left = 0;
   device->View(&total, &left);
-  *total_bytes = total;
-  *free_bytes = left;
+  if (total_bytes) *total_bytes = total;  // the driver takes either as null
+  if (free_bytes) *free_bytes = left;
   return CUDA_SUCCESS;
 }
 
@@ -87,6 +88,19 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
     device->View(&total, &left);
     *bytes = total;
   }
+  return result;
+}
+
+// Memory that moves can be pinned by no other device and has no file descriptor.
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
+  const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
+  if (result != CUDA_SUCCESS || !value ||
+      (attribute != CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED &&
+       attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
+    return result;
+  const Device* const device = DeviceByOrdinal(ordinal);
+  // NCCL and others keep memory of their own, which stays the driver's.
+  if (device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0))) *value = 0;
   return result;
 }
 

@@ -1,7 +1,12 @@
 // Streams, captures, synchronisation and contexts: where the engine learns which work is done and which handles are
 // gone.
+#include <map>
+
+#include "common/mutex.h"
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/captures.h"
+#include "hooklib/engine/device/green_contexts.h"
 #include "hooklib/engine/device/unmanaged.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/captured_calls.h"
@@ -20,14 +25,17 @@ CUresult Synchronize(CUstream handle, bool ptsz, Wait wait) {
   const uint64_t seq = stream ? stream->seq.load(std::memory_order_acquire) : 0;
   const CUresult result = wait();
   if (stream && result == CUDA_SUCCESS) {
-    DeviceLock lock(stream->device->mutex);
-    if (stream->completed < seq) stream->completed = seq;
-    stream->device->residency.NoteHostSync();
-    stream->device->DropExcessDuplicates();
-    if (Recording()) {
-      DrainTimers();
-      g_recorder->StreamSync(TraceStream(*stream));
+    {
+      DeviceLock lock(stream->device->mutex);
+      if (stream->completed < seq) stream->completed = seq;
+      stream->device->residency.NoteHostSync();
+      stream->device->DropExcessDuplicates();
+      if (Recording()) {
+        DrainTimers();
+        g_recorder->StreamSync(TraceStream(*stream));
+      }
     }
+    stream->device->ReturnArenas(true);
   }
   return result;
 }
@@ -56,6 +64,7 @@ CUresult SynchronizeContext(Wait wait) {
       g_recorder->DeviceSync();
     }
   }
+  if (result == CUDA_SUCCESS && device) device->ReturnArenas(true);
   return result;
 }
 
@@ -66,11 +75,13 @@ uint64_t CapturedStream(CUstream stream, bool ptsz) {
 
 template <typename Begin>
 CUresult BeginCapture(CUstream stream, bool ptsz, CUstreamCaptureMode mode, Begin begin) {
-  if (Recording()) FindStream(stream, ptsz);  // a stream that is first met while it is captured stays unknown
-  // Raised before the call, so that no engine call of another thread slips between.
-  g_captures.fetch_add(1);
+  const CUstream handle = stream || !ptsz ? stream : CU_STREAM_PER_THREAD;
+  FindStream(stream, ptsz);  // a stream that is first met while it is captured stays unknown
+  // Before the call, so that no engine call of another thread slips between. A stream that is captured already stays
+  // in the set, whatever the driver answers.
+  const bool is_new = NoteCapture(handle);
   const CUresult result = begin();
-  if (result != CUDA_SUCCESS) g_captures.fetch_sub(1);
+  if (result != CUDA_SUCCESS && is_new) ForgetCapture(handle);
   if (result == CUDA_SUCCESS && Recording())
     g_recorder->CaptureBegin(CapturedStream(stream, ptsz), static_cast<uint32_t>(mode));
   WantLibraryCalls();
@@ -86,7 +97,7 @@ CUresult EndCapture(CUstream stream, const CUgraph* out, End end) {
   // An invalidated capture has ended too; only "this stream was not capturing" has not.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
       result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
-    if (g_captures.fetch_sub(1) <= 0) g_captures.fetch_add(1);
+    ForgetCapture(stream);
     SealCapture(graph, result == CUDA_SUCCESS);
     WantLibraryCalls();
   }
@@ -114,8 +125,19 @@ void ContextEnds(CUcontext context) {
 }
 
 void ContextGone(CUcontext context) {
+  ForgetCapturesOf(context);
   ForgetUnmanagedOf(context);
   for (const auto& device : Devices()) device->DropContext(context);
+}
+
+// How often the application has attached to the context beside its making, after `change`.
+int CountAttached(CUcontext context, int change) {
+  static Mutex mutex;
+  static auto& counts = *new std::map<CUcontext, int>();
+  MutexLock lock(mutex);
+  const int count = counts[context] += change;
+  if (count == 0) counts.erase(context);
+  return count;
 }
 
 // `reset`: everything in it is destroyed, however often it is still retained.
@@ -168,6 +190,10 @@ SLUICE_RECORD(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned 
 SLUICE_RECORD(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
 #undef SLUICE_RECORD
 
+CUresult cuStreamDestroy(CUstream stream) {
+  RetireStream(stream);
+  return g_real.cuStreamDestroy(stream);
+}
 CUresult cuStreamDestroy_v2(CUstream stream) {
   RetireStream(stream);
   return g_real.cuStreamDestroy_v2(stream);
@@ -242,6 +268,41 @@ CUresult cuCtxDestroy(CUcontext context) {
   ContextEnds(context);
   const CUresult result = g_real.cuCtxDestroy(context);
   if (result == CUDA_SUCCESS) ContextGone(context);
+  return result;
+}
+// An attached context is destroyed by its last detach.
+CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
+  const CUresult result = g_real.cuCtxAttach(context, flags);
+  if (result == CUDA_SUCCESS && context) CountAttached(*context, 1);
+  return result;
+}
+CUresult cuCtxDetach(CUcontext context) {
+  const bool is_last = CountAttached(context, 0) == 0;
+  if (is_last) ContextEnds(context);
+  const CUresult result = g_real.cuCtxDetach(context);
+  if (result != CUDA_SUCCESS) return result;
+  if (is_last) {
+    ContextGone(context);
+  } else {
+    CountAttached(context, -1);
+  }
+  return result;
+}
+CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
+  const CUresult result = g_real.cuCtxFromGreenCtx(context, green);
+  if (result == CUDA_SUCCESS && context) NoteGreenContext(*context, green);
+  return result;
+}
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  const CUcontext context = ContextOfGreen(green);
+  if (context) {
+    for (const auto& device : Devices()) device->EndGreenContext(context);
+  }
+  const CUresult result = g_real.cuGreenCtxDestroy(green);
+  if (result == CUDA_SUCCESS && context) {
+    ForgetCapturesOf(context);
+    ForgetGreenContext(green);
+  }
   return result;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {

@@ -1,6 +1,6 @@
 // VMM memory, arrays and shared pools: unmanaged memory. An application's VMM memory (all of JAX's, PyTorch's
 // expandable_segments) is device memory by handle; the driver backs no reservation by managed memory.
-#include <set>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,12 +16,7 @@ namespace sluice {
 
 namespace {
 
-struct Charge {
-  uint64_t bytes = 0;
-  Device* device = nullptr;
-  CUcontext context = nullptr;  // it ends with this one; null: with none
-  int references = 1;
-};
+using Charge = UnmanagedCharge;
 
 // CUdeviceptr and CUmemGenericAllocationHandle are one C type; as keys they must differ.
 struct Pointer {
@@ -48,10 +43,6 @@ std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>& Mapped() SLUICE_R
   static auto& map = *new std::unordered_map<CUdeviceptr, CUmemGenericAllocationHandle>();
   return map;
 }
-std::set<CUmemoryPool>& ExternalPools() SLUICE_REQUIRES(g_mutex) {
-  static auto& set = *new std::set<CUmemoryPool>();
-  return set;
-}
 
 // Drops one reference; the last one releases the bytes.
 template <typename Key>
@@ -62,6 +53,45 @@ void Drop(Key key) {
   if (it == charges.end() || --it->second.references > 0) return;
   it->second.device->ReleaseUnmanaged(it->second.bytes);
   charges.erase(it);
+}
+
+// The whole charge of a key, taken out.
+template <typename Key>
+std::optional<Charge> Take(Key key) {
+  MutexLock lock(g_mutex);
+  auto& charges = Charges<Key>();
+  const auto it = charges.find(key);
+  if (it == charges.end()) return std::nullopt;
+  const Charge charge = it->second;
+  charges.erase(it);
+  return charge;
+}
+
+template <typename Key>
+void PutBack(Key key, const Charge& charge) {
+  MutexLock lock(g_mutex);
+  Charges<Key>()[key] = charge;
+}
+
+template <typename Key>
+void AddReference(Key key) {
+  MutexLock lock(g_mutex);
+  const auto it = Charges<Key>().find(key);
+  if (it != Charges<Key>().end()) ++it->second.references;
+}
+
+// destroy(), with the charge taken before it and put back where it fails.
+template <typename Key, typename Destroy>
+CUresult Destroyed(Key key, Destroy destroy) {
+  const std::optional<Charge> charge = Take(key);
+  const CUresult result = destroy();
+  if (!charge) return result;
+  if (result == CUDA_SUCCESS) {
+    SettleUnmanaged(*charge);
+  } else {
+    PutBack(key, *charge);
+  }
+  return result;
 }
 
 template <typename Key>
@@ -123,7 +153,9 @@ CUresult MakeArray(Handle* handle, uint64_t bytes, Make make) {
 void RememberUnmanaged(CUdeviceptr pointer, uint64_t bytes, Device* device, CUcontext context) {
   Remember(Pointer{pointer}, bytes, device, context);
 }
-void ForgetUnmanaged(CUdeviceptr pointer) { Drop(Pointer{pointer}); }
+std::optional<UnmanagedCharge> TakeUnmanaged(CUdeviceptr pointer) { return Take(Pointer{pointer}); }
+void PutUnmanagedBack(CUdeviceptr pointer, const UnmanagedCharge& charge) { PutBack(Pointer{pointer}, charge); }
+void SettleUnmanaged(const UnmanagedCharge& charge) { charge.device->ReleaseUnmanaged(charge.bytes); }
 void ForgetUnmanagedOf(CUcontext context) {
   if (!context) return;
   DropAllOf<Pointer>(context);
@@ -131,23 +163,7 @@ void ForgetUnmanagedOf(CUcontext context) {
   DropAllOf<CUmipmappedArray>(context);
 }
 
-void NoteExternalPool(CUmemoryPool pool) {
-  MutexLock lock(g_mutex);
-  ExternalPools().insert(pool);
-}
-bool IsExternalPool(CUmemoryPool pool) {
-  MutexLock lock(g_mutex);
-  return ExternalPools().count(pool) > 0;
-}
-
 namespace entry {
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  const CUresult result = g_real.cuMemPoolDestroy(pool);
-  MutexLock lock(g_mutex);
-  ExternalPools().erase(pool);
-  return result;
-}
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
@@ -175,18 +191,27 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const VmmHandle key{handle};
+  const std::optional<Charge> charge = Take(key);
+  if (charge && charge->references > 1) {
+    PutBack(key, *charge);  // mapped, or retained: the handle's value cannot be given again
+    const CUresult result = g_real.cuMemRelease(handle);
+    if (result == CUDA_SUCCESS) Drop(key);
+    return result;
+  }
   const CUresult result = g_real.cuMemRelease(handle);
-  if (result == CUDA_SUCCESS) Drop(VmmHandle{handle});
+  if (!charge) return result;
+  if (result == CUDA_SUCCESS) {
+    SettleUnmanaged(*charge);
+  } else {
+    PutBack(key, *charge);
+  }
   return result;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   const CUresult result = g_real.cuMemRetainAllocationHandle(handle, address);
-  if (result == CUDA_SUCCESS) {
-    MutexLock lock(g_mutex);
-    auto& charges = Charges<VmmHandle>();
-    if (const auto it = charges.find(VmmHandle{*handle}); it != charges.end()) ++it->second.references;
-  }
+  if (result == CUDA_SUCCESS) AddReference(VmmHandle{*handle});
   return result;
 }
 
@@ -241,9 +266,7 @@ CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* d) {
 }
 
 CUresult cuArrayDestroy(CUarray array) {
-  const CUresult result = g_real.cuArrayDestroy(array);
-  if (result == CUDA_SUCCESS) Drop(array);
-  return result;
+  return Destroyed(array, [&] { return g_real.cuArrayDestroy(array); });
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned levels) {
@@ -252,21 +275,21 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-  const CUresult result = g_real.cuMipmappedArrayDestroy(array);
-  if (result == CUDA_SUCCESS) Drop(array);
-  return result;
+  return Destroyed(array, [&] { return g_real.cuMipmappedArrayDestroy(array); });
 }
 
+// Refused for each tracked block. Managed memory cannot be exported, and small blocks share one allocation of the
+// driver's, whose handle would give the other process the base of that one.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  const CUresult result = g_real.cuIpcGetMemHandle(handle, pointer);
+  if (!FindTracked(pointer)) return g_real.cuIpcGetMemHandle(handle, pointer);
   static std::atomic<bool> logged{false};
-  if (result != CUDA_SUCCESS && FindTracked(pointer) && !logged.exchange(true)) {
+  if (!logged.exchange(true)) {
     SLUICE_LOG(
         kWarn,
         "cuIpcGetMemHandle on memory that sluice moves fails; set SLUICE_UNMANAGED=1 for programs that share device "
         "memory by IPC");
   }
-  return result;
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace entry

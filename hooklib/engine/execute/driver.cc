@@ -91,6 +91,24 @@ void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevic
   for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);
 }
 
+bool IsLasting(CUmem_advise advice) {
+  return advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
+         advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
+}
+
+void Unset(const GivenAdvice& given) {
+  const auto opposite = static_cast<CUmem_advise>(given.advice + 1);  // cuda.h numbers them in pairs
+  static_assert(CU_MEM_ADVISE_UNSET_READ_MOSTLY == CU_MEM_ADVISE_SET_READ_MOSTLY + 1 &&
+                CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION == CU_MEM_ADVISE_SET_PREFERRED_LOCATION + 1 &&
+                CU_MEM_ADVISE_UNSET_ACCESSED_BY == CU_MEM_ADVISE_SET_ACCESSED_BY + 1);
+  if (g_real.cuMemAdvise_v2) {
+    g_real.cuMemAdvise_v2(given.range.base, given.range.bytes, opposite, given.location);
+  } else if (g_real.cuMemAdvise) {
+    const bool is_device = given.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    g_real.cuMemAdvise(given.range.base, given.range.bytes, opposite, is_device ? given.location.id : CU_DEVICE_CPU);
+  }
+}
+
 bool QueueDiscard(const std::vector<memory::Extent>& runs, CUstream stream) {
   if (runs.empty() || !g_real.cuMemDiscardBatchAsync) return false;
   Batch batch(runs);

@@ -22,6 +22,15 @@ void UnadviseAccessedBy(const std::vector<memory::Extent>& runs, CUdevice device
 // dropped, and the host's copies remain. Not queued: done when it returns. False where the driver refused.
 bool AdviseReadMostly(const std::vector<memory::Extent>& runs, CUdevice device);
 void WithdrawReadMostly(const std::vector<memory::Extent>& runs, CUdevice device);
+// Advice that an application gave, so that it can be taken back.
+struct GivenAdvice {
+  memory::Extent range;
+  CUmem_advise advice;
+  CUmemLocation location;
+};
+// Whether the advice is of a kind that stays until it is unset.
+bool IsLasting(CUmem_advise advice);
+void Unset(const GivenAdvice& given);
 // Pages of the range stay with `owner` and are mapped by `peers`.
 void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);
 // Contents are undefined from here on in the order of `stream`, which must not be the legacy one. False where the

@@ -246,9 +246,10 @@ CUresult QueueEviction(TransferQueue* queue, CUstream entry, CellPage* cells, Ev
   job->unfinished = job->pieces.size();
   const CUresult result = g_real.cuLaunchHostFunc(entry, OnStreamReached, job);
   // By an event, too: a wait for a value alone is no order that the driver knows of.
-  CUevent event = pool->Take();
-  if (event && g_real.cuEventRecord(event, entry) == CUDA_SUCCESS) g_real.cuStreamWaitEvent(queue->stream, event, 0);
-  if (event) pool->Give(event);
+  if (CUevent event = pool->Record(entry)) {
+    g_real.cuStreamWaitEvent(queue->stream, event, 0);
+    pool->Give(event);
+  }
   if (result != CUDA_SUCCESS) {
     // The job is left alone: the error may be an earlier launch's.
     cells->refused = true;

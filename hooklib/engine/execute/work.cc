@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
 #include "hooklib/engine/execute/discards.h"
 #include "hooklib/engine/execute/driver.h"
 #include "hooklib/engine/observe/log.h"
@@ -110,6 +112,7 @@ void WorkScope::PlanWork(const Work& work, uint64_t key, bool may_move) {
 // Everything that has to be done before the driver's call. True: something was queued or timed.
 bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   Device* const device = stream_->device;
+  const ContextScope scope(stream_->context->handle);
   const auto start_timing = [&]() SLUICE_DEVICE_LOCKED {
     CUevent begin = device->timings.Begin(stream_);
     if (!begin) return device->residency.NoteAnswered(plan.probe);
@@ -142,6 +145,22 @@ bool WorkScope::CarryOut(const Work& work, const policy::Plan& plan) {
   return moves;
 }
 
+void* BeginCounted(CUstream handle, bool per_thread) {
+  NoteQueued();
+  Stream* const stream = FindStream(handle, per_thread);
+  if (!stream || IsCapturing(*stream)) return nullptr;
+  if (stream->mark_wanted.load(std::memory_order_relaxed) && stream->mark_wanted.exchange(false)) {
+    DeviceLock lock(stream->device->mutex);
+    stream->device->RecordEvent(stream);
+  }
+  return stream;
+}
+
+// Counted when the driver has it, as in RunCounted.
+void EndCounted(void* queue) {
+  if (queue) static_cast<Stream*>(queue)->seq.fetch_add(1, std::memory_order_release);
+}
+
 void WorkScope::End(CUresult) {
   if (capturing_) return;
   stream_->seq.fetch_add(1, std::memory_order_release);
@@ -153,6 +172,7 @@ void WorkScope::End(CUresult) {
     stream_->pending_discard_work = 0;
     if (stream_->context) {
       RelaxedCapture relaxed;
+      const ContextScope scope(stream_->context->handle);
       const policy::GraphProbe graph = timing_ ? timing_->graph : policy::GraphProbe{};
       if (timing_) device->timings.End(std::move(*timing_), stream_);
       device->RecordEvent(stream_);

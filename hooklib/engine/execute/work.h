@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/engine/device/device.h"
 #include "hooklib/engine/observe/params.h"
 #include "hooklib/libraries/extents/torch_kernels.h"
@@ -53,6 +54,15 @@ template <typename Issue>
 inline CUresult RunCounted(Stream* stream, Issue issue) {
   const CUresult result = issue();
   stream->seq.fetch_add(1, std::memory_order_release);
+  return result;
+}
+
+// The application's call queues work that is not planned: it is counted alone (dispatch/engine_hooks.h).
+template <typename Issue>
+CUresult RunUnplanned(CUstream handle, bool per_thread, Issue issue) {
+  void* const queue = BeginCounted(handle, per_thread);
+  const CUresult result = issue();
+  EndCounted(queue);
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "hooklib/engine/observe/params.h"
 
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -19,14 +20,21 @@ std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>& Functions() SLUIC
   static auto& map = *new std::unordered_map<CUfunction, std::unique_ptr<FunctionInfo>>();
   return map;
 }
-std::vector<std::unique_ptr<FunctionInfo>>& Retired() SLUICE_REQUIRES(g_mutex) {  // another thread may still read one
-  static auto& retired = *new std::vector<std::unique_ptr<FunctionInfo>>();
+// Of unloaded modules; and of functions without a known owner, which another thread may still be launching.
+std::deque<std::unique_ptr<FunctionInfo>>& Retired() SLUICE_REQUIRES(g_mutex) {
+  static auto& retired = *new std::deque<std::unique_ptr<FunctionInfo>>();
   return retired;
 }
-std::atomic<uint64_t> g_generation{1};
+std::vector<std::unique_ptr<FunctionInfo>>& Ownerless() SLUICE_REQUIRES(g_mutex) {
+  static auto& ownerless = *new std::vector<std::unique_ptr<FunctionInfo>>();
+  return ownerless;
+}
+// No launch reads the description of a module that is long unloaded.
+constexpr size_t kMaxRetired = 1024;
 
 // The functions launched last, by handle: programs launch few.
 std::atomic<const FunctionInfo*> g_recent[256];
+size_t RecentPlace(CUfunction function) { return (reinterpret_cast<uintptr_t>(function) >> 5) & 255; }
 
 std::unique_ptr<FunctionInfo> AskDriver(CUfunction function) {
   auto info = std::make_unique<FunctionInfo>();
@@ -48,6 +56,14 @@ std::unique_ptr<FunctionInfo> AskDriver(CUfunction function) {
     }
     if (result != CUDA_SUCCESS) break;
     info->parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+  }
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  if (g_real.cuFuncGetModule && g_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS) {
+    info->owner = module;
+  } else if (g_real.cuKernelGetLibrary &&
+             g_real.cuKernelGetLibrary(&library, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS) {
+    info->owner = library;
   }
   const char* name = nullptr;
   const bool of_function = g_real.cuFuncGetName && g_real.cuFuncGetName(&name, function) == CUDA_SUCCESS && name;
@@ -95,17 +111,15 @@ void Scan(const char* at, size_t bytes, std::vector<uint64_t>* words, std::vecto
 }  // namespace
 
 const FunctionInfo* InfoOf(CUfunction function) {
-  std::atomic<const FunctionInfo*>& recent = g_recent[(reinterpret_cast<uintptr_t>(function) >> 5) & 255];
+  std::atomic<const FunctionInfo*>& recent = g_recent[RecentPlace(function)];
   const FunctionInfo* info = recent.load(std::memory_order_acquire);
-  const uint64_t generation = g_generation.load(std::memory_order_acquire);
-  if (info && info->function == function && info->generation == generation) return info;
+  if (info && info->function == function) return info;
   if (const FunctionInfo* known = KnownInfoOf(function)) {
     info = known;
   } else {
     auto made = AskDriver(function);
     MutexLock lock(g_mutex);
     made->function = function;
-    made->generation = g_generation.load(std::memory_order_relaxed);
     auto& entry = Functions()[function];
     if (!entry) entry = std::move(made);
     info = entry.get();
@@ -120,11 +134,24 @@ const FunctionInfo* KnownInfoOf(CUfunction function) {
   return it == Functions().end() ? nullptr : it->second.get();
 }
 
-void ForgetFunctions() {
+void ForgetFunctions(const void* owner) {
   MutexLock lock(g_mutex);
-  for (auto& [function, info] : Functions()) Retired().push_back(std::move(info));
-  Functions().clear();
-  g_generation.fetch_add(1);
+  for (auto it = Functions().begin(); it != Functions().end();) {
+    const FunctionInfo* const info = it->second.get();
+    if (info->owner != owner && info->owner != nullptr) {
+      ++it;
+      continue;
+    }
+    const FunctionInfo* expected = info;
+    g_recent[RecentPlace(info->function)].compare_exchange_strong(expected, nullptr);
+    if (info->owner) {
+      Retired().push_back(std::move(it->second));
+    } else {
+      Ownerless().push_back(std::move(it->second));
+    }
+    it = Functions().erase(it);
+  }
+  while (Retired().size() > kMaxRetired) Retired().pop_front();
 }
 
 namespace {

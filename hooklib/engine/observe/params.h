@@ -18,8 +18,8 @@ struct FunctionInfo {
   };
   std::vector<Parameter> parameters;
   CUfunction function = nullptr;
-  uint64_t generation = 0;  // of function handles, when the driver was asked
-  bool known = false;       // the driver described the layout (cuFuncGetParamInfo, 12.4 and later)
+  const void* owner = nullptr;  // its module or library; null: the driver does not say
+  bool known = false;           // the driver described the layout (cuFuncGetParamInfo, 12.4 and later)
   // Places of its parameters that may hold addresses, where nothing more is known of their meaning.
   std::vector<uint32_t> may_hold_addresses;
   bool is_simple = false;  // nothing more is known, and the parameters are small: KeyOfWords may be called
@@ -43,8 +43,8 @@ const FunctionInfo* InfoOf(CUfunction function);
 // The same without asking the driver: null if this function was not seen yet. For launches that are being captured,
 // where a question about a kernel that is not loaded yet can invalidate the capture.
 const FunctionInfo* KnownInfoOf(CUfunction function);
-// A module was unloaded: function handles may mean something else now.
-void ForgetFunctions();
+// The module or library is unloaded: handles of its functions may be given again.
+void ForgetFunctions(const void* owner);
 
 // Appends all words of the parameters (or of the `extra` buffer) that may be tracked addresses. False: the layout is
 // not known. `all`, if given, gets every parameter byte, packed by the layout's offsets, for a trace.

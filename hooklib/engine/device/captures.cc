@@ -1,0 +1,54 @@
+#include "hooklib/engine/device/captures.h"
+
+#include <map>
+#include <utility>
+
+#include "common/mutex.h"
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/streams.h"
+
+namespace sluice {
+
+std::atomic<int> g_captures{0};
+
+namespace {
+
+using CaptureKey = std::pair<CUstream, uint64_t>;  // the number: the thread of a per-thread default stream
+
+CaptureKey KeyOf(CUstream stream) { return {stream, stream == CU_STREAM_PER_THREAD ? ThisThread() : 0}; }
+
+Mutex g_mutex;  // no other lock is taken inside
+std::map<CaptureKey, CUcontext>& Open() SLUICE_REQUIRES(g_mutex) {
+  static auto& map = *new std::map<CaptureKey, CUcontext>();
+  return map;
+}
+void Count() SLUICE_REQUIRES(g_mutex) { g_captures.store(static_cast<int>(Open().size())); }
+
+}  // namespace
+
+bool NoteCapture(CUstream stream) {
+  CUcontext context = nullptr;
+  if (stream == CU_STREAM_PER_THREAD || !g_real.cuStreamGetCtx ||
+      g_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) {
+    g_real.cuCtxGetCurrent(&context);
+  }
+  MutexLock lock(g_mutex);
+  const bool is_new = Open().emplace(KeyOf(stream), context).second;
+  Count();
+  return is_new;
+}
+
+void ForgetCapture(CUstream stream) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return;
+  MutexLock lock(g_mutex);
+  Open().erase(KeyOf(stream));
+  Count();
+}
+
+void ForgetCapturesOf(CUcontext context) {
+  MutexLock lock(g_mutex);
+  std::erase_if(Open(), [context](const auto& entry) { return entry.second == context; });
+  Count();
+}
+
+}  // namespace sluice

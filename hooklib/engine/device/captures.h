@@ -1,0 +1,18 @@
+// The open stream captures of the process.
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_CAPTURES_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_CAPTURES_H_
+
+#include "hooklib/dispatch/cuda_api.h"
+
+namespace sluice {
+
+// Each capture is known by the stream where it began. It ends with cuStreamEndCapture, with its stream or with its
+// context; g_captures (streams.h) is their number. `stream` is a handle as the driver's legacy flavour takes it; a
+// per-thread default stream is the calling thread's. Thread-safe.
+bool NoteCapture(CUstream stream);  // false: the stream is captured already
+void ForgetCapture(CUstream stream);
+void ForgetCapturesOf(CUcontext context);
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_CAPTURES_H_

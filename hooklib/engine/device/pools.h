@@ -1,0 +1,29 @@
+// Memory pools of the application: which of them the engine serves.
+#ifndef SLUICE_HOOKLIB_ENGINE_DEVICE_POOLS_H_
+#define SLUICE_HOOKLIB_ENGINE_DEVICE_POOLS_H_
+
+#include "hooklib/dispatch/cuda_api.h"
+
+namespace sluice {
+
+// The engine serves memory of pools of pinned device memory that no other process can open. All other memory stays the
+// driver's: managed and host pools are written by the CPU, and memory of pools with a handle type is exported.
+struct PoolTraits {
+  CUdevice device = -1;  // whose memory it is; -1: no device's
+  bool is_served = false;
+};
+
+// All thread-safe. A pool that was never noted is not served.
+PoolTraits TraitsOf(const CUmemPoolProps& properties);
+PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type);
+void NotePool(CUmemoryPool pool, PoolTraits traits);       // of a new handle: what was noted of it before is replaced
+void NoteKnownPool(CUmemoryPool pool, PoolTraits traits);  // of a pool that may have been noted with more detail
+void ForgetPool(CUmemoryPool pool);
+PoolTraits FindPool(CUmemoryPool pool);
+// The pool that cuMemAllocAsync takes memory from on the device.
+void SetCurrentPool(CUdevice device, CUmemoryPool pool);
+PoolTraits CurrentPool(CUdevice device);  // the default pool, where the application set none
+
+}  // namespace sluice
+
+#endif  // SLUICE_HOOKLIB_ENGINE_DEVICE_POOLS_H_

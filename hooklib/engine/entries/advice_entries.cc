@@ -1,0 +1,64 @@
+// Advice and attachment of the application's managed memory. Both name ranges of an arena here: advice ends with the
+// allocation that it was given for, and the whole allocation is the application's.
+#include "hooklib/dispatch/entries.h"
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/execute/work.h"
+
+namespace sluice {
+
+namespace {
+
+template <typename Advise>
+CUresult Advised(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location, Advise advise) {
+  const CUresult result = advise();
+  if (result != CUDA_SUCCESS || !MayBeTracked(pointer)) return result;
+  if (const auto tracked = FindTracked(pointer)) tracked->device->NoteAdvice({pointer, bytes}, advice, location);
+  return result;
+}
+
+CUmemLocation LocationOf(CUdevice device) {
+  CUmemLocation location{};
+  location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device == CU_DEVICE_CPU ? 0 : device;
+  return location;
+}
+
+// The driver attaches whole allocations only. Where the GPU and the CPU may use managed memory at the same time, which
+// the engine requires, attachment restricts nothing: of a tracked block it is checked, and no call is made.
+template <typename Attach>
+CUresult AttachTo(CUstream stream, bool per_thread, CUdeviceptr pointer, size_t bytes, unsigned flags, Attach attach) {
+  const auto tracked = MayBeTracked(pointer) ? FindTracked(pointer) : std::nullopt;
+  if (!tracked) return RunUnplanned(stream, per_thread, attach);
+  const memory::Allocation& allocation = tracked->allocation;
+  const bool is_whole = pointer == tracked->base && (bytes == 0 || bytes == allocation.bytes);
+  const bool is_single = flags == CU_MEM_ATTACH_SINGLE;
+  const bool is_known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || is_single;
+  const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
+  if (!allocation.app_managed || !is_whole || !is_known || (is_single && is_legacy)) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+namespace entry {
+
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUdevice device) {
+  return Advised(pointer, bytes, advice, LocationOf(device),
+                 [&] { return g_real.cuMemAdvise(pointer, bytes, advice, device); });
+}
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUmemLocation location) {
+  return Advised(pointer, bytes, advice, location,
+                 [&] { return g_real.cuMemAdvise_v2(pointer, bytes, advice, location); });
+}
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags) {
+  return AttachTo(stream, false, pointer, bytes, flags,
+                  [&] { return g_real.cuStreamAttachMemAsync(stream, pointer, bytes, flags); });
+}
+CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags) {
+  return AttachTo(stream, true, pointer, bytes, flags,
+                  [&] { return g_real.cuStreamAttachMemAsync_ptsz(stream, pointer, bytes, flags); });
+}
+
+}  // namespace entry
+}  // namespace sluice

@@ -1,0 +1,190 @@
+// Work that another context than the current one owns, captures that end early, threads with default streams of their
+// own: memory is not reused before such work is done.
+#include <algorithm>
+#include <functional>
+#include <thread>
+
+#include "test/engine/scenario.h"
+
+using namespace scenario;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+// Copies a block to the host, frees it while the copies are under way, and fills a new block of the same size. The
+// host must have the old contents. `copy` runs the copies that it is given, on whatever stream it likes.
+void FreeUnderCopies(Card& card, const std::function<void(std::function<void(CUstream)>)>& copy) {
+  constexpr uint64_t kBytes = 16 * kMiB;
+  CUstream other = card.Stream();
+  const CUdeviceptr block = Alloc(kBytes);
+  OK(cuMemsetD8Async(block, 0xAA, kBytes, other));
+  OK(cuStreamSynchronize(other));
+  void* host = nullptr;
+  OK(cuMemHostAlloc(&host, kBytes, 0));
+  copy([&](CUstream stream) {
+    for (int i = 0; i < 16; ++i) OK(cuMemcpyDtoHAsync(host, block, kBytes, stream));
+  });
+  OK(cuMemFree(block));
+  const CUdeviceptr next = Alloc(kBytes);
+  OK(cuMemsetD8Async(next, 0x55, kBytes, other));
+  OK(cuStreamSynchronize(other));
+  OK(cuCtxSynchronize());
+  uint64_t wrong = 0;
+  const auto* const bytes = static_cast<const unsigned char*>(host);
+  for (uint64_t i = 0; i < kBytes; i += 4096) wrong += bytes[i] != 0xAA;
+  Print("wrong pages", wrong);
+}
+
+// Allocates, uses and frees blocks one at a time. The memory that is held must stay near one block.
+void ExpectReuse(Card& card, CUstream stream, uint64_t max_held) {
+  uint64_t held = 0;
+  for (int i = 0; i < 60; ++i) {
+    const CUdeviceptr block = Alloc(128 * kMiB);
+    card.Named(stream, {Update(block, 128 * kMiB, 2)});
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemFree(block));
+    const auto stats = card.Stats(0);
+    held = std::max(held, stats.managed_requested_bytes + stats.unmanaged_bytes);
+  }
+  std::fprintf(stderr, "held %" PRIu64 " MiB\n", held / kMiB);
+  if (Budget() != 0) EXPECT(held <= max_held);
+}
+
+}  // namespace
+
+SCENARIO(copies_on_a_stream_of_another_gpu) {
+  Card first(0);
+  CUstream stream = first.Stream();
+  Card second(1);
+  OK(cuCtxSetCurrent(first.context));
+  FreeUnderCopies(first, [&](const std::function<void(CUstream)>& run) {
+    OK(cuCtxSetCurrent(second.context));
+    run(stream);
+    OK(cuCtxSetCurrent(first.context));
+  });
+}
+
+// The fence of a block is closed while another context of the same GPU is current, whose legacy stream is idle.
+SCENARIO(legacy_streams_of_two_contexts) {
+  Card card(0);
+  CUcontext second = nullptr;
+  OK(cuCtxCreate(&second, nullptr, 0, 0));
+  const CUdeviceptr in_second = Alloc(64 * kMiB), kept = Alloc(64 * kMiB);
+  (void)kept;
+  OK(cuCtxSetCurrent(card.context));
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) { run(CU_STREAM_LEGACY); });
+  OK(cuCtxSetCurrent(second));
+  OK(cuMemFree(in_second));
+  Alloc(64 * kMiB);
+  OK(cuCtxSetCurrent(card.context));
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) {
+    run(CU_STREAM_LEGACY);
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemFree(Alloc(64 * kMiB)));
+    Alloc(64 * kMiB);
+    OK(cuCtxSetCurrent(card.context));
+  });
+}
+
+// PyTorch's empty_cache frees the memory of every GPU with one of them current.
+SCENARIO(memory_freed_beside_another_gpu) {
+  Card first(0);
+  CUstream stream = first.Stream();
+  const CUdeviceptr large = Alloc(kGiB), used = Alloc(64 * kMiB);
+  first.Named(stream, {Update(used, 64 * kMiB, 1)});
+  Card second(1);
+  OK(cuCtxSetCurrent(second.context));
+  OK(cuMemFree(large));
+  OK(cuCtxSetCurrent(first.context));
+  ExpectReuse(first, stream, kGiB);
+  PrintDigest("used", used, 64 * kMiB);
+}
+
+SCENARIO(stream_destroyed_beside_another_gpu) {
+  Card first(0);
+  CUstream old = first.Stream();
+  const CUdeviceptr used = Alloc(64 * kMiB);
+  for (int i = 0; i < 8; ++i) first.Named(old, {Update(used, 64 * kMiB, 1)}, 2'000'000);
+  Card second(1);
+  OK(cuCtxSetCurrent(second.context));
+  OK(cuStreamDestroy(old));
+  OK(cuCtxSetCurrent(first.context));
+  ExpectReuse(first, first.Stream(), kGiB);
+  PrintDigest("used", used, 64 * kMiB);
+}
+
+// Stream-ordered allocations belong to the stream's GPU, whatever GPU is current, and count there.
+SCENARIO(allocations_on_a_stream_of_another_gpu) {
+  Card first(0);
+  CUstream stream = first.Stream();
+  Card second(1);
+  OK(cuCtxSetCurrent(second.context));
+  std::vector<CUdeviceptr> blocks(8);
+  for (CUdeviceptr& block : blocks) {
+    OK(cuMemAllocAsync(&block, 128 * kMiB, stream));
+    int ordinal = -1;
+    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block));
+    EXPECT(ordinal == 0);
+  }
+  OK(cuCtxSetCurrent(first.context));
+  size_t free_bytes = 0, total = 0;
+  OK(cuMemGetInfo(&free_bytes, &total));
+  EXPECT(free_bytes <= total - std::min<size_t>(total, 8 * 128 * kMiB));
+  for (const CUdeviceptr block : blocks) {
+    first.Named(stream, {Write(block, 128 * kMiB, 3)});
+    PrintDigest("block", block, 128 * kMiB);
+  }
+}
+
+SCENARIO(legacy_stream_beside_a_capture) {
+  Card card(0);
+  CUstream captured = card.Stream();
+  std::thread([&] {
+    OK(cuCtxSetCurrent(card.context));
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  }).join();
+  CUgraph graph = nullptr;
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) {
+    run(CU_STREAM_LEGACY);
+    OK(cuStreamEndCapture(captured, &graph));
+  });
+}
+
+// A capture that ends with its stream, and one that ends with its context.
+SCENARIO(captures_that_are_dropped) {
+  OK(cuInit(0));
+  {
+    Card card(0);
+    OK(cuStreamBeginCapture(card.Stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuDevicePrimaryCtxReset(0));
+  }
+  Card card(0);
+  CUstream dropped = card.Stream();
+  OK(cuStreamBeginCapture(dropped, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuStreamDestroy(dropped));
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) { run(CU_STREAM_LEGACY); });
+}
+
+// The threads have default streams of their own, and end while these have work.
+SCENARIO(threads_end_with_default_streams) {
+  Card card(0);
+  const CUdeviceptr used = Alloc(64 * kMiB);
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] {
+      OK(cuCtxSetCurrent(card.context));
+      OK(card.TryNamed(nullptr, {Update(used, 64 * kMiB, 1)}, 1'000'000, true));
+    }).join();
+  }
+  simgpu_advance_host(1'000'000'000);
+  ExpectReuse(card, card.Stream(), kGiB);
+  // A thread that comes later may have the place of an ended one in memory, and is another stream all the same.
+  FreeUnderCopies(card, [&](const std::function<void(CUstream)>& run) {
+    std::thread([&] {
+      OK(cuCtxSetCurrent(card.context));
+      run(CU_STREAM_PER_THREAD);
+    }).join();
+    std::thread([&] {
+      OK(cuCtxSetCurrent(card.context));
+      OK(card.TryNamed(nullptr, {Read(used, 64 * kMiB, 1)}, 1000, true));
+    }).join();
+  });
+}

@@ -1,0 +1,55 @@
+"""Contexts, order and lifetimes of legal programs: lifetime_test.py BUILD [NAME...] | --list
+
+Most scenarios fit the budget: these faults need no pressure.
+"""
+
+import re
+import sys
+
+from engine_rig import ALL_MODES, GIB, expect, main, run, same, scenario, test
+
+scenario("legacy_streams_of_two_contexts", evicts=False)
+scenario("legacy_stream_beside_a_capture", evicts=False)
+scenario("captures_that_are_dropped", evicts=False)
+scenario("threads_end_with_default_streams", pressed=None)
+scenario("own_discard_of_freed_memory", pressed=None)
+scenario("stream_ordered_free_does_not_wait", pressed=None)
+scenario("free_waits_without_a_lock", pressed=None)
+scenario("stream_ordered_free_beside_a_capture", pressed=None)
+scenario("advice_ends_with_its_memory", pressed=None)
+scenario("frees_that_the_driver_refuses", evicts=False)
+scenario("memory_info_with_one_output", evicts=False)
+scenario("launches_of_a_late_destructor", modes=ALL_MODES)
+for name in (
+    "copies_on_a_stream_of_another_gpu",
+    "memory_freed_beside_another_gpu",
+    "stream_destroyed_beside_another_gpu",
+    "allocations_on_a_stream_of_another_gpu",
+    "pools_keep_their_memory",
+):
+    scenario(name, profile="two-gpu", pressed=None)
+
+
+def growth(outcome):
+    """KiB of host memory that the scenario grew by, the simulated GPU's own included."""
+    return int(re.search(r"^grown by (-?\d+) KiB$", outcome.err, re.M)[1])
+
+
+@test
+def streams_modules_and_threads_end():
+    """Ten thousand streams and modules, a thousand threads: host memory does not grow, under pressure either."""
+    for name in ("ten_thousand_streams", "ten_thousand_modules", "a_thousand_threads"):
+        unhooked = growth(run(name))
+        for budget in (GIB // 2, 6 * GIB):
+            hooked = growth(run(name, budget))
+            expect(hooked - unhooked <= 4096, f"{name}: {hooked} KiB more, {unhooked} without the hook")
+
+
+@test
+def stream_ordered_memory_counts_on_the_streams_gpu():
+    """Under pressure, too, memory that is allocated in the order of another GPU's stream is held to its budget."""
+    same("allocations_on_a_stream_of_another_gpu", profile="two-gpu", evicts=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
