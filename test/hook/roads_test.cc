@@ -201,6 +201,11 @@ TEST_CASE("NVML shows the fraction of a GPU with one, and the driver's values of
              "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000\n");
 }
 
+TEST_CASE("a program with a dl_iterate_phdr of its own starts, and its calls are hooked") {
+  CheckQuiet(Probe("own_iterate", {}, {"LD_LIBRARY_PATH=" + kDriver}), "1 7\n");
+  CheckQuiet(Probe("own_iterate", {}, HookedWithDriver()), "1 100007\n");
+}
+
 TEST_CASE("without libcuda, the shim loads no engine, starts no thread, opens no file and logs nothing") {
   const auto plain = Probe("quiet", {}, {});
   REQUIRE(plain.status == 0);
