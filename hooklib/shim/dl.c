@@ -28,6 +28,7 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
   const shim_dlopen_fn open = shim_real_dlopen();
   void* const own = open ? open(object.path, RTLD_NOLOAD | RTLD_LAZY) : NULL;
   void* const found = own ? real(own, name) : NULL;
+  shim_close(own); /* the caller's own object, which stays loaded while it calls */
   (void)row;
   return found && !shim_is_self(found) ? found : NULL;
 }

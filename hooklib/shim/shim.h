@@ -63,6 +63,7 @@ typedef void* (*shim_dlopen_fn)(const char*, int);
 shim_dlsym_fn shim_real_dlsym(void); /* NULL while libdl is not loaded yet (glibc before 2.34) */
 shim_dlvsym_fn shim_real_dlvsym(void);
 shim_dlopen_fn shim_real_dlopen(void);
+void shim_close(void* handle); /* NULL is accepted */
 void shim_clear_error(void);   /* programs ask dlerror after a dlsym that succeeded */
 int shim_need_dl(void);        /* dlopen and dlsym can be called; loads libdl where that is needed */
 

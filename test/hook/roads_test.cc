@@ -206,6 +206,11 @@ TEST_CASE("a program with a dl_iterate_phdr of its own starts, and its calls are
   CheckQuiet(Probe("own_iterate", {}, HookedWithDriver()), "1 100007\n");
 }
 
+TEST_CASE("a weak reference to CUDA answers that there is no device until a driver is loaded") {
+  CheckQuiet(Probe("weak", {}, Hooked()), "100 -1\n");
+  CheckQuiet(Probe("weak", {}, HookedWithDriver()), "100 100007\n");
+}
+
 TEST_CASE("without libcuda, the shim loads no engine, starts no thread, opens no file and logs nothing") {
   const auto plain = Probe("quiet", {}, {});
   REQUIRE(plain.status == 0);
