@@ -198,5 +198,23 @@ def two_gpus(a):
     assert r.returncode == 125 and r.stderr == "sluice: 3 GPUs are requested, this node has 2\n", r
 
 
+@test()
+def a_parent_that_ignores_sigchld_gets_the_status(a):
+    a.needs_hook()
+
+    def start(*program):
+        return subprocess.run(
+            [BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", *program],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        )
+
+    assert start("sh", "-c", "exit 7").returncode == 7
+    ignored = int(start("grep", "SigIgn", "/proc/self/status").stdout.split()[1], 16)
+    assert ignored & 1 << signal.SIGCHLD - 1, "the program has the parent's setting"
+
+
 if __name__ == "__main__":
     run()
