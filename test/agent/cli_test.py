@@ -216,5 +216,17 @@ def a_parent_that_ignores_sigchld_gets_the_status(a):
     assert ignored & 1 << signal.SIGCHLD - 1, "the program has the parent's setting"
 
 
+@test()
+def a_script_without_an_interpreter_line_is_run_by_sh(a):
+    a.needs_hook()
+    script = a.dir / "script"
+    script.write_text('echo "hi $1"\n')
+    script.chmod(0o755)
+    assert a.cli("run", "--", str(script), "you").stdout == "hi you\n"
+    script.chmod(0o644)
+    r = a.cli("run", "--", str(script), check=False)
+    assert r.returncode == 126 and r.stderr == f"sluice: {script}: Permission denied\n", r
+
+
 if __name__ == "__main__":
     run()
