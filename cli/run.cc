@@ -19,6 +19,7 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "cli/paths.h"
+#include "cli/text.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 
@@ -107,8 +108,8 @@ settings::Settings Check(const Options& o) {
   if (!conflicts.empty()) Fail(2, conflicts.front());
   if (!o.backend.empty() && o.backend != "managed")
     Fail(2, "--backend: '" + o.backend + "' is not accepted; accepted: managed");
-  if (o.gpu != "auto" && o.gpu != "sim" && !o.gpu.starts_with("GPU-")) {
-    Fail(2, "--gpu: '" + o.gpu + "' is not accepted; accepted: auto, sim, a GPU's UUID (GPU-...)");
+  if (o.gpu != "auto" && o.gpu != "sim" && (!o.gpu.starts_with("GPU-") || o.gpu != Printable(o.gpu))) {
+    Fail(2, "--gpu: '" + Printable(o.gpu) + "' is not accepted; accepted: auto, sim, a GPU's UUID (GPU-...)");
   }
   if (!o.on_error.empty() && o.on_error != "run" && o.on_error != "stop") {
     Fail(2, "--on-error: '" + o.on_error + "' is not accepted; accepted: run, stop");
@@ -118,7 +119,7 @@ settings::Settings Check(const Options& o) {
 
 v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program) {
   v1::CreateAllocationRequest request;
-  request.set_name(std::filesystem::path(program).filename());
+  request.set_name(Printable(std::filesystem::path(program).filename().native()));
   request.set_owner(getpid());
   for (const auto& [key, value] : o.values) (*request.mutable_settings())[key] = value;
   const uint32_t percent = s.gpu_memory ? 0 : s.gpu_percent.value_or(100);

@@ -5,6 +5,7 @@ cli_test.py BIN_DIR TEST_DIR [name...]
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -226,6 +227,15 @@ def a_script_without_an_interpreter_line_is_run_by_sh(a):
     script.chmod(0o644)
     r = a.cli("run", "--", str(script), check=False)
     assert r.returncode == 126 and r.stderr == f"sluice: {script}: Permission denied\n", r
+
+
+@test()
+def a_program_name_need_not_be_utf8(a):
+    a.needs_hook()
+    program = os.fsencode(a.dir) + b"/caf\xe9"
+    shutil.copy("/bin/echo", program)
+    r = a.cli("run", "--", os.fsdecode(program), "hello")
+    assert (r.stdout, r.stderr) == ("hello\n", ""), r
 
 
 if __name__ == "__main__":
