@@ -19,6 +19,7 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "cli/paths.h"
+#include "cli/preload.h"
 #include "cli/text.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
@@ -51,12 +52,7 @@ class OwnAgent {
     if (!dir_.empty()) std::filesystem::remove_all(dir_, ec);
   }
   std::string Start(const std::string& nvml) {
-    const char* tmp = std::getenv("TMPDIR");
-    std::string pattern = std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") + "/sluice-XXXXXX";
-    // The path of the agent's socket must fit into 107 characters.
-    if (pattern.size() > 80) pattern = "/tmp/sluice-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) Fail(kOwnFailure, pattern + ": " + std::strerror(errno));
-    dir_ = pattern;
+    dir_ = MakeRunFolder("");
     const std::string agent = BinDir() + "/sluice-agent";
     std::vector<std::string> args = {
         agent, "--run-dir", dir_, "--alloc-dir", dir_ + "/alloc", "--end-with", std::to_string(getpid()), "--quiet"};
@@ -169,6 +165,7 @@ int Run(Options o, const std::vector<std::string>& program) {
     Fail(kOwnFailure, "--gpu sim: the simulated driver was not found: " + sim_nvml);
   }
 
+  LoaderPaths paths;
   OwnAgent own;
   std::string socket = SocketIn(o.run_dir);
   // The node's agent serves real GPUs. It serves a simulated one only where its folder was given.
@@ -195,11 +192,11 @@ int Run(Options o, const std::vector<std::string>& program) {
   std::map<std::string, std::string> environment;
   environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // at most one of them is set
   for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
-  environment["LD_PRELOAD"] = Prepended(shim, "LD_PRELOAD");
+  environment["LD_PRELOAD"] = Prepended(paths.Fit(shim), "LD_PRELOAD");
   environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;
   if (!o.backend.empty()) environment[SLUICE_ENV_BACKEND] = o.backend;
   if (!o.on_error.empty()) environment[SLUICE_ENV_ON_ERROR] = o.on_error;
-  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(SimGpuDir(), "LD_LIBRARY_PATH");
+  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(paths.Fit(SimGpuDir()), "LD_LIBRARY_PATH");
   // On a node with further GPUs, CUDA must see the allocated ones only.
   v1::Status status;
   grpc::ClientContext status_context;

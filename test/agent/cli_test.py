@@ -238,5 +238,34 @@ def a_program_name_need_not_be_utf8(a):
     assert (r.stdout, r.stderr) == ("hello\n", ""), r
 
 
+@test()
+def a_build_in_a_folder_with_a_blank_or_colon_is_preloaded(a):
+    a.needs_hook()
+    for name in ("my tools", "my:tools"):
+        build = a.dir / name
+        (build / "lib").mkdir(parents=True)
+        (build / "bin").mkdir()
+        shutil.copy(BIN / "sluice", build / "bin")
+        shutil.copy(BIN.parent / "lib/libsluice.so", build / "lib")
+
+        def start(**env):
+            return subprocess.run(
+                [build / "bin/sluice", "run", "--run-dir", a.dir / "run", "--"]
+                + ["sh", "-c", "echo $LD_PRELOAD; cat /proc/self/maps"],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                env={**os.environ, "TMPDIR": str(a.dir), **env},
+            )
+
+        r = start()
+        preloaded, maps = r.stdout.split("\n", 1)
+        assert r.returncode == 0 and not r.stderr and f"{build}/lib/libsluice.so" in maps, r
+        assert not os.path.exists(preloaded), "its link ends with the run"
+        r = start(TMPDIR="/proc")
+        assert r.returncode == 125 and r.stdout == "", r
+        assert "libsluice.so' cannot be preloaded from a path with a blank or colon" in r.stderr, r
+
+
 if __name__ == "__main__":
     run()
