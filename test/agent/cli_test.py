@@ -267,5 +267,39 @@ def a_build_in_a_folder_with_a_blank_or_colon_is_preloaded(a):
         assert "libsluice.so' cannot be preloaded from a path with a blank or colon" in r.stderr, r
 
 
+@test(gpus=2)
+def the_users_visible_devices_hold(a):
+    a.needs_hook()
+
+    def visible(value, *flags, check=True):
+        show = ["--", "sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook")]
+        return a.cli("run", *flags, *show, env={"CUDA_VISIBLE_DEVICES": value}, check=check)
+
+    for value, flags, seen, budgets in (
+        ("1", [], UUID % 1, [1]),
+        (" 1 , 0", [], UUID % 1, [1]),
+        ("0,-1,1", [], UUID % 0, [0]),
+        (UUID % 1, [], UUID % 1, [1]),
+        ("1,0", ["--gpu", UUID % 0], UUID % 0, [0]),
+        ("1,0", ["--fraction", "2"], "1,0", [1, 0]),
+        ("", [], "", None),
+        ("-1", [], "-1", None),
+    ):
+        lines = visible(value, *flags).stdout.split("\n")
+        assert lines[0] == seen, (value, lines)
+        used = [line.split()[1] for line in lines if line.startswith("budget")]
+        assert budgets is None or sorted(used) == sorted(UUID % i for i in budgets), (value, lines)
+    for value, flags, word in (
+        ("2", [], "CUDA_VISIBLE_DEVICES: '2' is not accepted; accepted: different GPUs of 0 to 1 or of GPU-"),
+        ("1,1", [], "'1,1' is not accepted"),
+        ("GPU-00", [], "'GPU-00' is not accepted"),
+        ("MIG-1", [], "'MIG-1' is not accepted"),
+        ("1", ["--gpu", UUID % 0], f"CUDA_VISIBLE_DEVICES='1' beside --gpu '{UUID % 0}' is not accepted; accepted: "),
+        ("1", ["--fraction", "2"], "CUDA_VISIBLE_DEVICES='1' beside --fraction 2 is not accepted; accepted: "),
+    ):
+        r = visible(value, *flags, check=False)
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, r
+
+
 if __name__ == "__main__":
     run()
