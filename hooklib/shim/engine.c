@@ -98,6 +98,7 @@ static void load(void) {
   link->shim.dlsym = sym;
   link->shim.dlopen = open;
   link->shim.library_real = &shim_library_real;
+  link->shim.log_warning = &shim_log_warning;
 
   struct text path = {.length = 0};
   engine_path(&path);

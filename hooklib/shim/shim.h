@@ -91,6 +91,7 @@ const char* shim_variable(const char* name); /* of the environment, or NULL */
 
 /* notice.c */
 void shim_log_error(const char* text); /* one line on stderr */
+void shim_log_warning(const char* text);
 void shim_notify_agent(const char* text);
 
 extern struct sluice_shim_state sluice_shim_link;
