@@ -31,8 +31,8 @@ static int is_hooked_library(const char* file) {
          starts_with(base, "libcublas");
 }
 
-/* A libcuda that loads another one and passes calls on, as WSL2's. What it looks up is for its own use: the program's
- * calls to it are hooked, and are not to be hooked twice. */
+/* A libcuda that loads another one and passes calls on, as WSL2's. The program's calls to it are hooked. Its own calls
+ * to the other one are not, or a call would be hooked twice. */
 static int is_driver(const void* caller) {
   struct shim_object object;
   return shim_object_at(caller, &object) && starts_with(base_of(object.path), "libcuda.so");
