@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "cli/child.h"
 #include "cli/cluster.h"
 #include "cli/commands.h"
 #include "common/command_line.h"
@@ -18,6 +19,7 @@
 #endif
 
 int main(int argc, char** argv) {
+  sluice::cli::KeepChildStatus();
   CLI::App app{"sluice: run programs on fractions of a GPU, with more memory than a fraction holds"};
   app.set_version_flag("--version", SLUICE_VERSION);
   app.require_subcommand(1);

@@ -19,6 +19,9 @@
 #include "cli/child.h"
 #include "cli/commands.h"
 #include "cli/paths.h"
+#include "cli/preload.h"
+#include "cli/text.h"
+#include "cli/visible_devices.h"
 #include "common/settings/settings.h"
 #include "sluice/names.h"
 
@@ -50,12 +53,7 @@ class OwnAgent {
     if (!dir_.empty()) std::filesystem::remove_all(dir_, ec);
   }
   std::string Start(const std::string& nvml) {
-    const char* tmp = std::getenv("TMPDIR");
-    std::string pattern = std::string(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp") + "/sluice-XXXXXX";
-    // The path of the agent's socket must fit into 107 characters.
-    if (pattern.size() > 80) pattern = "/tmp/sluice-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) Fail(kOwnFailure, pattern + ": " + std::strerror(errno));
-    dir_ = pattern;
+    dir_ = MakeRunFolder("");
     const std::string agent = BinDir() + "/sluice-agent";
     std::vector<std::string> args = {
         agent, "--run-dir", dir_, "--alloc-dir", dir_ + "/alloc", "--end-with", std::to_string(getpid()), "--quiet"};
@@ -107,8 +105,8 @@ settings::Settings Check(const Options& o) {
   if (!conflicts.empty()) Fail(2, conflicts.front());
   if (!o.backend.empty() && o.backend != "managed")
     Fail(2, "--backend: '" + o.backend + "' is not accepted; accepted: managed");
-  if (o.gpu != "auto" && o.gpu != "sim" && !o.gpu.starts_with("GPU-")) {
-    Fail(2, "--gpu: '" + o.gpu + "' is not accepted; accepted: auto, sim, a GPU's UUID (GPU-...)");
+  if (o.gpu != "auto" && o.gpu != "sim" && (!o.gpu.starts_with("GPU-") || o.gpu != Printable(o.gpu))) {
+    Fail(2, "--gpu: '" + Printable(o.gpu) + "' is not accepted; accepted: auto, sim, a GPU's UUID (GPU-...)");
   }
   if (!o.on_error.empty() && o.on_error != "run" && o.on_error != "stop") {
     Fail(2, "--on-error: '" + o.on_error + "' is not accepted; accepted: run, stop");
@@ -116,9 +114,11 @@ settings::Settings Check(const Options& o) {
   return s;
 }
 
-v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program) {
+// `visible` restricts the GPUs among which the agent chooses.
+v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& s, const std::string& program,
+                                    const VisibleDevices& visible, const char* visible_text) {
   v1::CreateAllocationRequest request;
-  request.set_name(std::filesystem::path(program).filename());
+  request.set_name(Printable(std::filesystem::path(program).filename().native()));
   request.set_owner(getpid());
   for (const auto& [key, value] : o.values) (*request.mutable_settings())[key] = value;
   const uint32_t percent = s.gpu_memory ? 0 : s.gpu_percent.value_or(100);
@@ -127,10 +127,11 @@ v1::CreateAllocationRequest Request(const Options& o, const settings::Settings& 
     Fail(2, "--gpu: '" + o.gpu + "' beside --fraction " + settings::FormatFraction(percent) +
                 " is not accepted; accepted: auto, sim");
   }
+  const std::vector<std::string> uuids = RequestedGpus(visible, visible_text, o.gpu, gpus);
   for (uint32_t i = 0; i < gpus; ++i) {
     v1::GpuShare* share = request.add_gpus();
     share->set_units(percent > 100 ? 100 : percent);
-    if (o.gpu != "auto" && o.gpu != "sim") share->set_uuid(o.gpu);
+    if (!uuids.empty()) share->set_uuid(uuids[i]);
   }
   return request;
 }
@@ -168,6 +169,7 @@ int Run(Options o, const std::vector<std::string>& program) {
     Fail(kOwnFailure, "--gpu sim: the simulated driver was not found: " + sim_nvml);
   }
 
+  LoaderPaths paths;
   OwnAgent own;
   std::string socket = SocketIn(o.run_dir);
   // The node's agent serves real GPUs. It serves a simulated one only where its folder was given.
@@ -179,30 +181,37 @@ int Run(Options o, const std::vector<std::string>& program) {
   if (!node) socket = own.Start(sim ? sim_nvml : "");
 
   auto stub = Connect(socket);
+  // The user's choice of GPUs holds: it says which of the node's are requested, or that the program sees none.
+  std::vector<std::string> node_gpus;
+  v1::Status status;
+  grpc::ClientContext status_context;
+  if (stub->GetStatus(&status_context, {}, &status).ok()) {
+    for (const v1::Gpu& g : status.gpus()) node_gpus.push_back(g.uuid());
+  }
+  const char* const visible_text = std::getenv("CUDA_VISIBLE_DEVICES");
+  const VisibleDevices visible = ReadVisibleDevices(visible_text, node_gpus);
   grpc::ClientContext context;
-  auto stream = stub->CreateAllocation(&context, Request(o, s, program.front()));
+  auto stream = stub->CreateAllocation(&context, Request(o, s, program.front(), visible, visible_text));
   v1::Allocation allocation;
   if (!stream->Read(&allocation)) {
-    const grpc::Status status = stream->Finish();
-    const bool caller = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
+    const grpc::Status result = stream->Finish();
+    const bool caller = result.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
     // The agent has no GPU at all. A simulated one needs an agent of its own, so not where a folder was given.
-    const bool simulate = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION && !o.run_dir_given &&
+    const bool simulate = result.error_code() == grpc::StatusCode::FAILED_PRECONDITION && !o.run_dir_given &&
                           access(sim_nvml.c_str(), R_OK) == 0;
-    Fail(caller ? 2 : kOwnFailure, status.error_message() + (simulate ? "; --gpu sim runs it on a simulated GPU" : ""));
+    Fail(caller ? 2 : kOwnFailure, result.error_message() + (simulate ? "; --gpu sim runs it on a simulated GPU" : ""));
   }
 
   std::map<std::string, std::string> environment;
   environment[SLUICE_ENV_GPU_FRACTION] = environment[SLUICE_ENV_GPU_MEMORY] = "";  // at most one of them is set
   for (const auto& [name, value] : o.values) environment[std::string(settings::Find(name)->variable)] = value;
-  environment["LD_PRELOAD"] = Prepended(shim, "LD_PRELOAD");
+  environment["LD_PRELOAD"] = Prepended(paths.Fit(shim), "LD_PRELOAD");
   environment[SLUICE_ENV_SOCKET] = allocation.directory() + "/" SLUICE_SOCKET_NAME;
   if (!o.backend.empty()) environment[SLUICE_ENV_BACKEND] = o.backend;
   if (!o.on_error.empty()) environment[SLUICE_ENV_ON_ERROR] = o.on_error;
-  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(SimGpuDir(), "LD_LIBRARY_PATH");
+  if (sim) environment["LD_LIBRARY_PATH"] = Prepended(paths.Fit(SimGpuDir()), "LD_LIBRARY_PATH");
   // On a node with further GPUs, CUDA must see the allocated ones only.
-  v1::Status status;
-  grpc::ClientContext status_context;
-  if (stub->GetStatus(&status_context, {}, &status).ok() && status.gpus_size() > allocation.gpus_size()) {
+  if (!visible.hides_all && status.gpus_size() > allocation.gpus_size()) {
     std::vector<std::string> uuids;
     for (const v1::GpuShare& g : allocation.gpus()) uuids.push_back(g.uuid());
     environment["CUDA_VISIBLE_DEVICES"] = Join(uuids, ",");

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "hooklib/dispatch/driver_copies.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/table.h"
 #include "hooklib/libraries/library_calls.h"
@@ -28,19 +29,7 @@ void* HandleOf(void* address) {
   return shim.dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
 }
 
-void BindCuda(void* real) {
-  if (RealBound()) return;
-  void* handle = real != nullptr ? HandleOf(real) : nullptr;
-  if (handle == nullptr) handle = shim.dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-  if (handle != nullptr) BindReal(&Lookup, handle);
-}
-
-void* CudaEntry(unsigned index, void* real) {
-  BindCuda(real);
-  void* const driver = RealOf(index);
-  if (real == nullptr) return driver != nullptr ? Entry(index) : nullptr;
-  return driver == real ? Entry(index) : real;
-}
+void* CudaEntry(unsigned index, void* real) { return CudaEntryOf(index, real); }
 
 void* NvmlEntry(unsigned index, void* real) {
   if (!NvmlBound()) {
@@ -90,7 +79,7 @@ extern "C" __attribute__((visibility("default"))) int sluice_engine_start(sluice
   }
   link->status = SLUICE_ENGINE_STARTING;
   sluice::shim = link->shim;
-  sluice::BindCuda(nullptr);
+  sluice::BindLoadedDriver(sluice::shim);
   sluice::EngineInit();
   link->engine = {&sluice::CudaEntry, &sluice::NvmlEntry, &sluice::LibraryEntry, &sluice::OnAllocatorReport};
   __atomic_store_n(&link->status, SLUICE_ENGINE_READY, __ATOMIC_RELEASE);

@@ -197,16 +197,23 @@ bool IsIntercepted(std::string_view base) {
 
 bool RealBound() { return bound.load(std::memory_order_acquire); }
 
-void BindReal(void* (*lookup)(void* context, const char* name), void* context) {
+namespace {
+
+void Bind(void* (*lookup)(void* context, const char* name), void* context, bool replaces) {
   constexpr std::size_t kSlots = sizeof(kRealSlots) / sizeof(kRealSlots[0]);
-  if (RealBound()) return;
+  if (RealBound() && !replaces) return;
   // Every lookup takes the loader's lock, so none may happen while ours is held.
   std::array<void*, kSlots> found{};
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
   const std::lock_guard lock(bind_mutex);
-  if (RealBound()) return;
+  if (RealBound() && !replaces) return;
   for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
   bound.store(true, std::memory_order_release);
 }
+
+}  // namespace
+
+void BindReal(void* (*lookup)(void* context, const char* name), void* context) { Bind(lookup, context, false); }
+void RebindReal(void* (*lookup)(void* context, const char* name), void* context) { Bind(lookup, context, true); }
 
 }  // namespace sluice

@@ -39,6 +39,8 @@ bool IsIntercepted(std::string_view base);
 
 // Fills g_real by looking every name up with `lookup(context, name)`. Thread-safe: the first caller fills it.
 void BindReal(void* (*lookup)(void* context, const char* name), void* context);
+// The same in place of an earlier binding. Only before a cuInit has succeeded: nothing works with the driver then.
+void RebindReal(void* (*lookup)(void* context, const char* name), void* context);
 bool RealBound();
 
 }  // namespace sluice

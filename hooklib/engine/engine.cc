@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 
@@ -98,20 +99,29 @@ void ReportAtExit() {
 }
 
 // Publishes the counters ten times a second and logs the period's line. Makes no driver call.
+//
+// A program whose main thread ends by pthread_exit ends with its last thread: the C library calls exit(0) there. The
+// engine's threads would keep it alive, and as these block all signals, SIGTERM would stay pending. To unblock it in
+// one of them is no remedy: a program that blocks a signal everywhere and waits for it would be ended by it. So the
+// ticker makes the C library's call when only the engine's threads are left.
 void* Ticker(void*) {
   constexpr uint64_t kTickNs = 100'000'000, kTicksPerSecond = 10, kTicksPerPeriod = 100;
+  bool is_last = false;
   for (uint64_t tick = 1; !TheExitHandshake().AwaitExit(kTickNs); ++tick) {
     for (const auto& device : Devices()) {
       if (tick % kTicksPerSecond == 0) device->NoteSecond();
       device->tokens.time_slices().BeginSampling(device->Launches());
     }
     PublishAll();
+    is_last = tick % kTicksPerSecond == 0 && OnlyOwnThreadsAreLeft();
+    if (is_last) break;
     if (tick % kTicksPerPeriod != 0) continue;
     CheckPeriod();
     if (LogEnabled(settings::LogLevel::kInfo)) LogSummary("status");
   }
   ReportAtExit();
   TheExitHandshake().Finish();
+  if (is_last) exit(0);
   return nullptr;
 }
 

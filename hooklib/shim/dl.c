@@ -11,6 +11,33 @@
 #define TAIL_CALL /* gcc -O2 makes a sibling call of it; test/hook proves it for the shipped file */
 #endif
 
+static int starts_with(const char* text, const char* prefix) {
+  while (*prefix && *text == *prefix) ++text, ++prefix;
+  return !*prefix;
+}
+
+static const char* base_of(const char* file) {
+  const char* base = file;
+  for (const char* c = file; *c; ++c) {
+    if (*c == '/') base = c + 1;
+  }
+  return base;
+}
+
+/* Whether `file` names a library that is hooked. */
+static int is_hooked_library(const char* file) {
+  const char* const base = base_of(file);
+  return starts_with(base, "libcuda.so") || starts_with(base, "libnvidia-ml.so") || starts_with(base, "libcudnn") ||
+         starts_with(base, "libcublas");
+}
+
+/* A libcuda that loads another one and passes calls on, as WSL2's. The program's calls to it are hooked. Its own calls
+ * to the other one are not, or a call would be hooked twice. */
+static int is_driver(const void* caller) {
+  struct shim_object object;
+  return shim_object_at(caller, &object) && starts_with(base_of(object.path), "libcuda.so");
+}
+
 /* The driver's function as this caller's look-up would find it without the shim. */
 static __attribute__((noinline)) void* found_without_us(void* handle, int row, const char* name, const void* caller) {
   const shim_dlsym_fn real = shim_real_dlsym();
@@ -28,6 +55,7 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
   const shim_dlopen_fn open = shim_real_dlopen();
   void* const own = open ? open(object.path, RTLD_NOLOAD | RTLD_LAZY) : NULL;
   void* const found = own ? real(own, name) : NULL;
+  shim_close(own); /* the caller's own object, which stays loaded while it calls */
   (void)row;
   return found && !shim_is_self(found) ? found : NULL;
 }
@@ -35,6 +63,10 @@ static __attribute__((noinline)) void* found_without_us(void* handle, int row, c
 static __attribute__((noinline)) void* answer(void* handle, int row, const char* name, const void* caller) {
   void* const real = found_without_us(handle, row, name, caller);
   if (!real) return NULL;
+  if (row < ROW_CUDA_END && is_driver(caller)) {
+    shim_clear_error();
+    return real;
+  }
   void* const given = row < ROW_NVML_END ? shim_substitute(row, real) : shim_library_answer(row, real, caller);
   shim_clear_error();
   return given;
@@ -72,25 +104,11 @@ SHIM_EXPORT void* dlvsym(void* restrict handle, const char* restrict name, const
   /* From here RTLD_NEXT means the global scope without the shim. */
   void* const found = real(handle == RTLD_DEFAULT ? RTLD_NEXT : handle, name, version);
   if (!found) return NULL;
-  if (shim_is_self(found) || row >= ROW_NVML_END) return answer(handle, row, name, __builtin_return_address(0));
+  if (shim_is_self(found) || row >= ROW_NVML_END || is_driver(__builtin_return_address(0)))
+    return answer(handle, row, name, __builtin_return_address(0));
   void* const given = shim_substitute(row, found);
   shim_clear_error();
   return given;
-}
-
-static int starts_with(const char* text, const char* prefix) {
-  while (*prefix && *text == *prefix) ++text, ++prefix;
-  return !*prefix;
-}
-
-/* Whether `file` names a library that is hooked. */
-static int is_hooked_library(const char* file) {
-  const char* base = file;
-  for (const char* c = file; *c; ++c) {
-    if (*c == '/') base = c + 1;
-  }
-  return starts_with(base, "libcuda.so") || starts_with(base, "libnvidia-ml.so") || starts_with(base, "libcudnn") ||
-         starts_with(base, "libcublas");
 }
 
 /* Nothing needs to be looked up here: a program calls an opened library through dlsym, or it links the library and

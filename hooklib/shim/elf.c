@@ -9,9 +9,6 @@
 
 #include "hooklib/shim/shim.h"
 
-/* Weak: under a C library without it the shim is inert and the process starts all the same. */
-extern int dl_iterate_phdr(int (*callback)(struct dl_phdr_info*, size_t, void*), void* data) __attribute__((weak));
-
 static void describe(const struct dl_phdr_info* info, struct shim_object* out) {
   out->base = info->dlpi_addr;
   out->path = info->dlpi_name ? info->dlpi_name : "";
@@ -161,7 +158,7 @@ static void* look_up_sysv(uintptr_t base, const struct tables* tables, const cha
   return NULL;
 }
 
-static void* look_up(const struct dl_phdr_info* info, const char* name) {
+void* shim_look_up(const struct dl_phdr_info* info, const char* name) {
   struct tables tables;
   if (!tables_of(info, &tables)) return NULL;
   return tables.gnu_hash.count ? look_up_gnu(info->dlpi_addr, &tables, name)
@@ -194,7 +191,7 @@ static int match_object(struct dl_phdr_info* info, size_t size, void* data) {
 
 int shim_object_at(const void* address, struct shim_object* out) {
   struct search search = {address, NULL, 0, NULL, out};
-  return dl_iterate_phdr ? dl_iterate_phdr(&match_object, &search) : 0;
+  return shim_iterate_objects(&match_object, &search);
 }
 
 static int match_name(struct dl_phdr_info* info, size_t size, void* data) {
@@ -207,12 +204,12 @@ static int match_name(struct dl_phdr_info* info, size_t size, void* data) {
     return 0;
   }
   if (holds(&object, (const void*)&match_name)) return 0; /* the shim itself */
-  search->found = look_up(info, search->name);
+  search->found = shim_look_up(info, search->name);
   return search->found != NULL;
 }
 
 void* shim_find_after(const void* after, const char* name) {
   struct search search = {after, name, after == NULL, NULL, NULL};
-  if (dl_iterate_phdr) dl_iterate_phdr(&match_name, &search);
+  shim_iterate_objects(&match_name, &search);
   return search.found;
 }

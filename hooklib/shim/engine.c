@@ -98,6 +98,7 @@ static void load(void) {
   link->shim.dlsym = sym;
   link->shim.dlopen = open;
   link->shim.library_real = &shim_library_real;
+  link->shim.log_warning = &shim_log_warning;
 
   struct text path = {.length = 0};
   engine_path(&path);
@@ -137,6 +138,7 @@ static int stopped(void) { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == S
 /* Stand in for functions that cannot be called; they ignore their parameters. */
 static int cuda_not_ready(void) { return 802; } /* CUDA_ERROR_SYSTEM_NOT_READY */
 static int cuda_not_found(void) { return 500; } /* CUDA_ERROR_NOT_FOUND */
+static int cuda_no_device(void) { return 100; } /* CUDA_ERROR_NO_DEVICE */
 static int nvml_not_loaded(void) { return 9; }  /* NVML_ERROR_DRIVER_NOT_LOADED */
 static int nvml_not_found(void) { return 13; }  /* NVML_ERROR_FUNCTION_NOT_FOUND */
 
@@ -161,7 +163,15 @@ void* shim_find_real(int row, const void* caller) {
   struct shim_object object;
   if (!handle && shim_object_at(caller, &object) && object.path[0]) handle = open(object.path, RTLD_NOLOAD | RTLD_LAZY);
   void* const found = handle ? sym(handle, shim_name_of(row)) : NULL;
-  return found && !shim_is_self(found) ? found : shim_find_after(NULL, shim_name_of(row));
+  if (found && !shim_is_self(found)) return found; /* callers keep it, so the handle stays */
+  shim_close(handle);
+  return shim_find_after(NULL, shim_name_of(row));
+}
+
+/* A weak reference to a CUDA function is never null, because the shim defines it. Without a libcuda the program
+ * expects the answer of a machine without a GPU; a libcuda that lacks the function is another matter. */
+static void* cuda_absent(const void* caller) {
+  return shim_find_real(ROW_cuInit, caller) ? (void*)&cuda_not_found : (void*)&cuda_no_device;
 }
 
 /* The target of a trampoline of CUDA or NVML. Never NULL. *cache: whether it is final. */
@@ -179,7 +189,7 @@ static void* driver_target(int row, const void* caller, int* cache) {
   }
   if (!target) {
     *cache = 0; /* the library may be loaded later */
-    return row < ROW_CUDA_END ? (void*)&cuda_not_found : (void*)&nvml_not_found;
+    return row < ROW_CUDA_END ? cuda_absent(caller) : (void*)&nvml_not_found;
   }
   if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == SHIM_UNTRIED) *cache = 0;
   return target;

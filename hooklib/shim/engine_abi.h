@@ -12,7 +12,7 @@
 
 /* The version of everything below the head. */
 #ifndef SLUICE_SHIM_ABI
-#define SLUICE_SHIM_ABI 4
+#define SLUICE_SHIM_ABI 5
 #endif
 
 #ifdef __cplusplus
@@ -26,6 +26,7 @@ struct sluice_shim_api {
   void* (*dlopen)(const char* file, int flags);
   /* For an entry of another library's function, before anything else: the function that it replaces. */
   void* (*library_real)(void);
+  void (*log_warning)(const char* text); /* one line on stderr */
 };
 
 struct sluice_engine_api {

@@ -51,13 +51,22 @@ static int is_stderr_writable(void) {
   return call(SYS_ppoll, (long)&room, 1, (long)at_once, 0, 0, 0) > 0 && !(room.revents & POLLERR);
 }
 
-void shim_log_error(const char* text) {
+static void log_line(const char* level, const char* text) {
   if (!is_stderr_writable()) return;
-  char line[1152] = "sluice: ERROR ";
-  size_t length = 14;
+  char line[1152] = "sluice: ";
+  size_t length = 8;
+  for (; *level; ++level) line[length++] = *level;
+  line[length++] = ' ';
   for (; *text && length + 2 < sizeof line; ++text) line[length++] = *text;
   line[length++] = '\n';
   call(SYS_write, 2, (long)line, (long)length, 0, 0, 0);
+}
+
+void shim_log_error(const char* text) { log_line("ERROR", text); }
+
+void shim_log_warning(const char* text) {
+  const char* const level = shim_variable(SLUICE_ENV_LOG_LEVEL);
+  if (!level || (level[0] != 'E' && level[0] != 'e')) log_line("WARN", text);
 }
 
 static void send_frame(int socket, struct sluice_frame* frame, uint16_t type, uint64_t seq) {

@@ -31,6 +31,12 @@ int shim_need_dl(void) {
   return shim_real_dlopen() && shim_real_dlsym();
 }
 
+void shim_close(void* handle) {
+  static void* slot;
+  int (*const close)(void*) = handle ? (int (*)(void*))cached(&slot, "dlclose") : NULL;
+  if (close) close(handle);
+}
+
 void shim_clear_error(void) {
   static void* slot;
   char* (*const error)(void) = (char* (*)(void))cached(&slot, "dlerror");

@@ -49,6 +49,12 @@ int shim_object_at(const void* address, struct shim_object* out);
  * itself is skipped. */
 void* shim_find_after(const void* after, const char* name);
 int shim_is_self(const void* address);
+struct dl_phdr_info;
+void* shim_look_up(const struct dl_phdr_info* info, const char* name); /* the object's definition, or NULL */
+
+/* loaded.c: as dl_iterate_phdr, whatever function of that name the program has. */
+typedef int (*shim_object_fn)(struct dl_phdr_info* info, size_t size, void* data);
+int shim_iterate_objects(shim_object_fn callback, void* data);
 
 /* real.c: the C library's own functions. */
 typedef void* (*shim_dlsym_fn)(void*, const char*);
@@ -57,8 +63,9 @@ typedef void* (*shim_dlopen_fn)(const char*, int);
 shim_dlsym_fn shim_real_dlsym(void); /* NULL while libdl is not loaded yet (glibc before 2.34) */
 shim_dlvsym_fn shim_real_dlvsym(void);
 shim_dlopen_fn shim_real_dlopen(void);
-void shim_clear_error(void); /* programs ask dlerror after a dlsym that succeeded */
-int shim_need_dl(void);      /* dlopen and dlsym can be called; loads libdl where that is needed */
+void shim_close(void* handle); /* NULL is accepted */
+void shim_clear_error(void);   /* programs ask dlerror after a dlsym that succeeded */
+int shim_need_dl(void);        /* dlopen and dlsym can be called; loads libdl where that is needed */
 
 /* engine.c */
 enum shim_state { SHIM_UNTRIED, SHIM_READY, SHIM_UNHOOKED, SHIM_STOPPED };
@@ -84,6 +91,7 @@ const char* shim_variable(const char* name); /* of the environment, or NULL */
 
 /* notice.c */
 void shim_log_error(const char* text); /* one line on stderr */
+void shim_log_warning(const char* text);
 void shim_notify_agent(const char* text);
 
 extern struct sluice_shim_state sluice_shim_link;

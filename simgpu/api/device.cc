@@ -34,6 +34,13 @@ void WaitForTenants() {
   std::fprintf(stderr, "simgpu: SIMGPU_TENANTS=%d processes did not start within 30 s; continuing\n", wanted);
 }
 
+// As the driver: an empty value, or one that begins with a negative index, hides every device. Any other value is
+// ignored: it neither chooses nor orders devices here.
+bool DevicesAreHidden() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr && (*visible == '\0' || *visible == '-');
+}
+
 }  // namespace
 
 extern "C" {
@@ -43,6 +50,7 @@ CUresult cuInit(unsigned int flags) {
   NEED_ARG(flags == 0);
   auto& d = TheDriver();
   if (d.initialised) return CUDA_SUCCESS;
+  NEED(!DevicesAreHidden(), CUDA_ERROR_NO_DEVICE);
   simgpu::CheckMisuseSettings();
   Sim().state().Attach();
   const auto gpus = static_cast<size_t>(Sim().profile().gpus);

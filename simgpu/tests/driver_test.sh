@@ -8,6 +8,13 @@ has() { "$nm" -D --defined-only "$lib/$1/libcuda.so.1" | grep -q " T $2\$"; }
 for f in simgpu simgpu-550 simgpu-535; do
   has $f cuMemAlloc_v2 || fail "$f lacks cuMemAlloc_v2"
   has $f cuLaunchKernel_ptsz || fail "$f lacks cuLaunchKernel_ptsz"
+  # Not in cuda.h, and in every driver.
+  for name in cuProfilerInitialize cuProfilerStart cuGLGetDevices_v2 cuCtxCreate cuMemAlloc; do
+    has $f $name || fail "$f lacks $name"
+  done
+  answer=$(python3 -c 'import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).cuProfilerInitialize(None, None, 0))' \
+    "$lib/$f/libcuda.so.1")
+  [ "$answer" = 801 ] || fail "$f: cuProfilerInitialize answers $answer, not CUDA_ERROR_NOT_SUPPORTED (801)"
   has $f simgpu_next_launch || fail "$f lacks the side channel"
 done
 has simgpu cuMemDiscardBatchAsync || fail "580 lacks cuMemDiscardBatchAsync"

@@ -11,6 +11,49 @@ import re
 import subprocess
 import sys
 
+# Exported by drivers 535 to 580, and not declared in cuda.h: cudaProfiler.h (13.0 has dropped cuProfilerInitialize) and
+# the headers of OpenGL, EGL and VDPAU. Bindings that look every name up at start, as Rust's cudarc, need them.
+UNDECLARED = [
+    "cuProfilerInitialize",
+    "cuProfilerStart",
+    "cuProfilerStop",
+    "cuGLCtxCreate",
+    "cuGLCtxCreate_v2",
+    "cuGLGetDevices",
+    "cuGLGetDevices_v2",
+    "cuGLInit",
+    "cuGLMapBufferObject",
+    "cuGLMapBufferObject_v2",
+    "cuGLMapBufferObject_v2_ptds",
+    "cuGLMapBufferObjectAsync",
+    "cuGLMapBufferObjectAsync_v2",
+    "cuGLMapBufferObjectAsync_v2_ptsz",
+    "cuGLRegisterBufferObject",
+    "cuGLSetBufferObjectMapFlags",
+    "cuGLUnmapBufferObject",
+    "cuGLUnmapBufferObjectAsync",
+    "cuGLUnregisterBufferObject",
+    "cuGraphicsGLRegisterBuffer",
+    "cuGraphicsGLRegisterImage",
+    "cuEGLStreamConsumerAcquireFrame",
+    "cuEGLStreamConsumerConnect",
+    "cuEGLStreamConsumerConnectWithFlags",
+    "cuEGLStreamConsumerDisconnect",
+    "cuEGLStreamConsumerReleaseFrame",
+    "cuEGLStreamProducerConnect",
+    "cuEGLStreamProducerDisconnect",
+    "cuEGLStreamProducerPresentFrame",
+    "cuEGLStreamProducerReturnFrame",
+    "cuEventCreateFromEGLSync",
+    "cuGraphicsEGLRegisterImage",
+    "cuGraphicsResourceGetMappedEglFrame",
+    "cuGraphicsVDPAURegisterOutputSurface",
+    "cuGraphicsVDPAURegisterVideoSurface",
+    "cuVDPAUCtxCreate",
+    "cuVDPAUCtxCreate_v2",
+    "cuVDPAUGetDevice",
+]
+
 
 def preprocess(compiler, header, defines):
     return subprocess.run(
@@ -83,6 +126,7 @@ def main():
     if a.what == "names":
         names = exported(a.compiler, a.header, a.prefix)
         if a.prefix == "cu":
+            names |= set(UNDECLARED)
             lines, unpaired = versions(a.compiler, a.typedefs, names)
             for u in unpaired:
                 if ":" in u:

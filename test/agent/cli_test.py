@@ -5,6 +5,7 @@ cli_test.py BIN_DIR TEST_DIR [name...]
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -196,6 +197,108 @@ def two_gpus(a):
     assert out.stdout.strip() == UUID % 1
     r = a.cli("run", "--fraction", "3", "--", "true", check=False)
     assert r.returncode == 125 and r.stderr == "sluice: 3 GPUs are requested, this node has 2\n", r
+
+
+@test()
+def a_parent_that_ignores_sigchld_gets_the_status(a):
+    a.needs_hook()
+
+    def start(*program):
+        return subprocess.run(
+            [BIN / "sluice", "run", "--run-dir", a.dir / "run", "--", *program],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        )
+
+    assert start("sh", "-c", "exit 7").returncode == 7
+    ignored = int(start("grep", "SigIgn", "/proc/self/status").stdout.split()[1], 16)
+    assert ignored & 1 << signal.SIGCHLD - 1, "the program has the parent's setting"
+
+
+@test()
+def a_script_without_an_interpreter_line_is_run_by_sh(a):
+    a.needs_hook()
+    script = a.dir / "script"
+    script.write_text('echo "hi $1"\n')
+    script.chmod(0o755)
+    assert a.cli("run", "--", str(script), "you").stdout == "hi you\n"
+    script.chmod(0o644)
+    r = a.cli("run", "--", str(script), check=False)
+    assert r.returncode == 126 and r.stderr == f"sluice: {script}: Permission denied\n", r
+
+
+@test()
+def a_program_name_need_not_be_utf8(a):
+    a.needs_hook()
+    program = os.fsencode(a.dir) + b"/caf\xe9"
+    shutil.copy("/bin/echo", program)
+    r = a.cli("run", "--", os.fsdecode(program), "hello")
+    assert (r.stdout, r.stderr) == ("hello\n", ""), r
+
+
+@test()
+def a_build_in_a_folder_with_a_blank_or_colon_is_preloaded(a):
+    a.needs_hook()
+    for name in ("my tools", "my:tools"):
+        build = a.dir / name
+        (build / "lib").mkdir(parents=True)
+        (build / "bin").mkdir()
+        shutil.copy(BIN / "sluice", build / "bin")
+        shutil.copy(BIN.parent / "lib/libsluice.so", build / "lib")
+
+        def start(**env):
+            return subprocess.run(
+                [build / "bin/sluice", "run", "--run-dir", a.dir / "run", "--"]
+                + ["sh", "-c", "echo $LD_PRELOAD; cat /proc/self/maps"],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                env={**os.environ, "TMPDIR": str(a.dir), **env},
+            )
+
+        r = start()
+        preloaded, maps = r.stdout.split("\n", 1)
+        assert r.returncode == 0 and not r.stderr and f"{build}/lib/libsluice.so" in maps, r
+        assert not os.path.exists(preloaded), "its link ends with the run"
+        r = start(TMPDIR="/proc")
+        assert r.returncode == 125 and r.stdout == "", r
+        assert "libsluice.so' cannot be preloaded from a path with a blank or colon" in r.stderr, r
+
+
+@test(gpus=2)
+def the_users_visible_devices_hold(a):
+    a.needs_hook()
+
+    def visible(value, *flags, check=True):
+        show = ["--", "sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}; exec %s $SLUICE_SOCKET" % (HERE / "fake_hook")]
+        return a.cli("run", *flags, *show, env={"CUDA_VISIBLE_DEVICES": value}, check=check)
+
+    for value, flags, seen, budgets in (
+        ("1", [], UUID % 1, [1]),
+        (" 1 , 0", [], UUID % 1, [1]),
+        ("0,-1,1", [], UUID % 0, [0]),
+        (UUID % 1, [], UUID % 1, [1]),
+        ("1,0", ["--gpu", UUID % 0], UUID % 0, [0]),
+        ("1,0", ["--fraction", "2"], "1,0", [1, 0]),
+        ("", [], "", None),
+        ("-1", [], "-1", None),
+    ):
+        lines = visible(value, *flags).stdout.split("\n")
+        assert lines[0] == seen, (value, lines)
+        used = [line.split()[1] for line in lines if line.startswith("budget")]
+        assert budgets is None or sorted(used) == sorted(UUID % i for i in budgets), (value, lines)
+    for value, flags, word in (
+        ("2", [], "CUDA_VISIBLE_DEVICES: '2' is not accepted; accepted: different GPUs of 0 to 1 or of GPU-"),
+        ("1,1", [], "'1,1' is not accepted"),
+        ("GPU-00", [], "'GPU-00' is not accepted"),
+        ("MIG-1", [], "'MIG-1' is not accepted"),
+        ("1", ["--gpu", UUID % 0], f"CUDA_VISIBLE_DEVICES='1' beside --gpu '{UUID % 0}' is not accepted; accepted: "),
+        ("1", ["--fraction", "2"], "CUDA_VISIBLE_DEVICES='1' beside --fraction 2 is not accepted; accepted: "),
+    ):
+        r = visible(value, *flags, check=False)
+        assert r.returncode == 2 and word in r.stderr and r.stderr.count("\n") == 1 and not r.stdout, r
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 //            trusted. Everything else is not.
 //   the rest the image
 // make_elf_corpus.py writes the seeds; ../webhook/fuzz_replay.cc runs this without libFuzzer. elf.c is compiled with
-// dl_iterate_phdr renamed to fuzz_iterate_phdr, which shows it this object twice.
+// shim_iterate_objects renamed to fuzz_iterate_phdr, which shows it this object twice.
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>

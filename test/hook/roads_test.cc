@@ -94,6 +94,54 @@ TEST_CASE("dlvsym finds the same names as without the shim, with hooked entries"
   }
 }
 
+// Of two copies, the one whose cuInit succeeds is bound.
+TEST_CASE("a stub that answers an error is given up, and unloaded by the program's dlclose") {
+  const std::string paths = "LD_LIBRARY_PATH=" + kDriver + "/stub:" + kDriver;
+  const auto plain = Probe("copies", {"libcuda.so", "libcuda.so.1"}, {paths});
+  REQUIRE(plain.out.starts_with("34\n0 "));
+  const int alloc = std::stoi(plain.out.substr(5));
+  const std::string hooked = "100034\n100000 " + std::to_string(100000 + alloc) + "\n";
+  CheckQuiet(Probe("copies", {"libcuda.so", "libcuda.so.1"}, Hooked({paths})), hooked);
+  CheckQuiet(Probe("copies", {kDriver + "/stub/libcuda.so", kCuda}, Hooked()), hooked);
+}
+
+TEST_CASE("of two copies of libcuda the first that is initialised is hooked") {
+  const std::string other = kDriver + "/other/libcuda.so.1";
+  const auto plain = Probe("copies", {kCuda, other}, {});
+  int init = -1, alloc = -1, other_init = -1, other_alloc = -1;
+  std::istringstream(plain.out) >> init >> alloc >> other_init >> other_alloc;
+  REQUIRE((init == 0 && other_init == 0 && alloc != other_alloc));
+  const auto line = [](int a, int b) { return std::to_string(a) + " " + std::to_string(b) + "\n"; };
+  const std::string first = line(100000, 100000 + alloc), second = line(100000, 100000 + other_alloc);
+
+  SECTION("though another was looked at before") {
+    CheckQuiet(Probe("copies", {"?" + kCuda, other}, Hooked()), second);
+  }
+  SECTION("though another was looked at after it") {
+    CheckQuiet(Probe("copies", {"?" + kCuda, "?" + other, "!"}, Hooked()), second);
+    CheckQuiet(Probe("copies", {"?" + other, "?" + kCuda, "!"}, Hooked()), first);
+  }
+  SECTION("and work on the other is logged once") {
+    const auto both = Probe("copies", {kCuda, other, other}, Hooked());
+    CHECK(both.out == first + line(0, other_alloc) + line(0, other_alloc));
+    CHECK(both.err == "sluice: WARN two copies of libcuda are used: the calls of '" + kCuda +
+                          "' are hooked, those of '" + other + "' run without limits\n");
+  }
+  SECTION("and work on the other fails where errors stop") {
+    const auto both = Probe("copies", {kCuda, other}, Hooked({"SLUICE_ON_ERROR=stop"}));
+    CHECK(both.out == first + "802\n");
+    CHECK(both.err.find("those of '" + other + "' fail (SLUICE_ON_ERROR=stop)\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("a libcuda that loads another one and passes calls on is hooked once") {
+  const std::string front = kDriver + "/front/libcuda.so", driver = "FAKE_DRIVER=" + kCuda;
+  const auto plain = Probe("copies", {front}, {driver});
+  REQUIRE(plain.out.starts_with("0 "));
+  CheckQuiet(Probe("copies", {front}, Hooked({driver})),
+             "100000 " + std::to_string(100000 + std::stoi(plain.out.substr(2))) + "\n");
+}
+
 TEST_CASE("RTLD_DEFAULT, RTLD_NEXT and a handle of the whole program find libcuda only where it is global") {
   const auto global = std::to_string(RTLD_NOW | RTLD_GLOBAL);
   const auto local = std::to_string(RTLD_NOW | RTLD_LOCAL);
@@ -199,6 +247,16 @@ TEST_CASE("NVML shows the fraction of a GPU with one, and the driver's values of
   CheckQuiet(Probe("nvml", {}, HookedWithDriver()),
              "1000 700 300 | 1000 0 700 300 | 7 1 | 1 self 300\n"
              "80000 70000 10000 | 80000 500 69500 10000 | 7 2 | 2 other 5000 self 4000\n");
+}
+
+TEST_CASE("a program with a dl_iterate_phdr of its own starts, and its calls are hooked") {
+  CheckQuiet(Probe("own_iterate", {}, {"LD_LIBRARY_PATH=" + kDriver}), "1 7\n");
+  CheckQuiet(Probe("own_iterate", {}, HookedWithDriver()), "1 100007\n");
+}
+
+TEST_CASE("a weak reference to CUDA answers that there is no device until a driver is loaded") {
+  CheckQuiet(Probe("weak", {}, Hooked()), "100 -1\n");
+  CheckQuiet(Probe("weak", {}, HookedWithDriver()), "100 100007\n");
 }
 
 TEST_CASE("without libcuda, the shim loads no engine, starts no thread, opens no file and logs nothing") {
