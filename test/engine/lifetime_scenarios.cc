@@ -194,7 +194,8 @@ SCENARIO(pools_keep_their_memory) {
   Print("gpu", static_cast<uint64_t>(ordinal));
 }
 
-// Streams come and go under pressure: neither host memory nor the driver's streams grow with their number.
+// Streams are created and destroyed under pressure: neither host memory nor the driver's streams grow with their
+// number.
 SCENARIO(ten_thousand_streams) {
   Card card;
   std::vector<CUdeviceptr> blocks;
@@ -215,7 +216,7 @@ SCENARIO(ten_thousand_streams) {
   std::fprintf(stderr, "grown by %ld KiB\n", grown);
 }
 
-// Modules come and go beside kernels that stay in use.
+// Modules are loaded and unloaded beside kernels that stay in use.
 SCENARIO(ten_thousand_modules) {
   Card card;
   CUstream stream = card.Stream();
@@ -255,7 +256,7 @@ SCENARIO(ten_thousand_modules) {
   std::fprintf(stderr, "grown by %ld KiB\n", grown);
 }
 
-// Threads with default streams of their own come and go.
+// Threads with default streams of their own are created and ended.
 SCENARIO(a_thousand_threads) {
   Card card;
   const CUdeviceptr block = Alloc(64 * kMiB);

@@ -16,7 +16,7 @@ struct PoolTraits {
 // All thread-safe. A pool that was never noted is not served.
 PoolTraits TraitsOf(const CUmemPoolProps& properties);
 PoolTraits TraitsOf(const CUmemLocation& location, CUmemAllocationType type);
-void NotePool(CUmemoryPool pool, PoolTraits traits);       // of a new handle: what was noted of it before is replaced
+void NotePool(CUmemoryPool pool, PoolTraits traits);       // of a new handle: replaces earlier notes of it
 void NoteKnownPool(CUmemoryPool pool, PoolTraits traits);  // of a pool that may have been noted with more detail
 void ForgetPool(CUmemoryPool pool);
 PoolTraits FindPool(CUmemoryPool pool);

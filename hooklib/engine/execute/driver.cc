@@ -91,7 +91,7 @@ void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevic
   for (const CUdevice peer : peers) Advise(range, CU_MEM_ADVISE_SET_ACCESSED_BY, peer);
 }
 
-bool IsLasting(CUmem_advise advice) {
+bool StaysUntilUnset(CUmem_advise advice) {
   return advice == CU_MEM_ADVISE_SET_READ_MOSTLY || advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
          advice == CU_MEM_ADVISE_SET_ACCESSED_BY;
 }

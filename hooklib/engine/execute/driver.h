@@ -29,7 +29,7 @@ struct GivenAdvice {
   CUmemLocation location;
 };
 // Whether the advice is of a kind that stays until it is unset.
-bool IsLasting(CUmem_advise advice);
+bool StaysUntilUnset(CUmem_advise advice);
 void Unset(const GivenAdvice& given);
 // Pages of the range stay with `owner` and are mapped by `peers`.
 void AdvisePeers(memory::Extent range, CUdevice owner, const std::vector<CUdevice>& peers);

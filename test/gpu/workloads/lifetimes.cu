@@ -165,7 +165,7 @@ int OwnDiscard() {
   return Result(Wrong(host, n, 0x77));
 }
 
-// A thread with a default stream of its own ends; blocks come and go afterwards. Budget: 4 GiB.
+// A thread with a default stream of its own ends; blocks are created and ended afterwards. Budget: 4 GiB.
 int ThreadEnds() {
   std::thread([] {
     OK(cuCtxSetCurrent(g_context));
@@ -253,7 +253,7 @@ int AdviceLeft() {
   return Result(0, 0, Ms() - begin);
 }
 
-// Streams come and go. `held_mib`: growth of the process's resident set.
+// Streams are created and destroyed. `held_mib`: growth of the process's resident set.
 int StreamChurn() {
   const auto resident = [] {
     long pages = 0, kept = 0;

@@ -1,0 +1,148 @@
+// Device: arenas that go back to the driver, allocations that wait for freed ranges, and advice that ends with its
+// allocation.
+#include <algorithm>
+#include <ctime>
+
+#include "hooklib/dispatch/real.h"
+#include "hooklib/engine/device/context_scope.h"
+#include "hooklib/engine/device/device.h"
+#include "hooklib/engine/execute/driver.h"
+#include "hooklib/engine/observe/log.h"
+
+namespace sluice {
+
+using memory::Extent;
+using memory::kChunkBytes;
+
+// Wholly free arenas leave the tables at once: no address in them is given out, or planned for, any more. Small ones
+// only while more than half is free.
+void Device::TakeSurplusArenas(Context* context, bool all) {
+  memory::ArenaAllocator& unevictable = *context->unevictable;
+  if (unevictable.requested_bytes() > 2 * unevictable.live_bytes() + 4 * kChunkBytes) {
+    for (const Extent& arena : unevictable.TakeSurplus(true)) {
+      residency.chunks().RemoveArena(arena.base);
+      context->unevictable_arenas.erase(arena.base);
+      free_arenas_.push_back({context->handle, arena, false});
+    }
+  }
+  for (const Extent& arena : context->managed->TakeSurplus(all)) {
+    residency.RemoveArena(arena);
+    context->managed_arenas.erase(arena.base);
+    free_arenas_.push_back({context->handle, arena, true});
+  }
+}
+
+void Device::ReturnArenas(bool only_idle) {
+  std::vector<FreeArena> taken, refused;
+  {
+    DeviceLock lock(mutex);
+    if (!has_surplus_ && free_arenas_.empty()) return;
+    if (only_idle) {
+      ++poll_epoch;
+      for (const auto& stream : streams) {
+        if (stream->context && !Done({stream->id, stream->seq.load(std::memory_order_acquire)})) return;
+      }
+    }
+    has_surplus_ = false;
+    for (auto& [handle, context] : contexts) TakeSurplusArenas(context.get(), false);
+    taken.swap(free_arenas_);
+  }
+  if (taken.empty()) return;
+  for (const FreeArena& arena : taken) {
+    RelaxedCapture relaxed;
+    const ContextScope scope(arena.context);
+    const CUresult result = g_real.cuMemFree_v2(arena.range.base);
+    if (result == CUDA_SUCCESS) continue;
+    SLUICE_LOG(kDebug, "cuMemFree of an arena of %llu bytes gave %d; it is tried again",
+               static_cast<unsigned long long>(arena.range.bytes), result);
+    refused.push_back(arena);
+  }
+  DeviceLock lock(mutex);
+  // An arena that was refused goes on counting, as long as its context is there.
+  std::erase_if(refused,
+                [&](const FreeArena& arena) SLUICE_DEVICE_LOCKED { return !contexts.contains(arena.context); });
+  const auto is_refused = [&](const FreeArena& arena) {
+    return std::any_of(refused.begin(), refused.end(),
+                       [&](const FreeArena& other) { return other.range.base == arena.range.base; });
+  };
+  for (const FreeArena& arena : taken) {
+    if (is_refused(arena)) continue;
+    if (arena.is_managed) {
+      requested_bytes -= arena.range.bytes;
+    } else {
+      ReleaseUnmanaged(arena.range.bytes);
+    }
+  }
+  free_arenas_.insert(free_arenas_.end(), refused.begin(), refused.end());
+  UpdateMode();
+}
+
+// Before an allocation is refused: memory that the application has freed may still wait for the GPU. The real cuMemFree
+// would have waited itself, and PyTorch relies on it: it frees its cache and allocates again. Bounded, and without the
+// lock.
+// `may_block`: the application's call is not stream-ordered.
+std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t bytes, bool may_block) {
+  constexpr int kMaxAttempts = 2000;
+  constexpr timespec kPause{0, 1'000'000};
+  if (g_captures.load() > 0) return std::nullopt;
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    ++poll_epoch;
+    fences.Close();
+    auto va = context->managed->Allocate(bytes);
+    if (!va && may_block) {
+      TakeSurplusArenas(context, true);
+      if (!free_arenas_.empty()) {
+        DeviceUnlock unlocked(mutex);
+        ReturnArenas(false);
+      }
+    }
+    if (!va && Grow(context, bytes) == Refusal::kNone) va = context->managed->Allocate(bytes);
+    if (va || !context->managed->has_quarantined()) return va;
+    DeviceUnlock unlocked(mutex);
+    nanosleep(&kPause, nullptr);
+  }
+  return std::nullopt;
+}
+
+// A host that frees and allocates ahead of the GPU would hold a new range for each: the driver's cuMemFree waits for
+// the GPU, and so bounds that. Here an allocation waits instead, for a while, where much more is held than is live.
+std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
+  constexpr int kMaxAttempts = 100;
+  constexpr timespec kPause{0, 500'000};
+  for (int attempt = 0; attempt < kMaxAttempts && context->managed->ShouldAwaitFreed(bytes) && g_captures.load() == 0;
+       ++attempt) {
+    {
+      DeviceUnlock unlocked(mutex);
+      nanosleep(&kPause, nullptr);
+    }
+    ++poll_epoch;
+    fences.Close();
+    if (auto va = context->managed->Allocate(bytes)) return va;
+  }
+  return std::nullopt;
+}
+
+void Device::NoteAdvice(Extent range, CUmem_advise advice, CUmemLocation location) {
+  DeviceLock lock(mutex);
+  memory::Va base = 0;
+  if (!StaysUntilUnset(advice) || !live.Find(range.base, &base)) return;
+  std::vector<GivenAdvice>& given = advice_[base];
+  const auto is_same = [&](const GivenAdvice& other) {
+    return other.range.base == range.base && other.range.bytes == range.bytes && other.advice == advice &&
+           other.location.type == location.type && other.location.id == location.id;
+  };
+  if (std::none_of(given.begin(), given.end(), is_same)) given.push_back({range, advice, location});
+}
+
+void Device::EndAdvice(memory::Va base) {
+  const auto it = advice_.find(base);
+  if (it == advice_.end()) return;
+  RelaxedCapture relaxed;
+  for (const GivenAdvice& given : it->second) {
+    Unset(given);
+    if (!peers_.empty()) AdvisePeers(given.range, ordinal, peers_);
+  }
+  advice_.erase(it);
+}
+
+}  // namespace sluice
