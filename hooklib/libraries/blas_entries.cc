@@ -120,7 +120,7 @@ void DescribeBatched(const LibraryCopy& copy, AccessSet* set, Pointer handle, in
                      ConstPointer alpha, const ConstPointer* a, Int lda, const ConstPointer* b, Int ldb,
                      ConstPointer beta, const Pointer* c, Int ldc, Int batch, const GemmTypes& types) {
   const Call call(copy, handle, set);
-  static thread_local PointerArrays seen;
+  PointerArrays seen;
   const uint64_t arrays[3] = {Address(a), Address(b), Address(c)};
   const auto count = static_cast<uint64_t>(batch > 0 ? batch : 0);
   for (int i = 0; i < 3; ++i) {
@@ -154,7 +154,7 @@ void DescribeGrouped(const LibraryCopy& copy, AccessSet* set, Pointer handle, co
   const Call call(copy, handle, set);
   if (groups < 0 || !ta || !tb || !m || !n || !k || !lda || !ldb || !ldc || !sizes || !beta || !alpha)
     return set->MarkUnknown(groups == 0 ? UnknownReason::kNone : UnknownReason::kUnsupported);
-  static thread_local PointerArrays seen;
+  PointerArrays seen;
   uint64_t at = 0;
   for (Int group = 0; group < groups && set->known(); ++group) {
     if (sizes[group] < 0) return set->MarkUnknown(UnknownReason::kUnsupported);
@@ -287,7 +287,7 @@ struct Family {
                           Int n, ConstPointer alpha, const ConstPointer* a, Int lda, const Pointer* b, Int ldb,
                           Int batch) {
     const Call call(copy, h, set);
-    static thread_local PointerArrays seen;
+    PointerArrays seen;
     const auto count = static_cast<uint64_t>(batch > 0 ? batch : 0);
     if (!SeenPointers(Address(a), count, &seen.operands[0])) seen.operands[0].clear();
     if (!SeenPointers(Address(b), count, &seen.operands[1])) seen.operands[1].clear();
