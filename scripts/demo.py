@@ -15,7 +15,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GIB = 1 << 30
 LINK = 51e9  # bytes a second in each direction, both at once: the H200's pinned rate (facts behind simgpu/profiles)
-BUDGET = "3800Mi"  # half of an 8 GiB card, less what the driver and the two contexts take
+BUDGET = "3800Mi"  # half of an 8 GiB card, less the memory of driver and two contexts
 MODES = [("demand faults", {"SLUICE_PREFETCH": "off"}), ("sluice", {})]
 
 
