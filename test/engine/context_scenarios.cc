@@ -34,14 +34,17 @@ void FreeUnderCopies(Card& card, const std::function<void(std::function<void(CUs
   Print("wrong pages", wrong);
 }
 
-// Allocates, uses and frees blocks one at a time. The memory that is held must stay near one block.
+// Allocates, uses and frees blocks one at a time, without a call that waits for the GPU. The memory that is held must
+// stay near one block.
 void ExpectReuse(Card& card, CUstream stream, uint64_t max_held) {
   uint64_t held = 0;
+  const CUdeviceptr busy = Alloc(64 * kMiB);
   for (int i = 0; i < 60; ++i) {
     const CUdeviceptr block = Alloc(128 * kMiB);
     card.Named(stream, {Update(block, 128 * kMiB, 2)});
-    OK(cuStreamSynchronize(stream));
     OK(cuMemFree(block));
+    card.Named(stream, {Update(busy, 64 * kMiB, 1)});
+    simgpu_advance_host(100'000'000);
     const auto stats = card.Stats(0);
     held = std::max(held, stats.managed_requested_bytes + stats.unmanaged_bytes);
   }

@@ -63,6 +63,7 @@ SCENARIO(stream_ordered_free_does_not_wait) {
   OK(cuMemAllocAsync(&small, 64 * kMiB, user));
   card.Named(user, {Update(large, kGiB, 1)}, 1'000'000);
   OK(cuMemFreeAsync(large, user));
+  OK(cuStreamSynchronize(user));
   const HostFlag flag;
   flag.MakeWait(blocked);
   card.Named(blocked, {});

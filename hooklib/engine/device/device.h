@@ -148,7 +148,7 @@ struct Device final : memory::Timeline {
   void LogDriverCounters() SLUICE_TAKES_DEVICE_LOCK;  // at DEBUG: the driver's own totals
   uint64_t Launches() SLUICE_TAKES_DEVICE_LOCK;       // kernels and graphs so far
   void NoteSecond() SLUICE_TAKES_DEVICE_LOCK;         // once a second: the bytes that the last ten seconds touched
-  // Reads what the driver has counted since the last time.
+  // Reads the driver's counts since the last time.
   void CountFaults() SLUICE_DEVICE_LOCKED;
   // Bytes that the driver evicted on its own, and bytes of faults; 0 where it does not count.
   policy::Pressure::Totals BytesMovedByDriver() const SLUICE_DEVICE_LOCKED;
@@ -254,10 +254,11 @@ struct Device final : memory::Timeline {
     bool is_managed;
   };
   std::vector<FreeArena> free_arenas_ SLUICE_BY_DEVICE_LOCK;
-  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;             // a stream-ordered free may have left surplus arenas
-  uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;        // in AwaitRoom
-  uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;      // part of unmanaged_bytes
-  uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;           // of allocations that wait for their share
+  uint64_t await_freed_from_ SLUICE_BY_DEVICE_LOCK = 0;    // allocation number before which AwaitFreed does not wait
+  bool has_surplus_ SLUICE_BY_DEVICE_LOCK = false;         // a stream-ordered free may have left surplus arenas
+  uint32_t launches_waiting_ SLUICE_BY_DEVICE_LOCK = 0;    // in AwaitRoom
+  uint64_t graph_memory_bytes_ SLUICE_BY_DEVICE_LOCK = 0;  // part of unmanaged_bytes
+  uint64_t awaited_bytes_ SLUICE_BY_DEVICE_LOCK = 0;       // of allocations that wait for their share
   uint64_t failed_wait_generation_ SLUICE_BY_DEVICE_LOCK = 0;  // of the budget under which such a wait failed
   uint64_t map_ns_ SLUICE_BY_DEVICE_LOCK = 0;                  // the calling threads' time in ApplyRemoteMappings
   uint64_t logged_iteration_ SLUICE_BY_DEVICE_LOCK = 1;        // the newest that LogPlacement saw

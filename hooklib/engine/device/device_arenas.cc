@@ -108,9 +108,14 @@ std::optional<memory::Va> Device::AllocateWhenFreed(Context* context, uint64_t b
 // the GPU, and so bounds that. Here an allocation waits instead, for a while, where much more is held than is live.
 std::optional<memory::Va> Device::AwaitFreed(Context* context, uint64_t bytes) {
   constexpr int kMaxAttempts = 100;
+  constexpr uint64_t kAllocationsAfterFailedWait = 256;  // a kernel may run for ever
   constexpr timespec kPause{0, 500'000};
-  for (int attempt = 0; attempt < kMaxAttempts && context->managed->ShouldAwaitFreed(bytes) && g_captures.load() == 0;
-       ++attempt) {
+  if (next_allocation_ < await_freed_from_) return std::nullopt;
+  for (int attempt = 0; context->managed->ShouldAwaitFreed(bytes) && g_captures.load() == 0; ++attempt) {
+    if (attempt == kMaxAttempts) {
+      await_freed_from_ = next_allocation_ + kAllocationsAfterFailedWait;
+      break;
+    }
     {
       DeviceUnlock unlocked(mutex);
       nanosleep(&kPause, nullptr);

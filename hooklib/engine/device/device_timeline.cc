@@ -48,6 +48,8 @@ bool Device::RecordEvent(Stream* stream) {
   const uint64_t seq = stream->seq.load(std::memory_order_acquire);
   if (seq <= stream->recorded) return true;
   if (stream->destroyed || !stream->context) return false;
+  // On another thread the handle names that thread's stream.
+  if (stream->per_thread() && stream->thread != ThisThread()) return false;
   if (IsCapturing(*stream)) return false;
   RelaxedCapture relaxed;
   const ContextScope scope(stream->context->handle);

@@ -158,7 +158,9 @@ void* BeginCounted(CUstream handle, bool per_thread) {
 
 // Counted when the driver has it, as in RunCounted.
 void EndCounted(void* queue) {
-  if (queue) static_cast<Stream*>(queue)->seq.fetch_add(1, std::memory_order_release);
+  auto* const stream = static_cast<Stream*>(queue);
+  if (!stream || IsCapturing(*stream)) return;  // a wait can make the stream part of a capture
+  stream->seq.fetch_add(1, std::memory_order_release);
 }
 
 void WorkScope::End(CUresult) {
