@@ -57,7 +57,7 @@ function(sluice_ship target)
   file(MAKE_DIRECTORY ${out})
   # Linked twice, because zig's objcopy strips no shared object. Written beside and renamed: a process that has the old file mapped
   # keeps it.
-  set(link ${SLUICE_ZIG_RUN} c++ -target ${S_ARCH}-linux-gnu.${SLUICE_SHIP_GLIBC} -shared -Wl,-soname,${S_NAME} -Wl,--gc-sections
+  set(link ${SLUICE_ZIG_RUN} c++ -target ${S_ARCH}-linux-gnu.${SLUICE_SHIP_GLIBC} -shared -Wl,-soname,${S_NAME} -Wl,--gc-sections -Wl,-z,defs
     ${S_LINK} ${objects})
   add_custom_command(OUTPUT ${out}/${S_NAME}
     COMMAND ${link} -g -o ${out}/${S_NAME}.debug

@@ -12,7 +12,7 @@ namespace {
 #define SLUICE_ENTRY_ENDS(name) SLUICE_ENTRY_PLANNED(name)
 #define SLUICE_ENTRY_COUNTED(name)
 #define SLUICE_ENTRY_CAPTURES(name)
-[[gnu::used]] const void* const kEntries[] = {
+[[gnu::used, gnu::retain]] const void* const kEntries[] = {
 #define SLUICE_ORDER(elf_name, effect) SLUICE_ENTRY_##effect(elf_name)
 #include "hooklib/hooks.def"
 };
