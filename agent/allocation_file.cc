@@ -1,9 +1,13 @@
 #include "agent/allocation_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "sluice/names.h"
 #include "sluice/wire.h"
@@ -106,19 +110,30 @@ bool ParseAllocation(const std::string& text, AllocationSpec* spec, std::string*
   return true;
 }
 
+bool ReadRegularFile(const std::string& path, std::string* text, std::string* error) {
+  // O_NONBLOCK: a FIFO has no writer, and opening it would wait for one.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat st{};
+  if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    *error = path + ": " + (fd < 0 ? "cannot be read: " + std::string(std::strerror(errno)) : "is no plain file");
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  text->resize(kMaxBytes + 1);
+  size_t size = 0;
+  for (ssize_t n = 1; n > 0 && size < text->size(); size += n > 0 ? static_cast<size_t>(n) : 0) {
+    n = read(fd, text->data() + size, text->size() - size);
+  }
+  close(fd);
+  text->resize(size);
+  if (size <= kMaxBytes) return true;
+  *error = path + ": larger than 256 KiB";
+  return false;
+}
+
 bool ReadAllocation(const std::string& path, AllocationSpec* spec, std::string* error) {
-  std::ifstream in(path);
-  if (!in) {
-    *error = path + ": cannot be read";
-    return false;
-  }
-  std::string text(kMaxBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (text.size() > kMaxBytes) {
-    *error = path + ": larger than 256 KiB";
-    return false;
-  }
+  std::string text;
+  if (!ReadRegularFile(path, &text, error)) return false;
   if (ParseAllocation(text, spec, error)) return true;
   *error = path + ": " + *error;
   return false;

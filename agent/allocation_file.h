@@ -31,6 +31,8 @@ struct AllocationSpec {
 
 // Ignores unknown members, which a newer plugin may write. False with a sentence for a wrong value of a known one.
 bool ParseAllocation(const std::string& text, AllocationSpec* spec, std::string* error);
+// The content of a regular file of at most 256 KiB; no link is followed, and nothing is waited for.
+bool ReadRegularFile(const std::string& path, std::string* text, std::string* error);
 bool ReadAllocation(const std::string& path, AllocationSpec* spec, std::string* error);
 std::string WriteAllocation(const AllocationSpec& spec);
 

@@ -1,42 +1,159 @@
 #include "agent/attestation.h"
 
-#include <map>
+#include <algorithm>
+#include <filesystem>
 #include <utility>
-#include <vector>
 
-#include "agent/attest.h"
+#include "sluice/names.h"
 
 namespace sluice::agent {
 
-void Attestation::Check(const Nvml& nvml) {
-  std::map<std::string, std::vector<int64_t>> unhooked;
-  std::set<int64_t> hooked, seen;
-  for (const auto& [id, pids] : node_->AttachedPids()) {
-    unhooked[id];
-    hooked.insert(pids.begin(), pids.end());
+GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
+                     const std::vector<std::string>& allocations, const std::set<int64_t>& attached) {
+  GpuSample out;
+  std::error_code ec;
+  const std::string base = std::filesystem::canonical(alloc_dir, ec).string();
+  const std::vector<Mount> own = OwnMounts();
+  std::set<MountRoot> roots;
+  for (const std::string& id : allocations) {
+    const auto root = ec ? std::nullopt : RootOf(own, base + "/" + id);
+    if (!root) continue;
+    out.folders[id] = *root;
+    roots.insert(*root);
   }
-  for (const CardStatus& card : node_->Status().cards) {
-    const std::vector<GpuProcess> processes = nvml.Processes(card.uuid);
+  for (const std::string& gpu : gpus) {
+    const auto processes = nvml.Processes(gpu);
+    if (!processes) continue;
+    out.processes[gpu] = *processes;
+    for (const GpuProcess& p : *processes) {
+      if (out.facts.contains(p.pid)) continue;
+      ProcessFacts& facts = out.facts[p.pid];
+      if (attached.contains(p.pid)) {
+        facts.there = true;
+        facts.container = ReadContainer(p.pid);
+        continue;
+      }
+      facts = ReadFacts(p.pid);
+      std::erase_if(facts.mounts,
+                    [&](const Mount& m) { return m.point != SLUICE_CONTAINER_RUN_DIR && !roots.contains(m.root); });
+    }
+  }
+  return out;
+}
+
+void Attestation::Report(int64_t pid, const Identities::Finding& finding) {
+  if (finding.forged.empty() || !forged_.insert(pid).second) return;
+  node_->Forged(finding.allocation, "pid " + std::to_string(pid) + " uses a GPU, and " + finding.forged);
+}
+
+bool Attestation::Apply(std::shared_ptr<const GpuSample> sample, const std::vector<std::string>& exempt, bool kubelet,
+                        uint64_t now_ns) {
+  sample_ = std::move(sample);
+  exempt_ = {exempt.begin(), exempt.end()};
+  kubelet_ = kubelet;
+  now_ns_ = now_ns;
+  Check();
+  CheckForeign();
+  return waits_;
+}
+
+void Attestation::SetOthers(OtherOwners others, uint64_t asked_ns) {
+  others_ = std::move(others);
+  others_ns_ = asked_ns;
+  if (waits_) CheckForeign();
+}
+
+// Another plugin may have given the GPU since kubelet was asked: a new suspect waits for its next answer, which the
+// caller gets at once.
+void Attestation::CheckGpu(const Identities& identities, ForeignProcess process) {
+  if (process.allocation.empty() && process.pod_uid.empty()) return;  // external: a process of the node itself
+  if (identities.WasGiven(process.allocation, process.pod_uid, process.gpu)) return;
+  if (name_of_ && !process.pod_uid.empty()) {
+    PodName name = name_of_(process.pod_uid);
+    if (name.name.empty() && process.allocation.empty()) return;  // the watch shows it in a moment
+    process.ns = std::move(name.ns);
+    process.pod = std::move(name.name);
+  }
+  if (exempt_.contains(process.ns)) return;
+  const uint64_t since = suspects_.try_emplace({process.pid, process.gpu}, now_ns_).first->second;
+  if (kubelet_ && others_ns_ < since) {
+    waits_ = true;
+    return;
+  }
+  const std::string pod = process.ns + "/" + process.pod;
+  const auto has = [&](const std::string& gpu) {
+    const auto owners = others_.find(gpu);
+    return owners != others_.end() && owners->second.contains(pod);
+  };
+  if (has(process.gpu) || (process.allocation.empty() && has(""))) return;
+  foreign_.push_back(std::move(process));
+}
+
+Identities Attestation::Known(std::map<int64_t, std::string>* attached) const {
+  Identities out;
+  for (auto& [id, identity] : node_->KnownIdentities()) {
+    for (const int64_t pid : identity.pids) (*attached)[pid] = id;
+    const auto folder = sample_->folders.find(id);
+    out.Add(id, identity, folder == sample_->folders.end() ? std::nullopt : std::optional(folder->second));
+  }
+  return out;
+}
+
+void Attestation::CheckForeign() {
+  waits_ = false;
+  foreign_.clear();
+  std::map<int64_t, std::string> attached;
+  const Identities identities = Known(&attached);
+  std::set<std::pair<int64_t, std::string>> listed;
+  for (const auto& [gpu, processes] : sample_->processes) {
+    for (const GpuProcess& p : processes) {
+      listed.insert({p.pid, gpu});
+      const ProcessFacts& facts = sample_->facts.at(p.pid);
+      if (!facts.there) continue;
+      const auto own = attached.find(p.pid);
+      ForeignProcess process;
+      process.pid = p.pid;
+      process.gpu = gpu;
+      process.allocation = own != attached.end() ? own->second : identities.Of(facts).allocation;
+      process.pod_uid = facts.container.pod_uid;
+      CheckGpu(identities, std::move(process));
+    }
+  }
+  std::erase_if(suspects_, [&](const auto& s) { return !listed.contains(s.first); });
+  node_->SetForeign(foreign_);
+}
+
+void Attestation::Check() {
+  GpuUses uses;
+  for (const auto& [gpu, processes] : sample_->processes) {
+    uses[gpu];
+    for (const GpuProcess& p : processes) uses[gpu][p.pid] = {p.bytes, p.busy_percent};
+  }
+  std::map<std::string, std::vector<int64_t>> unhooked = node_->CheckEvidence(uses, now_ns_);
+  std::map<int64_t, std::string> attached;
+  const Identities identities = Known(&attached);
+  std::set<int64_t> seen;
+  for (const auto& [gpu, processes] : sample_->processes) {
     std::map<int64_t, Bytes> used;
     for (const GpuProcess& p : processes) used[p.pid] += p.bytes;
-    node_->SetProcesses(card.uuid, used);
+    node_->SetProcesses(gpu, used);
     for (const GpuProcess& p : processes) {
-      if (hooked.contains(p.pid) || !seen.insert(p.pid).second) continue;
-      const std::string id = AllocationOfProcess("/proc", p.pid, alloc_dir_);
-      const auto it = unhooked.find(id);
-      if (it != unhooked.end()) {
-        it->second.push_back(p.pid);
-      } else if (external_.contains(p.pid) && reported_.insert(p.pid).second) {
+      if (attached.contains(p.pid) || !seen.insert(p.pid).second) continue;
+      const ProcessFacts& facts = sample_->facts.at(p.pid);
+      const Identities::Finding finding = facts.there ? identities.Of(facts) : Identities::Finding{};
+      Report(p.pid, finding);
+      if (node_->HasAllocation(finding.allocation)) {
+        unhooked[finding.allocation].push_back(p.pid);
+      } else if (external_.contains(p.pid) && facts.container.pod_uid.empty() && reported_.insert(p.pid).second) {
         // Only at the second check: NVML still lists a process that is ending, whose folder in /proc is gone.
-        node_->AddEvent(
-            "", "external process",
-            "pid " + std::to_string(p.pid) + " uses GPU " + card.uuid + " and is in no container of sluice");
+        node_->AddExternal("pid " + std::to_string(p.pid) + " uses GPU " + gpu + " and is in no container of sluice");
       }
     }
   }
-  for (const auto& [id, pids] : unhooked) {
-    node_->SetUnhooked(id, pids);
-    for (const int64_t pid : pids) seen.erase(pid);
+  std::erase_if(forged_, [&](int64_t pid) { return !seen.contains(pid); });
+  for (const auto& [id, identity] : node_->KnownIdentities()) {
+    node_->SetUnhooked(id, unhooked[id]);
+    for (const int64_t pid : unhooked[id]) seen.erase(pid);
   }
   external_ = std::move(seen);
   std::erase_if(reported_, [this](int64_t pid) { return !external_.contains(pid); });

@@ -1,27 +1,73 @@
-// Finds GPU processes without a hook: every process that NVML lists is attached, or in a container of sluice without a
-// hook, or external. Lives on the agent's loop.
+// Compares the GPU's own account of processes with the hooks' accounts. Every process that NVML lists is attached, or
+// in a container of sluice without a hook, or external.
 #ifndef SLUICE_AGENT_ATTESTATION_H_
 #define SLUICE_AGENT_ATTESTATION_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/node.h"
 #include "agent/nvml_unsafe.h"
+#include "agent/process_facts.h"
 
 namespace sluice::agent {
 
+// One reading of NVML and of /proc.
+struct GpuSample {
+  std::map<std::string, std::vector<GpuProcess>> processes;  // by GPU, of those whose driver lists them
+  std::map<int64_t, ProcessFacts> facts;
+  std::map<std::string, MountRoot> folders;  // of the allocations, as bind mounts show them
+};
+
+// The driver may hold a call of NVML for long, so this runs on a thread beside the loop's. It uses no state of the
+// agent.
+// Of attached processes it reads the cgroup alone: their sockets say whose they are.
+GpuSample TakeSample(const Nvml& nvml, const std::vector<std::string>& gpus, const std::string& alloc_dir,
+                     const std::vector<std::string>& allocations, const std::set<int64_t>& attached);
+
+// Used by the loop's thread.
 class Attestation {
  public:
-  Attestation(Node* node, std::string alloc_dir) : node_(node), alloc_dir_(std::move(alloc_dir)) {}
-  // Compares NVML's processes with the attached ones, and tells the node.
-  void Check(const Nvml& nvml);
+  struct PodName {
+    std::string ns, name;  // empty: not known
+  };
+  // `name_of`: the pod of a uid; empty where there is no API server.
+  explicit Attestation(Node* node, std::function<PodName(const std::string& uid)> name_of = {})
+      : node_(node), name_of_(std::move(name_of)) {}
+  // True: kubelet should be asked now who else was given GPUs, and SetOthers() called. `exempt`: namespaces whose pods
+  // may use any GPU. `kubelet`: it can be asked.
+  bool Apply(std::shared_ptr<const GpuSample> sample, const std::vector<std::string>& exempt, bool kubelet,
+             uint64_t now_ns);
+  // Kubelet's answer, asked for at `asked_ns`. Applies the last sample again, if that had waited.
+  void SetOthers(OtherOwners others, uint64_t asked_ns);
 
  private:
+  void Report(int64_t pid, const Identities::Finding& finding);
+  void Check();
+  void CheckForeign();
+  // All allocations, and whose the attached processes are.
+  Identities Known(std::map<int64_t, std::string>* attached) const;
+  // Keeps the process for the report if it certainly is on a GPU of others.
+  void CheckGpu(const Identities& identities, ForeignProcess process);
+
   Node* const node_;
-  const std::string alloc_dir_;
-  std::set<int64_t> external_, reported_;  // at the last check; those of them with an event
+  const std::function<PodName(const std::string& uid)> name_of_;
+  std::shared_ptr<const GpuSample> sample_;
+  std::set<std::string> exempt_;
+  bool kubelet_ = false, waits_ = false;
+  uint64_t now_ns_ = 0;
+  OtherOwners others_;
+  uint64_t others_ns_ = 0;                                        // when kubelet was asked for them
+  std::map<std::pair<int64_t, std::string>, uint64_t> suspects_;  // pid and GPU, and when first seen there
+  std::vector<ForeignProcess> foreign_;
+  // Processes at the last check, and those of them with an event.
+  std::set<int64_t> external_, reported_, forged_;
 };
 
 }  // namespace sluice::agent

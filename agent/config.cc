@@ -116,6 +116,15 @@ Handler Flag(bool* to) {
   };
 }
 
+Handler Texts(std::vector<std::string>* to) {
+  return [to](const YAML::Node& list, const std::string& key) {
+    to->clear();
+    if (list.IsNull()) return;
+    if (!list.IsSequence()) throw Refusal{LineOf(list), key + ": a list is expected here"};
+    for (const YAML::Node& item : list) to->push_back(Scalar(item, key));
+  };
+}
+
 // Gemini's names of compute-request, compute-limit and gpu-memory are accepted too.
 std::string FromGemini(const std::string& key) {
   if (key == "request") return SLUICE_KEY_COMPUTE_REQUEST;
@@ -165,13 +174,17 @@ void Read(const YAML::Node& root, Config* c) {
                              {"quantum_max_us", Number(&c->quantum_max_us, 10, 60000000)},
                              {"lease_factor", Number(&c->lease_factor, 1, 1000)},
                              {"pressure_window_ms", Number(&c->pressure_window_ms, 1000, 600000)}})},
-        {"metrics", section({{"listen", Address(&c->metrics_listen)}})},
+        {"metrics", section({{"listen", Address(&c->metrics_listen)},
+                             {"authentication", Choice(&c->metrics_authentication, {"none", "kubernetes"})},
+                             {"certificate", Text(&c->metrics_certificate)},
+                             {"key", Text(&c->metrics_key)}})},
         {"kubernetes", section({{"enabled", Flag(&c->kubernetes.enabled)},
                                 {"kubeconfig", Text(&c->kubernetes.kubeconfig)},
                                 {"kubelet_dir", Text(&c->kubernetes.kubelet_dir)},
                                 {"aliases", Flag(&c->kubernetes.aliases)}})},
         {"attestation", section({{"interval_s", Number(&c->attest_interval_s, 0, 86400)},
-                                 {"on_not_hooked", Choice(&c->on_not_hooked, {"report", "evict"})}})},
+                                 {"on_not_hooked", Choice(&c->on_not_hooked, {"report", "evict"})},
+                                 {"exempt_namespaces", Texts(&c->exempt_namespaces)}})},
         {"log", section({{"format", Choice(&c->log_format, {"text", "json"})},
                          {"level", Choice(&c->log_level, {"debug", "info", "warn", "error"})}})},
         {"clients", [c](const YAML::Node& list, const std::string& key) {
@@ -183,6 +196,16 @@ void Read(const YAML::Node& root, Config* c) {
          }}});
   if (lending == "off") c->ledger.lending = Lending::kOff;
   if (lending == "all") c->ledger.lending = Lending::kAll;
+  const auto refuse = [&](const std::string& key, const std::string& value, const std::string& accepted) {
+    throw Refusal{LineOf(root), key + ": '" + value + "' is not accepted; accepted: " + accepted};
+  };
+  if (c->metrics_certificate.empty() != c->metrics_key.empty()) {
+    refuse(c->metrics_key.empty() ? "metrics.key" : "metrics.certificate", "",
+           "a file, since the other one of certificate and key is given");
+  }
+  if (c->metrics_authentication == "kubernetes" && !c->kubernetes.enabled) {
+    refuse("metrics.authentication", "kubernetes", "none, or kubernetes with kubernetes.enabled: true");
+  }
   if (c->quantum_min_us > c->quantum_max_us) {
     throw Refusal{LineOf(root), "compute.quantum_min_us: '" + std::to_string(c->quantum_min_us) +
                                     "' is not accepted; accepted: at most compute.quantum_max_us, " +

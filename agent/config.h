@@ -40,15 +40,18 @@ struct Config {
   uint32_t window_ms = 10000;                              // compute shares hold over any such time
   uint32_t quantum_min_us = 1000, quantum_max_us = 50000;  // shares are judged over a tenth of the window
   uint32_t lease_factor = 4;                               // wall time of a lease in quanta, plus 100 ms
-  uint32_t pressure_window_ms = 30000;   // replaces window_ms while working sets exceed a GPU's memory
-  std::string metrics_listen;            // "ADDR:PORT"; empty: none
-  uint32_t attest_interval_s = 10;       // 0: never
-  std::string on_not_hooked = "report";  // report, evict
-  std::string log_format = "text";       // text, json
-  std::string log_level = "info";        // debug, info, warn, error
-  std::string pod_resources;             // kubelet's pod-resources socket; empty: not used
+  uint32_t pressure_window_ms = 30000;           // replaces window_ms while working sets exceed a GPU's memory
+  std::string metrics_listen;                    // "ADDR:PORT"; empty: none
+  std::string metrics_authentication = "none";   // none: no ids; kubernetes: TLS, and the API server decides
+  std::string metrics_certificate, metrics_key;  // files, PEM; empty: the agent makes a certificate
+  uint32_t attest_interval_s = 1;                // 0: never
+  std::string on_not_hooked = "report";          // report, evict; also for pods on GPUs that they were not given
+  std::vector<std::string> exempt_namespaces = {"kube-system"};  // their pods may use any GPU
+  std::string log_format = "text";                               // text, json
+  std::string log_level = "info";                                // debug, info, warn, error
+  std::string pod_resources;                                     // kubelet's pod-resources socket; empty: not used
   KubernetesConfig kubernetes;
-  uint32_t max_processes = 4096;  // of one allocation
+  uint32_t max_processes = 1024;  // of one allocation
   std::vector<ClientRule> clients;
 };
 

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <future>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -24,8 +24,8 @@
 #include "agent/startup_pages.h"
 #ifdef SLUICE_HAVE_KUBERNETES
 #include "agent/kubernetes/kubernetes.h"
+#include "agent/metrics_endpoint.h"
 #endif
-#include "agent/metrics.h"
 #include "agent/nvml_unsafe.h"
 #include "agent/pod_resources.h"
 #include "agent/server.h"
@@ -41,6 +41,7 @@ constexpr int kScanMs = 10'000;
 constexpr int kCardsMs = 10'000;
 constexpr int kKubeletMs = 30'000;
 constexpr int kStartedMs = 2'000;
+constexpr int kCertificateMs = 10'000;
 
 // It rises over restarts of the agent and does not follow changes of the clock. It begins anew with the machine, as the
 // hooks do.
@@ -63,10 +64,11 @@ class Daemon {
   Daemon(const DaemonOptions& options, const Config& config)
       : options_(options),
         config_(config),
-        server_(&loop_, options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
+        alloc_dir_(options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
+        server_(&loop_, alloc_dir_),
         node_(&server_, config, FirstGeneration()),
         service_(&loop_, &node_, &server_),
-        attestation_(&node_, options.alloc_dir.empty() ? config.alloc_dir : options.alloc_dir),
+        attestation_(&node_, NamesOfPods()),
         config_watch_(&loop_, [this] { Reload(); }) {
     server_.Attach(&node_);
     node_.OnEvent([this](Event& e) {
@@ -97,9 +99,13 @@ class Daemon {
     });
     Periodically(kCardsMs, [this] { FindCards(); });
     Periodically(kKubeletMs, [this] { AskKubelet(); });
-    Attest();
+    loop_.After(0, [this] { Attest(); });  // once all has started: it has a thread
+    if (config_.kubernetes.enabled && !StartKubernetes(error)) return false;
     ServeMetrics();
-    return !config_.kubernetes.enabled || StartKubernetes(error);
+#ifdef SLUICE_HAVE_KUBERNETES
+    Periodically(kCertificateMs, [this] { metrics_.Refresh(config_); });
+#endif
+    return true;
   }
 
   void Run() {
@@ -112,6 +118,7 @@ class Daemon {
     if (stopper_.joinable()) stopper_.join();
     if (asker_.joinable()) asker_.join();
     if (restorer_.joinable()) restorer_.join();
+    if (sampler_.joinable()) sampler_.join();
     unlink((options_.run_dir + "/" SLUICE_AGENT_GRPC_SOCKET).c_str());
   }
 
@@ -186,13 +193,15 @@ class Daemon {
     if (config_.pod_resources.empty() || asking_) return;
     asking_ = true;
     if (asker_.joinable()) asker_.join();
-    asker_ = std::thread([this, socket = config_.pod_resources] {
+    asker_ = std::thread([this, socket = config_.pod_resources, asked = MonotonicNs()] {
       std::string error;
-      auto in_use = ListDevicesInUse(socket, 5000, &error);
-      loop_.Post([this, error, in_use = std::move(in_use)] {
+      OtherOwners others;
+      auto in_use = ListDevicesInUse(socket, 5000, &error, &others);
+      loop_.Post([this, error, asked, in_use = std::move(in_use), others = std::move(others)] {
         asking_ = false;
         kubelet_error_ = error;
         UseDevices(in_use);
+        if (in_use) attestation_.SetOthers(others, asked);
       });
     });
   }
@@ -214,32 +223,34 @@ class Daemon {
 
   void Attest() {
     loop_.After(static_cast<int>(std::max(config_.attest_interval_s, 1u)) * 1000, [this] { Attest(); });
-    if (nvml_ && config_.attest_interval_s > 0) attestation_.Check(*nvml_);
+    if (!nvml_ || config_.attest_interval_s == 0 || sampling_) return;
+    sampling_ = true;
+    std::vector<std::string> gpus, allocations;
+    std::set<int64_t> attached;
+    for (const CardStatus& c : node_.Status().cards) gpus.push_back(c.uuid);
+    for (const auto& [id, identity] : node_.KnownIdentities()) {
+      allocations.push_back(id);
+      attached.insert(identity.pids.begin(), identity.pids.end());
+    }
+    if (sampler_.joinable()) sampler_.join();
+    sampler_ = std::thread([this, gpus = std::move(gpus), allocations = std::move(allocations),
+                            attached = std::move(attached), folder = alloc_dir_] {
+      auto sample = std::make_shared<GpuSample>(TakeSample(*nvml_, gpus, folder, allocations, attached));
+      loop_.Post([this, sample] {
+        sampling_ = false;
+        const bool kubelet = !config_.pod_resources.empty();
+        if (attestation_.Apply(sample, config_.exempt_namespaces, kubelet, MonotonicNs())) AskKubelet();
+      });
+    });
   }
 
   void ServeMetrics() {
-    if (config_.metrics_listen == metrics_listen_) return;
-    metrics_.reset();
-    metrics_listen_ = config_.metrics_listen;
-    if (metrics_listen_.empty()) return;
-    metrics_ = std::make_unique<MetricsServer>(metrics_listen_, NodeName(config_), [this] {
-      auto answer = std::make_shared<std::promise<NodeStatus>>();
-      std::future<NodeStatus> status = answer->get_future();
-      loop_.Post([this, answer] {
-        NodeStatus now = node_.Status();
-        now.attach = server_.attach_times();
-        answer->set_value(std::move(now));
-      });
-      // A loop that has ended does not answer.
-      return status.wait_for(std::chrono::seconds(2)) == std::future_status::ready ? status.get() : NodeStatus{};
-    });
-    std::string error;
-    if (metrics_->Start(&error)) {
-      LogInfo(config_, "metrics at port " + std::to_string(metrics_->port()));
-    } else {
-      metrics_.reset();
-      node_.AddEvent("", "metrics", error);
-    }
+#ifdef SLUICE_HAVE_KUBERNETES
+    const std::string error = metrics_.Serve(config_, NodeName(config_), kubernetes_ ? &kubernetes_->api() : nullptr);
+#else
+    const std::string error = config_.metrics_listen.empty() ? "" : "metrics.listen: this agent was built without HTTP";
+#endif
+    if (!error.empty()) node_.AddEvent("", "metrics", error);
   }
 
   void Periodically(int ms, const std::function<void()>& work) {
@@ -247,6 +258,16 @@ class Daemon {
       work();
       Periodically(ms, work);
     });
+  }
+
+  // Of the watch, if there is one.
+  std::function<Attestation::PodName(const std::string&)> NamesOfPods() {
+#ifdef SLUICE_HAVE_KUBERNETES
+    if (config_.kubernetes.enabled) {
+      return [this](const std::string& uid) { return kubernetes_ ? kubernetes_->NameOf(uid) : Attestation::PodName{}; };
+    }
+#endif
+    return {};
   }
 
   bool StartKubernetes(std::string* error) {
@@ -312,6 +333,7 @@ class Daemon {
 
   const DaemonOptions options_;
   Config config_;
+  const std::string alloc_dir_;
   int lock_ = -1;
   std::string card_error_, config_error_;
   EventLoop loop_;
@@ -321,14 +343,14 @@ class Daemon {
   Attestation attestation_;
   ConfigWatch config_watch_;
   std::unique_ptr<Nvml> nvml_;
-  std::string metrics_listen_;
-  std::unique_ptr<MetricsServer> metrics_;
-  std::thread stopper_, asker_, restorer_;
+  std::thread stopper_, asker_, restorer_, sampler_;
   bool restoring_ = false;
+  bool sampling_ = false;  // sampler_ runs; it alone calls NVML then, beside FindCards(), and NVML allows that
   bool asking_ = false;
   std::string kubelet_error_, kubelet_logged_;
 #ifdef SLUICE_HAVE_KUBERNETES
-  std::unique_ptr<Kubernetes> kubernetes_;  // last: it uses the members above
+  std::unique_ptr<Kubernetes> kubernetes_;                               // it uses the members above
+  MetricsEndpoint metrics_{&loop_, &node_, &server_, options_.run_dir};  // last: its threads use the members above
 #endif
 };
 

@@ -27,7 +27,8 @@ void SetUpLog(const Config& config) {
 
 void LogEvent(const Config& config, const Event& e) {
   const bool bad = e.kind == "refused" || e.kind == "not hooked" || e.kind == "reclaim late" ||
-                   e.kind == "external process" || e.kind == "configuration refused" || e.kind == "metrics";
+                   e.kind == "external process" || e.kind == "forged identity" || e.kind == "foreign card" ||
+                   e.kind == "unproven" || e.kind == "configuration refused" || e.kind == "metrics";
   const auto level = bad ? spdlog::level::warn : spdlog::level::info;
   if (config.log_format == "json") {
     // By nlohmann, since text comes from containers.

@@ -1,16 +1,16 @@
 #include "agent/metrics.h"
 
-#include <civetweb.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "agent/counters.h"
-#include "agent/status_json.h"
 #include "common/counter_rules.h"
 #include "sluice/version.h"
 
@@ -98,10 +98,12 @@ void AddShare(const AllocationStatus& a, size_t gpu, const Labels& labels, Famil
   out.Gauge("sluice_compute_request_ratio", "Guaranteed share of GPU time.", labels, s.compute_request / 1e6);
   out.Gauge("sluice_compute_limit_ratio", "Largest share of GPU time.", labels, s.compute_limit / 1e6);
   out.Gauge("sluice_processes", "Attached processes.", labels, D(a.processes.size()));
-  for (const char* state : {"expected", "attached", "not hooked", "refused"}) {
+  out.Gauge("sluice_processes_unproven", "Of these, processes whose counters disagree with the GPU driver's account.",
+            labels, D(std::ranges::count(a.processes, "unproven", &ProcessStatus::proof)));
+  for (const char* state : {"expected", "attached", "unproven", "not hooked", "refused"}) {
     Labels with = labels;
     with.push_back({"state", state});
-    out.Gauge("sluice_hook_state", "1 for the current state: expected, attached, not hooked, refused.", with,
+    out.Gauge("sluice_hook_state", "1 for the current state: expected, attached, unproven, not hooked, refused.", with,
               a.hook_state == state);
   }
 }
@@ -118,6 +120,27 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
                 {"gpu", a.gpus[i].uuid}},
                out);
     }
+  }
+  for (const AllocationStatus& a : status.allocations) {
+    const Labels labels = {{"allocation", a.id}, {"pod", a.pod}, {"namespace", a.ns}, {"container", a.container}};
+    const auto limited = [&](const char* what, uint64_t n) {
+      Labels with = labels;
+      with.push_back({"what", what});
+      out.Counter(
+          "sluice_limited_total",
+          "Times that the container did more than the agent serves one: connects and frames waited, events were "
+          "left out.",
+          with, D(n));
+    };
+    limited("connects", a.delayed_connects);
+    limited("frames", a.delayed_frames);
+    limited("events", a.events_left_out);
+  }
+  std::map<std::pair<std::string, std::pair<std::string, std::string>>, int> foreign;
+  for (const ForeignProcess& f : status.foreign) ++foreign[{f.gpu, {f.ns, f.pod}}];
+  for (const auto& [where, n] : foreign) {
+    out.Gauge("sluice_foreign_processes", "Processes on a GPU that their container was not given.",
+              {{"gpu", where.first}, {"namespace", where.second.first}, {"pod", where.second.second}}, n);
   }
   for (const CardStatus& c : status.cards) {
     const Labels labels = {{"gpu", c.uuid}};
@@ -140,6 +163,8 @@ std::vector<MetricFamily> Collect(const NodeStatus& status, const std::string& n
   out.Gauge("sluice_node_host_bytes", "Evicted bytes of all containers in host memory.", {}, D(status.host_bytes));
   out.Gauge("sluice_node_host_limit_bytes", "Cap of evicted bytes in host memory.", {}, D(status.host_limit));
   out.Counter("sluice_malformed_frames_total", "Frames that were refused.", {}, D(status.malformed_frames));
+  out.Counter("sluice_forged_claims_total", "Times that a process presented another's allocation as its own.", {},
+              D(status.forged_claims));
   out.Counter("sluice_reclaims_late_total", "Times that a container did not return reclaimed memory in time.", {},
               D(status.late_reclaims));
   return out.Take();
@@ -177,6 +202,7 @@ std::string MetricsPage() {
   NodeStatus sample;  // one of each: every family appears
   sample.cards.emplace_back();
   sample.allocations.emplace_back().gpus.emplace_back();
+  sample.foreign.emplace_back();
   std::string out = "| metric | type | meaning |\n|---|---|---|\n";
   for (const MetricFamily& f : Collect(sample, "")) {
     out += "| `" + f.name + "` | " + Word(f.type) + " | " + f.help + " |\n";
@@ -196,72 +222,5 @@ processes run since the process attached; the others are values of the moment.
 #include "counters.def"
   return out;
 }
-
-class MetricsServer::Impl {
- public:
-  Impl(std::string listen, std::string node, std::function<NodeStatus()> now)
-      : listen_(std::move(listen)), node_(std::move(node)), now_(std::move(now)) {}
-  ~Impl() {
-    if (context_ != nullptr) mg_stop(context_);
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  bool Start() {
-    // Two threads: a slow scraper must not fail kubelet's probe.
-    const char* options[] = {"listening_ports",
-                             listen_.c_str(),
-                             "num_threads",
-                             "2",
-                             "request_timeout_ms",
-                             "5000",
-                             "enable_keep_alive",
-                             "no",
-                             nullptr};
-    const mg_callbacks callbacks = {};
-    context_ = mg_start(&callbacks, this, options);
-    if (context_ == nullptr) return false;
-    mg_set_request_handler(context_, "/metrics", &OnMetrics, this);
-    mg_set_request_handler(context_, "/status.json", &OnStatus, this);
-    return true;
-  }
-  const std::string& listen() const { return listen_; }
-  int port() const {
-    mg_server_port ports[4];
-    return context_ != nullptr && mg_get_server_ports(context_, 4, ports) > 0 ? ports[0].port : 0;
-  }
-
- private:
-  static int Answer(mg_connection* connection, const char* type, const std::string& body) {
-    const std::string head = std::string("HTTP/1.1 200 OK\r\nContent-Type: ") + type +
-                             "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
-    mg_write(connection, head.data(), head.size());
-    mg_write(connection, body.data(), body.size());
-    return 200;
-  }
-  static int OnMetrics(mg_connection* c, void* self) {
-    const auto* impl = static_cast<const Impl*>(self);
-    return Answer(c, "text/plain; version=0.0.4; charset=utf-8", MetricsText(impl->now_(), impl->node_));
-  }
-  static int OnStatus(mg_connection* c, void* self) {
-    return Answer(c, "application/json", StatusJson(static_cast<const Impl*>(self)->now_()));
-  }
-
-  const std::string listen_, node_;
-  const std::function<NodeStatus()> now_;
-  mg_context* context_ = nullptr;
-};
-
-MetricsServer::MetricsServer(const std::string& listen, const std::string& node, std::function<NodeStatus()> now)
-    : impl_(std::make_unique<Impl>(listen, node, std::move(now))) {}
-MetricsServer::~MetricsServer() = default;
-
-bool MetricsServer::Start(std::string* error) {
-  if (impl_->Start()) return true;
-  *error = "metrics.listen: '" + impl_->listen() + "' cannot be listened at";
-  return false;
-}
-
-int MetricsServer::port() const { return impl_->port(); }
 
 }  // namespace sluice::agent

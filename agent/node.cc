@@ -1,5 +1,5 @@
 // Node: GPUs and allocations. Settings: node_settings.cc. Connections and frames: node_session.cc. Pages and budgets:
-// node_budgets.cc. Tokens: node_compute.cc. Status: node_status.cc.
+// node_budgets.cc. Tokens: node_compute.cc. Status: node_status.cc. Events: node_events.cc.
 #include "agent/node.h"
 
 #include <algorithm>
@@ -9,9 +9,7 @@
 namespace sluice::agent {
 namespace {
 
-constexpr size_t kMaxEvents = 2000;
 constexpr uint64_t kVacantNs = 10'000'000'000;  // longer than most containers need between two processes
-constexpr Bytes kMaxContextBytes = 1ull << 30;  // memory beyond a context and its code is the program's own
 
 }  // namespace
 
@@ -267,20 +265,6 @@ std::string Node::ChooseCard(uint32_t units, const std::vector<std::string>& tak
     }
   }
   return best;
-}
-
-void Node::AddEvent(const std::string& allocation, const std::string& kind, const std::string& text) {
-  events_.push_back({next_event_++, 0, allocation, kind, text});
-  if (listener_) listener_(events_.back());
-  if (events_.size() > kMaxEvents) events_.pop_front();
-}
-
-std::vector<Event> Node::EventsAfter(uint64_t number) const {
-  std::vector<Event> out;
-  for (const Event& e : events_) {
-    if (e.number > number) out.push_back(e);
-  }
-  return out;
 }
 
 const Ledger* Node::LedgerOf(const std::string& uuid) const {

@@ -18,8 +18,10 @@
 #include "agent/arbiter.h"
 #include "agent/config.h"
 #include "agent/demand.h"
+#include "agent/identity.h"
 #include "agent/ledger.h"
 #include "agent/status.h"
+#include "agent/token_bucket.h"
 #include "sluice/wire.h"
 
 namespace sluice::agent {
@@ -48,11 +50,22 @@ struct PodInfo {
   bool operator==(const PodInfo&) const = default;
 };
 
+// One process on one GPU, by the GPU's driver.
+struct GpuUse {
+  Bytes bytes = 0;        // without managed memory
+  int busy_percent = -1;  // of the GPU's time, lately; -1: the driver does not say
+};
+using GpuUses =
+    std::map<std::string, std::map<int64_t, GpuUse>>;  // by GPU, of those whose driver lists processes; by pid
+
 // Kubelet's devices in use: the container that each is assigned to.
 struct DeviceOwner {
   std::string ns, pod, container;
 };
 using DevicesInUse = std::map<std::string, DeviceOwner>;
+// Pods ("namespace/pod") that other device plugins or DRA gave GPUs to: by the GPU's uuid, or "" where it cannot be
+// told.
+using OtherOwners = std::map<std::string, std::set<std::string>>;
 
 class Node {
  public:
@@ -99,7 +112,10 @@ class Node {
   uint32_t FreeUnits(const std::string& uuid) const;
 
   // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close().
-  void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns);
+  // `pid` is the kernel's; 0: the process is in a pid namespace that this agent does not see. A process of another pod
+  // than the allocation's is refused, which changes nothing of the allocation.
+  void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns,
+              const ContainerKey& container = {});
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
   void Closed(SessionId session, uint64_t now_ns);
 
@@ -110,11 +126,28 @@ class Node {
 
   NodeStatus Status() const;
   std::vector<Event> EventsAfter(uint64_t number) const;
-  void AddEvent(const std::string& allocation, const std::string& kind, const std::string& text);
+  // An event of the agent itself. The callers bound how often.
+  void AddEvent(const std::string& allocation, const std::string& kind, const std::string& text,
+                const std::string& pod_uid = "");
+  // A process that belongs to no allocation uses a GPU.
+  void AddExternal(const std::string& text) { AddFinding("", "external process", text); }
+  // The allocation had a connection that the server did not serve.
+  void Rejected(const std::string& id, const std::string& reason);
   void OnEvent(std::function<void(Event&)> listener) { listener_ = std::move(listener); }
   // Attestation: the GPU processes without a hook in the allocation's container.
   void SetUnhooked(const std::string& id, const std::vector<int64_t>& pids);
   std::vector<std::pair<std::string, std::set<int64_t>>> AttachedPids() const;
+  // Compares each process's page with the driver's account. A process whose page disagrees, or stays unwritten, for
+  // some seconds is "unproven". Returns the processes, by allocation, that use a GPU and whose hook never wrote: they
+  // only said HELLO. Call it about once a second.
+  std::map<std::string, std::vector<int64_t>> CheckEvidence(const GpuUses& uses, uint64_t now_ns);
+  // The container that kubelet gave the allocation to. Processes of other pods that are attached are refused.
+  void SetHolder(const std::string& id, const std::string& pod_uid, const std::string& container);
+  std::map<std::string, AllocationIdentity> KnownIdentities() const;
+  // All processes on GPUs that their containers were not given. Each new one is recorded.
+  void SetForeign(std::vector<ForeignProcess> foreign);
+  // A process presents what is another's. `allocation` is its own, where that is known. Counted and recorded.
+  void Forged(const std::string& allocation, const std::string& text);
   size_t sessions() const { return sessions_.size(); }
   size_t Processes(const std::string& id) const;  // connected to this allocation
   const Ledger* LedgerOf(const std::string& uuid) const;
@@ -139,6 +172,20 @@ class Node {
     uint64_t switch_ns = 0;         // duration of a switch, as measured; 0: not yet
   };
 
+  // node_events.cc
+  // Events that processes of the allocation cause: a bucket each. Further ones are counted, and the next one tells it.
+  void AddTenantEvent(const std::string& allocation, const std::string& kind, const std::string& text);
+  // A check's finding about them. Its bucket is not the processes' own, since they must not be able to empty it.
+  void AddFinding(const std::string& allocation, const std::string& kind, const std::string& text,
+                  const std::string& pod_uid = "");
+  struct EventSource;
+  void AddLimited(TokenBucket EventSource::* bucket, const std::string& allocation, const std::string& kind,
+                  const std::string& text, const std::string& pod_uid = "");
+  struct EventSource {
+    TokenBucket caused{2'000'000'000, 100}, found{10'000'000'000, 50};
+    size_t kept = 0;  // in events_
+    uint64_t left_out = 0, left_out_told = 0;
+  };
   // node.cc
   Bytes Capacity(const Card& card, Bytes contexts) const;
   void Forget(const Allocation& a);
@@ -153,8 +200,9 @@ class Node {
   // node_session.cc
   void Hello(Session& s, const sluice_hello& hello, uint64_t now_ns);
   void Welcome(Session& s);
-  void Admit(Session& s, uint64_t now_ns);  // into the ledgers; the first budgets go out
-  void Refuse(Session& s, const std::string& reason);
+  void Admit(Session& s, uint64_t now_ns);                                // into the ledgers; the first budgets go out
+  void Refuse(Session& s, const std::string& reason, bool blame = true);  // blame: it shows in the allocation's state
+  void RefuseForeign(Session& s);                                         // a process of another pod
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
   // node_budgets.cc
@@ -172,6 +220,8 @@ class Node {
   void ChooseResident(CardState& card);
   void ExpireSilentHolders(uint64_t now_ns);  // a stopped process loses its token
   void UpdateDemand(uint64_t now_ns);         // tells all processes whether launches need tokens
+  // node_evidence.cc
+  std::string Disagreement(const Session& s, const GpuUses& uses, uint64_t now_ns) const;
   // node_status.cc
   AllocationStatus StatusOf(const Allocation& a) const;
   static MemberId Member(SessionId session, size_t gpu) { return session * SLUICE_MAX_GPUS + gpu; }
@@ -185,11 +235,13 @@ class Node {
   std::map<std::string, Allocation*> by_id_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   Ledger host_;
+  std::vector<ForeignProcess> foreign_;
   std::deque<Event> events_;
+  std::map<std::string, EventSource> sources_;  // by allocation; "": the node
   std::function<void(Event&)> listener_;
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
-  uint64_t malformed_ = 0, late_ = 0;
+  uint64_t malformed_ = 0, late_ = 0, forged_ = 0;
   uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
   uint64_t now_ns_ = 0;        // of the current call
   uint64_t next_generation_;   // on the wire

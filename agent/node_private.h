@@ -12,12 +12,14 @@ namespace sluice::agent {
 inline constexpr uint64_t kMs = 1'000'000;  // ns
 // A returning hook that has not answered PING by then is served as a new one.
 inline constexpr uint64_t kReturningNs = 1000 * kMs;
+inline constexpr Bytes kMaxContextBytes = 1ull << 30;  // memory beyond a context and its code is the program's own
 
 struct Node::Allocation {
   GroupId group = 0;
   AllocationSpec spec;
   std::optional<PodInfo> pod;
-  settings::Settings live;  // by `sluice set`: overrides all other settings
+  std::string holder_uid, holder_container;  // by kubelet's checkpoint; empty: not known
+  settings::Settings live;                   // by `sluice set`: overrides all other settings
   std::map<std::string, std::string> live_text;
   settings::Settings effective;
   std::set<SessionId> sessions;
@@ -35,6 +37,7 @@ struct Node::Session {
   SessionId id = 0;
   Allocation* allocation = nullptr;
   int64_t pid = 0;
+  ContainerKey container;
   const sluice_page* page = nullptr;
   uint64_t opened_ns = 0;
   Phase phase = Phase::kConnected;
@@ -52,6 +55,13 @@ struct Node::Session {
   std::vector<Bytes> uncounted;            // held by NVML beyond a context and beyond the hook's counters
   bool uses_tokens = false;                // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
+  struct Evidence {
+    uint64_t beat = 0, beat_ns = 0;   // the page's heartbeat, and when it last changed
+    uint64_t disagrees_since_ns = 0;  // 0: it agrees
+    std::string reason;               // of the disagreement
+    bool seen = false;                // the driver and the page both showed its use of a GPU
+    bool unproven = false;
+  } evidence;
 };
 
 inline Bytes PercentOf(Bytes capacity, uint32_t percent) {

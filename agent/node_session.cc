@@ -34,16 +34,20 @@ sluice_frame Node::Frame(Session& s, uint16_t type) {
   return f;
 }
 
-void Node::Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns) {
+void Node::Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns,
+                  const ContainerKey& container) {
+  now_ns_ = now_ns;
   auto s = std::make_unique<Session>();
   s->id = session;
   s->pid = pid;
   s->page = page;
+  s->container = container;
   s->opened_ns = now_ns;
   const auto a = by_id_.find(id);
   Session& ref = *s;
   sessions_[session] = std::move(s);
   if (a == by_id_.end()) return Refuse(ref, "allocation " + id + " is not served by this agent");
+  if (!MayUse(container, a->second->holder_uid)) return RefuseForeign(ref);
   ref.allocation = a->second;
   if (ref.allocation->sessions.size() >= config_.max_processes) {
     ref.allocation = nullptr;
@@ -53,13 +57,15 @@ void Node::Opened(SessionId session, const std::string& id, int64_t pid, const s
   ref.allocation->sessions.insert(session);
 }
 
-void Node::Refuse(Session& s, const std::string& reason) {
+void Node::Refuse(Session& s, const std::string& reason, bool blame) {
   sluice_frame f = Frame(s, SLUICE_REFUSE);
   SetText(f.u.refuse.reason, sizeof(f.u.refuse.reason), reason);
   port_->Send(s.id, f);
-  if (s.allocation != nullptr) s.allocation->refused = true;
-  AddEvent(s.allocation != nullptr ? s.allocation->spec.id : "", "refused",
-           "pid " + std::to_string(s.pid) + ": " + reason);
+  if (blame) {
+    if (s.allocation != nullptr) s.allocation->refused = true;
+    AddTenantEvent(s.allocation != nullptr ? s.allocation->spec.id : "", "refused",
+                   "pid " + std::to_string(s.pid) + ": " + reason);
+  }
   const SessionId id = s.id;
   Drop(s);
   port_->Close(id);
@@ -110,7 +116,6 @@ void Node::Received(SessionId session, const void* data, size_t bytes, uint64_t 
 void Node::Hello(Session& s, const sluice_hello& hello, uint64_t now_ns) {
   s.version = Clean(hello.version, sizeof(hello.version));
   s.command = Clean(hello.command, sizeof(hello.command));
-  if (s.pid == 0) s.pid = hello.pid;  // the kernel gave none: no hostPID
   if ((hello.flags & SLUICE_HELLO_RETURNING) != 0) {
     s.phase = Session::Phase::kReturning;
     s.opened_ns = now_ns;
@@ -138,6 +143,8 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   Allocation& a = *s.allocation;
   const bool returning = s.phase == Session::Phase::kReturning;
   s.phase = Session::Phase::kServed;
+  s.evidence = {};
+  s.evidence.beat_ns = now_ns;
   s.demand.resize(a.spec.gpus.size());
   s.overdue_since_ns.resize(a.spec.gpus.size());
   s.sent.resize(a.spec.gpus.size());
@@ -163,8 +170,8 @@ void Node::Admit(Session& s, uint64_t now_ns) {
   const bool first = !a.ever_attached;
   a.ever_attached = true;
   a.refused = false;
-  AddEvent(a.spec.id, returning ? "returned" : "attached",
-           "pid " + std::to_string(s.pid) + " (" + s.command + ") hook " + s.version + (first ? "" : ", again"));
+  AddTenantEvent(a.spec.id, returning ? "returned" : "attached",
+                 "pid " + std::to_string(s.pid) + " (" + s.command + ") hook " + s.version + (first ? "" : ", again"));
   dirty_ = true;
 }
 
@@ -177,8 +184,8 @@ void Node::Notice(Session& s, const sluice_notice& notice, uint64_t now_ns) {
   static constexpr const char* kKinds[] = {"notice",        "thrash began",  "thrash ended",
                                            "limit reached", "engine failed", "unmanaged VMM"};
   const char* kind = notice.kind < std::size(kKinds) ? kKinds[notice.kind] : kKinds[0];
-  AddEvent(s.allocation->spec.id, kind,
-           "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)));
+  AddTenantEvent(s.allocation->spec.id, kind,
+                 "pid " + std::to_string(s.pid) + ": " + Clean(notice.text, sizeof(notice.text)));
 }
 
 void Node::Closed(SessionId session, uint64_t now_ns) {
@@ -187,7 +194,7 @@ void Node::Closed(SessionId session, uint64_t now_ns) {
   if (it == sessions_.end()) return;
   Session& s = *it->second;
   if (s.phase == Session::Phase::kServed) {
-    AddEvent(s.allocation->spec.id, "ended", "pid " + std::to_string(s.pid) + " (" + s.command + ")");
+    AddTenantEvent(s.allocation->spec.id, "ended", "pid " + std::to_string(s.pid) + " (" + s.command + ")");
   }
   Drop(s);
 }

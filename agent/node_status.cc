@@ -9,8 +9,8 @@ void Node::SetUnhooked(const std::string& id, const std::vector<int64_t>& pids) 
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;
   if (!pids.empty() && it->second->unhooked.empty()) {
-    AddEvent(id, "not hooked",
-             "pid " + std::to_string(pids.front()) + " uses the GPU in this container without the hook");
+    AddFinding(id, "not hooked",
+               "pid " + std::to_string(pids.front()) + " uses the GPU in this container without the hook");
   }
   it->second->unhooked = pids;
 }
@@ -33,7 +33,11 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
   out.container = a.pod ? a.pod->container : a.spec.container;
   out.settings = settings::Format(a.effective);
   out.ended = a.ended;
+  if (const auto source = sources_.find(a.spec.id); source != sources_.end()) {
+    out.events_left_out = source->second.left_out;
+  }
   bool served = false;
+  std::string unproven;
   for (size_t i = 0; i < a.spec.gpus.size(); ++i) {
     ShareStatus share;
     share.uuid = a.spec.gpus[i].uuid;
@@ -55,11 +59,24 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
     const Session& s = *sessions_.at(id);
     if (s.phase != Session::Phase::kServed) continue;
     served = true;
-    ProcessStatus p{s.pid, s.command, s.version, {}};
+    const Session::Evidence& e = s.evidence;
+    ProcessStatus p{s.pid, s.command, s.version, e.unproven ? "unproven" : e.seen ? "proven" : "idle", {}, {}};
+    if (e.unproven) {
+      p.reason = e.reason;
+      if (unproven.empty()) unproven = "pid " + std::to_string(s.pid) + ": " + e.reason;
+    }
     for (size_t i = 0; i < a.spec.gpus.size(); ++i) p.gpus.push_back(Read(s, i));
     out.processes.push_back(std::move(p));
   }
-  out.hook_state = !a.unhooked.empty() ? "not hooked" : served ? "attached" : a.refused ? "refused" : "expected";
+  if (!a.unhooked.empty()) {
+    out.hook_state = "not hooked";
+    out.hook_reason = "pid " + std::to_string(a.unhooked.front()) + " uses the GPU without the hook";
+  } else if (!unproven.empty()) {
+    out.hook_state = "unproven";
+    out.hook_reason = unproven;
+  } else {
+    out.hook_state = served ? "attached" : a.refused ? "refused" : "expected";
+  }
   return out;
 }
 
@@ -67,6 +84,8 @@ NodeStatus Node::Status() const {
   NodeStatus out;
   out.config_error = config_error_;
   out.malformed_frames = malformed_;
+  out.forged_claims = forged_;
+  out.foreign = foreign_;
   out.late_reclaims = late_;
   out.host_limit = host_.capacity();
   out.host_bytes = host_.held();

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ctime>
 #include <fstream>
 
 namespace sluice::agent {
 namespace {
+
+constexpr time_t kBusySeconds = 3;
 
 // nvml.h renames functions by macro. Looks up the name in the library, or an older one where an old driver lacks it.
 template <typename F>
@@ -46,6 +49,8 @@ struct Nvml::Api {
   decltype(&nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;
   decltype(&nvmlDeviceGetPciInfo_v3) pci = nullptr;
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
+  decltype(&nvmlDeviceGetMPSComputeRunningProcesses_v3) mps_processes = nullptr;
+  decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;
 };
 
 std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error) {
@@ -71,6 +76,9 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library, std::string* error)
   api->pci = Symbol<decltype(nvmlDeviceGetPciInfo_v3)>(handle, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
   api->processes =
       Symbol<decltype(nvmlDeviceGetComputeRunningProcesses_v3)>(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
+  api->mps_processes = Symbol<decltype(nvmlDeviceGetMPSComputeRunningProcesses_v3)>(
+      handle, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
+  api->utilization = Symbol<decltype(nvmlDeviceGetProcessUtilization)>(handle, "nvmlDeviceGetProcessUtilization");
   const bool whole =
       api->init && api->shutdown && api->count && api->by_index && api->by_uuid && api->uuid && api->memory;
   if (!whole) {
@@ -130,24 +138,51 @@ uint64_t Nvml::UsedBytes(const std::string& uuid) const {
   return v1.used;
 }
 
-std::vector<GpuProcess> Nvml::Processes(const std::string& uuid) const {
-  std::vector<GpuProcess> out;
+std::optional<std::vector<GpuProcess>> Nvml::Processes(const std::string& uuid) const {
   nvmlDevice_t device{};
-  if (!api_->processes || api_->by_uuid(uuid.c_str(), &device) != NVML_SUCCESS) return out;
-  std::vector<nvmlProcessInfo_t> info(64);
-  unsigned n = static_cast<unsigned>(info.size());
-  nvmlReturn_t r = api_->processes(device, &n, info.data());
-  for (int round = 0; r == NVML_ERROR_INSUFFICIENT_SIZE && round < 4; ++round) {
-    info.resize(n + 64);
-    n = static_cast<unsigned>(info.size());
-    r = api_->processes(device, &n, info.data());
-  }
-  if (r != NVML_SUCCESS) return out;
-  for (unsigned i = 0; i < n; ++i) {
-    const bool known = info[i].usedGpuMemory != static_cast<unsigned long long>(-1);
-    out.push_back({info[i].pid, known ? info[i].usedGpuMemory : 0});
-  }
+  if (!api_->processes || api_->by_uuid(uuid.c_str(), &device) != NVML_SUCCESS) return std::nullopt;
+  std::vector<GpuProcess> out;
+  const auto read = [&](auto* list) {
+    std::vector<nvmlProcessInfo_t> info(64);
+    unsigned n = static_cast<unsigned>(info.size());
+    nvmlReturn_t r = list(device, &n, info.data());
+    for (int round = 0; r == NVML_ERROR_INSUFFICIENT_SIZE && round < 4; ++round) {
+      info.resize(n + 64);
+      n = static_cast<unsigned>(info.size());
+      r = list(device, &n, info.data());
+    }
+    if (r != NVML_SUCCESS) return false;
+    for (unsigned i = 0; i < n; ++i) {
+      const bool known = info[i].usedGpuMemory != static_cast<unsigned long long>(-1);
+      const bool twice = std::ranges::any_of(out, [&](const GpuProcess& p) { return p.pid == info[i].pid; });
+      if (!twice) out.push_back({info[i].pid, known ? info[i].usedGpuMemory : 0});
+    }
+    return true;
+  };
+  if (!read(api_->processes)) return std::nullopt;
+  if (api_->mps_processes) read(api_->mps_processes);  // clients of MPS are in this list alone
+  ReadBusy(device, &out);
   return out;
+}
+
+// The driver keeps some samples a second for each process, and gives those since a time in microseconds.
+void Nvml::ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) const {
+  if (!api_->utilization || processes->empty()) return;
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const uint64_t since = static_cast<uint64_t>(now.tv_sec - kBusySeconds) * 1000000u;
+  unsigned n = 0;
+  nvmlReturn_t r = api_->utilization(device, nullptr, &n, since);
+  std::vector<nvmlProcessUtilizationSample_t> samples(n);
+  if (r != NVML_SUCCESS && r != NVML_ERROR_INSUFFICIENT_SIZE) return;
+  if (n > 0 && api_->utilization(device, samples.data(), &n, since) != NVML_SUCCESS) return;
+  samples.resize(std::min<size_t>(samples.size(), n));
+  for (GpuProcess& p : *processes) {
+    p.busy_percent = 0;
+    for (const auto& s : samples) {
+      if (s.pid == p.pid) p.busy_percent = std::max(p.busy_percent, static_cast<int>(s.smUtil));
+    }
+  }
 }
 
 std::string Nvml::DriverVersion() const {

@@ -1,20 +1,24 @@
 // NVML, loaded at run time: the GPUs, their used memory and their processes. A node without the library has no GPUs.
-// Used by one thread.
+// NVML is thread-safe.
 #ifndef SLUICE_AGENT_NVML_UNSAFE_H_
 #define SLUICE_AGENT_NVML_UNSAFE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/node.h"
 
+struct nvmlDevice_st;
+
 namespace sluice::agent {
 
 struct GpuProcess {
   int64_t pid = 0;
-  uint64_t bytes = 0;  // 0: the driver does not report them
+  uint64_t bytes = 0;     // 0: the driver does not report them
+  int busy_percent = -1;  // of the GPU's time in the last seconds; -1: the driver does not report it
 };
 
 class Nvml {
@@ -27,11 +31,13 @@ class Nvml {
 
   std::vector<Card> Cards() const;
   uint64_t UsedBytes(const std::string& uuid) const;
-  std::vector<GpuProcess> Processes(const std::string& uuid) const;
+  // No value: the driver lists no processes, as on vGPUs.
+  std::optional<std::vector<GpuProcess>> Processes(const std::string& uuid) const;
   std::string DriverVersion() const;
 
  private:
   Nvml() = default;
+  void ReadBusy(nvmlDevice_st* device, std::vector<GpuProcess>* processes) const;
   struct Api;
   std::unique_ptr<Api> api_;
 };

@@ -9,7 +9,28 @@
 
 namespace sluice::agent {
 
-std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error) {
+namespace {
+
+// The GPU of another plugin's device: "GPU-<uuid>", or with "::<replica>". MIG devices, indices and claims tell none.
+std::string GpuOf(const std::string& id) {
+  return id.starts_with("GPU-") ? id.substr(0, id.find("::")) : std::string();
+}
+
+void AddOthers(const ::v1::ContainerResources& container, const std::string& pod, OtherOwners* out) {
+  for (const auto& devices : container.devices()) {
+    const bool nvidia = devices.resource_name().starts_with("nvidia.com/");
+    for (const std::string& id : devices.device_ids()) {
+      if (devices.resource_name() == SLUICE_RESOURCE) continue;
+      if (const std::string gpu = GpuOf(id); !gpu.empty() || nvidia) (*out)[gpu].insert(pod);
+    }
+  }
+  if (container.dynamic_resources_size() > 0) (*out)[""].insert(pod);
+}
+
+}  // namespace
+
+std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error,
+                                             OtherOwners* others) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   arguments.SetString("grpc.default_authority", "localhost");  // Go's server refuses a path as authority
@@ -26,6 +47,7 @@ std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int time
   DevicesInUse out;
   for (const auto& pod : response.pod_resources()) {
     for (const auto& container : pod.containers()) {
+      if (others != nullptr) AddOthers(container, pod.namespace_() + "/" + pod.name(), others);
       for (const auto& devices : container.devices()) {
         if (devices.resource_name() != SLUICE_RESOURCE) continue;
         for (const std::string& id : devices.device_ids()) out[id] = {pod.namespace_(), pod.name(), container.name()};

@@ -9,8 +9,9 @@
 
 namespace sluice::agent {
 
-// Waits at most `timeout_ms`. nullopt with a sentence: kubelet does not answer.
-std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error);
+// Waits at most `timeout_ms`. nullopt with a sentence: kubelet does not answer. `others`: filled too, unless nullptr.
+std::optional<DevicesInUse> ListDevicesInUse(const std::string& socket, int timeout_ms, std::string* error,
+                                             OtherOwners* others = nullptr);
 
 }  // namespace sluice::agent
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -32,7 +32,8 @@ std::string Errno(const std::string& what) { return what + ": " + std::strerror(
 // Temporary name, sync, rename: a reader sees the old content or the new one.
 bool WriteFile(const std::string& path, const std::string& text, std::string* error) {
   const std::string temporary = path + ".tmp";
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  unlink(temporary.c_str());  // left by an agent that was killed; a link would name a file elsewhere
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) {
     *error = Errno(temporary);
     return false;
@@ -46,18 +47,41 @@ bool WriteFile(const std::string& path, const std::string& text, std::string* er
   return false;
 }
 
+// The folder itself, not one that a link names. -1: there is none (errno).
+int OpenFolder(const std::string& path) { return open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+
+void RemoveSocket(const std::string& folder) {
+  const int dir = OpenFolder(folder);
+  if (dir < 0) return;
+  unlinkat(dir, SLUICE_SOCKET_NAME, 0);
+  close(dir);
+}
+
+// Every user may connect: only the container sees the folder, and it runs as any user. By descriptor: a link that has
+// taken the socket's place must not open another file to all users.
+bool OpenToAll(int dir, struct stat* st) {
+  const int fd = openat(dir, SLUICE_SOCKET_NAME, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ok =
+      fstat(fd, st) == 0 && S_ISSOCK(st->st_mode) && chmod(("/proc/self/fd/" + std::to_string(fd)).c_str(), 0666) == 0;
+  close(fd);
+  return ok;
+}
+
 }  // namespace
 
 Server::Server(EventLoop* loop, const std::string& alloc_dir)
-    : loop_(loop), alloc_dir_(alloc_dir), spare_fd_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+    : loop_(loop), alloc_dir_(alloc_dir), spare_fd_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+  rlimit files{};
+  max_descriptors_ = getrlimit(RLIMIT_NOFILE, &files) == 0 ? static_cast<size_t>(files.rlim_cur) : 1024;
+}
 
 Server::~Server() {
   while (!connections_.empty()) Destroy(connections_.begin()->first);
   for (auto& [id, place] : places_) {
     if (place.listener < 0) continue;
-    loop_->Remove(place.listener);
-    close(place.listener);
-    unlink((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str());
+    StopListening(place);
+    RemoveSocket(Directory(id));
   }
   if (inotify_ >= 0) {
     loop_->Remove(inotify_);
@@ -96,13 +120,13 @@ void Server::Scan() {
   Watch(alloc_dir_);  // before the scan: a change during it is an event then
   for (fs::directory_iterator it(alloc_dir_, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string id = it->path().filename();
-    if (!IsAllocationId(id) || !it->is_directory(ec)) continue;
+    if (!IsAllocationId(id) || !fs::is_directory(it->symlink_status(ec))) continue;
     there.insert(id);
     Watch(it->path());
     Place& place = places_[id];
     struct stat st{};
     const std::string file = Directory(id) + "/" SLUICE_ALLOCATION_FILE;
-    if (stat(file.c_str(), &st) != 0) {
+    if (lstat(file.c_str(), &st) != 0) {
       if (place.listener >= 0) Unserve(id);
       continue;
     }
@@ -168,25 +192,21 @@ bool Server::HasSocket(const std::string& id, const Place& place) const {
 // Also replaces a socket that was removed; connections stay.
 bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   // Bound through the folder's descriptor, so that a path longer than sockaddr_un works too.
-  const int dir = open(Directory(id).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int dir = OpenFolder(Directory(id));
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_un addr{};
   addr.sun_family = AF_UNIX;
   std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
   unlink(addr.sun_path);  // left by an agent that was killed
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
-  // Every user may connect: only the container sees the folder, and it runs as any user.
-  ok = ok && chmod(addr.sun_path, 0666) == 0 && listen(fd, 4096) == 0;
   struct stat st{};
-  ok = ok && lstat(addr.sun_path, &st) == 0;
-  ok = ok && loop_->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
+  ok = ok && OpenToAll(dir, &st) && listen(fd, 4096) == 0;
+  if (ok && place->queue == nullptr) place->queue = FairQueue::Make(loop_);
+  ok = ok && place->queue != nullptr && place->queue->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
   if (!ok) *error = Errno(Directory(id) + "/" SLUICE_SOCKET_NAME);
   if (dir >= 0) close(dir);
   if (ok) {
-    if (place->listener >= 0) {
-      loop_->Remove(place->listener);
-      close(place->listener);
-    }
+    StopListening(*place);
     place->listener = fd;
     place->socket = st.st_ino;
   } else if (fd >= 0) {
@@ -195,12 +215,17 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   return ok;
 }
 
+void Server::StopListening(Place& place) {
+  if (place.listener < 0) return;
+  place.queue->Remove(place.listener);
+  close(std::exchange(place.listener, -1));
+}
+
 void Server::Unserve(const std::string& id) {
   Place& place = places_[id];
   if (place.listener >= 0) {
-    loop_->Remove(place.listener);
-    close(place.listener);
-    unlink((Directory(id) + "/" SLUICE_SOCKET_NAME).c_str());
+    StopListening(place);
+    RemoveSocket(Directory(id));
   }
   place = Place{};
   node_->RemoveAllocation(id);
@@ -254,9 +279,9 @@ bool Server::SaveLive(const std::string& id, const std::map<std::string, std::st
 
 std::map<std::string, std::string> Server::LoadLive(const std::string& id) const {
   std::map<std::string, std::string> out;
-  std::ifstream in(Directory(id) + "/" + kLiveFile);
-  if (!in) return out;
-  const auto object = nlohmann::json::parse(in, nullptr, false);
+  std::string text, error;
+  if (!ReadRegularFile(Directory(id) + "/" + kLiveFile, &text, &error)) return out;
+  const auto object = nlohmann::json::parse(text, nullptr, false);
   if (!object.is_object()) return out;
   for (const auto& [key, value] : object.items()) {
     if (value.is_string()) out[key] = value.get<std::string>();

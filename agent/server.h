@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/event_loop.h"
+#include "agent/fair_queue.h"
 #include "agent/node.h"
 
 namespace sluice::agent {
@@ -37,6 +38,8 @@ class Server : public Port {
   // Sends the budgets that are due (Node::Settle), and records the attach times of processes with a first budget.
   void Settle();
   const AttachTimes& attach_times() const { return attach_times_; }
+  // Adds the queues' counts of delays to the allocations of `status`.
+  void AddDelayed(NodeStatus* status) const;
   bool found_allocations() const { return !places_.empty(); }
 
   void Send(SessionId session, const sluice_frame& frame) override;
@@ -44,6 +47,7 @@ class Server : public Port {
 
  private:
   struct Place {  // one allocation's folder
+    std::shared_ptr<FairQueue> queue;
     int listener = -1;
     int64_t mtime_ns = 0;
     ino_t inode = 0;
@@ -51,6 +55,7 @@ class Server : public Port {
     std::string logged;  // the last error: each is recorded once
   };
   struct Connection {
+    std::shared_ptr<FairQueue> queue;  // of its allocation, whose folder may be gone
     int fd = -1, pidfd = -1, page_fd = -1;
     sluice_page* page = nullptr;
     // Frames that the socket could not take. At most one BUDGET and one token frame per GPU wait, since a newer frame
@@ -65,8 +70,13 @@ class Server : public Port {
   bool Serve(const std::string& id, Place* place, std::string* error);
   bool Listen(const std::string& id, Place* place, std::string* error);
   bool HasSocket(const std::string& id, const Place& place) const;
+  void StopListening(Place& place);
   void Unserve(const std::string& id);
   void Accept(const std::string& id);
+  // Whether an allocation may hold one more connection: at most half of the descriptors that others leave.
+  bool HasRoom(const FairQueue& queue) const;
+  void Hold(FairQueue& queue, int more);  // counts descriptors
+  void Reject(const std::string& id, int fd, const std::string& reason);
   void Readable(SessionId session, uint32_t events);
   bool TrySend(Connection& c, const sluice_frame& frame);
   void SendWaiting(Connection& c);
@@ -81,7 +91,8 @@ class Server : public Port {
   const std::string alloc_dir_;
   Node* node_ = nullptr;
   int inotify_ = -1;
-  int spare_fd_ = -1;  // closed for a moment to refuse a connection when descriptors run out
+  size_t max_descriptors_ = 0, descriptors_ = 0;  // the limit; held by all connections
+  int spare_fd_ = -1;                             // closed for a moment to refuse a connection when descriptors run out
   bool settle_posted_ = false, tick_planned_ = false;
   uint64_t next_plan_ns_ = 0;  // no plan before then
   SessionId next_session_ = 1;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "agent/process_facts.h"
 #include "agent/server.h"
 
 #ifndef SO_PEERPIDFD
@@ -21,8 +22,11 @@
 namespace sluice::agent {
 namespace {
 
-constexpr int kAcceptsPerWake = 64;
-constexpr int kFramesPerWake = 16;  // of one connection, before others are read
+constexpr int kAcceptsPerWake = 2;  // of one allocation, before others are served (fair_queue.h)
+constexpr int kFramesPerWake = 4;   // of one connection
+constexpr size_t kOwnDescriptors = 128;
+constexpr size_t kDescriptorsEach = 3;  // of a connection, until it has its page
+constexpr size_t kAlways = 8;           // connections that an allocation may have, however few descriptors are left
 // Plans may take a fifth of the time. Time without plans counts for at most this long.
 constexpr uint64_t kPlanShare = 5;
 constexpr uint64_t kMaxCreditNs = 10'000'000;
@@ -75,6 +79,8 @@ void Server::Accept(const std::string& id) {
   for (int n = 0; n < kAcceptsPerWake; ++n) {
     const auto place = places_.find(id);
     if (place == places_.end() || place->second.listener < 0) return;
+    const std::shared_ptr<FairQueue> queue = place->second.queue;
+    if (!queue->TakeConnect(place->second.listener)) return;
     const uint64_t began = ThreadNs();
     const int fd = accept4(place->second.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
@@ -87,8 +93,13 @@ void Server::Accept(const std::string& id) {
       spare_fd_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
       return;
     }
+    if (!HasRoom(*queue)) {
+      Reject(id, fd, "allocation " + id + " holds as many connections as the node can give one");
+      continue;
+    }
     const SessionId session = next_session_++;
     Connection c;
+    c.queue = queue;
     c.fd = fd;
     int64_t pid = 0;
     c.pidfd = PeerPidfd(fd, &pid);
@@ -98,10 +109,12 @@ void Server::Accept(const std::string& id) {
       if (c.pidfd >= 0) close(c.pidfd);
       return;
     }
-    loop_->Add(fd, EPOLLIN | EPOLLRDHUP, [this, session](uint32_t events) { Readable(session, events); });
+    ++queue->connections;
+    Hold(*queue, c.pidfd >= 0 ? 3 : 2);
+    queue->Add(fd, EPOLLIN | EPOLLRDHUP, [this, session](uint32_t events) { Readable(session, events); });
     if (c.pidfd >= 0) {
       // A forked child may hold a copy of the socket: the session ends with the process that connected.
-      loop_->Add(c.pidfd, EPOLLIN, [this, session](uint32_t) {
+      queue->Add(c.pidfd, EPOLLIN, [this, session](uint32_t) {
         node_->Closed(session, MonotonicNs());
         Destroy(session);
         SettleSoon();
@@ -109,8 +122,40 @@ void Server::Accept(const std::string& id) {
     }
     const sluice_page* page = c.page;
     Connection& kept = connections_[session] = std::move(c);
-    node_->Opened(session, id, pid, page, MonotonicNs());
+    node_->Opened(session, id, pid, page, MonotonicNs(), ReadContainer(pid));
     kept.attach_ns = ThreadNs() - began;  // still there: a refused one is destroyed after this batch of events
+  }
+}
+
+bool Server::HasRoom(const FairQueue& queue) const {
+  if (queue.connections < kAlways) return true;
+  const size_t others = descriptors_ - queue.descriptors + places_.size() * 2;
+  const size_t taken = others + kOwnDescriptors;
+  const size_t left = max_descriptors_ > taken ? max_descriptors_ - taken : 0;
+  return queue.descriptors + kDescriptorsEach <= left / 2;
+}
+
+void Server::Hold(FairQueue& queue, int more) {
+  queue.descriptors += static_cast<size_t>(more);
+  descriptors_ += static_cast<size_t>(more);
+}
+
+// Without a session: nothing of the connection is kept.
+void Server::Reject(const std::string& id, int fd, const std::string& reason) {
+  sluice_frame f{};
+  f.h = {SLUICE_WIRE_MAGIC, SLUICE_WIRE_MAJOR, SLUICE_WIRE_MINOR, SLUICE_REFUSE, 1};
+  reason.copy(f.u.refuse.reason, sizeof(f.u.refuse.reason) - 1);
+  (void)!send(fd, &f, sizeof(f), MSG_DONTWAIT | MSG_NOSIGNAL);
+  close(fd);
+  node_->Rejected(id, reason);
+}
+
+void Server::AddDelayed(NodeStatus* status) const {
+  for (AllocationStatus& a : status->allocations) {
+    const auto place = places_.find(a.id);
+    if (place == places_.end() || place->second.queue == nullptr) continue;
+    a.delayed_connects = place->second.queue->delayed().connects;
+    a.delayed_frames = place->second.queue->delayed().frames;
   }
 }
 
@@ -167,6 +212,7 @@ void Server::Readable(SessionId session, uint32_t events) {
       Flush(session);
       if (!connections_.contains(session)) return;
     }
+    if (!c.queue->TakeFrame()) break;
     // No control space: the kernel drops descriptors that a client sends along.
     char data[SLUICE_FRAME_BYTES + 1];
     const ssize_t got = recv(c.fd, data, sizeof(data), MSG_DONTWAIT | MSG_TRUNC);
@@ -202,7 +248,7 @@ void Server::Send(SessionId session, const sluice_frame& frame) {
   SendWaiting(c);
   if (c.waiting.empty()) return;
   c.blocked = true;
-  loop_->Change(c.fd, EPOLLIN | EPOLLRDHUP | EPOLLOUT);
+  c.queue->Change(c.fd, EPOLLIN | EPOLLRDHUP | EPOLLOUT);
 }
 
 bool Server::TrySend(Connection& c, const sluice_frame& frame) {
@@ -224,8 +270,8 @@ bool Server::TrySend(Connection& c, const sluice_frame& frame) {
   const ssize_t n = sendmsg(c.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR)) return false;
   if (with_page && n > 0) {  // both ends have mapped it
-    close(c.page_fd);
-    c.page_fd = -1;
+    close(std::exchange(c.page_fd, -1));
+    Hold(*c.queue, -1);
   }
   return true;  // sent, or the peer is gone: then the next read fails
 }
@@ -236,7 +282,7 @@ void Server::Flush(SessionId session) {
   if (!c.waiting.empty()) return;
   if (c.closing) return Destroy(session);
   c.blocked = false;
-  loop_->Change(c.fd, EPOLLIN | EPOLLRDHUP);
+  c.queue->Change(c.fd, EPOLLIN | EPOLLRDHUP);
 }
 
 void Server::SendWaiting(Connection& c) {
@@ -255,10 +301,12 @@ void Server::Destroy(SessionId session) {
   const auto it = connections_.find(session);
   if (it == connections_.end()) return;
   Connection& c = it->second;
-  loop_->Remove(c.fd);
+  --c.queue->connections;
+  Hold(*c.queue, -1 - (c.pidfd >= 0 ? 1 : 0) - (c.page_fd >= 0 ? 1 : 0));
+  c.queue->Remove(c.fd);
   close(c.fd);
   if (c.pidfd >= 0) {
-    loop_->Remove(c.pidfd);
+    c.queue->Remove(c.pidfd);
     close(c.pidfd);
   }
   if (c.page_fd >= 0) close(c.page_fd);

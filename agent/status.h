@@ -33,15 +33,29 @@ struct ShareStatus {
 struct ProcessStatus {
   int64_t pid = 0;
   std::string command, version;
+  std::string proof;   // idle: no use of a GPU is seen; proven; unproven
+  std::string reason;  // why it is unproven
   std::vector<sluice_gpu_counters> gpus;
 };
 
 struct AllocationStatus {
   std::string id, pod, ns, container, hook_state;
+  std::string hook_reason;  // why the hook is not attached, or unproven; else empty
   std::vector<ShareStatus> gpus;
   std::vector<ProcessStatus> processes;
   std::vector<sluice_gpu_counters> ended;  // sums of the processes that ended, by GPU
   std::map<std::string, std::string> settings;
+  uint64_t events_left_out = 0;                       // beyond the allocation's bucket
+  uint64_t delayed_connects = 0, delayed_frames = 0;  // times that the allocation had to wait for its bucket
+};
+
+// A process on a GPU that its container was not given.
+struct ForeignProcess {
+  int64_t pid = 0;
+  std::string gpu;
+  std::string allocation;        // its container's own; empty: it has none
+  std::string pod_uid, ns, pod;  // empty: not known
+  bool operator==(const ForeignProcess&) const = default;
 };
 
 // The agent's CPU time for each process that attached, from accept() to its first budget. The plan that set the budget
@@ -65,9 +79,10 @@ struct NodeStatus {
   int64_t unix_ms = 0;
   std::vector<CardStatus> cards;
   std::vector<AllocationStatus> allocations;
+  std::vector<ForeignProcess> foreign;
   std::string config_error;
   uint64_t host_bytes = 0, host_limit = 0;
-  uint64_t malformed_frames = 0, late_reclaims = 0;
+  uint64_t malformed_frames = 0, late_reclaims = 0, forged_claims = 0;
   AttachTimes attach;
 };
 
@@ -75,6 +90,7 @@ struct Event {
   uint64_t number = 0;
   int64_t unix_ms = 0;
   std::string allocation, kind, text;
+  std::string pod_uid;  // of a pod that has no allocation; else empty
 };
 
 }  // namespace sluice::agent

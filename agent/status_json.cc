@@ -16,12 +16,14 @@ std::string StatusJson(const NodeStatus& status) {
           .count());
   for (v1::AllocationStatus& a : *message.mutable_allocations()) {
     a.clear_settings();
+    a.clear_hook_reason();  // it names a process
     for (v1::Process& p : *a.mutable_processes()) {
       p.clear_pid();
       p.clear_command();
       p.clear_hook_version();
     }
   }
+  for (v1::ForeignProcess& p : *message.mutable_foreign()) p.clear_pid();
   if (!message.config_error().empty()) message.set_config_error("the agent's log shows the error");
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;

@@ -17,6 +17,7 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
   to->set_namespace_(a.ns);
   to->set_container(a.container);
   to->set_hook_state(a.hook_state);
+  to->set_hook_reason(a.hook_reason);
   for (const auto& [key, value] : a.settings) (*to->mutable_settings())[key] = value;
   for (const ShareStatus& s : a.gpus) {
     v1::GpuShare* share = to->add_gpus();
@@ -35,6 +36,8 @@ void Put(const AllocationStatus& a, v1::AllocationStatus* to) {
     process->set_pid(p.pid);
     process->set_command(p.command);
     process->set_hook_version(p.version);
+    process->set_proof(p.proof);
+    process->set_reason(p.reason);
     for (const sluice_gpu_counters& c : p.gpus) Put(c, process->add_gpus());
   }
   for (const sluice_gpu_counters& c : a.ended) Put(c, to->add_ended());
@@ -61,6 +64,14 @@ void ToProto(const NodeStatus& from, v1::Status* to) {
     gpu->set_used_bytes(c.used);
   }
   for (const AllocationStatus& a : from.allocations) Put(a, to->add_allocations());
+  for (const ForeignProcess& f : from.foreign) {
+    v1::ForeignProcess* process = to->add_foreign();
+    process->set_pid(f.pid);
+    process->set_gpu(f.gpu);
+    process->set_allocation(f.allocation);
+    process->set_namespace_(f.ns);
+    process->set_pod(f.pod);
+  }
 }
 
 void ToProto(const Event& from, v1::Event* to) {

@@ -27,6 +27,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kAgent = "agent";  // the container of the node's pod
 constexpr const char* kNodePods = "app.kubernetes.io/name=sluice,app.kubernetes.io/component=node";
 
 struct Options {
@@ -57,6 +58,32 @@ int MetricsPort(const Json& pod) {
   return 0;
 }
 
+// The agent's flag --run-dir; empty: its default.
+std::string RunDir(const Json& pod) {
+  for (const Json& c : pod["spec"]["containers"]) {
+    const Json args = c.value("args", Json::array());
+    for (size_t i = 0; c.value("name", "") == kAgent && i + 1 < args.size(); ++i) {
+      if (args[i] == "--run-dir" && args[i + 1].is_string()) return args[i + 1].get<std::string>();
+    }
+  }
+  return {};
+}
+
+// Through the API server's proxy, where the agent serves without a token. With metrics.authentication: kubernetes the
+// proxy is refused, since it passes no token on. Then the agent's own tool answers, for those who may exec into its
+// pod.
+Kubectl::Answer AskAgent(const Kubectl& kubectl, const std::string& space, const Json& pod) {
+  const std::string name = TextAt(pod, "/metadata/name");
+  Kubectl::Answer proxied = kubectl.Run({"get", "--raw",
+                                         "/api/v1/namespaces/" + space + "/pods/" + name + ":" +
+                                             std::to_string(MetricsPort(pod)) + "/proxy/status.json"});
+  if (proxied.ok()) return proxied;
+  std::vector<std::string> command = {"exec", "-n", space, name, "-c", kAgent, "--", "sluice", "status", "-o", "json"};
+  if (const std::string dir = RunDir(pod); !dir.empty()) command.insert(command.end(), {"--run-dir", dir});
+  Kubectl::Answer own = kubectl.Run(command);
+  return own.ok() ? own : proxied;
+}
+
 bool ReadStatus(const std::string& text, v1::Status* status) {
   google::protobuf::util::JsonParseOptions newer;  // an agent of a later version may send more fields
   newer.ignore_unknown_fields = true;
@@ -73,10 +100,7 @@ std::vector<NodeAnswer> Ask(const Options& o) {
     a.space = TextAt(pod, "/metadata/namespace");
     if (a.node.empty() || (!o.node.empty() && a.node != o.node) || pod["metadata"].contains("deletionTimestamp"))
       continue;
-    const int port = MetricsPort(pod);
-    const Kubectl::Answer answer = o.kubectl.Run(
-        {"get", "--raw",
-         "/api/v1/namespaces/" + a.space + "/pods/" + a.pod + ":" + std::to_string(port) + "/proxy/status.json"});
+    const Kubectl::Answer answer = AskAgent(o.kubectl, a.space, pod);
     if (!answer.ok()) {
       a.error = answer.Reason();
     } else if (!ReadStatus(answer.out, &a.status)) {
@@ -230,6 +254,10 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
     if (allocation.hook_state() == "not hooked") {
       report.Bad(who + name + " uses the GPU without the hook",
                  "is LD_PRELOAD kept, is the program dynamically linked? kubectl describe pod shows since when");
+    }
+    if (allocation.hook_state() == "unproven") {
+      report.Warn(who + name + " has a hook whose counters disagree with the GPU driver",
+                  "kubectl describe pod shows the reason (SluiceUnproven)");
     }
     if (allocation.hook_state() == "refused") {
       report.Bad(who + name + " has a hook that the agent refuses",

@@ -126,6 +126,10 @@ void Agent(const Options& o, Report& report) {
                  "is LD_PRELOAD in the container unchanged, and is the program dynamically linked? does "
                  "/proc/PID/maps of the process name " SLUICE_SHIM_NAME "?");
     }
+    if (a.hook_state() == "unproven") {
+      report.Warn("allocation " + a.id() + ": unproven: " + a.hook_reason(),
+                  "is the process stopped? else it, or a library of it, uses the GPU beside the hook");
+    }
   }
 }
 

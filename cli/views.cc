@@ -111,6 +111,11 @@ std::string TopText(const v1::Status* before, const v1::Status& now) {
            Bytes(g.guaranteed_bytes()) + " guaranteed, " + Bytes(g.lent_bytes()) + " lent, " +
            Bytes(g.overdue_bytes()) + " overdue\n";
   }
+  for (const v1::ForeignProcess& f : now.foreign()) {
+    out +=
+        "a process on a GPU that it was not given: " + (f.pid() == 0 ? "" : "pid " + std::to_string(f.pid()) + ", ") +
+        (f.pod().empty() ? "no pod known" : f.namespace_() + "/" + f.pod()) + ", GPU " + f.gpu() + "\n";
+  }
   if (!now.config_error().empty()) out += "configuration refused: " + now.config_error() + "\n";
   Table table({"CONTAINER", "HOOK", ">STALL", ">BUDGET", ">RESIDENT", ">LIVE", ">FETCH", ">EVICT", ">FAULT", ">HITS",
                ">KNOWN", ">GPU", ">FACTOR"});

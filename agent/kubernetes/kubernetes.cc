@@ -23,6 +23,9 @@ constexpr size_t kMaxUnnamed = 200;
 constexpr const char* kPluginState =
     "plugin.json";  // the plugin's stateFile, by the chart in the agent's run directory
 
+constexpr const char* kNotHooked = "SluiceNotHooked";
+constexpr const char* kForeignCard = "SluiceForeignCard";
+
 struct Reason {
   const char* name;
   bool warning;
@@ -32,7 +35,9 @@ struct Reason {
 const std::map<std::string, Reason>& Reasons() {
   static const auto* reasons = new std::map<std::string, Reason>{
       {"attached", {"SluiceAttached", false}},
-      {"not hooked", {"SluiceNotHooked", true}},
+      {"not hooked", {kNotHooked, true}},
+      {"foreign card", {kForeignCard, true}},
+      {"unproven", {"SluiceUnproven", true}},
       {"thrash began", {"SluiceThrash", true}},
       {"thrash ended", {"SluiceThrashEnded", false}},
       {"limit reached", {"SluiceLimitReached", true}},
@@ -40,6 +45,7 @@ const std::map<std::string, Reason>& Reasons() {
       {"unmanaged VMM", {"SluiceUnmanagedMemory", false}},
       {"reclaim late", {"SluiceReclaimLate", true}},
       {"refused", {"SluiceRefused", true}},
+      {"forged identity", {"SluiceForgedIdentity", true}},
   };
   return *reasons;
 }
@@ -79,6 +85,7 @@ bool Kubernetes::Start(std::string* error) {
     *error = "kubernetes: " + std::string(api.status().message());
     return false;
   }
+  api_ = *api;
   outbox_ = std::make_unique<Outbox>(*api, name_, [this, alive = alive_](const std::string& text) {
     loop_->Post([this, alive, text] {
       if (*alive) Trouble("writing", text);
@@ -108,7 +115,7 @@ kube::WatchHandler Kubernetes::Handler() {
     auto pods = std::make_shared<Pods>();
     for (const kube::Json& item : items) {
       PodRecord pod = ReadPodRecord(item, aliases);
-      if (!pod.facts.containers.empty()) (*pods)[pod.facts.uid] = std::move(pod);
+      (*pods)[pod.facts.uid] = std::move(pod);
     }
     loop_->Post([this, alive, pods] {
       if (*alive) Replaced(std::move(*pods));
@@ -116,7 +123,6 @@ kube::WatchHandler Kubernetes::Handler() {
   };
   handler.changed = [this, aliases, alive = alive_](kube::Change change, const kube::Json& object) {
     auto pod = std::make_shared<PodRecord>(ReadPodRecord(object, aliases));
-    if (pod->facts.containers.empty()) return;  // it asks for no units, and never will
     loop_->Post([this, alive, change, pod] {
       if (*alive) Changed(change == kube::Change::kDeleted, std::move(*pod));
     });
@@ -130,15 +136,29 @@ kube::WatchHandler Kubernetes::Handler() {
 }
 
 void Kubernetes::Replaced(Pods pods) {
+  others_.clear();
+  for (const auto& [uid, pod] : pods) {
+    if (pod.facts.containers.empty()) others_[uid] = {pod.facts.name_space, pod.facts.name};
+  }
+  std::erase_if(pods, [](const auto& pod) { return pod.second.facts.containers.empty(); });
   pods_ = std::move(pods);
   listed_ = true;
-  std::erase_if(deleted_, [this](const std::string& uid) { return !pods_.contains(uid); });
+  std::erase_if(deleted_, [this](const std::string& uid) { return NameOf(uid).name.empty(); });
   std::erase_if(refused_, [this](const auto& entry) { return !pods_.contains(entry.first); });
   Reconcile();
 }
 
 void Kubernetes::Changed(bool gone, PodRecord pod) {
   const std::string uid = pod.facts.uid;
+  if (pod.facts.containers.empty()) {  // it asks for no units, and never will
+    if (gone) {
+      others_.erase(uid);
+      deleted_.erase(uid);
+    } else {
+      others_[uid] = {pod.facts.name_space, pod.facts.name};
+    }
+    return;
+  }
   if (gone) {
     const auto old = pods_.find(uid);
     // The annotation may never have shown it.
@@ -150,6 +170,13 @@ void Kubernetes::Changed(bool gone, PodRecord pod) {
     pods_[uid] = std::move(pod);
   }
   ReconcileSoon();
+}
+
+Attestation::PodName Kubernetes::NameOf(const std::string& uid) const {
+  if (const auto pod = pods_.find(uid); pod != pods_.end())
+    return {pod->second.facts.name_space, pod->second.facts.name};
+  const auto other = others_.find(uid);
+  return other == others_.end() ? Attestation::PodName{} : other->second;
 }
 
 void Kubernetes::Trouble(const char* about, const std::string& text) {
@@ -239,6 +266,7 @@ void Kubernetes::ReadPlugin() {
 
 void Kubernetes::NameAllocations() {
   for (const auto& [id, holder] : holders_) {
+    node_->SetHolder(id, holder.pod_uid, holder.container);
     const auto pod = pods_.find(holder.pod_uid);
     if (pod == pods_.end() || !node_->HasAllocation(id)) continue;
     const scheduler::PodFacts& facts = pod->second.facts;
@@ -282,8 +310,13 @@ void Kubernetes::WriteEvent(const std::string& allocation, const EventText& text
   const auto holder = holders_.find(allocation);
   const auto pod = holder == holders_.end() ? pods_.end() : pods_.find(holder->second.pod_uid);
   if (pod != pods_.end()) {
-    outbox_->WriteEvent(SubjectOf(pod->second, holder->second.container), text);
-    if (text.reason == "SluiceNotHooked") DeletePod(allocation);
+    const Subject subject = SubjectOf(pod->second, holder->second.container);
+    outbox_->WriteEvent(subject, text);
+    if (text.reason == kNotHooked) {
+      DeletePod(subject, "a process of container " + holder->second.container + " uses the GPU without the hook");
+    } else if (text.reason == kForeignCard) {
+      DeletePod(subject, text.message);
+    }
   } else if (node_->HasAllocation(allocation) && unnamed_.size() < kMaxUnnamed) {
     unnamed_.emplace_back(allocation, text);  // kubelet's checkpoint and the watch may be late
   }
@@ -291,21 +324,21 @@ void Kubernetes::WriteEvent(const std::string& allocation, const EventText& text
 
 void Kubernetes::OnEvent(const Event& event) {
   const auto reason = Reasons().find(event.kind);
-  if (reason == Reasons().end() || event.allocation.empty() || outbox_ == nullptr) return;
-  WriteEvent(event.allocation, {reason->second.warning, reason->second.name, event.text});
+  if (reason == Reasons().end() || outbox_ == nullptr) return;
+  const EventText text{reason->second.warning, reason->second.name, event.text};
+  if (!event.allocation.empty()) return WriteEvent(event.allocation, text);
+  const Attestation::PodName name = NameOf(event.pod_uid);
+  if (name.name.empty()) return;
+  const Subject subject{"Pod", name.ns, name.name, event.pod_uid, ""};
+  outbox_->WriteEvent(subject, text);
+  DeletePod(subject, text.message);
 }
 
 // A DELETE instead of an Eviction: it shows the pod's node to the chart's policy (charts/, policy.yaml).
-void Kubernetes::DeletePod(const std::string& allocation) {
-  if (config_->on_not_hooked != "evict") return;
-  const Holder& holder = holders_.at(allocation);
-  const PodRecord& pod = pods_.at(holder.pod_uid);
-  if (!deleted_.insert(holder.pod_uid).second) return;
-  outbox_->WriteEvent(SubjectOf(pod, holder.container),
-                      {true, "SluiceEvicted",
-                       "a process of container " + holder.container +
-                           " uses the GPU without the hook (attestation.on_not_hooked: evict); the pod is deleted"});
-  outbox_->DeletePod(pod.facts.name_space, pod.facts.name, holder.pod_uid);
+void Kubernetes::DeletePod(const Subject& pod, const std::string& why) {
+  if (config_->on_not_hooked != "evict" || !deleted_.insert(pod.uid).second) return;
+  outbox_->WriteEvent(pod, {true, "SluiceEvicted", why + " (attestation.on_not_hooked: evict); the pod is deleted"});
+  outbox_->DeletePod(pod.ns, pod.name, pod.uid);
 }
 
 }  // namespace sluice::agent

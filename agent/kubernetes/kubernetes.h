@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/attestation.h"
 #include "agent/config.h"
 #include "agent/event_loop.h"
 #include "agent/kubernetes/facts.h"
@@ -29,6 +30,10 @@ class Kubernetes {
 
   // False with a sentence: no API server is configured. One that does not answer yet is tried again.
   bool Start(std::string* error);
+  // The API server, once started.
+  const kube::ClientConfig& api() const { return api_; }
+  // A pod of this node, whether or not it asks for units. Empty: not known.
+  Attestation::PodName NameOf(const std::string& uid) const;
   // Writes an Event on the pod that the node's event is about, if any.
   void OnEvent(const Event& event);
 
@@ -38,7 +43,7 @@ class Kubernetes {
   };
 
   kube::WatchHandler Handler();
-  void Replaced(Pods pods);
+  void Replaced(Pods pods);  // all of the node
   void Changed(bool gone, PodRecord pod);
   void Trouble(const char* about, const std::string& text);
   void ReconcilePeriodically();
@@ -51,7 +56,7 @@ class Kubernetes {
   void Annotate();
   void AnnotateAgain();
   void WriteEvent(const std::string& allocation, const EventText& text);
-  void DeletePod(const std::string& allocation);
+  void DeletePod(const Subject& pod, const std::string& why);
   Subject SubjectOf(const PodRecord& pod, const std::string& container) const;
 
   EventLoop* const loop_;
@@ -61,8 +66,10 @@ class Kubernetes {
   // Work posted by other threads and by timers does nothing after this is destroyed.
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
-  Pods pods_;            // those that ask for units
-  bool listed_ = false;  // the first list of pods has arrived
+  kube::ClientConfig api_;
+  Pods pods_;                                           // those that ask for units
+  std::map<std::string, Attestation::PodName> others_;  // the node's other pods, by uid
+  bool listed_ = false;                                 // the first list of pods has arrived
   GivenOut given_;
   std::map<std::string, Holder> holders_;  // by allocation
   PluginCards plugin_;

@@ -60,6 +60,7 @@ class Hook : public sluice::client::Observer {
 
 //   live N            live bytes of the last GPU, and one launch
 //   launch            one more launch
+//   plain N           plain (unmanaged) bytes of the last GPU
 //   follow 0|1        whether it follows budgets
 //   fork              a child that stays and does nothing
 //   attach-child      a forked child that attaches by itself
@@ -79,6 +80,10 @@ bool Command(const std::string& line, Hook& hook, AgentClient& client) {
     hook.Follow(hook.last);
   } else if (word == "launch" && c != nullptr) {
     Hook::Store(c->launches, c->launches + 1);
+  } else if (word == "plain" && c != nullptr) {
+    uint64_t n = 0;
+    in >> n;
+    Hook::Store(c->unmanaged_bytes, n);
   } else if (word == "follow") {
     in >> hook.follow;
   } else if (word == "fork") {

@@ -1,5 +1,6 @@
 /* A libnvidia-ml.so.1 for tests of the agent: $FAKE_NVML_GPUS GPUs (default 1) of $FAKE_NVML_BYTES (default 8 GiB). The
- * file $FAKE_NVML_PROCESSES lists the pids on them. simgpu has a faithful NVML; this one needs no state. */
+ * file $FAKE_NVML_PROCESSES lists the processes on them; without the file the driver lists none. simgpu has a
+ * faithful NVML; this one needs no state. */
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,17 +46,53 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t* m) {
   m->free = m->total - m->used;
   return NVML_SUCCESS;
 }
+/* The next process of the file on the GPU: "PID[@GPU][:BYTES[:BUSY PERCENT]]", by default on GPU 0. 0: none is left. */
+static int Next(FILE* f, size_t gpu, unsigned* pid, unsigned long long* bytes, unsigned* busy) {
+  char word[96];
+  while (fscanf(f, "%95s", word) == 1) {
+    char* at = word;
+    size_t on = 0;
+    *bytes = 1 << 20;
+    *busy = 0;
+    *pid = (unsigned)strtoul(at, &at, 10);
+    if (*at == '@') on = strtoul(at + 1, &at, 10);
+    if (*at == ':') *bytes = strtoull(at + 1, &at, 10);
+    if (*at == ':') *busy = (unsigned)strtoul(at + 1, &at, 10);
+    if (*pid != 0 && on == gpu) return 1;
+  }
+  return 0;
+}
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned* n, nvmlProcessInfo_t* to) {
   const char* path = getenv("FAKE_NVML_PROCESSES");
   FILE* f = path != NULL ? fopen(path, "r") : NULL;
-  unsigned room = *n, pid = 0;
-  (void)d;
+  unsigned room = *n, pid = 0, busy = 0;
+  unsigned long long bytes = 0;
+  if (f == NULL) return NVML_ERROR_NOT_SUPPORTED; /* a driver that lists none */
   *n = 0;
-  while (f != NULL && *n < room && fscanf(f, "%u", &pid) == 1) {
+  while (*n < room && Next(f, IndexOf(d), &pid, &bytes, &busy)) {
     memset(&to[*n], 0, sizeof(to[*n]));
     to[*n].pid = pid;
-    to[(*n)++].usedGpuMemory = 1 << 20;
+    to[(*n)++].usedGpuMemory = bytes;
+  }
+  fclose(f);
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t d, nvmlProcessUtilizationSample_t* to, unsigned* n,
+                                             unsigned long long since) {
+  const char* path = getenv("FAKE_NVML_PROCESSES");
+  FILE* f = path != NULL ? fopen(path, "r") : NULL;
+  unsigned room = to != NULL ? *n : 0, pid = 0, busy = 0, found = 0;
+  unsigned long long bytes = 0;
+  (void)since;
+  while (f != NULL && Next(f, IndexOf(d), &pid, &bytes, &busy)) {
+    if (found < room) {
+      memset(&to[found], 0, sizeof(to[found]));
+      to[found].pid = pid;
+      to[found].smUtil = busy;
+    }
+    ++found;
   }
   if (f != NULL) fclose(f);
-  return NVML_SUCCESS;
+  *n = found;
+  return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

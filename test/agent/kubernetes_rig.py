@@ -23,6 +23,9 @@ BIN, TOOLS = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).reso
 sys.path.insert(0, str(ROOT / "test" / "webhook"))
 import apiserver  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "test" / "security"))
+import attacker  # noqa: E402
+
 try:
     import yaml
 except ImportError:
@@ -87,6 +90,10 @@ class Case(unittest.TestCase):
                 "templates/rbac.yaml",
                 "--show-only",
                 "templates/node-policy.yaml",
+                "--set",
+                "metrics.authentication=kubernetes",
+                "--show-only",
+                "templates/metrics.yaml",
             ],
             capture_output=True,
             text=True,
@@ -263,6 +270,16 @@ metrics: {{listen: "0.0.0.0:{cls.metrics}"}}
             [BIN / "sluice", "status", "-o", "json", "--run-dir", cls.folder / "run"], capture_output=True, text=True
         )
         return json.loads(r.stdout) if r.returncode == 0 else None
+
+    def in_pod(self, name, *command):
+        """A process in the cgroup that kubelet would have made for the pod."""
+        try:
+            procs = attacker.pod_cgroup(self.pods[name]["metadata"]["uid"], "c")
+        except attacker.Skipped as why:
+            self.skipTest(str(why))
+        p = subprocess.Popen(["sh", "-c", f'echo $$ > {procs} && exec "$@"', "sh", *command])
+        self.started.append(p)
+        return p
 
     def allocation(self, name):
         return next(a for a in self.status()["allocations"] if a["id"] == f"pod-{name}")

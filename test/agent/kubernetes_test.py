@@ -4,8 +4,9 @@
 kubernetes_test.py BIN_DIR TEST_DIR. It is skipped where the control plane's programs or helm are missing.
 """
 
+import http.client
 import json
-import os
+import ssl
 import subprocess
 import sys
 import time
@@ -126,11 +127,9 @@ class Test(Case):
         self.pod("stripped", "n1", units=5)
         folder = self.allocate("stripped", 40, 5, gpu=1)
         wait_for("its name", lambda: self.allocation("stripped")["pod"] == "stripped")
-        p = subprocess.Popen(
-            ["sleep", "1000"], env={"PATH": os.environ["PATH"], "SLUICE_SOCKET": str(folder / "agent.sock")}
-        )
-        self.started.append(p)
-        (self.folder / "gpu-processes").write_text(f"{p.pid}\n")
+        self.assertTrue(folder.exists())
+        p = self.in_pod("stripped", "sleep", "1000")
+        (self.folder / "gpu-processes").write_text(f"{p.pid}@1\n")
         for reason in ("SluiceNotHooked", "SluiceEvicted"):
             self.assertEqual(
                 wait_for(reason, lambda reason=reason: self.events("stripped", reason))[0]["type"], "Warning"
@@ -224,6 +223,75 @@ class Test(Case):
             said = self.kubectl("set", "named", "-n", "team", wrong)
             self.assertEqual((said.returncode, why in said.stderr), (2, True), said.stderr)
         self.assertEqual(self.kubectl("set", "unknown", "-n", "team", "memory-factor=70").returncode, 1)
+
+    def test_8a_another_pods_process_is_refused(self):
+        sock = self.folder / "alloc" / "pod-named" / "agent.sock"
+        before = len(self.events("first", "SluiceForgedIdentity"))
+        self.in_pod("first", TOOLS / "fake_hook", sock, "500")
+        wait_for("the Event on its own pod", lambda: len(self.events("first", "SluiceForgedIdentity")) > before)
+        self.assertFalse(self.events("named", "SluiceForgedIdentity") or self.events("named", "SluiceRefused"))
+        self.assertNotEqual(self.allocation("named")["hook_state"], "refused")
+
+    def test_8b_a_pod_on_a_gpu_that_it_was_not_given(self):
+        self.pod("guest", "n1", units=0)
+        p = self.in_pod("guest", "sleep", "1000")
+        began = time.monotonic()
+        (self.folder / "gpu-processes").write_text(f"{p.pid}\n")
+        wait_for("the status", lambda: [f for f in self.status()["foreign"] if f["pod"] == "guest"])
+        self.assertLess(time.monotonic() - began, 2.5)
+        for reason in ("SluiceForeignCard", "SluiceEvicted"):
+            wait_for(reason, lambda reason=reason: self.events("guest", reason))
+        wait_for(
+            "its end",
+            lambda: "deletionTimestamp" in self.server.call("GET", "/api/v1/namespaces/team/pods/guest")[1]["metadata"],
+        )
+
+    def test_8c_metrics_for_those_whom_the_api_server_allows(self):
+        text = (self.folder / "config.yaml").read_text()
+        (self.folder / "config.yaml").write_text(text.replace("metrics: {", "metrics: {authentication: kubernetes, "))
+        self.addCleanup((self.folder / "config.yaml").write_text, text)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+        def get(path, token=None):
+            c = http.client.HTTPSConnection("127.0.0.1", self.metrics, timeout=10, context=context)
+            c.request("GET", path, headers={"Authorization": "Bearer " + token} if token else {})
+            answer = c.getresponse()
+            return answer.status, answer.read().decode()
+
+        def open_port():
+            try:
+                return get("/healthz")[0] == 200
+            except OSError:
+                return False
+
+        wait_for("HTTPS", open_port)
+        self.make(
+            f"/api/v1/namespaces/{SPACE}/serviceaccounts",
+            {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "scraper"}},
+        )
+        ask = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {"expirationSeconds": 3600}}
+        token = self.make(f"/api/v1/namespaces/{SPACE}/serviceaccounts/scraper/token", ask)["status"]["token"]
+        self.assertEqual(get("/metrics")[0], 401)
+        self.assertEqual(get("/metrics", "wrong")[0], 401)
+        code, said = get("/metrics", token)
+        self.assertEqual((code, "may not get the non-resource URL /metrics" in said), (403, True), said)
+        self.make(
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            {
+                "kind": "ClusterRoleBinding",
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "metadata": {"name": "scraper"},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": "sluice-metrics-reader",
+                },
+                "subjects": [{"kind": "ServiceAccount", "name": "scraper", "namespace": SPACE}],
+            },
+        )
+        wait_for("the refusal to be forgotten", lambda: get("/metrics", token)[0] == 200, 20)
+        self.assertIn('allocation="pod-named"', get("/metrics", token)[1])  # ids, for those who may
 
     def test_9_restarts_lose_no_change(self):
         """Of the API server, then of the agent: changes meanwhile are applied afterwards."""

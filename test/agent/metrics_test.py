@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -32,19 +33,22 @@ def unhooked_processes_are_reported(a):
     port = metrics_port(a)
     metrics = lambda: read_metrics(port)
     sock = a.allocate("one", 50)
-    labels = f'allocation="one",pod="p-one",namespace="ns",container="c",gpu="{UUID % 0}"'
+    shown = re.search(r'allocation="([0-9a-f]{12})",pod="p-one"', wait_for("metrics", metrics))[1]
+    labels = f'allocation="{shown}",pod="p-one",namespace="ns",container="c",gpu="{UUID % 0}"'
 
     def state(name, value):
         return f'sluice_hook_state{{{labels},state="{name}"}} {value}' in metrics()
 
     wait_for("metrics before the first process", lambda: state("expected", 1))
     h = a.hook(sock)
-    stripped = subprocess.Popen(["sleep", "60"], env={"SLUICE_SOCKET": str(sock), "PATH": os.environ["PATH"]})
-    external = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"]})
-    (a.dir / "gpu-processes").write_text(f"{h.p.pid} {stripped.pid} {external.pid}\n")
+    h.command("fork")
+    stripped = int(h.expect("child")[1])
+    # The variable is its own claim, which counts for nothing.
+    external = subprocess.Popen(["sleep", "60"], env={"SLUICE_SOCKET": str(sock), "PATH": os.environ["PATH"]})
+    (a.dir / "gpu-processes").write_text(f"{h.p.pid} {stripped} {external.pid}\n")
     listed = time.monotonic()
     wait_for("not hooked", lambda: a.allocation("one")["hook_state"] == "not hooked")
-    assert [str(stripped.pid) in e["text"] for e in a.events("not hooked")] == [True]
+    assert [str(stripped) in e["text"] for e in a.events("not hooked")] == [True]
     wait_for(
         "the external process", lambda: [e for e in a.events("external process") if str(external.pid) in e["text"]]
     )
@@ -52,11 +56,11 @@ def unhooked_processes_are_reported(a):
     assert state("not hooked", 1) and state("attached", 0)
     h.command(f"live {GIB}")
     wait_for("live bytes", lambda: f"sluice_live_bytes{{{labels}}} {GIB}" in metrics())
-    stripped.kill()
+    os.kill(stripped, signal.SIGKILL)
     (a.dir / "gpu-processes").write_text(f"{h.p.pid}\n")
     wait_for("attached again", lambda: a.allocation("one")["hook_state"] == "attached")
     external.kill()
-    stripped.wait(), external.wait()
+    external.wait()
 
 
 @test(config="metrics: {listen: '127.0.0.1:0'}\n")

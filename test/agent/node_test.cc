@@ -2,7 +2,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <random>
 
-#include "agent/attest.h"
 #include "node_rig.h"
 
 using namespace sluice::agent;  // NOLINT(google-build-using-namespace)
@@ -230,19 +229,4 @@ TEST_CASE("random frames and pages leave the ledgers consistent") {
     REQUIRE(w.node.sessions() == 0);
     REQUIRE(w.node.LedgerOf("GPU-a")->exposure() == 0);
   }
-}
-
-TEST_CASE("a process belongs to the allocation that is mounted into its container") {
-  const char* text =
-      "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-      "90 22 8:1 /var/lib/sluice/alloc/one-1234 /opt/sluice/run ro,relatime - ext4 /dev/sda1 rw\n"
-      "91 22 8:1 /other /opt/sluice/runner ro - ext4 /dev/sda1 rw\n";
-  CHECK(AllocationByMount(text) == "one-1234");
-  CHECK(AllocationByMount("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n").empty());
-  CHECK(AllocationByMount("garbage").empty());
-  using namespace std::string_view_literals;
-  CHECK(AllocationByEnvironment("A=1\0SLUICE_SOCKET=/a/alloc/id/agent.sock\0B=2"sv, "/a/alloc") == "id");
-  CHECK(AllocationByEnvironment("SLUICE_SOCKET=/a/alloc/x/y/agent.sock\0"sv, "/a/alloc").empty());
-  CHECK(AllocationByEnvironment("SLUICE_SOCKET=/elsewhere/id/agent.sock"sv, "/a/alloc").empty());
-  CHECK(AllocationByEnvironment(""sv, "/a").empty());
 }

@@ -60,9 +60,22 @@ TEST_CASE("each of our devices is listed with its container, and no other resour
   auto* others = container->add_devices();
   others->set_resource_name("nvidia.com/gpu");
   others->add_device_ids("GPU-b");
+  others->add_device_ids("GPU-c::1");  // a replica of time slicing
+  others->add_device_ids("MIG-d");
+  auto* nic = container->add_devices();
+  nic->set_resource_name("rdma/hca");
+  nic->add_device_ids("mlx5_0");
+  rig.kubelet.answer.add_pod_resources()->set_name("cpu-only");
+  auto* claimed = rig.kubelet.answer.add_pod_resources();
+  claimed->set_namespace_("team");
+  claimed->set_name("claimed");
+  claimed->add_containers()->add_dynamic_resources()->set_claim_name("gpu");
   std::string error;
-  const auto in_use = ListDevicesInUse(rig.Socket(), 5000, &error);
+  OtherOwners elsewhere;
+  const auto in_use = ListDevicesInUse(rig.Socket(), 5000, &error, &elsewhere);
   REQUIRE(in_use);
+  CHECK(elsewhere ==
+        OtherOwners{{"GPU-b", {"team/trainer"}}, {"GPU-c", {"team/trainer"}}, {"", {"team/trainer", "team/claimed"}}});
   CHECK(error.empty());
   CHECK(in_use->size() == 2);
   const DeviceOwner& owner = in_use->at("GPU-a::4");

@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <cstring>
+#include <functional>
 
 namespace sluice::webhook {
 namespace {
@@ -38,8 +39,9 @@ class MemoryStream final : public httplib::Stream {
   std::string out_;
 };
 
-void Reply(const HttpHandler& handler, const httplib::Request& request, httplib::Response& response) {
-  const HttpReply reply = handler(request.body);
+void Reply(const std::function<HttpReply(std::string_view)>& handler, std::string_view part,
+           httplib::Response& response) {
+  const HttpReply reply = handler(part);
   response.status = reply.status;
   response.set_content(reply.body, reply.type);
 }
@@ -64,14 +66,20 @@ HttpDispatch::~HttpDispatch() = default;
 
 void HttpDispatch::Get(const std::string& path, HttpHandler handler) {
   router_->Get(path, [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-    Reply(handler, request, response);
+    Reply(handler, request.body, response);
+  });
+}
+
+void HttpDispatch::GetAuthorized(const std::string& path, AuthorizedHandler handler) {
+  router_->Get(path, [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
+    Reply(handler, request.get_header_value("Authorization"), response);
   });
 }
 
 void HttpDispatch::Post(const std::string& path, HttpHandler handler) {
   router_->Post(path, httplib::Server::Handler(
                           [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
-                            Reply(handler, request, response);
+                            Reply(handler, request.body, response);
                           }));
 }
 

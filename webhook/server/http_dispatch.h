@@ -21,6 +21,7 @@ class HttpDispatch {
 
   // Before the first request.
   void Get(const std::string& path, HttpHandler handler);
+  void GetAuthorized(const std::string& path, AuthorizedHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
   // Thread-safe. `close`: this is the client's last request; `closed`: the connection must end after the reply.

@@ -377,6 +377,9 @@ HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_unique<Impl
 HttpServer::~HttpServer() = default;
 
 void HttpServer::Get(const std::string& path, HttpHandler handler) { impl_->dispatch.Get(path, std::move(handler)); }
+void HttpServer::GetAuthorized(const std::string& path, AuthorizedHandler handler) {
+  impl_->dispatch.GetAuthorized(path, std::move(handler));
+}
 void HttpServer::Post(const std::string& path, HttpHandler handler) { impl_->dispatch.Post(path, std::move(handler)); }
 std::string HttpServer::Start() { return impl_->Start(); }
 uint16_t HttpServer::port() const { return impl_->port(); }

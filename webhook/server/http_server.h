@@ -23,6 +23,8 @@ struct HttpReply {
 
 // `body` is valid during the call. Several workers call it at once.
 using HttpHandler = std::function<HttpReply(std::string_view body)>;
+// The same, with the request's header Authorization; empty: it has none.
+using AuthorizedHandler = std::function<HttpReply(std::string_view authorization)>;
 
 struct HttpOptions {
   std::string address = "0.0.0.0";
@@ -51,6 +53,7 @@ class HttpServer {
 
   // Before Start.
   void Get(const std::string& path, HttpHandler handler);
+  void GetAuthorized(const std::string& path, AuthorizedHandler handler);
   void Post(const std::string& path, HttpHandler handler);
 
   std::string Start();  // empty, or the error

@@ -1,0 +1,71 @@
+#include "agent/metrics_endpoint.h"
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "agent/log.h"
+#include "agent/pseudonym.h"
+
+namespace sluice::agent {
+namespace {
+
+constexpr std::chrono::seconds kAnswers{2};
+
+}  // namespace
+
+std::string MetricsEndpoint::Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api) {
+  std::vector<std::string> settings = {config.metrics_listen, config.metrics_authentication, config.metrics_certificate,
+                                       config.metrics_key};
+  if (settings == settings_) return {};
+  settings_ = std::move(settings);
+  http_.reset();  // the new one may have its port
+  authorizer_.reset();
+  if (config.metrics_listen.empty()) return {};
+  MetricsOptions options;
+  options.listen = config.metrics_listen;
+  options.node = node_name;
+  options.now = [this] { return Now(); };
+  std::string error;
+  if (config.metrics_authentication == "kubernetes") {
+    if (api == nullptr) return "metrics.authentication: kubernetes.enabled takes effect after a restart of the agent";
+    authorizer_ = std::make_unique<Authorizer>(*api, &MonotonicNs);
+    options.certificate = config.metrics_certificate;
+    options.key = config.metrics_key;
+    options.authorize = [this](std::string_view token, const std::string& path) {
+      return authorizer_->Check(token, path);
+    };
+  } else {
+    options.hide = [key = PseudonymKey(run_dir_ + "/metrics.key", &error)](NodeStatus* s) { HideIds(key, s); };
+    if (!error.empty()) LogWarning(config, error);
+  }
+  error.clear();
+  http_ = std::make_unique<MetricsServer>(std::move(options));
+  if (!http_->Start(&error)) {
+    http_.reset();
+    return error;
+  }
+  LogInfo(config, "metrics at port " + std::to_string(http_->port()));
+  return {};
+}
+
+void MetricsEndpoint::Refresh(const Config& config) {
+  const std::string text = http_ ? http_->Refresh() : "";
+  if (!text.empty()) LogWarning(config, "metrics: " + text);
+}
+
+// On a server's thread. No value: the loop does not answer, or has ended.
+std::optional<NodeStatus> MetricsEndpoint::Now() {
+  auto answer = std::make_shared<std::promise<NodeStatus>>();
+  std::future<NodeStatus> status = answer->get_future();
+  loop_->Post([this, answer] {
+    NodeStatus now = node_->Status();
+    now.attach = server_->attach_times();
+    server_->AddDelayed(&now);
+    answer->set_value(std::move(now));
+  });
+  if (status.wait_for(kAnswers) != std::future_status::ready) return std::nullopt;
+  return status.get();
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,45 @@
+// The HTTP or HTTPS server of the agent's status, by the configuration. Used by the loop's thread; the server has
+// threads of its own, which ask the loop for the status.
+#ifndef SLUICE_AGENT_METRICS_ENDPOINT_H_
+#define SLUICE_AGENT_METRICS_ENDPOINT_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/config.h"
+#include "agent/event_loop.h"
+#include "agent/kubernetes/authorizer.h"
+#include "agent/metrics_server.h"
+#include "agent/node.h"
+#include "agent/server.h"
+#include "kube/config.h"
+
+namespace sluice::agent {
+
+class MetricsEndpoint {
+ public:
+  MetricsEndpoint(EventLoop* loop, Node* node, Server* server, std::string run_dir)
+      : loop_(loop), node_(node), server_(server), run_dir_(std::move(run_dir)) {}
+
+  // Listens anew where a setting of it has changed. `api`: nullptr without Kubernetes. Empty, or a sentence.
+  std::string Serve(const Config& config, const std::string& node_name, const kube::ClientConfig* api);
+  // Follows the certificate. Call it every some seconds.
+  void Refresh(const Config& config);
+
+ private:
+  std::optional<NodeStatus> Now();
+
+  EventLoop* const loop_;
+  Node* const node_;
+  Server* const server_;
+  const std::string run_dir_;
+  std::vector<std::string> settings_ = {"", "none", "", ""};
+  std::unique_ptr<Authorizer> authorizer_;
+  std::unique_ptr<MetricsServer> http_;  // last: its threads use the members above
+};
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_METRICS_ENDPOINT_H_

@@ -1,0 +1,24 @@
+// Reads what the kernel says of a process, from /proc. Thread-safe.
+#ifndef SLUICE_AGENT_PROCESS_FACTS_H_
+#define SLUICE_AGENT_PROCESS_FACTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/identity.h"
+
+namespace sluice::agent {
+
+// The cgroup alone: a few microseconds, for each process that connects. Empty for pid 0, and for a process that ended.
+ContainerKey ReadContainer(int64_t pid);
+
+// All facts. The mounts are all of the process.
+ProcessFacts ReadFacts(int64_t pid);
+
+// This process's own mounts.
+std::vector<Mount> OwnMounts();
+
+}  // namespace sluice::agent
+
+#endif  // SLUICE_AGENT_PROCESS_FACTS_H_
