@@ -145,6 +145,8 @@ ELSEWHERE = {
     "sluice-trace explain FILE REPLAYED": By(
         "test/trace/replay_test.py", '"sluice-trace", "explain", trace, folder / "predict", "--json"'
     ),
+    "kubectl create clusterrolebinding scraper --clusterrole=sluice-metrics-reader "
+    "--serviceaccount=monitoring:prometheus": By("test/agent/kubernetes_test.py", '"name": "sluice-metrics-reader"'),
     "sluice status -o json": By("test/agent/agent_rig.py", '"status", "-o", "json"'),
     "kubectl -n sluice-system exec ds/sluice-node -c agent -- /usr/bin/sluice events": By(
         "test/cluster/product.py", '"exec", node_pod(), "-c", "agent", "--", *command'

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Links and races in the allocations' folder, as a process with a writable mount of it could make them.
+
+folders_test.py BIN_DIR TEST_DIR [name...]
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+from attacker import hello  # noqa: F401 (sets the path of agent_rig)
+
+from agent_rig import GIB, UUID, run, test, wait_for  # isort: skip
+
+
+@test()
+def links_in_the_folders_reach_nothing_outside(a):
+    calm = a.hook(a.allocate("calm", 50))
+    outside = a.dir / "outside"
+    outside.mkdir()
+    (outside / "agent.sock").write_text("a file of the node")
+    (outside / "secret").write_text("left alone")
+    text = json.dumps({"version": 1, "id": "linked", "gpus": [{"uuid": UUID % 0, "units": 10}]})
+    (outside / "allocation.json").write_text(text)
+    alloc = a.dir / "alloc"
+    # The folder itself, its file, the socket and the settings as links.
+    (alloc / "linked").symlink_to(outside)
+    for name, link, to in (
+        ("one", "agent.sock", outside / "secret"),
+        ("two", "live.json", outside / "secret"),
+        ("three", "live.json.tmp", outside / "secret"),
+        ("four", "allocation.json", outside / "secret"),
+        ("five", "allocation.json", "/dev/zero"),
+    ):
+        folder = alloc / name
+        folder.mkdir()
+        (folder / link).symlink_to(to)
+        if link != "allocation.json":
+            body = json.dumps({"version": 1, "id": name, "gpus": [{"uuid": UUID % 0, "units": 1}]})
+            (folder / ".tmp").write_text(body)
+            (folder / ".tmp").rename(folder / "allocation.json")
+    fifo = alloc / "six"
+    fifo.mkdir()
+    os.mkfifo(fifo / "allocation.json")
+    wait_for("the served ones", lambda: {"one", "two", "three"} <= {x["id"] for x in a.status()["allocations"]})
+    for name in ("two", "three"):
+        a.cli("set", name, "memory-factor=40", check=False)
+    time.sleep(1)
+    assert (outside / "secret").read_text() == "left alone"
+    assert (outside / "agent.sock").read_text() == "a file of the node"
+    assert {x["id"] for x in a.status()["allocations"]} == {"calm", "one", "two", "three"}
+    assert (alloc / "one" / "agent.sock").is_socket() and not (alloc / "one" / "agent.sock").is_symlink()
+    a.cli("set", "calm", "memory-factor=33")
+    wait_for("the other tenant is served", lambda: calm.last()[8] == "33")
+
+
+@test()
+def folders_that_change_all_the_time_disturb_nobody(a):
+    calm, stop = a.hook(a.allocate("calm", 50)), threading.Event()
+    alloc = a.dir / "alloc"
+
+    def race(n):
+        name, i = f"race{n}", 0
+        while not stop.is_set():
+            i += 1
+            folder = alloc / name
+            try:
+                folder.mkdir()
+                body = json.dumps({"version": 1, "id": name, "gpus": [{"uuid": UUID % 0, "units": 5}]})
+                (folder / "allocation.json").write_text(body[: len(body) if i % 3 else i % len(body)])
+                if i % 2:
+                    (folder / "agent.sock").unlink(missing_ok=True)
+                for file in list(folder.iterdir()):
+                    file.unlink(missing_ok=True)
+                folder.rmdir()
+            except OSError:
+                pass
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(3)]
+    for t in threads:
+        t.start()
+    try:
+        for factor in range(20, 40):
+            a.cli("set", "calm", f"memory-factor={factor}")
+            wait_for("the budget's frame", lambda factor=factor: calm.last()[8] == str(factor))
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+    assert not calm.seen("lost") and calm.budget() >= 4 * GIB
+    assert len(os.listdir(f"/proc/{a.p.pid}/fd")) < 60
+
+
+if __name__ == "__main__":
+    sys.exit(run())

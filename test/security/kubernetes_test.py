@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Tenants on a node of Kubernetes: GPUs and sockets of other pods, readers of metrics. With a fake API server.
+
+kubernetes_test.py BIN_DIR TEST_DIR [name...]
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import time
+
+from attacker import pod_cgroup
+from fake_api import FakeApi
+
+from agent_rig import HERE, UUID, metrics_port, read_metrics, run, test, wait_for  # isort: skip
+
+UID = "0f3a2b4c-0000-0000-0000-%012d"
+
+
+class Node:
+    """The agent of `a`, started again beside a fake API server; this plays kubelet."""
+
+    def __init__(self, a, more=""):
+        self.a, self.api, self.given, self.made = a, FakeApi(), [], []
+        a.kill(signal.SIGTERM)
+        self.api.kubeconfig(a.dir / "kubeconfig")
+        (a.dir / "kubelet").mkdir()
+        self.more = more
+
+    def start(self):
+        (self.a.dir / "config.yaml").write_text(
+            f"node: n1\nkubernetes: {{enabled: true, kubeconfig: {self.a.dir}/kubeconfig, "
+            f"kubelet_dir: {self.a.dir}/kubelet}}\n" + self.more
+        )
+        self.a.start()
+
+    def allocate(self, name, n, units, gpu):
+        sock = self.a.allocate("pod-" + name, units, gpu, wait=False)
+        self.api.pod(name, UID % n, units=units)
+
+        def field(number, data):
+            size = bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])
+            return bytes([number << 3 | 2]) + size + data
+
+        response = field(2, field(1, b"/opt/sluice/run") + field(2, str(sock.parent).encode()))
+        self.given.append(
+            {
+                "PodUID": UID % n,
+                "ContainerName": "main",
+                "ResourceName": "sluice.dev/gpu-percent",
+                "DeviceIDs": {"-1": [f"{UUID % gpu}::{i}" for i in range(units)]},
+                "AllocResp": base64.b64encode(response).decode(),
+            }
+        )
+        (self.a.dir / "kubelet" / "kubelet_internal_checkpoint").write_text(
+            json.dumps({"Data": {"PodDeviceEntries": self.given, "RegisteredDevices": {}}, "Checksum": 1})
+        )
+        return sock
+
+    def process(self, n, *command):
+        procs = pod_cgroup(UID % n, "c")
+        p = subprocess.Popen(["sh", "-c", f'echo $$ > {procs} && exec "$@"', "sh", *command], stdin=subprocess.PIPE)
+        self.made.append(p)
+        return p
+
+    def close(self):
+        for p in self.made:
+            p.kill()
+            p.wait()
+        self.api.close()
+
+
+def on_node(more=""):
+    def wrap(f):
+        def case(a):
+            node = Node(a, more)
+            try:
+                f(a, node)
+            finally:
+                node.close()
+
+        case.__name__ = f.__name__
+        test(gpus=2)(case)
+        return f
+
+    return wrap
+
+
+METRICS = "metrics: {listen: '127.0.0.1:0'}\n"
+
+
+@on_node(METRICS)
+def a_process_of_another_pod_is_refused_at_the_socket(a, node):
+    victim = node.allocate("victim", 1, 50, 0)
+    node.allocate("attacker", 2, 50, 1)
+    node.start()
+    wait_for("names", lambda: a.allocation("pod-attacker")["pod"] == "attacker" and victim.exists())
+    honest = node.process(1, HERE / "fake_hook", victim)
+    wait_for("its own process", lambda: a.allocation("pod-victim")["processes"])
+    node.process(2, HERE / "fake_hook", victim, "300")
+    wait_for("the Event on the attacker's pod", lambda: "SluiceForgedIdentity" in node.api.reasons("attacker"))
+    time.sleep(0.5)
+    one = a.allocation("pod-victim")
+    assert [p["pid"] for p in one["processes"]] == [honest.pid] and one["hook_state"] == "attached", one
+    assert not {"SluiceForgedIdentity", "SluiceRefused", "SluiceNotHooked"} & set(node.api.reasons("victim"))
+    assert int(re.search(r"^sluice_forged_claims_total (\d+)", read_metrics(metrics_port(a)), re.M)[1]) >= 1
+
+
+def foreign(agent):
+    return {(f["pod"], f["gpu"]) for f in agent.status().get("foreign", [])}
+
+
+@on_node(METRICS + "attestation: {on_not_hooked: evict, exempt_namespaces: [kube-system]}\n")
+def processes_on_gpus_of_others_are_reported_within_two_seconds(a, node):
+    node.allocate("own", 1, 50, 0)
+    node.allocate("strays", 2, 50, 0)
+    node.api.pod("guest", UID % 3)
+    node.api.pod("system", UID % 4, ns="kube-system")
+    node.start()
+    wait_for("names", lambda: a.allocation("pod-strays")["pod"] == "strays")
+    own = node.process(1, HERE / "fake_hook", a.dir / "alloc/pod-own/agent.sock")
+    wait_for("the hook", lambda: a.allocation("pod-own")["processes"])
+    strays, guest, system = [node.process(n, "sleep", "60") for n in (2, 3, 4)]
+    begin = time.monotonic()
+    (a.dir / "gpu-processes").write_text(f"{own.pid} {strays.pid}@1 {guest.pid}@1 {system.pid}@1\n")
+    want = {("strays", UUID % 1), ("guest", UUID % 1)}
+    wait_for("both", lambda: foreign(a) == want)
+    assert time.monotonic() - begin < 2, time.monotonic() - begin
+    for pod in ("strays", "guest"):
+        wait_for("Events on " + pod, lambda p=pod: {"SluiceForeignCard", "SluiceEvicted"} <= set(node.api.reasons(p)))
+    wait_for("two deletions", lambda: len(node.api.deleted) == 2)
+    assert {path.rsplit("/", 1)[1] for path in node.api.deleted} == {"strays", "guest"}
+    top = a.cli("top", "--once").stdout
+    assert f"a process on a GPU that it was not given: pid {guest.pid}, team/guest, GPU {UUID % 1}" in top, top
+    page = read_metrics(metrics_port(a))
+    assert f'sluice_foreign_processes{{gpu="{UUID % 1}",namespace="team",pod="guest"}} 1' in page, page
+    assert not node.api.reasons("system") and "SluiceForeignCard" not in node.api.reasons("own")
+    (a.dir / "gpu-processes").write_text(f"{own.pid}\n")
+    wait_for("their end", lambda: foreign(a) == set())
+
+
+def secure(agent):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = metrics_port(agent)
+
+    def connection():
+        return contextlib.closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context))
+
+    def get(path, token=None, one=None):
+        c = one or http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+        c.request("GET", path, headers={"Authorization": "Bearer " + token} if token else {})
+        answer = c.getresponse()
+        return answer.status, answer.read().decode()
+
+    get.connection = connection
+    return get
+
+
+@on_node("metrics: {listen: '127.0.0.1:0', authentication: kubernetes}\n")
+def metrics_are_for_those_whom_the_api_server_allows(a, node):
+    node.allocate("named", 1, 50, 0)
+    node.api.users = {"scraper-token": "scraper", "guest-token": "guest"}
+    node.api.allowed = {("scraper", "/metrics"), ("scraper", "/status.json")}
+    node.start()
+    get = secure(a)
+    for path in ("/metrics", "/status.json"):
+        assert get(path)[0] == 401 and not node.api.reviews, "no token costs no review"
+        assert get(path, "wrong")[0] == 401
+        code, said = get(path, "guest-token")
+        assert code == 403 and f"'guest' may not get the non-resource URL {path}" in said, (code, said)
+        code, page = get(path, "scraper-token")
+        assert code == 200 and "pod-named" in page, (code, page)  # ids, for those who may
+        node.api.reviews.clear()
+        for _ in range(5):
+            assert get(path, "scraper-token")[0] == 200 and get(path, "wrong")[0] == 401
+        assert not node.api.reviews, "answers are remembered"
+    assert get("/healthz") == (200, "ok\n")
+    assert get("/other", "scraper-token")[0] == 404
+
+
+@on_node("metrics: {listen: '127.0.0.1:0', authentication: kubernetes}\n")
+def a_flood_of_wrong_tokens_reaches_the_api_server_slowly(a, node):
+    node.api.users, node.api.allowed = {"scraper-token": "scraper"}, {("scraper", "/metrics")}
+    node.start()
+    get = secure(a)
+    assert get("/metrics", "scraper-token")[0] == 200
+    begin, codes = time.monotonic(), []
+    with get.connection() as one:
+        while len(codes) < 300 or time.monotonic() - begin < 2:
+            codes.append(get("/metrics", f"wrong-{len(codes)}", one)[0])
+    allowed = 25 + 10 * (time.monotonic() - begin)
+    assert len(node.api.reviews) <= allowed, (len(node.api.reviews), allowed)
+    assert set(codes) <= {401, 503} and codes.count(401) <= allowed, set(codes)
+    assert get("/metrics", "scraper-token")[0] == 200, "a known token is served meanwhile"
+    assert get("/healthz")[0] == 200
+
+
+if __name__ == "__main__":
+    sys.exit(run())
