@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -81,7 +82,19 @@ CUcontext CurrentContext() {
   return stack.back();
 }
 
-bool ValidContext(CUcontext c) { return TheDriver().contexts.count(c) != 0 && (!c->primary || c->active); }
+bool ValidContext(CUcontext c) {
+  return TheDriver().contexts.count(c) != 0 && (!c->primary || c->active) && (c->parent == nullptr || c->converted);
+}
+
+bool EndedGreen(CUcontext c) {
+  const auto& ended = TheDriver().ended_greens;
+  return std::find(ended.begin(), ended.end(), c) != ended.end();
+}
+
+CUresult NoContext() {
+  const auto& stack = ThisState().contexts;
+  return !stack.empty() && EndedGreen(stack.back()) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 bool ValidEvent(CUevent e) { return e != nullptr && e->magic == kEventMagic; }
 
@@ -89,16 +102,18 @@ CUresult ResolveStream(CUstream handle, bool per_thread, CUstream* out) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     const bool own = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread);
     const CUcontext c = CurrentContext();
-    if (c == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (c == nullptr) return NoContext();
     if (!own) {
       *out = c->legacy;
       return CUDA_SUCCESS;
     }
+    if (c->parent != nullptr) return CUDA_ERROR_INVALID_HANDLE;  // green contexts have no per-thread streams
     CUstream& mine = ThisState().per_thread[c];
     if (mine == nullptr || mine->magic != kStreamMagic || mine->context != c) mine = NewStreamHandle(c, 0, 0, false);
     *out = mine;
     return CUDA_SUCCESS;
   }
+  if (handle->magic == kOrphanMagic) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (handle->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   *out = handle;
   return CUDA_SUCCESS;

@@ -79,13 +79,13 @@ extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kUnmanaged);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int element) {
   BEGIN_UNSAFE(Sim().profile().malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(pitch != nullptr && width != 0 && height != 0 && (element == 4 || element == 8 || element == 16));
   NEED(width >> 56 == 0 && height < UINT64_MAX / (width + 511), CUDA_ERROR_OUT_OF_MEMORY);
   *pitch = (width + 511) / 512 * 512;
@@ -94,7 +94,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
   BEGIN_UNSAFE(Sim().profile().managed_malloc_host_ns);
-  NEED_CONTEXT();
+  NEED_OWNER();
   NEED_ARG(flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   return simgpu::AllocateIn(call, context, out, bytes, MemoryKind::kManaged);
 }
