@@ -87,7 +87,8 @@ struct simgpu_stats {
   /* Of prefetch_in_bytes: evicted untouched, or not touched yet; in units of 64 KiB. */
   uint64_t prefetch_unused_bytes;
 };
-/* 0, or -1 for a wrong device or size. First processes all operations that are due at the calling thread's time. */
+/* 0, or -1 for a wrong device or size. `device` numbers all cards, as NVML does, whatever CUDA_VISIBLE_DEVICES says.
+ * First processes all operations that are due at the calling thread's time. */
 int simgpu_stats(int device, struct simgpu_stats* out);
 
 /* Bytes of [address, address + length) that are on the card now. */

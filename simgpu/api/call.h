@@ -30,8 +30,9 @@ ThreadState& ThisState();
 
 struct Driver {
   bool initialised = false;
-  std::atomic<bool> forked{false};  // or the process ends: every call fails from here on
-  std::vector<CUctx_st*> primary;
+  std::atomic<bool> forked{false};     // or the process ends: every call fails from here on
+  std::vector<int> visible;            // CUDA_VISIBLE_DEVICES: each device's card
+  std::vector<CUctx_st*> primary;      // by card, as the pools below
   std::set<CUcontext> contexts;        // green ones too
   std::deque<CUcontext> ended_greens;  // the latest ones: their handles have an error of their own
   uint64_t next_id = 1;
@@ -57,6 +58,11 @@ class Call {
   const char* name;  // ends in "Impl" for calls with two stream flavours
   std::string Name() const;
 };
+
+// Programs number the devices that they see; the simulation, the side channel and NVML number all cards.
+CUresult ReadVisibleCards(std::vector<int>* out);
+bool CardOf(CUdevice device, int* card);
+CUdevice DeviceOf(int card);
 
 // Current context or null; and the checked handles. kPerThread names the meaning of stream 0.
 CUcontext CurrentContext();
@@ -132,6 +138,9 @@ bool HasSymbol(const char* elf_name);  // in the simulated driver's version
   extern "C" CUresult SIM_CONCAT(name, suffix) params { return SIM_CONCAT(name, Impl)<true> arguments; } \
   template <bool kPerThread>                                                                             \
   static CUresult SIM_CONCAT(name, Impl) params
+#define NEED_CARD(device) \
+  int card = -1;          \
+  NEED(simgpu::CardOf((device), &card), CUDA_ERROR_INVALID_DEVICE)
 #define NEED_STREAM(handle)  \
   CUstream stream = nullptr; \
   if (const CUresult wrong = simgpu::ResolveStream((handle), kPerThread, &stream); wrong != CUDA_SUCCESS) return wrong

@@ -85,8 +85,8 @@ std::vector<CUcontext>& Gone() {
 CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, simgpu::Call& call) {
   (void)call;
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  NEED(simgpu::ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
+  NEED_CARD(dev);
+  NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
   CUcontext c = nullptr;
   if (Gone().empty()) {
     c = new CUctx_st;
@@ -95,7 +95,7 @@ CUresult Create(CUcontext* out, unsigned flags, CUdevice dev, unsigned version, 
     Gone().pop_back();
     *c = {};
   }
-  c->card = dev;
+  c->card = card;
   c->flags = flags;
   c->active = true;
   c->api_version = version;
@@ -114,9 +114,9 @@ extern "C" {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
   BEGIN(500);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  NEED(simgpu::ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   ++c->retained;
   simgpu::ActivatePrimary(c);
   *out = c;
@@ -125,8 +125,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   BEGIN(500);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   NEED(c->retained > 0, CUDA_ERROR_INVALID_CONTEXT);
   if (--c->retained == 0 && c->greens.empty()) simgpu::DestroyContext(call, c);
   return CUDA_SUCCESS;
@@ -135,8 +135,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRele
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   BEGIN(500);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  CUcontext c = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  CUcontext c = TheDriver().primary[static_cast<size_t>(card)];
   NEED(c->greens.empty(), CUDA_ERROR_NOT_PERMITTED);  // as seen with driver 580
   const bool held = c->retained > 0;
   if (c->active) simgpu::DestroyContext(call, c);
@@ -147,8 +147,8 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  TheDriver().primary[static_cast<size_t>(dev)]->flags = flags;
+  NEED_CARD(dev);
+  TheDriver().primary[static_cast<size_t>(card)]->flags = flags;
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
@@ -158,9 +158,9 @@ CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
   BEGIN(100);
   NEED_ARG(flags != nullptr && active != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *flags = TheDriver().primary[static_cast<size_t>(dev)]->flags;
-  *active = TheDriver().primary[static_cast<size_t>(dev)]->active;
+  NEED_CARD(dev);
+  *flags = TheDriver().primary[static_cast<size_t>(card)]->flags;
+  *active = TheDriver().primary[static_cast<size_t>(card)]->active;
   return CUDA_SUCCESS;
 }
 
@@ -230,7 +230,7 @@ CUresult cuCtxGetDevice(CUdevice* dev) {
   BEGIN(20);
   NEED_ARG(dev != nullptr);
   NEED_CONTEXT();
-  *dev = context->card;
+  *dev = simgpu::DeviceOf(context->card);
   return CUDA_SUCCESS;
 }
 
@@ -239,7 +239,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* dev, CUcontext c) {
   NEED_ARG(dev != nullptr);
   if (c == nullptr) c = simgpu::CurrentContext();
   NEED(c != nullptr && simgpu::ValidContext(c), CUDA_ERROR_INVALID_CONTEXT);
-  *dev = c->card;
+  *dev = simgpu::DeviceOf(c->card);
   return CUDA_SUCCESS;
 }
 

@@ -149,8 +149,8 @@ extern "C" {
 CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource* out, CUdevResourceType type) {
   BEGIN(200);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  return GetResource(dev, WholeCard(), out, type);
+  NEED_CARD(dev);
+  return GetResource(card, WholeCard(), out, type);
 }
 
 CUresult cuCtxGetDevResource(CUcontext c, CUdevResource* out, CUdevResourceType type) {
@@ -215,13 +215,13 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resour
 CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevice dev, unsigned int flags) {
   BEGIN(100000);
   NEED_ARG(out != nullptr && flags == CU_GREEN_CTX_DEFAULT_STREAM);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  NEED_ARG(description == nullptr || description->card == dev);
-  NEED(simgpu::ChargeContext(dev), CUDA_ERROR_OUT_OF_MEMORY);
-  CUcontext primary = TheDriver().primary[static_cast<size_t>(dev)];
+  NEED_CARD(dev);
+  NEED_ARG(description == nullptr || description->card == card);
+  NEED(simgpu::ChargeContext(card), CUDA_ERROR_OUT_OF_MEMORY);
+  CUcontext primary = TheDriver().primary[static_cast<size_t>(card)];
   simgpu::ActivatePrimary(primary);
   auto* c = new CUctx_st;
-  c->card = dev;
+  c->card = card;
   c->active = true;
   c->id = TheDriver().next_id++;
   c->parent = primary;

@@ -229,7 +229,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<bool*>(data) = false;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      *static_cast<int*>(data) = host ? 0 : a->card;
+      *static_cast<int*>(data) = host ? 0 : simgpu::DeviceOf(a->card);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;

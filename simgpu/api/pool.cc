@@ -118,9 +118,9 @@ extern "C" {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribute, void* value) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   NEED_ARG(value != nullptr);
-  const CUmemoryPool pool = simgpu::GraphPool(dev);
+  const CUmemoryPool pool = simgpu::GraphPool(card);
   *static_cast<cuuint64_t*>(value) = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT       ? pool->used
                                      : attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH        ? pool->used_high
                                      : attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
@@ -131,31 +131,31 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribu
 // Freed memory is not kept, so nothing is trimmed.
 CUresult cuDeviceGraphMemTrim(CUdevice dev) {
   BEGIN(1000);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *out = simgpu::DefaultPool(dev);
+  NEED_CARD(dev);
+  *out = simgpu::DefaultPool(card);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice dev) {
   BEGIN(100);
   NEED_ARG(out != nullptr);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
-  *out = CurrentPool(dev);
+  NEED_CARD(dev);
+  *out = CurrentPool(card);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   BEGIN(100);
-  NEED(dev >= 0 && dev < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(dev);
   NEED_ARG(ValidPool(pool));
-  TheDriver().current_pools[static_cast<size_t>(dev)] = pool;
+  TheDriver().current_pools[static_cast<size_t>(card)] = pool;
   return CUDA_SUCCESS;
 }
 
@@ -164,9 +164,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   NEED_ARG(out != nullptr && props != nullptr);
   NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
        CUDA_ERROR_NOT_SUPPORTED);
-  NEED(props->location.id >= 0 && props->location.id < Sim().profile().gpus, CUDA_ERROR_INVALID_DEVICE);
+  NEED_CARD(props->location.id);
   auto* p = new CUmemPoolHandle_st;
-  p->card = props->location.id;
+  p->card = card;
   p->props = *props;
   *out = p;
   return CUDA_SUCCESS;
@@ -195,7 +195,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc*, size_t) {
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
   BEGIN(100);
   NEED_ARG(flags != nullptr && location != nullptr && ValidPool(pool));
-  *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->card
+  *flags = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == simgpu::DeviceOf(pool->card)
                ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;

@@ -221,7 +221,7 @@ ENTRY(cuStreamGetDevice, _ptsz, (CUstream s, CUdevice* out), (s, out)) {
   BEGIN(50);
   NEED_ARG(out != nullptr);
   NEED_STREAM(s);
-  *out = stream->context->card;
+  *out = simgpu::DeviceOf(stream->context->card);
   return CUDA_SUCCESS;
 }
 
