@@ -72,6 +72,13 @@ def a_user_who_hides_all_gpus_sees_none():
         expect(run(PROBES / "total", "libcuda.so.1", CUDA_VISIBLE_DEVICES=value), 0, "cuInit 100\nno driver\n")
 
 
+def a_user_s_choice_of_gpus_holds():
+    first, second = "GPU-511ce000-513d-4750-8a00-73696d000000", "GPU-511ce000-513d-4750-8a00-73696d000001"
+    for value, card in (("0", 0), ("1", 1), ("1,0", 1), (" 1", 1), (first, 0), (second, 1), (f"{second},{first}", 1)):
+        got = run(PROBES / "devices", SIMGPU_PROFILE="two-gpu", CUDA_VISIBLE_DEVICES=value)
+        expect(got, 0, f"card {card}: 2048 MiB\n")
+
+
 def a_build_in_a_folder_with_a_blank_and_a_colon_is_hooked():
     with tempfile.TemporaryDirectory() as folder:
         build = pathlib.Path(folder) / "my tools: new"
@@ -90,6 +97,7 @@ TESTS = [
     a_thread_that_outlives_the_main_one_gets_signals,
     the_driver_behind_a_stub_is_hooked,
     a_user_who_hides_all_gpus_sees_none,
+    a_user_s_choice_of_gpus_holds,
     a_build_in_a_folder_with_a_blank_and_a_colon_is_hooked,
 ]
 
