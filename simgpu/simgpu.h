@@ -103,6 +103,11 @@ const char* simgpu_last_misuse(void);
 /* A named instant in the timeline (SIMGPU_TIMELINE). */
 void simgpu_mark(const char* name);
 
+/* From now on `callback` is called at the beginning of each driver call, on its thread and outside the simulation's
+ * locks, with the call's name, as CUPTI's driver callbacks are. It may call the driver; its calls are not reported.
+ * Null: none. Call it while no other thread is in the driver. */
+void simgpu_on_call(void (*callback)(const char* call, void* data), void* data);
+
 /* An XID error on a card, as NVML's event set reports it. Returns 0. */
 int simgpu_inject_xid(int device, uint32_t xid);
 

@@ -32,8 +32,27 @@ void TraceCall(const char* what, const char* detail) {
   if (on) std::fprintf(stderr, "simgpu: %s %s\n", what, detail);
 }
 
+namespace {
+
+struct {
+  void (*callback)(const char* call, void* data) = nullptr;
+  void* data = nullptr;
+} g_tool;
+
+// A profiler's callback.
+void Report(const Call& call) {
+  static thread_local bool inside = false;
+  if (g_tool.callback == nullptr || inside) return;
+  inside = true;
+  g_tool.callback(call.Name().c_str(), g_tool.data);
+  inside = false;
+}
+
+}  // namespace
+
 Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_name) {
   TraceCall(call_name, "");
+  Report(*this);
   HostThread& thread = ThisThread();
   Driver& d = TheDriver();
   if (d.forked) {
@@ -68,6 +87,10 @@ Call::Call(int64_t host_ns, const char* call_name, CallKind kind) : name(call_na
     return;
   }
   if (kind == kUnsafeInCapture && !d.captures.empty()) error = RefuseInCapture(*this, false);
+}
+
+extern "C" void simgpu_on_call(void (*callback)(const char* call, void* data), void* data) {
+  g_tool = {callback, data};
 }
 
 std::string Call::Name() const {

@@ -300,7 +300,14 @@ TEST_CASE("the end of a green context waits for nothing") {
   CHECK(cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(cuGreenCtxGetDevResource(green, &own, kSm) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(cuCtxFromGreenCtx(&converted, green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  // It stays current.
+  CUgreenCtx last = MakeGreen(8);
+  YES(cuCtxFromGreenCtx(&converted, last));
   YES(cuCtxSetCurrent(converted));
+  YES(cuGreenCtxDestroy(last));
+  CUcontext current = nullptr;
+  YES(cuCtxGetCurrent(&current));
+  CHECK(current == converted);
   CUdeviceptr q = 0;
   CHECK(cuMemAlloc(&q, 4096) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   YES(cuCtxSetCurrent(c.context));
