@@ -26,8 +26,8 @@ bool FractionView(const char* uuid, std::uint64_t* total, std::uint64_t* used);
 void* BeginCounted(CUstream stream, bool per_thread);
 void EndCounted(void* queue);
 
-// The program was given a driver function with a signature that is newer than the table's (cuGetProcAddress of
-// `version`, as 13010), although older ones are intercepted: its calls pass the hook by.
+// The program was given a driver function that is newer than the table (cuGetProcAddress of `version`, as 13060): a
+// newer signature of one that is intercepted, or a name that the table does not know. Its calls pass the hook by.
 void NoteNewerEntry(const char* symbol, int version);
 
 // PyTorch's caching allocator reports a malloc (size > 0) or free (size < 0) inside its segments. device_type 1 is

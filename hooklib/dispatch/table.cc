@@ -195,6 +195,16 @@ bool IsIntercepted(std::string_view base) {
                      [base](const HookRow& row) { return row.index >= 0 && row.base == base; });
 }
 
+bool IsExamined(std::string_view base) {
+  constexpr std::string_view kPrefixes[] = {
+#define SLUICE_PASS_PREFIX(base_prefix, reason) #base_prefix,
+#include "hooklib/hooks.def"
+  };
+  return std::any_of(std::begin(kRows), std::end(kRows), [base](const HookRow& row) { return row.base == base; }) ||
+         std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                     [base](std::string_view prefix) { return base.starts_with(prefix); });
+}
+
 bool RealBound() { return bound.load(std::memory_order_acquire); }
 
 namespace {

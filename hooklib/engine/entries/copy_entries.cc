@@ -167,6 +167,9 @@ SLUICE_COPY_SYNC(cuMemcpyPeer, (CUdeviceptr dst, CUcontext to, CUdeviceptr src, 
 SLUICE_COPY_ASYNC(cuMemcpyPeerAsync,
                   (CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream),
                   (dst, to, src, from, n, stream), kNone, At(dst, n), At(src, n))
+SLUICE_COPY_ASYNC(cuMemcpyWithAttributesAsync,
+                  (CUdeviceptr dst, CUdeviceptr src, size_t n, CUmemcpyAttributes* attributes, CUstream stream),
+                  (dst, src, n, attributes, stream), kNone, At(dst, n), At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyDtoA_v2, (CUarray dst, size_t offset, CUdeviceptr src, size_t n), (dst, offset, src, n), kNone,
                  Extent{}, At(src, n))
 SLUICE_COPY_SYNC(cuMemcpyAtoD_v2, (CUdeviceptr dst, CUarray src, size_t offset, size_t n), (dst, src, offset, n), kNone,
@@ -273,6 +276,12 @@ SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync,
 SLUICE_COUNTED_ASYNC(cuMemcpy3DBatchAsync_v2,
                      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream stream),
                      (numOps, opList, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuMemcpy3DWithAttributesAsync,
+                     (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
+                     (operation, flags, stream), WriteAnything())
+SLUICE_COUNTED_ASYNC(cuFabricCpyBatchAsync,
+                     (size_t count, CUDA_FABRIC_COPY_BATCH_OP* list, unsigned long long flags, CUstream stream),
+                     (count, list, flags, stream), WriteAnything())
 SLUICE_COUNTED_ASYNC(cuMemcpyAtoHAsync_v2, (void* dst, CUarray src, size_t offset, size_t n, CUstream stream),
                      (dst, src, offset, n, stream), (void)0)
 SLUICE_COUNTED_ASYNC(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t offset, const void* src, size_t n, CUstream stream),

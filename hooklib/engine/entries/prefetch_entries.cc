@@ -3,6 +3,7 @@
 #include "hooklib/dispatch/entries.h"
 #include "hooklib/dispatch/real.h"
 #include "hooklib/engine/device/devices.h"
+#include "hooklib/engine/device/locations.h"
 #include "hooklib/engine/execute/work.h"
 #include "hooklib/engine/observe/library_launches.h"
 
@@ -30,9 +31,6 @@ CUresult Prefetch(CUstream handle, bool per_thread, CUdeviceptr pointer, size_t 
   return RunWork(work, [] { return CUDA_SUCCESS; });
 }
 
-// The device of the location; -1: it is none.
-int DeviceOf(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1; }
-
 }  // namespace
 
 namespace entry {
@@ -43,7 +41,7 @@ namespace entry {
   }
 #define SLUICE_PREFETCH_TO(name, per_thread)                                                            \
   CUresult name(CUdeviceptr pointer, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) { \
-    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to),                      \
+    return Prefetch(stream, per_thread, pointer, bytes, flags ? -1 : DeviceOf(to).value_or(-1),         \
                     [&] { return g_real.name(pointer, bytes, to, flags, stream); });                    \
   }
 SLUICE_PREFETCH_TO_DEVICE(cuMemPrefetchAsync, false)

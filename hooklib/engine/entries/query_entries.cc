@@ -94,10 +94,11 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 // Memory that moves can be pinned by no other device and has no file descriptor.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const CUresult result = g_real.cuDeviceGetAttribute(value, attribute, ordinal);
-  if (result != CUDA_SUCCESS || !value ||
-      (attribute != CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED &&
-       attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED))
-    return result;
+  const bool needs_fixed_memory = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED ||
+                                  attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED ||
+                                  static_cast<int>(attribute) == cuda_newer::kDmaBufMmapSupported ||
+                                  static_cast<int>(attribute) == cuda_newer::kRdmaOfLocalizedMemory;
+  if (result != CUDA_SUCCESS || !value || !needs_fixed_memory) return result;
   const Device* const device = DeviceByOrdinal(ordinal);
   // NCCL and others keep memory of their own, which stays the driver's.
   if (device && device->managed && !CalledFromUnmanagedLibrary(__builtin_return_address(0))) *value = 0;
@@ -119,6 +120,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr p
   if (base) *base = tracked->base;
   if (bytes) *bytes = tracked->allocation.bytes;
   return CUDA_SUCCESS;
+}
+
+// As for cuMemAlloc's memory: the question is for managed memory alone.
+CUresult cuMemGetLocationInfo(CUdeviceptr pointer, size_t bytes, size_t summary, size_t sampling, CUmemLocation* out) {
+  const auto tracked = FindTracked(pointer);
+  if (tracked && !tracked->allocation.app_managed) return CUDA_ERROR_INVALID_VALUE;
+  return g_real.cuMemGetLocationInfo(pointer, bytes, summary, sampling, out);
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {

@@ -39,6 +39,8 @@ void ForEachWritten(const CUstreamBatchMemOpParams* list, unsigned count, Write 
     const CUstreamBatchMemOpParams& op = list[i];
     if (op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || op.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
       write(op.writeValue.address);
+    if (static_cast<int>(op.operation) == cuda_newer::kStreamOperationAtomicReduction)
+      write(CUdeviceptr{op.pad[cuda_newer::kAtomicReductionAddress]});
   }
 }
 
