@@ -45,12 +45,21 @@ def frame(kind, body, seq):
     return (struct.pack("<IBBHQ", 0x43494C53, 1, 0, kind, seq) + body).ljust(256, b"\0")
 
 
-def budget_frame(uuid, budget, guaranteed, host, generation, factor=0):
-    return frame(
-        4,
-        struct.pack("<48sQQQQQIIBBBB", uuid, budget, guaranteed, 0, host, generation, 10**6, 10**6, factor, 2, 1, 0),
-        generation,
-    )
+def budget_frame(uuid, budget, guaranteed, host, generation, factor=0, tokens=0):
+    shares = (10**6, 10**6, factor, 2, 1, 0, tokens)
+    return frame(4, struct.pack("<48sQQQQQIIBBBBB", uuid, budget, guaranteed, 0, host, generation, *shares), generation)
+
+
+TOKEN_REQUEST, TOKEN_GRANT = 5, 6
+
+
+def token_of(message):
+    """The GPU that a token message is about."""
+    return message[16:64].split(b"\0")[0]
+
+
+def grant_frame(uuid, number, quantum_ns, lease_ns):
+    return frame(TOKEN_GRANT, struct.pack("<48sQQQQQII", uuid, quantum_ns, lease_ns, 0, 0, number, 0, 0), number)
 
 
 def welcome(peer):
