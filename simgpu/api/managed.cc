@@ -253,6 +253,7 @@ ENTRY(cuMemDiscardBatchAsync, _ptsz,
   BEGIN(0);
   NEED(simgpu::HasSymbol("cuMemDiscardBatchAsync"), CUDA_ERROR_NOT_SUPPORTED);
   NEED_STREAM(s);
+  NEED_ARG(!stream->sim->legacy);
   return PrefetchMany(call, stream, OpKind::kDiscard, ptrs, sizes, count, nullptr, nullptr, 0, flags, true);
 }
 
@@ -271,12 +272,12 @@ ENTRY(cuMemDiscardAndPrefetchBatchAsync, _ptsz,
 extern "C" {
 
 CUresult cuMemAdvise(CUdeviceptr p, size_t n, CUmem_advise advice, CUdevice device) {
-  BEGIN(simgpu::TheProfile().advise_host_ns);
+  BEGIN_UNSAFE(simgpu::TheProfile().advise_host_ns);
   return AdviseAt(call, p, n, advice, Old(device));
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr p, size_t n, CUmem_advise advice, CUmemLocation location) {
-  BEGIN(simgpu::TheProfile().advise_host_ns);
+  BEGIN_UNSAFE(simgpu::TheProfile().advise_host_ns);
   return AdviseAt(call, p, n, advice, location);
 }
 

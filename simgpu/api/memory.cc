@@ -223,19 +223,19 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<unsigned long long*>(data) = host ? 0 : a->buffer_id;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      *static_cast<bool*>(data) = managed;
+      *static_cast<int*>(data) = managed;  // an H100's driver 580 writes four bytes for each yes or no
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      *static_cast<bool*>(data) = false;
+      *static_cast<int*>(data) = managed;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       *static_cast<int*>(data) = host ? 0 : simgpu::DeviceOf(a->card);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<bool*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
+      *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      *static_cast<bool*>(data) = a != nullptr && !managed;
+      *static_cast<int*>(data) = a != nullptr && a->kind == MemoryKind::kUnmanaged;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       *static_cast<unsigned long long*>(data) = 0;
@@ -247,7 +247,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       *static_cast<size_t*>(data) = host ? 0 : (a->requested != 0 ? a->requested : a->size);
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
-      *static_cast<bool*>(data) = true;
+      *static_cast<int*>(data) = 1;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       *static_cast<unsigned*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
@@ -290,7 +290,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        *static_cast<bool*>(data[i]) = false;
+        *static_cast<int*>(data[i]) = 0;
         break;
       default:
         *static_cast<uint64_t*>(data[i]) = 0;

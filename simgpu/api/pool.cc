@@ -79,6 +79,12 @@ void FreeAction(void*, uint64_t p) {
   simgpu::FreeNow(p);
 }
 
+// Another stream's capture forbids stream-ordered allocation as it forbids cuMemAlloc (seen with driver 580).
+#define NEED_NO_CAPTURE(stream)                                                               \
+  if (!TheDriver().captures.empty() && !simgpu::Capturing(stream)) {                          \
+    if (const CUresult r = simgpu::RefuseInCapture(call, false); r != CUDA_SUCCESS) return r; \
+  }
+
 bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; }
 
 }  // namespace
@@ -86,6 +92,7 @@ bool ValidPool(CUmemoryPool p) { return p != nullptr && p->magic == kPoolMagic; 
 ENTRY(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream s), (out, bytes, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
+  NEED_NO_CAPTURE(stream);
   return AllocFromPool(call, out, bytes, CurrentPool(stream->context->card), stream);
 }
 
@@ -93,6 +100,7 @@ ENTRY(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUmemory
       (out, bytes, pool, s)) {
   BEGIN(Sim().profile().pool_malloc_host_ns);
   NEED_STREAM(s);
+  NEED_NO_CAPTURE(stream);
   return AllocFromPool(call, out, bytes, pool, stream);
 }
 
@@ -101,6 +109,7 @@ ENTRY(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s)) {
   NEED_STREAM(s);
   Allocation* a = simgpu::FindAllocation(p);
   NEED_ARG(a != nullptr && a->base == p && a->kind != MemoryKind::kMapped);
+  NEED_NO_CAPTURE(stream);
   if (simgpu::Capturing(stream)) {
     CUgraphNode n =
         simgpu::AddNode(stream->capture->graph, CU_GRAPH_NODE_TYPE_MEM_FREE, stream->tail.data(), stream->tail.size());
@@ -160,7 +169,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
-  BEGIN(5000);
+  BEGIN_UNSAFE(5000);
   NEED_ARG(out != nullptr && props != nullptr);
   NEED(props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE,
        CUDA_ERROR_NOT_SUPPORTED);
@@ -173,7 +182,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  BEGIN(5000);
+  BEGIN_UNSAFE(5000);
   NEED_ARG(ValidPool(pool) && pool != TheDriver().default_pools[static_cast<size_t>(pool->card)]);
   if (TheDriver().current_pools[static_cast<size_t>(pool->card)] == pool)
     TheDriver().current_pools[static_cast<size_t>(pool->card)] = nullptr;
@@ -181,7 +190,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
-  BEGIN(1000);
+  BEGIN_UNSAFE(1000);
   NEED_ARG(ValidPool(pool));
   return CUDA_SUCCESS;
 }

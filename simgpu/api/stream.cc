@@ -251,7 +251,7 @@ ENTRY(cuStreamGetPriority, _ptsz, (CUstream s, int* out), (s, out)) {
 
 ENTRY(cuStreamAttachMemAsync, _ptsz, (CUstream s, CUdeviceptr p, size_t length, unsigned int flags),
       (s, p, length, flags)) {
-  BEGIN(1000);
+  BEGIN_UNSAFE(1000);
   NEED_STREAM(s);
   (void)length;
   (void)flags;
@@ -325,6 +325,9 @@ CUresult Value(simgpu::Call& call, CUstream stream, bool wait, bool wide, CUdevi
                unsigned flags) {
   NEED_ARG(p != 0 && p % (wide ? 8 : 4) == 0);
   NEED_ARG(simgpu::FindAllocation(p) != nullptr || simgpu::IsPinned(p));
+  // Managed memory and that of pools is refused (H100, driver 580).
+  const simgpu::Allocation* a = simgpu::FindAllocation(p);
+  NEED_ARG(a == nullptr || (a->kind != simgpu::MemoryKind::kManaged && a->kind != simgpu::MemoryKind::kPool));
   Op* op = Sim().NewOp(wait ? OpKind::kWaitValue : OpKind::kWriteValue);
   op->value.address = p;
   op->value.value = value;
