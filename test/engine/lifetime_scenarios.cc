@@ -107,7 +107,7 @@ SCENARIO(stream_ordered_free_beside_a_capture) {
   OK(cuStreamSynchronize(user));
   std::thread([&] {
     OK(cuCtxSetCurrent(card.context));
-    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
   }).join();
   Print("free", static_cast<uint64_t>(cuMemFreeAsync(small, user)));
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -55,7 +55,11 @@ bool Device::AwaitShare(uint64_t bytes, F fits) {
 std::optional<memory::Va> Device::AllocateUnevictable(Context* context, uint64_t bytes, memory::StreamId stream) {
   constexpr uint64_t kMaxUnevictableBytes = uint64_t{64} << 20;
   memory::ArenaAllocator& unevictable = *context->unevictable;
-  const uint64_t max_bytes = std::min(kMaxUnevictableBytes, budget.guaranteed_bytes / 64);
+  // Words that streams write and wait for cannot be managed memory: the driver refuses it there (H100, driver 580).
+  constexpr uint64_t kWordBytes = 4096;
+  const bool may_hold_words = bytes <= kWordBytes && stream == 0 && budget.guaranteed_bytes >= 8 * kChunkBytes;
+  const uint64_t max_bytes = std::max(std::min(kMaxUnevictableBytes, budget.guaranteed_bytes / 64),
+                                      may_hold_words ? uint64_t{kChunkBytes} : 0);
   if (bytes > kChunkBytes || max_bytes < kChunkBytes) return std::nullopt;
   if (const auto va = unevictable.Allocate(bytes, stream)) return va;
   const uint64_t unmanaged = unmanaged_bytes.load(std::memory_order_relaxed) + kChunkBytes;
@@ -172,6 +176,7 @@ CUresult Device::Allocate(uint64_t bytes, bool app_managed, CUdeviceptr* result,
   allocation.bytes = bytes;
   allocation.id = (static_cast<uint64_t>(ordinal) << 56 | uint64_t{1} << 55) + next_allocation_++;
   allocation.app_managed = app_managed;
+  allocation.stream_ordered = stream != 0;
   managed_seen |= app_managed;
   allocation.captured = g_captures.load(std::memory_order_relaxed) > 0;
   allocation.unevictable = is_unevictable;
