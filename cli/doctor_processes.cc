@@ -26,7 +26,8 @@ std::vector<Finding> JudgeNewerEntries(const std::string& name, const v1::Alloca
     ++processes;
     if (!process.hook_version().empty()) versions.insert(Printable(process.hook_version()));
     if (process.pid() == 0 || processes > kMaxNames) continue;
-    named += (named.empty() ? ": " : ", ") + std::to_string(process.pid()) + " " + Printable(process.command());
+    named +=
+        (named.empty() ? ": pid " : ", ") + std::to_string(process.pid()) + " (" + Printable(process.command()) + ")";
   }
   if (processes == 0) return {};
   if (!named.empty() && processes > kMaxNames) named += " and " + std::to_string(processes - kMaxNames) + " more";

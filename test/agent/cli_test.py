@@ -271,7 +271,11 @@ def a_build_in_a_folder_with_a_blank_or_colon_is_preloaded(a):
 def doctor_names_functions_newer_than_the_hook(a):
     def findings():
         lines = a.cli("doctor", check=False).stdout.split("\n")
-        return [(line, lines[i + 1]) for i, line in enumerate(lines) if "newer than" in line]
+        return [
+            (line, lines[i + 1])
+            for i, line in enumerate(lines)
+            if "newer than its" in line or "newer than their" in line
+        ]
 
     old, new = a.hook(a.allocate("old", 30)), a.hook(a.allocate("new", 30))
     second = a.hook(a.dir / "alloc/new/agent.sock")
@@ -283,7 +287,12 @@ def doctor_names_functions_newer_than_the_hook(a):
     ((what, fix),) = findings()
     begin = "warn  allocation new: 1 process uses 1 driver function newer than its sluice 0.0.0-fake: "
     assert what.startswith(begin), what
-    assert f"{new.p.pid} fake_hook" in what and str(second.p.pid) not in what and "outside the budget" in what, what
+    assert (
+        f": pid {new.p.pid} (" in what
+        and "fake_hook" in what
+        and str(second.p.pid) not in what
+        and "outside the budget" in what
+    ), what
     assert fix.startswith("      fix: ") and "restart" in fix and "older CUDA" in fix, fix
     second.command("newer 3")
     wait_for("both processes", lambda: "2 processes use up to 3 driver functions" in findings()[0][0])
