@@ -13,6 +13,7 @@
 
 #include "agent.pb.h"
 #include "cli/agent_connection.h"
+#include "cli/doctor_processes.h"
 #include "cli/json.h"
 #include "cli/kubectl.h"
 #include "cli/report.h"
@@ -235,6 +236,7 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
       report.Bad(who + name + " has a hook that the agent refuses",
                  "restart the container after the upgrade; kubectl describe pod");
     }
+    report.Add(JudgeNewerEntries(who + name, allocation));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "cli/agent_connection.h"
 #include "cli/commands.h"
 #include "cli/doctor_placement.h"
+#include "cli/doctor_processes.h"
 #include "cli/paths.h"
 #include "cli/report.h"
 #include "sluice/names.h"
@@ -126,6 +127,7 @@ void Agent(const Options& o, Report& report) {
                  "is LD_PRELOAD in the container unchanged, and is the program dynamically linked? does "
                  "/proc/PID/maps of the process name " SLUICE_SHIM_NAME "?");
     }
+    report.Add(JudgeNewerEntries("allocation " + a.id(), a));
   }
 }
 

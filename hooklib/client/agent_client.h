@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/mutex.h"
 #include "descriptor.h"
 #include "sluice/wire.h"
 
@@ -75,9 +76,11 @@ class AgentClient {
   enum class End { kStop, kLost, kRefused };
 
   static void* ThreadMain(void* self);
-  static void BeforeFork();
-  static void AfterForkInParent();
-  static void AfterForkInChild();
+  // Not checked: they hold the list's lock and each client's from one function to the other, and the analysis knows no
+  // set of locks.
+  static void BeforeFork() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
+  static void AfterForkInParent() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
+  static void AfterForkInChild() SLUICE_NO_THREAD_SAFETY_ANALYSIS;
   static void Register(AgentClient* client);
   static void Unregister(AgentClient* client);
 
@@ -92,6 +95,7 @@ class AgentClient {
   void SetState(State state);
   bool SleepUnlessStopped(int ms);  // false: stopped
   bool IsStopping();
+  Descriptor Socket();
   void NoteFrame();  // the agent has sent something
   bool IsAgentSilent();
 
@@ -101,17 +105,17 @@ class AgentClient {
   sluice_page* page_ = nullptr;
 
   std::atomic<State> state_{State::kStopped};
-  // Guards socket_, unanswered_since_ns_, seq_, running_, stop_, pid_ and the slots' names. Never held over a call that
-  // waits, nor over an observer.
-  pthread_mutex_t mutex_;
-  pthread_cond_t changed_;  // state_ or stop_
+  // Guards the slots' names, too. Never held over a call that waits, nor over an observer.
+  Mutex mutex_;
+  Condition changed_;  // state_ or stop_
   pthread_t thread_{};
-  bool running_ = false;
-  bool stop_ = false;
-  pid_t pid_ = 0;
-  Descriptor socket_;                 // the only descriptor that the client keeps
-  uint64_t unanswered_since_ns_ = 0;  // of the first token request since the agent's last frame; 0: none
-  uint64_t seq_ = 0;
+  bool running_ SLUICE_GUARDED_BY(mutex_) = false;
+  bool stop_ SLUICE_GUARDED_BY(mutex_) = false;
+  pid_t pid_ SLUICE_GUARDED_BY(mutex_) = 0;
+  Descriptor socket_ SLUICE_GUARDED_BY(mutex_);  // the only descriptor that the client keeps
+  // Of the first token request since the agent's last frame; 0: none.
+  uint64_t unanswered_since_ns_ SLUICE_GUARDED_BY(mutex_) = 0;
+  uint64_t seq_ SLUICE_GUARDED_BY(mutex_) = 0;
   uint32_t first_budgets_ = 0;  // BUDGET frames that WELCOME announced and that are missing; the thread's own
   bool welcomed_ = false;
   bool served_ = false;          // by any agent in this process: the page has contents

@@ -45,7 +45,7 @@ bool AgentClient::Connect() {
   const int fd = made.fd();
   if (fd >= 0) {
     // The fork handler must know it before anything is sent through it.
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     socket_ = made;
     seq_ = 0;
   }
@@ -70,7 +70,7 @@ bool AgentClient::SendHello() {
 }
 
 AgentClient::End AgentClient::Serve() {
-  const Descriptor socket = socket_;  // only this thread changes it while it runs
+  const Descriptor socket = Socket();  // only this thread changes it while it runs
   for (;;) {
     pollfd p{socket.fd(), POLLIN, 0};
     poll(&p, 1, kHeartbeatMs);
@@ -167,7 +167,7 @@ void AgentClient::AdoptPage(int fd) {
   // Without the seal the page could shrink, and reads of it would end the application by SIGBUS.
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &st) != 0 || st.st_size < SLUICE_PAGE_BYTES || seals < 0 || (seals & F_SEAL_SHRINK) == 0) return;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::array<uint64_t, sizeof(sluice_page) / sizeof(uint64_t)> contents;
   static_assert(sizeof contents == sizeof(sluice_page));
   const auto* const words = reinterpret_cast<const uint64_t*>(page_);  // other threads write them
@@ -183,7 +183,7 @@ bool AgentClient::Send(uint16_t type, const void* body, size_t bytes) {
   frame.h.minor = SLUICE_WIRE_MINOR;
   frame.h.type = type;
   if (bytes > 0) memcpy(frame.u.bytes, body, bytes);
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!socket_.IsOurs()) return false;
   frame.h.seq = ++seq_;
   if (send(socket_.fd(), &frame, sizeof(frame), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(frame)))
@@ -192,18 +192,23 @@ bool AgentClient::Send(uint16_t type, const void* body, size_t bytes) {
   return true;
 }
 
+Descriptor AgentClient::Socket() {
+  MutexLock lock(mutex_);
+  return socket_;
+}
+
 void AgentClient::NoteFrame() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   unanswered_since_ns_ = 0;
 }
 
 bool AgentClient::IsAgentSilent() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   return unanswered_since_ns_ != 0 && NowNs() - unanswered_since_ns_ > kMaxSilenceNs;
 }
 
 void AgentClient::Disconnect() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   socket_.Close();
   unanswered_since_ns_ = 0;
 }

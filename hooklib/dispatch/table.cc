@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <iterator>
-#include <mutex>
 #include <type_traits>
 
+#include "common/mutex.h"
 #include "hooklib/dispatch/engine_hooks.h"
 #include "hooklib/dispatch/real.h"
 
@@ -149,7 +149,8 @@ const auto& Rows() {
   return sorted;
 }
 
-std::mutex bind_mutex;
+// Held by a thread that binds: g_real is written under it, and read without it once `bound` is true.
+Mutex bind_mutex;
 std::atomic<bool> bound{false};
 
 }  // namespace
@@ -215,7 +216,7 @@ void Bind(void* (*lookup)(void* context, const char* name), void* context, bool 
   // Every lookup takes the loader's lock, so none may happen while ours is held.
   std::array<void*, kSlots> found{};
   for (std::size_t i = 0; i < kSlots; ++i) found[i] = lookup(context, kRealSlots[i].name);
-  const std::lock_guard lock(bind_mutex);
+  const MutexLock lock(bind_mutex);
   if (RealBound() && !replaces) return;
   for (std::size_t i = 0; i < kSlots; ++i) *kRealSlots[i].slot = found[i];
   bound.store(true, std::memory_order_release);

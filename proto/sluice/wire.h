@@ -142,6 +142,7 @@ struct sluice_frame {
 #define SLUICE_COUNTER_Flag uint32_t
 enum {
   SLUICE_COUNTER_BYTES = 0
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a term of the sum */
 #define SLUICE_COUNTER(name, type, ...) +sizeof(SLUICE_COUNTER_##type)
 #include "counters.def"
 };
