@@ -20,11 +20,10 @@ void Leases::SetLimit(Bytes limit) {
   const bool fell = limit < limit_;
   limit_ = limit;
   if (!fell) return;
-  Bytes held = 0;
-  for (const auto& [id, m] : members_) held = Sum(held, Held(m));
+  for (auto& [id, m] : members_) Account(m);
   for (auto& [id, m] : members_) {
-    if (held <= limit_) return;
-    held -= TakeBack(m, held - limit_);
+    if (held_ <= limit_) return;
+    TakeBack(m, held_ - limit_);
   }
 }
 
@@ -32,45 +31,57 @@ void Leases::AddUnleased(MemberId member) { members_.try_emplace(member); }
 
 void Leases::Add(MemberId member, sluice_lease* words, bool returning) {
   Member& m = members_[member];
-  m = {};
   m.words = words;
-  if (!returning) return;
-  // Claims of the process. One that lies gets no more than the limit, which is its own container's.
-  m.total = Load(words->granted_bytes);
-  m.granted = std::min(Minus(m.total, Load(words->taken_bytes)), limit_);
+  if (returning) {
+    // Claims of the process. One that lies gets no more than the limit, which is its own container's.
+    m.total = Load(words->granted_bytes);
+    m.granted = std::min(Minus(m.total, Load(words->taken_bytes)), limit_);
+  }
+  Account(m);
 }
 
-void Leases::Remove(MemberId member) { members_.erase(member); }
+void Leases::Remove(MemberId member) {
+  const auto it = members_.find(member);
+  if (it == members_.end()) return;
+  held_ -= it->second.held;
+  members_.erase(it);
+}
 
 void Leases::Observe(MemberId member, Bytes held) {
   const auto it = members_.find(member);
-  if (it != members_.end()) it->second.observed = held;
+  if (it == members_.end()) return;
+  it->second.observed = held;
+  Account(it->second);
 }
 
 bool Leases::Grant(MemberId member, Bytes missing) {
   const auto it = members_.find(member);
   if (it == members_.end() || it->second.words == nullptr || missing > limit_) return false;
-  Bytes free = FreeFor(it->second);
-  if (free < missing) {
+  Member& own = it->second;
+  if (missing > 0) {
+    for (auto& [id, m] : members_) Account(m);
+  }
+  // What it has charged beyond its lease is part of the bytes that it lacks.
+  const auto free = [&] { return Minus(limit_, Sum(held_ - own.held, own.granted)); };
+  if (free() < missing) {
     Bytes unused = 0;
     for (const auto& [id, m] : members_) {
       if (id != member) unused = Sum(unused, Unused(m));
     }
-    if (Sum(free, unused) < missing) return false;
+    if (Sum(free(), unused) < missing) return false;
     // First a half of what each does not use, so that its next allocation need not ask.
     for (const bool all : {false, true}) {
       for (auto& [id, m] : members_) {
-        if (free >= missing) break;
-        if (id == member) continue;
-        const Bytes spare = Unused(m);
-        free = Sum(free, TakeBack(m, all ? std::min(spare, missing - free) : spare / 2));
+        if (free() >= missing) break;
+        if (id != member) TakeBack(m, all ? missing - free() : Unused(m) / 2);
       }
     }
-    if (free < missing) return false;  // holders have used it meanwhile: what was taken stays free
+    if (free() < missing) return false;  // holders have used it meanwhile: what was taken stays free
   }
-  const Bytes ahead = (free - missing) / members_.size();
-  it->second.granted += missing + ahead;
-  it->second.total += missing + ahead;
+  const Bytes given = missing + (free() - missing) / members_.size();
+  own.granted += given;
+  own.total += given;
+  Account(own);
   return true;
 }
 
@@ -97,7 +108,12 @@ Bytes Leases::charged() const {
 
 Bytes Leases::Charged(const Member& m) { return m.words == nullptr ? m.observed : Load(m.words->charged_bytes); }
 
-Bytes Leases::Held(const Member& m) { return m.words == nullptr ? m.observed : std::max(m.granted, Charged(m)); }
+void Leases::Account(Member& m) {
+  // Bounded, so that a lying page makes no sum wrap.
+  const Bytes held = std::min(m.words == nullptr ? m.observed : std::max(m.granted, Charged(m)), Bytes{1} << 50);
+  held_ = held_ - m.held + held;
+  m.held = held;
+}
 
 Bytes Leases::Unused(const Member& m) {
   if (m.words == nullptr) return 0;
@@ -117,18 +133,10 @@ Bytes Leases::TakeBack(Member& m, Bytes bytes) {
       continue;
     __atomic_store_n(&m.words->taken_bytes, Load(m.words->taken_bytes) + take, __ATOMIC_RELAXED);
     m.granted -= take;
+    Account(m);
     return take;
   }
   return 0;
-}
-
-Bytes Leases::FreeFor(const Member& member) const {
-  // What it has charged beyond its lease is part of the bytes that it lacks.
-  Bytes held = member.granted;
-  for (const auto& [id, m] : members_) {
-    if (&m != &member) held = Sum(held, Held(m));
-  }
-  return Minus(limit_, held);
 }
 
 }  // namespace sluice::agent

@@ -27,12 +27,12 @@ class Leases {
   void Add(MemberId member, sluice_lease* words, bool returning);
   // The process ended: its bytes are free at once.
   void Remove(MemberId member);
-  // Bytes that a process without a lease holds.
+  // To be called from time to time: what the member has charged by its page, or, without a lease, `held`.
   void Observe(MemberId member, Bytes held);
 
   // Gives the member `missing` bytes, and a part of what is free beside them. Takes unused bytes of others back where
   // free ones do not suffice. False: the limit has no room for them, and nothing changes. `missing` 0: no bytes are
-  // taken from others.
+  // taken from others, and no other page is read.
   bool Grant(MemberId member, Bytes missing);
 
   bool IsLeased(MemberId member) const;
@@ -48,14 +48,15 @@ class Leases {
     Bytes granted = 0;              // in force: given and not taken back
     Bytes total = 0;                // cumulative
     Bytes observed = 0;
+    Bytes held = 0;  // as it is part of held_
   };
   static Bytes Charged(const Member& m);
-  static Bytes Held(const Member& m);  // the most that it may have charged
   static Bytes Unused(const Member& m);
-  static Bytes TakeBack(Member& m, Bytes bytes);  // at most so many; those that it got
-  Bytes FreeFor(const Member& member) const;
+  void Account(Member& m);                 // its lease, or what it has charged if that is more
+  Bytes TakeBack(Member& m, Bytes bytes);  // at most so many; those that it got
 
   Bytes limit_ = 0;
+  Bytes held_ = 0;  // the most that all may have charged, together
   std::map<MemberId, Member> members_;
 };
 

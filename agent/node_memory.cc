@@ -43,7 +43,9 @@ void Node::AddLeases(Session& s, bool returning, uint64_t now_ns) {
   Allocation& a = *s.allocation;
   for (size_t i = 0; i < a.leases.size(); ++i) {
     Leases& leases = a.leases[i];
-    if (s.minor < SLUICE_MINOR_LEASES || s.page == nullptr) {
+    // A returning process that did not answer in time has not filled its page: its account is not known.
+    const bool is_filled = s.page != nullptr && (!returning || __atomic_load_n(&s.page->magic, __ATOMIC_RELAXED) != 0);
+    if (s.minor < SLUICE_MINOR_LEASES || !is_filled) {
       leases.AddUnleased(Member(s.id, i));
       continue;
     }
@@ -143,9 +145,7 @@ void Node::ProcessesRequest(Session& s, const sluice_processes& request) {
 }
 
 void Node::NoteUse(Session& s, size_t gpu, const sluice_gpu_counters& counters, uint64_t now_ns) {
-  Leases& leases = s.allocation->leases[gpu];
-  if (!leases.IsLeased(Member(s.id, gpu)))
-    leases.Observe(Member(s.id, gpu), Sum(counters.live_bytes, counters.unmanaged_bytes));
+  s.allocation->leases[gpu].Observe(Member(s.id, gpu), Sum(counters.live_bytes, counters.unmanaged_bytes));
   Session::Use& use = s.use[gpu];
   if (use.since_ns == 0) {
     use.since_ns = now_ns;

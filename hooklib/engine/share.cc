@@ -56,7 +56,6 @@ bool ShareOf(const char* uuid, std::uint64_t card_bytes, Share* share) {
     share->used = share->total - free;
     return true;
   }
-  if (!Devices().empty()) return false;  // a GPU that CUDA does not show
   sluice_memory memory;
   const bool is_told = g_view && g_view->Memory(uuid, &memory, &share->is_use_known);
   if (is_told && (share->is_use_known || !InheritedDevices())) {
@@ -75,6 +74,7 @@ bool ShareOf(const char* uuid, std::uint64_t card_bytes, Share* share) {
     }
     return false;
   }
+  if (!Devices().empty()) return false;  // CUDA does not show this GPU, and no agent gave it to the container
   return ShareOfEnvironment(card_bytes, share);
 }
 

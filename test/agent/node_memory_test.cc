@@ -108,7 +108,7 @@ TEST_CASE("after a restart no bytes are given until the others had time to retur
   w.Limit("one", "3Gi");
   w.node.RecoverUntil(w.now + kSec);
   w.Attach(1, "one", SLUICE_HELLO_RETURNING);
-  std::strcpy(w.pages[1].gpu[0].uuid, "GPU-a");
+  w.pages[1].magic = w.pages[2].magic = SLUICE_WIRE_MAGIC;  // both processes have filled their new pages
   w.pages[1].lease[0] = {0, kGiB, kGiB, 0};
   sluice_frame pong = FrameOf(SLUICE_PONG);
   w.node.Received(1, &pong, sizeof(pong), w.now);
@@ -125,6 +125,15 @@ TEST_CASE("after a restart no bytes are given until the others had time to retur
   CHECK(w.Charge(1, kGiB));
   CHECK(!w.Charge(1, 1));
   CHECK(!w.Charge(2, 1));
+}
+
+TEST_CASE("a returning process that does not answer has no lease, as its account is not known") {
+  Rig w;
+  w.Allocate("one", 50);
+  w.Attach(1, "one", SLUICE_HELLO_RETURNING);
+  w.Pass(2 * kSec);
+  REQUIRE(w.port.Budget(1) != nullptr);
+  CHECK(w.port.Budget(1)->leased == 0);
 }
 
 TEST_CASE("a hook older than leases keeps the limit to itself, and what it holds counts") {

@@ -21,6 +21,7 @@ bool ShareOf(const char* uuid, std::uint64_t, Share* share) {
   *share = {.total = 1000, .used = 300};
   return std::strcmp(uuid, "GPU-ours") == 0;
 }
+int ShareUtilization(const char* uuid) { return std::strcmp(uuid, "GPU-ours") == 0 ? 12 : -1; }
 
 void OnAllocatorReport(void*, long size, signed char, signed char) { reports += static_cast<int>(size); }
 
