@@ -61,7 +61,7 @@ bool Leases::Grant(MemberId member, Bytes missing) {
   if (missing > 0) {
     for (auto& [id, m] : members_) Account(m);
   }
-  // What it has charged beyond its lease is part of the bytes that it lacks.
+  // Its charges beyond its lease are part of the bytes that it lacks.
   const auto free = [&] { return Minus(limit_, Sum(held_ - own.held, own.granted)); };
   if (free() < missing) {
     Bytes unused = 0;
@@ -69,14 +69,14 @@ bool Leases::Grant(MemberId member, Bytes missing) {
       if (id != member) unused = Sum(unused, Unused(m));
     }
     if (Sum(free(), unused) < missing) return false;
-    // First a half of what each does not use, so that its next allocation need not ask.
+    // First a half of the unused bytes of each, so that its next allocation need not ask.
     for (const bool all : {false, true}) {
       for (auto& [id, m] : members_) {
         if (free() >= missing) break;
         if (id != member) TakeBack(m, all ? missing - free() : Unused(m) / 2);
       }
     }
-    if (free() < missing) return false;  // holders have used it meanwhile: what was taken stays free
+    if (free() < missing) return false;  // holders have used them meanwhile; the bytes taken stay free
   }
   const Bytes given = missing + (free() - missing) / members_.size();
   own.granted += given;

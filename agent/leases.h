@@ -27,10 +27,10 @@ class Leases {
   void Add(MemberId member, sluice_lease* words, bool returning);
   // The process ended: its bytes are free at once.
   void Remove(MemberId member);
-  // To be called from time to time: what the member has charged by its page, or, without a lease, `held`.
+  // Reads the member's charges from its page; a member without a lease holds `held`. To be called from time to time.
   void Observe(MemberId member, Bytes held);
 
-  // Gives the member `missing` bytes, and a part of what is free beside them. Takes unused bytes of others back where
+  // Gives the member `missing` bytes, and a part of the free bytes beside them. Takes unused bytes of others back where
   // free ones do not suffice. False: the limit has no room for them, and nothing changes. `missing` 0: no bytes are
   // taken from others, and no other page is read.
   bool Grant(MemberId member, Bytes missing);
@@ -52,7 +52,7 @@ class Leases {
   };
   static Bytes Charged(const Member& m);
   static Bytes Unused(const Member& m);
-  void Account(Member& m);                 // its lease, or what it has charged if that is more
+  void Account(Member& m);                 // counts its lease, or its charges if these are more
   Bytes TakeBack(Member& m, Bytes bytes);  // at most so many; those that it got
 
   Bytes limit_ = 0;

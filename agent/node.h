@@ -204,11 +204,11 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0;
-  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
-  uint64_t now_ns_ = 0;        // of the current call
-  uint64_t next_generation_;   // on the wire
-  bool dirty_ = false;         // budgets may have to change
-  bool launching_ = false;     // a process launched since the last tick
+  uint64_t unsettled_ns_ = 0;                                 // since when a ledger waits for a holder; 0: none does
+  uint64_t now_ns_ = 0;                                       // of the current call
+  uint64_t next_generation_;                                  // on the wire
+  bool dirty_ = false;                                        // budgets may have to change
+  bool launching_ = false;                                    // a process launched since the last tick
   std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };
 

@@ -50,7 +50,7 @@ void Node::AddLeases(Session& s, bool returning, uint64_t now_ns) {
       continue;
     }
     leases.Add(Member(s.id, i), &s.page->lease[i], returning);
-    // While processes may return, what they hold is not known.
+    // While processes may still return, their leases are not known.
     if (now_ns >= recover_until_ns_) leases.Grant(Member(s.id, i), 0);
     if (leases.size() != 2) continue;
     for (const SessionId other : a.sessions) {  // it is not alone any more
@@ -110,7 +110,8 @@ void Node::MemoryRequest(Session& s, const sluice_memory& request, uint64_t now_
     return SendMemory(s, i, request.id);
   }
   sluice_frame f = Frame(s, SLUICE_MEMORY);  // not a GPU of the container
-  SetText(f.u.memory.uuid, sizeof(f.u.memory.uuid), std::string(request.uuid, strnlen(request.uuid, SLUICE_UUID_CHARS)));
+  SetText(f.u.memory.uuid, sizeof(f.u.memory.uuid),
+          std::string(request.uuid, strnlen(request.uuid, SLUICE_UUID_CHARS)));
   f.u.memory.id = request.id;
   port_->Send(s.id, f);
 }

@@ -54,12 +54,12 @@ struct Node::Session {
   std::vector<Demand> demand;
   std::vector<uint64_t> overdue_since_ns;  // 0: nothing is overdue
   std::vector<Bytes> uncounted;            // held by NVML beyond a context and beyond the hook's counters
-  struct Use {  // GPU time of the last second
+  struct Use {                             // GPU time of the last second
     uint64_t since_ns = 0, spent_ns = 0;
     uint32_t millionths = 0;
   };
   std::vector<Use> use;
-  bool uses_tokens = false;                // its GPU time is charged by grants
+  bool uses_tokens = false;  // its GPU time is charged by grants
   uint64_t notices = 0, notice_window_ns = 0;
 };
 

@@ -125,7 +125,7 @@ class AgentClient {
   void AddGranted(GpuLease* lease, uint64_t granted_bytes);
   void NoteMemory(const sluice_memory& memory);
   void NoteProcesses(const sluice_processes& processes);
-  void EndLeases();  // in a forked child
+  void EndLeases();                                             // in a forked child
   uint64_t AskLocked(GpuLease* lease, uint64_t missing_bytes);  // the request's id; 0: it could not be sent
   // Waits until `answered` reaches `id`. False: not in time, or the agent is lost.
   bool AwaitLocked(const uint64_t& answered, uint64_t id, const timespec& until);
@@ -142,8 +142,8 @@ class AgentClient {
   sluice_page* page_ = nullptr;
 
   std::atomic<State> state_{State::kStopped};
-  // Guards socket_, unanswered_since_ns_, seq_, running_, stop_, pid_, leases_, agent_minor_ and the slots' names. Never
-  // held over a call that waits, nor over an observer.
+  // Guards socket_, unanswered_since_ns_, seq_, running_, stop_, pid_, leases_, agent_minor_ and the slots' names.
+  // Never held over a call that waits, nor over an observer.
   pthread_mutex_t mutex_;
   pthread_cond_t changed_;  // state_, stop_ or an answer in leases_
   pthread_t thread_{};

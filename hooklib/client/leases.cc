@@ -29,8 +29,8 @@ bool AgentClient::Take(sluice_lease* words, uint64_t bytes) {
   int64_t headroom = __atomic_load_n(&words->headroom_bytes, __ATOMIC_RELAXED);
   do {
     if (headroom < 0 || static_cast<uint64_t>(headroom) < bytes) return false;
-  } while (!__atomic_compare_exchange_n(&words->headroom_bytes, &headroom, headroom - static_cast<int64_t>(bytes), false,
-                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+  } while (!__atomic_compare_exchange_n(&words->headroom_bytes, &headroom, headroom - static_cast<int64_t>(bytes),
+                                        false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
   return true;
 }
 

@@ -17,12 +17,12 @@ void EngineInit();
 // At exit(), or when the library is unloaded by the loader. Other threads may still be running, the driver may be gone.
 void EngineExit();
 
-// The container's share of the GPU with this NVML uuid ("GPU-..."), in bytes; `card_bytes` are the GPU's. It is the same
-// in every process of the container, also before cuInit. False: the container has no share of it, and the driver's
+// The container's share of the GPU with this NVML uuid ("GPU-..."), in bytes; `card_bytes` are the GPU's. It is the
+// same in every process of the container, also before cuInit. False: the container has no share of it, and the driver's
 // answers pass unchanged.
 struct Share {
   std::uint64_t total = 0;
-  std::uint64_t used = 0;   // by all of the container's processes
+  std::uint64_t used = 0;    // by all of the container's processes
   bool is_use_known = true;  // false: there is no agent, and this process has made no context
 };
 bool ShareOf(const char* uuid, std::uint64_t card_bytes, Share* share);

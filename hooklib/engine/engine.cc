@@ -14,12 +14,12 @@
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"
 #include "hooklib/engine/device/host_limits.h"
-#include "hooklib/engine/share.h"
 #include "hooklib/engine/execute/own_thread.h"
 #include "hooklib/engine/observe/diagnostics.h"
 #include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
+#include "hooklib/engine/share.h"
 #include "sluice/names.h"
 
 namespace sluice {

@@ -34,10 +34,11 @@ Device* OwnDevice(const char* uuid) {
 bool ShareOfEnvironment(uint64_t card_bytes, Share* share) {
   const settings::Settings& set = GetConfig().settings;
   if (!set.gpu_memory && !set.gpu_percent) return false;
-  share->total = set.gpu_memory            ? std::min(*set.gpu_memory, card_bytes)
+  share->total = set.gpu_memory           ? std::min(*set.gpu_memory, card_bytes)
                  : *set.gpu_percent < 100 ? card_bytes / 100 * *set.gpu_percent
                                           : card_bytes;
-  if (set.visible == settings::Visible::kLimit) share->total = std::min(set.memory_limit.value_or(card_bytes), card_bytes);
+  if (set.visible == settings::Visible::kLimit)
+    share->total = std::min(set.memory_limit.value_or(card_bytes), card_bytes);
   share->is_use_known = false;
   return true;
 }

@@ -98,9 +98,9 @@ nvmlReturn_t RunningProcesses(Real real, nvmlDevice_t device, unsigned* count, I
 namespace nvml_entry {
 
 // NOLINTBEGIN(bugprone-macro-parentheses): names being declared.
-#define SLUICE_PROCESS_CALL(name, Info, kind)                                    \
-  nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {         \
-    if (g_nvml.name == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;            \
+#define SLUICE_PROCESS_CALL(name, Info, kind)                                     \
+  nvmlReturn_t name(nvmlDevice_t device, unsigned* count, Info* infos) {          \
+    if (g_nvml.name == nullptr) return NVML_ERROR_FUNCTION_NOT_FOUND;             \
     return RunningProcesses<Info>(g_nvml.name, device, count, infos, Kind::kind); \
   }
 SLUICE_PROCESS_CALL(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, kCompute)

@@ -36,17 +36,17 @@
 #define SLUICE_VERSION_CHARS 32
 
 enum sluice_frame_type {
-  SLUICE_HELLO = 1,         /* hook -> agent */
-  SLUICE_WELCOME = 2,       /* agent -> hook, one memfd attached */
-  SLUICE_REFUSE = 3,        /* agent -> hook, then close */
-  SLUICE_BUDGET = 4,        /* agent -> hook */
-  SLUICE_TOKEN_REQUEST = 5, /* hook -> agent */
-  SLUICE_TOKEN_GRANT = 6,   /* agent -> hook */
-  SLUICE_TOKEN_REVOKE = 7,  /* agent -> hook: release as soon as the queued work is done */
-  SLUICE_TOKEN_RELEASE = 8, /* hook -> agent */
-  SLUICE_NOTICE = 9,        /* hook -> agent: the agent records an event */
-  SLUICE_PING = 10,         /* agent -> hook */
-  SLUICE_PONG = 11,         /* hook -> agent */
+  SLUICE_HELLO = 1,              /* hook -> agent */
+  SLUICE_WELCOME = 2,            /* agent -> hook, one memfd attached */
+  SLUICE_REFUSE = 3,             /* agent -> hook, then close */
+  SLUICE_BUDGET = 4,             /* agent -> hook */
+  SLUICE_TOKEN_REQUEST = 5,      /* hook -> agent */
+  SLUICE_TOKEN_GRANT = 6,        /* agent -> hook */
+  SLUICE_TOKEN_REVOKE = 7,       /* agent -> hook: release as soon as the queued work is done */
+  SLUICE_TOKEN_RELEASE = 8,      /* hook -> agent */
+  SLUICE_NOTICE = 9,             /* hook -> agent: the agent records an event */
+  SLUICE_PING = 10,              /* agent -> hook */
+  SLUICE_PONG = 11,              /* hook -> agent */
   SLUICE_MEMORY_REQUEST = 12,    /* hook -> agent: the lease is too small, or the container's use is asked for */
   SLUICE_MEMORY = 13,            /* agent -> hook: the answer; also unasked */
   SLUICE_PROCESSES_REQUEST = 14, /* hook -> agent */

@@ -44,9 +44,7 @@ struct Rig : World {
     words.charged_bytes += bytes;
     return true;
   }
-  void Limit(const std::string& id, const std::string& limit) {
-    node.ApplyLive(id, {{"memory-limit", limit}});
-  }
+  void Limit(const std::string& id, const std::string& limit) { node.ApplyLive(id, {{"memory-limit", limit}}); }
   uint64_t asked = 0;
 };
 

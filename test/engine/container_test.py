@@ -122,7 +122,8 @@ class Node:
 
     def env(self, name):
         # The budget is the agent's; the variable would have another process think that it has none.
-        return environment(2 * GIB, more={**self.more, "SLUICE_SOCKET": str(self.folder / "alloc" / name / "agent.sock")})
+        socket = {"SLUICE_SOCKET": str(self.folder / "alloc" / name / "agent.sock")}
+        return environment(2 * GIB, more={**self.more, **socket})
 
     def process(self, name):
         made = Process([scenarios_program(), "led_by_commands"], self.env(name))
@@ -224,10 +225,10 @@ def nvml_in_a_process_without_a_context():
         expect(list(seen["processes"]) == [str(one.p.pid)], "nor listed", str(seen))
         beside = json.loads(n.looker("other").first)
         expect(beside["used"] == 700 * MIB and len(beside["processes"]) == 1, "the other container's own", str(beside))
-        run = subprocess.run([built("bin", "sluice"), "status", "--run-dir", n.folder / "run", "-o", "json"],
-                             capture_output=True, text=True)  # fmt: skip
-        processes = {a["id"]: len(a.get("processes", [])) for a in json.loads(run.stdout)["allocations"]}
-        expect(processes == {"one": 1, "other": 1}, "a process that looks is no process of the container", str(processes))
+        status = [built("bin", "sluice"), "status", "--run-dir", n.folder / "run", "-o", "json"]
+        told = json.loads(subprocess.run(status, capture_output=True, text=True).stdout)
+        processes = {a["id"]: len(a.get("processes", [])) for a in told["allocations"]}
+        expect(processes == {"one": 1, "other": 1}, "a process that looks is none of the container", str(processes))
 
 
 @test

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "hooklib/dispatch/real.h"
 #include "hooklib/client/agent_client.h"
+#include "hooklib/dispatch/real.h"
 #include "hooklib/engine/config.h"
 #include "hooklib/engine/device/budget_follower.h"
 #include "hooklib/engine/device/devices.h"

@@ -129,7 +129,7 @@ struct Device final : memory::Timeline {
   void CountUnmanaged(int64_t change);
   // Charged by the container's other processes. Asks the agent, unless this process is alone.
   uint64_t OthersBytes();
-  uint64_t KnownOthersBytes();  // as last heard
+  uint64_t KnownOthersBytes();      // as last heard
   uint32_t ContainerUtilization();  // GPU time of the container in the last second, millionths; asks the agent
 
   // --- budget, contexts (device.cc, device_contexts.cc) ---
