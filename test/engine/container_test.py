@@ -41,16 +41,13 @@ def look():
     ok(nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(v2)))
     ok(nvml.nvmlDeviceGetBAR1MemoryInfo(device, ctypes.byref(bar1)))
     ok(nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(rates)))
-    listed = {}
-    for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
-        count = ctypes.c_uint(16)
-        processes = (Process * 16)()
-        ok(getattr(nvml, call)(device, ctypes.byref(count), processes))
-        listed[call[-2:]] = {processes[i].pid: processes[i].bytes for i in range(count.value)}
-    assert listed["v2"] == listed["v3"], listed
+    count = ctypes.c_uint(16)
+    processes = (Process * 16)()
+    ok(nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), processes))
+    listed = {processes[i].pid: processes[i].bytes for i in range(count.value)}
     assert v1.total == v1.used + v1.free and v2.total == v2.used + v2.free + v2.reserved, "sums"
     assert (v1.total, v1.used) == (v2.total, v2.used), "versions"
-    print(json.dumps({"total": v1.total, "used": v1.used, "processes": listed["v3"], "gpu": rates.gpu,
+    print(json.dumps({"total": v1.total, "used": v1.used, "processes": listed, "gpu": rates.gpu,
                       "bar1": bar1.total}), flush=True)
 look()
 for line in sys.stdin:

@@ -88,7 +88,7 @@ def forked_child_asks_nvml():
     def serve(peer):
         hello = peer.recv(256)
         if not hello or struct.unpack_from("<I", hello, 20)[0] & 2:  # it only looks, and gets no answer here
-            return
+            return peer.close()
         pages.append(welcome(peer, hello=hello))
         peer.send(budget_frame(uuid, SMALL, SMALL, 1 << 40, 5))
         while peer.recv(256):
