@@ -18,6 +18,7 @@
 #include "agent/arbiter.h"
 #include "agent/config.h"
 #include "agent/demand.h"
+#include "agent/leases.h"
 #include "agent/ledger.h"
 #include "agent/status.h"
 #include "sluice/wire.h"
@@ -98,8 +99,9 @@ class Node {
   // Units (hundredths) of a GPU that are neither allocated nor guaranteed by `sluice set`.
   uint32_t FreeUnits(const std::string& uuid) const;
 
-  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close().
-  void Opened(SessionId session, const std::string& id, int64_t pid, const sluice_page* page, uint64_t now_ns);
+  // A process connected to the socket of allocation `id`. `page` stays valid until Closed() or Port::Close(). The node
+  // writes only to its leases.
+  void Opened(SessionId session, const std::string& id, int64_t pid, sluice_page* page, uint64_t now_ns);
   void Received(SessionId session, const void* data, size_t bytes, uint64_t now_ns);
   void Closed(SessionId session, uint64_t now_ns);
 
@@ -157,6 +159,18 @@ class Node {
   void Refuse(Session& s, const std::string& reason);
   void Notice(Session& s, const sluice_notice& notice, uint64_t now_ns);
   void Drop(Session& s);
+  // node_memory.cc
+  void Observe(Session& s);  // its HELLO says that it only looks
+  void AddLeases(Session& s, bool returning, uint64_t now_ns);
+  void RemoveLeases(Session& s);
+  void SetLimits(Allocation& a);
+  void MemoryRequest(Session& s, const sluice_memory& request, uint64_t now_ns);
+  void ProcessesRequest(Session& s, const sluice_processes& request);
+  void AnswerWaiting(uint64_t now_ns);  // requests that came while others' leases were not known
+  void SendMemory(Session& s, size_t gpu, uint64_t id);
+  void FillLease(const Session& s, size_t gpu, sluice_budget* budget);
+  void NoteUse(Session& s, size_t gpu, const sluice_gpu_counters& counters, uint64_t now_ns);
+  Bytes Visible(const Allocation& a, size_t gpu) const;  // total of memory queries
   // node_budgets.cc
   void SendBudget(Session& s, size_t gpu);
   void ReadPages(uint64_t now_ns);
@@ -190,11 +204,12 @@ class Node {
   uint64_t next_group_ = 1, next_event_ = 1;
   uint64_t recover_until_ns_ = 0;
   uint64_t malformed_ = 0, late_ = 0;
-  uint64_t unsettled_ns_ = 0;  // since when a ledger waits for a holder; 0: none does
-  uint64_t now_ns_ = 0;        // of the current call
-  uint64_t next_generation_;   // on the wire
-  bool dirty_ = false;         // budgets may have to change
-  bool launching_ = false;     // a process launched since the last tick
+  uint64_t unsettled_ns_ = 0;                                 // since when a ledger waits for a holder; 0: none does
+  uint64_t now_ns_ = 0;                                       // of the current call
+  uint64_t next_generation_;                                  // on the wire
+  bool dirty_ = false;                                        // budgets may have to change
+  bool launching_ = false;                                    // a process launched since the last tick
+  std::vector<std::pair<SessionId, sluice_memory>> waiting_;  // for the others to return
 };
 
 }  // namespace sluice::agent

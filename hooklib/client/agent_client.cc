@@ -41,6 +41,7 @@ State AgentClient::Start(int wait_ms) {
     running_ = served_ = false;
     socket_ = {};
     if (page_ != nullptr) MapPage(page_, -1), InitPage(page_);
+    EndLeases();
   }
   if (!running_) {
     if (page_ == nullptr) return State::kStopped;

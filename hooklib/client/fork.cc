@@ -29,6 +29,7 @@ void AgentClient::AfterForkInChild() {
     c->running_ = c->served_ = false;
     c->state_.store(State::kStopped);
     if (c->page_ != nullptr && MapPage(c->page_, -1) != nullptr) InitPage(c->page_);
+    c->EndLeases();
     c->mutex_.Unlock();
   }
   g_list_mutex.Unlock();

@@ -20,6 +20,7 @@
 #include "hooklib/engine/observe/library_launches.h"
 #include "hooklib/engine/observe/log.h"
 #include "hooklib/engine/observe/trace_recording.h"
+#include "hooklib/engine/share.h"
 #include "sluice/names.h"
 
 namespace sluice {
@@ -136,6 +137,8 @@ uint64_t MonotonicNs() {
   return static_cast<uint64_t>(ts.tv_sec) * 1000000000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
+const std::vector<std::unique_ptr<Device>>* InheritedDevices() { return g_inherited; }
+
 Device* DeviceByOrdinal(CUdevice ordinal) {
   for (const auto& device : Devices()) {
     if (device->ordinal == ordinal) return device.get();
@@ -210,6 +213,7 @@ double SecondsSinceStart() { return g_started_at ? static_cast<double>(Monotonic
 void EngineInit() {
   GetConfig();
   CpuMask();  // before the program binds its threads
+  InitShare();
   g_recorder = trace::Recorder::FromEnvironment();
   WantLibraryCalls();
 }
@@ -219,22 +223,6 @@ void EngineExit() {
   constexpr std::chrono::seconds kMaxExit{2};
   if (!g_has_ticker) return ReportAtExit();
   TheExitHandshake().RequestAndAwait(kMaxExit);
-}
-
-bool FractionView(const char* uuid, uint64_t* total, uint64_t* used) {
-  EnsureStarted();
-  const auto answer = [&](const auto& devices, auto view) {
-    for (const auto& device : devices) {
-      if (device->uuid != uuid) continue;
-      uint64_t free = 0;
-      view(*device, &free);
-      *used = *total - free;
-      return true;
-    }
-    return false;
-  };
-  if (g_inherited) return answer(*g_inherited, [&](const Device& d, uint64_t* free) { d.ViewUnlocked(total, free); });
-  return answer(Devices(), [&](Device& d, uint64_t* free) { d.View(total, free); });
 }
 
 void OnAllocatorReport(void* pointer, long bytes, signed char device_type, signed char) {

@@ -66,7 +66,7 @@ CUresult MemInfo(size_t* free_bytes, size_t* total_bytes, CUresult (*real)(size_
   const CUresult result = real(&card_free, &card_total);
   if (result != CUDA_SUCCESS) return result;
   uint64_t total = 0, left = 0;
-  device->View(&total, &left);
+  device->View(&total, free_bytes ? &left : nullptr);
   if (total_bytes) *total_bytes = total;  // the driver takes either as null
   if (free_bytes) *free_bytes = left;
   return CUDA_SUCCESS;
@@ -91,8 +91,8 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   if (result != CUDA_SUCCESS) return result;
   EnsureStarted();
   if (Device* device = DeviceByOrdinal(ordinal)) {
-    uint64_t total = 0, left = 0;
-    device->View(&total, &left);
+    uint64_t total = 0;
+    device->View(&total, nullptr);
     *bytes = total;
   }
   return result;
