@@ -7,6 +7,11 @@
 #include <sstream>
 
 namespace sluice::kube {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+}  // namespace
 
 Connector::Connector(ClientConfig config, std::string user_agent)
     : config_(std::move(config)), agent_(std::move(user_agent)) {
@@ -16,10 +21,13 @@ Connector::Connector(ClientConfig config, std::string user_agent)
 }
 
 std::unique_ptr<httplib::Client> Connector::Make(std::chrono::milliseconds timeout) const {
-  auto client = config_.cert_file.empty()
+  const bool is_local = config_.server.starts_with(kUnix);
+  auto client = is_local ? std::make_unique<httplib::Client>(config_.server.substr(kUnix.size()))
+                : config_.cert_file.empty()
                     ? std::make_unique<httplib::Client>(config_.server)
                     : std::make_unique<httplib::Client>(config_.server, config_.cert_file, config_.key_file);
   if (!client->is_valid()) return client;
+  if (is_local) client->set_address_family(AF_UNIX);
   if (!config_.ca_file.empty()) client->set_ca_cert_path(config_.ca_file.c_str());
   client->enable_server_certificate_verification(true);
   client->set_keep_alive(true);
@@ -32,6 +40,7 @@ std::unique_ptr<httplib::Client> Connector::Make(std::chrono::milliseconds timeo
 
 httplib::Headers Connector::Headers(bool metadata_only, bool list) const {
   httplib::Headers headers = {{"User-Agent", agent_}};
+  if (config_.server.starts_with(kUnix)) headers.emplace("Host", "localhost");
   if (metadata_only) {
     const std::string kind = list ? "PartialObjectMetadataList" : "PartialObjectMetadata";
     headers.emplace("Accept", "application/json;as=" + kind + ";g=meta.k8s.io;v=v1,application/json");

@@ -19,7 +19,7 @@ void ReadNodes(const Json& list, GoldenCase& c) {
     node.name = n.at("name");
     const Json labels = n.value("labels", Json::object());
     const Json gpus = n.value("gpus", Json::array());
-    for (const auto& [key, value] : labels.items()) node.labels[key] = value;
+    for (const auto& [key, value] : labels.items()) node.labels.Set(key, value.get<std::string>());
     for (const Json& g : gpus) {
       node.gpus.push_back({g.at("model"), settings::ParseQuantity(g.at("memory").get<std::string>()).value()});
     }
