@@ -13,6 +13,7 @@
 
 #include "agent.pb.h"
 #include "cli/agent_connection.h"
+#include "cli/installation.h"
 #include "cli/json.h"
 #include "cli/kubectl.h"
 #include "cli/report.h"
@@ -26,8 +27,6 @@ namespace sluice::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr const char* kNodePods = "app.kubernetes.io/name=sluice,app.kubernetes.io/component=node";
 
 struct Options {
   Kubectl kubectl;
@@ -65,7 +64,8 @@ bool ReadStatus(const std::string& text, v1::Status* status) {
 
 std::vector<NodeAnswer> Ask(const Options& o) {
   std::vector<NodeAnswer> out;
-  const Json pods = o.kubectl.Get({"pods", "--all-namespaces", "-l", kNodePods});
+  const std::string selector = SelectorOf(o.kubectl, "node");
+  const Json pods = o.kubectl.Get({"pods", "--all-namespaces", "-l", selector});
   for (const Json& pod : pods["items"]) {
     NodeAnswer a;
     a.node = TextAt(pod, "/spec/nodeName");
@@ -85,9 +85,8 @@ std::vector<NodeAnswer> Ask(const Options& o) {
     out.push_back(std::move(a));
   }
   if (out.empty()) {
-    Fail(1, o.node.empty()
-                ? "no agent runs in this cluster (pods with " + std::string(kNodePods) + "); is the chart installed?"
-                : "no agent runs on node '" + o.node + "'");
+    Fail(1, o.node.empty() ? "no agent runs in this cluster (pods with " + selector + "); is the chart installed?"
+                           : "no agent runs on node '" + o.node + "'");
   }
   return out;
 }
@@ -182,8 +181,8 @@ void Webhook(const Options& o, Report& report) {
       if (TextAt(w, "/clientConfig/caBundle").empty()) {
         return report.Bad("webhook: its configuration has no CA yet", "see the log of deployment sluice-webhook");
       }
-      const Json pods = o.kubectl.Get(
-          {"pods", "--all-namespaces", "-l", "app.kubernetes.io/name=sluice,app.kubernetes.io/component=webhook"});
+      const std::string selector = SelectorOf(o.kubectl, "webhook");
+      const Json pods = o.kubectl.Get({"pods", "--all-namespaces", "-l", selector});
       int ready = 0;
       for (const Json& pod : pods["items"]) {
         for (const Json& s : pod["status"].value("conditions", Json::array())) {
@@ -192,7 +191,7 @@ void Webhook(const Options& o, Report& report) {
       }
       if (ready == 0) {
         return report.Bad("webhook: none of its pods is ready; pods that ask for a share are refused",
-                          "kubectl get pods -A -l app.kubernetes.io/component=webhook");
+                          "kubectl get pods -A -l " + selector);
       }
       return report.Ok("webhook: registered, " + std::to_string(ready) + " pod(s) ready");
     }
@@ -206,14 +205,18 @@ void Node(const Options& o, const NodeAnswer& a, Report& report) {
   if (!a.error.empty()) return report.Bad(who + a.error, "kubectl -n " + a.space + " logs " + a.pod + " -c agent");
   const Json node = o.kubectl.Get({"node", a.node});
   const std::string units = TextAt(node, "/status/allocatable/sluice.dev~1gpu-percent");
-  if (a.status.gpus().empty()) {
+  const std::string plugin_log = "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin";
+  const std::string& problem = a.status.offer_problem();
+  if (a.status.gpus().empty() && problem.empty()) {
     report.Ok(who + "no GPU");
   } else if (units.empty() || units == "0") {
-    report.Bad(who + std::to_string(a.status.gpus_size()) + " GPU(s), and no " SLUICE_RESOURCE " is offered",
-               "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin");
+    report.Bad(who + (a.status.gpus().empty() ? "" : std::to_string(a.status.gpus_size()) + " GPU(s), and ") +
+                   "no " SLUICE_RESOURCE " is offered" + (problem.empty() ? "" : ": " + problem),
+               plugin_log);
   } else {
     report.Ok(who + std::to_string(a.status.gpus_size()) + " GPU(s), " + units + " units offered, " +
               std::to_string(a.status.allocations_size()) + " container(s)");
+    if (!problem.empty()) report.Warn(who + "not offered: " + problem, plugin_log);
   }
   if (TextAt(node, "/metadata/annotations/sluice.dev~1gpus").empty()) {
     report.Bad(who + "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": gpu-memory and the extender do not know its GPUs",

@@ -95,7 +95,10 @@ void JudgePods(const Json& pods, long now, std::vector<Finding>& out) {
   for (const auto& [why, names] : waiting) {
     out.push_back({Finding::kWarn,
                    "placement: " + Plural(names.count(), "pod") + " waiting (" + names.Text() + "): " + why,
-                   "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
+                   // The API server tolerates only a taint whose key is the requested resource.
+                   why.find("untolerated taint") != std::string::npos
+                       ? "give the pods a toleration of that taint (docs/operate/install.md, Taints), or free units"
+                       : "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
   }
   for (const auto& [scheduler, names] : unseen) {
     out.push_back({Finding::kBad,
