@@ -37,6 +37,7 @@ nodeSelector: {{- merge (deepCopy (index . 1 | default dict)) (dict "kubernetes.
 {{- /* Call with (list . podSecurityContext): without ids where the cluster gives them. */ -}}
 {{- define "sluice.podSecurityContext" -}}
 {{- $c := deepCopy (index . 1 | default dict) -}}
+{{- range $key, $value := $c }}{{ if kindIs "invalid" $value }}{{ $_ := unset $c $key }}{{ end }}{{ end -}}
 {{- if (include "sluice.platform" (index . 0) | fromYaml).assignsIds -}}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" -}}
 {{- if eq (int (dig . 0 $c)) 65532 }}{{ $_ := unset $c . }}{{ end -}}
