@@ -48,8 +48,8 @@ TEST_CASE("the API server is reached by names, IPv4 and IPv6") {
 }
 
 TEST_CASE("a URL that cannot be read is an error with the URL") {
-  for (const char* url : {"", "127.0.0.1:6443", "ftp://127.0.0.1", "http://", "http://[::1", "http://[::1]x", "http://host:0",
-                          "http://host:99999", "http://host:6443x", "http://host/path"}) {
+  for (const char* url : {"", "127.0.0.1:6443", "ftp://127.0.0.1", "http://", "http://[::1", "http://[::1]x",
+                          "http://host:0", "http://host:99999", "http://host:6443x", "http://host/path"}) {
     const std::string said = KindAt(url);
     INFO(said);
     CHECK(said.starts_with(url));
@@ -63,7 +63,8 @@ TEST_CASE("in a pod the address of an IPv6-only cluster gets its brackets") {
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/token") << "t";
   setenv("KUBERNETES_SERVICE_PORT", "443", 1);
-  for (const auto& [host, url] : {std::pair{"fd00:10:96::1", "https://[fd00:10:96::1]:443"}, {"10.96.0.1", "https://10.96.0.1:443"}}) {
+  for (const auto& [host, url] :
+       {std::pair{"fd00:10:96::1", "https://[fd00:10:96::1]:443"}, {"10.96.0.1", "https://10.96.0.1:443"}}) {
     setenv("KUBERNETES_SERVICE_HOST", host, 1);
     CHECK(InCluster(root)->server == url);
   }
