@@ -47,18 +47,18 @@ std::optional<File> LoadConfig(const std::string& path) {
   std::string error;
   const auto yaml = ReadWholeFile(path, error);
   if (!yaml) {
-    Log(LogLevel::kError, error);
+    LogAnswer(LogLevel::kError, error);
     return std::nullopt;
   }
   auto file = ParseConfig(*yaml, error);
-  if (!file) Log(LogLevel::kError, path + ": " + error);
+  if (!file) LogAnswer(LogLevel::kError, path + ": " + error);
   return file;
 }
 
 bool ReadAddress(const std::string& flag, const std::string& text, HttpOptions& options) {
   const auto address = ParseListenAddress(text);
   if (!address) {
-    Log(LogLevel::kError, flag + ": '" + text + "' is not accepted; accepted: " + kListenAddressForms);
+    LogAnswer(LogLevel::kError, flag + ": '" + text + "' is not accepted; accepted: " + kListenAddressForms);
     return false;
   }
   options.address = address->host;
@@ -80,7 +80,7 @@ int PrintPolicy(const Flags& flags, const File& file) {
     std::string error;
     const auto ca = ReadWholeFile(flags.ca_file, error);
     if (!ca) {
-      Log(LogLevel::kError, "--ca: " + error);
+      LogAnswer(LogLevel::kError, "--ca: " + error);
       return 2;
     }
     options.ca_bundle = Base64(*ca);
@@ -103,8 +103,8 @@ int Serve(const Flags& flags, const File& file) {
     return 2;
   }
   if (!file.self_signed && (flags.process.certificate_path.empty() || flags.process.key_path.empty())) {
-    Log(LogLevel::kError,
-        "the webhook has no certificate; accepted: --cert and --key, or selfSigned in the configuration");
+    LogAnswer(LogLevel::kError,
+              "the webhook has no certificate; accepted: --cert and --key, or selfSigned in the configuration");
     return 2;
   }
   https.workers = flags.workers;
@@ -126,7 +126,7 @@ int Serve(const Flags& flags, const File& file) {
   Process process(flags.process, file, service);
   if (!process.Start()) return 2;
   if (const std::string error = service.Start(); !error.empty()) {
-    Log(LogLevel::kError, error);
+    LogAnswer(LogLevel::kError, error);
     return 2;
   }
   if (!flags.port_file.empty()) {
@@ -188,7 +188,7 @@ int main(int argc, char** argv) {
   const auto file = LoadConfig(flags.process.config_path);
   if (!file) return 2;
   if (flags.check_config) {
-    Log(LogLevel::kInfo, "the configuration is valid");
+    LogAnswer(LogLevel::kInfo, "the configuration is valid");
     return 0;
   }
   if (!flags.print_policy.empty()) return PrintPolicy(flags, *file);

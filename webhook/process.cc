@@ -39,7 +39,7 @@ bool Process::Start() {
     reloader_ = std::make_unique<FileReloader>(options_.certificate_path, options_.key_path, service_.certificates());
     ReloadCertificate();
   } else if (client_ == nullptr) {
-    Log(LogLevel::kError, "selfSigned needs the API server; accepted: a start in a pod, or with --kubeconfig");
+    LogAnswer(LogLevel::kError, "selfSigned needs the API server; accepted: a start in a pod, or with --kubeconfig");
     return false;
   } else {
     reconciler_ = std::make_unique<CertificateReconciler>(*client_, *file_.self_signed, service_.certificates());

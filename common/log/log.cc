@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -124,6 +125,18 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
     for (const auto& [key, value] : fields) line += " " + std::string(key) + "=" + TextValue(value);
   }
   logger->log(spdlog::level::info, spdlog::string_view_t(line));
+}
+
+void LogAnswer(LogLevel level, std::string_view message) {
+  State& state = Shared();
+  {
+    const std::lock_guard lock(state.mutex);
+    if (state.format == LogFormat::kText) {
+      std::fprintf(stderr, "%s: %s\n", state.program.c_str(), Printable(message).c_str());
+      return;
+    }
+  }
+  Log(level, message);
 }
 
 }  // namespace sluice

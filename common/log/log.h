@@ -26,6 +26,10 @@ void SetUpLog(std::string_view program, LogFormat format, LogLevel level);
 // In both, control characters and bytes that are not UTF-8 cannot make a line of their own: texts come from users.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
+// For a daemon's answers to its command line, such as the reason why it does not start. text: "sluice-webhook: message"
+// without a time, as every program of ours answers; json: as Log.
+void LogAnswer(LogLevel level, std::string_view message);
+
 }  // namespace sluice
 
 #endif  // SLUICE_COMMON_LOG_LOG_H_

@@ -23,7 +23,7 @@ using sluice::Log;
 using sluice::LogLevel;
 
 int Fail(const absl::Status& status, int exit_status = 1) {
-  Log(LogLevel::kError, std::string(status.message()));
+  sluice::LogAnswer(LogLevel::kError, std::string(status.message()));
   return exit_status;
 }
 
@@ -68,7 +68,7 @@ int Run(const ExtenderConfig& config, const std::string& config_file) {
     if (config_file.empty()) continue;
     const auto again = sluice::scheduler::ReadExtenderConfig(config_file);
     if (!again.ok()) {
-      if (signal == SIGHUP) Fail(again.status());
+      if (signal == SIGHUP) Log(LogLevel::kError, std::string(again.status().message()));
       continue;
     }
     SetUpLog(*again);
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
                                              config_file.empty() ? "flags" : config_file);
   if (!checked.ok()) return Fail(checked.status(), 2);
   if (check) {
-    Log(LogLevel::kInfo, "the configuration is valid");
+    sluice::LogAnswer(LogLevel::kInfo, "the configuration is valid");
     return 0;
   }
   SetUpLog(config);

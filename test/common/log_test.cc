@@ -74,6 +74,16 @@ TEST_CASE("the level and the form may change while running") {
   CHECK(nlohmann::json::parse(lines[0])["msg"] == "shown");
 }
 
+TEST_CASE("answers to a command line have no time, and are JSON where the log is") {
+  SetUpLog("sluice-test", LogFormat::kText, LogLevel::kError);
+  CHECK(LinesOf([] { LogAnswer(LogLevel::kInfo, "valid\nforged"); }) ==
+        std::vector<std::string>{"sluice-test: valid?forged"});
+  SetUpLog("sluice-test", LogFormat::kJson, LogLevel::kError);
+  const auto lines = LinesOf([] { LogAnswer(LogLevel::kError, "cannot listen"); });
+  REQUIRE(lines.size() == 1);
+  CHECK(nlohmann::json::parse(lines[0])["msg"] == "cannot listen");
+}
+
 TEST_CASE("words of configurations") {
   CHECK(ParseLogLevel("WARN") == LogLevel::kWarn);
   CHECK(ParseLogLevel("warn") == LogLevel::kWarn);
