@@ -1,6 +1,5 @@
 #include "agent/metrics.h"
 
-#include <civetweb.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
@@ -12,6 +11,7 @@
 #include "agent/counters.h"
 #include "agent/status_json.h"
 #include "common/counter_rules.h"
+#include "common/http/get_server.h"
 #include "sluice/version.h"
 
 namespace sluice::agent {
@@ -200,56 +200,23 @@ processes run since the process attached; the others are values of the moment.
 class MetricsServer::Impl {
  public:
   Impl(std::string listen, std::string node, std::function<NodeStatus()> now)
-      : listen_(std::move(listen)), node_(std::move(node)), now_(std::move(now)) {}
-  ~Impl() {
-    if (context_ != nullptr) mg_stop(context_);
+      : listen_(std::move(listen)), node_(std::move(node)), now_(std::move(now)) {
+    server_.Get("/metrics", [this](const GetRequest&) {
+      return GetReply{200, MetricsText(now_(), node_), "text/plain; version=0.0.4; charset=utf-8"};
+    });
+    server_.Get("/status.json",
+                [this](const GetRequest&) { return GetReply{200, StatusJson(now_()), "application/json"}; });
   }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
 
-  bool Start() {
-    // Two threads: a slow scraper must not fail kubelet's probe.
-    const char* options[] = {"listening_ports",
-                             listen_.c_str(),
-                             "num_threads",
-                             "2",
-                             "request_timeout_ms",
-                             "5000",
-                             "enable_keep_alive",
-                             "no",
-                             nullptr};
-    const mg_callbacks callbacks = {};
-    context_ = mg_start(&callbacks, this, options);
-    if (context_ == nullptr) return false;
-    mg_set_request_handler(context_, "/metrics", &OnMetrics, this);
-    mg_set_request_handler(context_, "/status.json", &OnStatus, this);
-    return true;
-  }
-  const std::string& listen() const { return listen_; }
-  int port() const {
-    mg_server_port ports[4];
-    return context_ != nullptr && mg_get_server_ports(context_, 4, ports) > 0 ? ports[0].port : 0;
-  }
+  bool Start(std::string* error) { return server_.Start(listen_, error); }
+  int port() const { return server_.port(); }
 
  private:
-  static int Answer(mg_connection* connection, const char* type, const std::string& body) {
-    const std::string head = std::string("HTTP/1.1 200 OK\r\nContent-Type: ") + type +
-                             "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
-    mg_write(connection, head.data(), head.size());
-    mg_write(connection, body.data(), body.size());
-    return 200;
-  }
-  static int OnMetrics(mg_connection* c, void* self) {
-    const auto* impl = static_cast<const Impl*>(self);
-    return Answer(c, "text/plain; version=0.0.4; charset=utf-8", MetricsText(impl->now_(), impl->node_));
-  }
-  static int OnStatus(mg_connection* c, void* self) {
-    return Answer(c, "application/json", StatusJson(static_cast<const Impl*>(self)->now_()));
-  }
+  static constexpr int kThreads = 2;  // a slow scraper must not fail kubelet's probe
 
   const std::string listen_, node_;
   const std::function<NodeStatus()> now_;
-  mg_context* context_ = nullptr;
+  GetServer server_{kThreads};
 };
 
 MetricsServer::MetricsServer(const std::string& listen, const std::string& node, std::function<NodeStatus()> now)
@@ -257,8 +224,8 @@ MetricsServer::MetricsServer(const std::string& listen, const std::string& node,
 MetricsServer::~MetricsServer() = default;
 
 bool MetricsServer::Start(std::string* error) {
-  if (impl_->Start()) return true;
-  *error = "metrics.listen: '" + impl_->listen() + "' cannot be listened at";
+  if (impl_->Start(error)) return true;
+  *error = "metrics.listen: " + *error;
   return false;
 }
 

@@ -64,6 +64,8 @@ class Node {
   void SetCards(const std::vector<Card>& cards);
   void SetConfig(const Config& config);
   void SetConfigError(const std::string& error) { config_error_ = error; }
+  // Why the device plugin offers fewer GPUs than the node has, for the status. Empty: it offers all.
+  void SetOfferProblem(const std::string& problem) { offer_problem_ = problem; }
   void SetHostLimit(Bytes bytes);
   // Used bytes of a GPU by NVML.
   void SetUsed(const std::string& uuid, Bytes bytes);
@@ -193,7 +195,7 @@ class Node {
 
   Port* const port_;
   Config config_;
-  std::string config_error_;
+  std::string config_error_, offer_problem_;
   std::map<std::string, std::unique_ptr<CardState>> cards_;
   std::map<GroupId, std::unique_ptr<Allocation>> allocations_;
   std::map<std::string, Allocation*> by_id_;

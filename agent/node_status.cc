@@ -66,6 +66,7 @@ AllocationStatus Node::StatusOf(const Allocation& a) const {
 NodeStatus Node::Status() const {
   NodeStatus out;
   out.config_error = config_error_;
+  out.offer_problem = offer_problem_;
   out.malformed_frames = malformed_;
   out.late_reclaims = late_;
   out.host_limit = host_.capacity();

@@ -18,6 +18,7 @@
 #include <set>
 #include <utility>
 
+#include "common/selinux/container_label.h"
 #include "sluice/names.h"
 
 namespace sluice::agent {
@@ -175,12 +176,15 @@ bool Server::Listen(const std::string& id, Place* place, std::string* error) {
   std::snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s", dir, SLUICE_SOCKET_NAME);
   unlink(addr.sun_path);  // left by an agent that was killed
   bool ok = dir >= 0 && fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&addr), sizeof(addr)) == 0;
+  // SELinux lets a container use the socket only with the label that the device plugin gave the folder.
+  const std::string path = Directory(id) + "/" SLUICE_SOCKET_NAME, label = LabelOf(Directory(id));
+  ok = ok && (LabelOf(path) == label || SetContainerLabel(path, label, error));
   // Every user may connect: only the container sees the folder, and it runs as any user.
   ok = ok && chmod(addr.sun_path, 0666) == 0 && listen(fd, 4096) == 0;
   struct stat st{};
   ok = ok && lstat(addr.sun_path, &st) == 0;
   ok = ok && loop_->Add(fd, EPOLLIN, [this, id](uint32_t) { Accept(id); });
-  if (!ok) *error = Errno(Directory(id) + "/" SLUICE_SOCKET_NAME);
+  if (!ok && error->empty()) *error = Errno(path);
   if (dir >= 0) close(dir);
   if (ok) {
     if (place->listener >= 0) {

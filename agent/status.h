@@ -66,6 +66,7 @@ struct NodeStatus {
   std::vector<CardStatus> cards;
   std::vector<AllocationStatus> allocations;
   std::string config_error;
+  std::string offer_problem;  // the device plugin's
   uint64_t host_bytes = 0, host_limit = 0;
   uint64_t malformed_frames = 0, late_reclaims = 0;
   AttachTimes attach;

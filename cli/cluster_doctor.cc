@@ -63,16 +63,20 @@ void ReportNode(const NodeAnswer& a, const std::optional<Offers>& offers, Report
     if (const auto found = offers->find(a.node); found != offers->end()) offer = found->second;
   }
   const std::string& units = offer.units;
-  if (a.status.gpus().empty()) {
+  const std::string plugin_log = "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin";
+  const std::string& problem = a.status.offer_problem();
+  if (a.status.gpus().empty() && problem.empty()) {
     report.Ok(who + "no GPU");
   } else if (!offers) {
     report.Skip(who + "its offer to the scheduler is not checked");
   } else if (units.empty() || units == "0") {
-    report.Bad(who + std::to_string(a.status.gpus_size()) + " GPU(s), and no " SLUICE_RESOURCE " is offered",
-               "kubectl -n " + a.space + " logs " + a.pod + " -c device-plugin");
+    report.Bad(who + (a.status.gpus().empty() ? "" : std::to_string(a.status.gpus_size()) + " GPU(s), and ") +
+                   "no " SLUICE_RESOURCE " is offered" + (problem.empty() ? "" : ": " + problem),
+               plugin_log);
   } else {
     report.Ok(who + std::to_string(a.status.gpus_size()) + " GPU(s), " + units + " units offered, " +
               std::to_string(a.status.allocations_size()) + " container(s)");
+    if (!problem.empty()) report.Warn(who + "not offered: " + problem, plugin_log);
   }
   if (offers && !offer.is_annotated) {
     report.Bad(who + "no annotation " SLUICE_NODE_ANNOTATION_GPUS ": gpu-memory and the extender do not know its GPUs",

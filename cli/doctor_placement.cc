@@ -145,7 +145,10 @@ std::vector<Finding> PlacementCheck::Findings() const {
   for (const auto& [why, names] : pods_->waiting) {
     out.push_back({Finding::kWarn,
                    "placement: " + Plural(names.count(), "pod") + " waiting (" + names.Text() + "): " + why,
-                   "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
+                   // The API server tolerates only a taint whose key is the requested resource.
+                   why.find("untolerated taint") != std::string::npos
+                       ? "give the pods a toleration of that taint (docs/operate/install.md, Taints), or free units"
+                       : "free units, add a GPU, or ask for less; docs/design/placement.md explains the reasons"});
   }
   for (const auto& [scheduler, names] : pods_->unseen) {
     out.push_back({Finding::kBad,

@@ -148,7 +148,7 @@ class Client::Impl {
   const Connector connector_;
   ClientOptions options_;
   Mutex mutex_;
-  std::unique_ptr<httplib::Client> client_ SLUICE_GUARDED_BY(mutex_);
+  std::unique_ptr<HttpClient> client_ SLUICE_GUARDED_BY(mutex_);
   std::string fingerprint_ SLUICE_GUARDED_BY(mutex_);
 };
 

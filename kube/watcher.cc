@@ -87,7 +87,7 @@ class Watcher::Impl {
 
   // Follows the watch to its end. OK: it ended regularly; continue from `version`.
   absl::Status WatchFrom(std::string& version) {
-    httplib::Client* stream = nullptr;  // only this thread replaces or frees stream_
+    HttpClient* stream = nullptr;  // only this thread replaces or frees stream_
     {
       const MutexLock lock(mutex_);
       if (stop_) return absl::OkStatus();
@@ -175,7 +175,7 @@ class Watcher::Impl {
   std::unique_ptr<Client> client_;
   Mutex mutex_;
   Condition wake_;
-  std::unique_ptr<httplib::Client> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
+  std::unique_ptr<HttpClient> stream_ SLUICE_GUARDED_BY(mutex_);  // the destructor stops it
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

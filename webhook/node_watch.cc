@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "webhook/log.h"
+#include "common/log/log.h"
 
 namespace sluice::webhook {
 
@@ -31,7 +31,7 @@ NodeWatch::NodeWatch(const kube::ClientConfig& config, Service& service) : servi
   handler.state = [this](bool is_up, const std::string& error) {
     is_synced_ = is_up;
     service_.metrics().SetNodes(nodes_.size(), is_synced_);
-    if (!error.empty()) Log("nodes: " + error);
+    if (!error.empty()) Log(LogLevel::kWarn, "nodes: " + error);
   };
   watcher_ = std::make_unique<kube::Watcher>(config, "/api/v1/nodes", options, std::move(handler), "sluice-webhook");
 }
@@ -44,7 +44,7 @@ std::string_view NodeWatch::NodeName(const kube::Json& object) {
 bool NodeWatch::Store(const kube::Json& object) {
   std::string error;
   Node node = ReadNode(object, error);
-  if (!error.empty()) Log(error);
+  if (!error.empty()) Log(LogLevel::kWarn, error);
   if (node.gpus.empty()) return nodes_.erase(node.name) > 0;
   const auto it = nodes_.find(node.name);
   if (it != nodes_.end() && it->second.labels == node.labels && it->second.gpus == node.gpus) return false;

@@ -228,7 +228,13 @@ void Kubernetes::ReadPlugin() {
   const std::string stamp = Stamp(path);
   if (stamp == plugin_stamp_) return;
   plugin_stamp_ = stamp;
-  PluginCards now = ReadPluginState(ReadAll(path));
+  const std::string text = ReadAll(path), problem = OfferProblem(text);
+  PluginCards now = ReadPluginState(text);
+  // The problems of single GPUs are Events of their own, below.
+  if (now.empty() && !problem.empty() && problem != offer_problem_)
+    outbox_->WriteEvent({"Node", "", name_, name_, ""}, {true, "SluiceNoGpuOffered", problem});
+  offer_problem_ = problem;
+  node_->SetOfferProblem(problem);
   for (const auto& [uuid, card] : now) {
     const auto old = plugin_.find(uuid);
     if (card.state == "healthy" || (old != plugin_.end() && old->second.detail == card.detail)) continue;

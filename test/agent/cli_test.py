@@ -128,7 +128,7 @@ def a_port_in_use_gives_a_warning(a):
             text=True,
         )
         try:
-            assert any(" warning metrics: metrics.listen: '127.0.0.1:" in line for line in agent.stderr)
+            assert any(" warn sluice-agent: metrics.listen: 127.0.0.1:" in line for line in agent.stderr)
         finally:
             agent.kill()
             agent.wait()

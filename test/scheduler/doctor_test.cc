@@ -110,6 +110,14 @@ TEST_CASE("doctor: split room counts the nodes that the pod may use, and reserva
   CHECK(!Split({pod, bound}, {large, small}).empty());
 }
 
+TEST_CASE("doctor: a taint needs a toleration, not free units") {
+  const Json pod = Waiting(
+      "w", "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {nvidia.com/gpu: present}.");
+  const auto found = JudgePlacement(Json{{"items", {pod}}}.dump(), Json{{"items", Json::array()}}.dump(), kNow);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].fix.find("toleration") != std::string::npos);
+}
+
 TEST_CASE("doctor: nodes whose cards the extender cannot read") {
   Json silent = MakeNode("silent", {100}), garbage = MakeNode("garbage", {100}), none = MakeNode("none", {});
   silent["metadata"].erase("annotations");

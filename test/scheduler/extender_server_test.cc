@@ -14,7 +14,7 @@ TEST_CASE("one address serves the scheduler's calls, the other only GET") {
   ClusterState cluster(*policies);
   FakeBinder binder;
   Extender extender(cluster, binder);
-  const auto server = ExtenderServer::Start({"127.0.0.1", 0}, Endpoint{"127.0.0.1", 0}, extender, cluster);
+  const auto server = ExtenderServer::Start({"127.0.0.1", 0}, ListenAddress{"127.0.0.1", 0}, extender, cluster);
   REQUIRE(server.ok());
   httplib::Client calls("127.0.0.1", (*server)->port()), metrics("127.0.0.1", (*server)->metrics_port());
   CHECK(metrics.Get("/healthz")->status == 200);

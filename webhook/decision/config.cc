@@ -63,6 +63,16 @@ Reader WholeNumber(uint32_t& out, uint32_t low, uint32_t high, const char* unit)
   };
 }
 
+template <class T>
+Reader LogChoice(T& out, std::optional<T> (*parse)(std::string_view), const char* accepted) {
+  return [&out, parse, accepted](const Json& v) -> std::string {
+    const auto value = v.is_string() ? parse(v.get_ref<const std::string&>()) : std::nullopt;
+    if (!value) return accepted;
+    out = *value;
+    return {};
+  };
+}
+
 // Returns an empty string or the error message.
 std::string ReadMap(const Json& map, const std::string& at, const Readers& readers) {
   if (!map.is_object()) return at + (at.empty() ? "the configuration" : "") + " is not a map of key: value";
@@ -158,6 +168,8 @@ std::optional<File> ParseConfig(std::string_view yaml, std::string& error) {
                            {"removeRefused", [&](const Json& v) { return ReadRemoveRefused(v, file); }},
                            {"trusted", Strings(c.trusted)},
                            {"watchNodes", Bool(file.watch_nodes)},
+                           {"logFormat", LogChoice(file.log_format, ParseLogFormat, "text, json")},
+                           {"logLevel", LogChoice(file.log_level, ParseLogLevel, "error, warn, info, debug")},
                            {"selfSigned", [&](const Json& v) { return ReadSelfSigned(v, file); }}};
   error = ReadMap(documents->front(), "", readers);
   if (!error.empty()) return std::nullopt;

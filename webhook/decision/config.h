@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/log/log.h"
+
 namespace sluice::webhook {
 
 enum class DriverAccess { kCdi, kNvidiaRuntime, kDirect };
@@ -54,6 +56,8 @@ struct File {
   std::optional<RemoveRefused> remove_refused;
   std::optional<SelfSigned> self_signed;  // absent: --cert and --key are needed
   bool watch_nodes = true;                // read nodes' GPU annotations, for gpu-memory
+  LogFormat log_format = LogFormat::kText;
+  LogLevel log_level = LogLevel::kInfo;
 };
 
 // Parses YAML. Unknown keys are errors. nullopt: `error` names the field, its value and the accepted ones.
